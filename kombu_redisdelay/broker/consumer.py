@@ -1,0 +1,252 @@
+"""What a consumer does: take, ack, give back, recover what others left behind."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from kombu_redisdelay.broker.identity import is_certainly_gone
+from kombu_redisdelay.broker.lease import Lease
+from kombu_redisdelay.broker.scripts import (
+    CONSUMERS,
+    DEAD_LETTER,
+    GIVE_BACK,
+    PARK,
+    RECOVER,
+    TAKE,
+)
+from kombu_redisdelay.broker.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: One script moves no more than this, so that it never keeps Redis from its other clients for long.
+MESSAGES_PER_CALL = 500
+BYTES_PER_CALL = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A taken message.
+
+    Attributes:
+        tag: delivery tag, unique for the consumer.
+        step: priority step of the ready list that it came from.
+        payload: the message as it is in Redis.
+        acked: whether it stays in the unacked hash until it is acked.
+    """
+
+    tag: str
+    queue: str
+    step: int
+    payload: bytes
+    acked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a take brought.
+
+    Attributes:
+        now_ms: the server's clock, ms since the epoch.
+        next_due: seconds until the next scheduled message is due, ``None`` if there is none.
+    """
+
+    deliveries: list[Delivery]
+    now_ms: int
+    next_due: float | None
+
+
+class Consumer:
+    """A consumer of some of the queues in *store*.
+
+    Arguments:
+        name: as :func:`kombu_redisdelay.broker.identity.new_consumer` makes it.
+        lease: kept for as long as the consumer is open.
+        lease_ms: how long a lease lasts.
+        delivery_limit: deliveries that a message may have, 0 for any number.
+    """
+
+    def __init__(
+        self, store: Store, name: str, lease: Lease, lease_ms: int, delivery_limit: int
+    ) -> None:
+        self.store = store
+        self.name = name
+        self._lease = lease
+        self._lease_ms = lease_ms
+        self._delivery_limit = delivery_limit
+        self._next_tag = 1
+        self._queues: set[str] = set()
+
+    def take(
+        self, queues: Sequence[str], limit: int, *, in_turn: bool, no_ack: Collection[str] = ()
+    ) -> Taken:
+        """Take up to *limit* messages from *queues*, after moving what is due to the ready lists.
+
+        Arguments:
+            limit: 0 takes nothing, but moves what is due and wakes others for what is ready.
+            in_turn: one message from each queue in turn, not the first queue until it is empty.
+            no_ack: those of the queues whose messages count as acked when they are taken.
+        """
+        store = self.store
+        keys: list[str] = []
+        queue_options: list[int] = []
+        for queue in queues:
+            k = store.keys(queue)
+            keys += (k.ready, k.schedule, k.messages, k.wake, k.unacked(self.name), k.consumers)
+            queue_options += (queue in no_ack, store.expires_ms.get(queue, 0))
+            if queue not in no_ack and queue not in self._queues:
+                self._queues.add(queue)
+                self._lease.cover(k.consumers)
+        now_ms, next_due_us, *rows = TAKE(
+            store.client,
+            keys,
+            (
+                limit,
+                MESSAGES_PER_CALL,
+                BYTES_PER_CALL,
+                self._next_tag,
+                self.name,
+                self._lease_ms,
+                store.separator,
+                int(in_turn),
+                len(store.steps),
+                *store.steps,
+                *map(int, queue_options),
+            ),
+        )
+        deliveries = []
+        # The script numbers the messages from the same tag in the same order. The counter moves on only
+        # here, so that a take whose reply was lost is told from the next one.
+        for index, step, payload in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+            queue = queues[index - 1]
+            acked = queue not in no_ack
+            deliveries.append(Delivery(str(self._next_tag), queue, int(step), payload, acked))
+            self._next_tag += 1
+        next_due = None if next_due_us < 0 else next_due_us / 1_000_000
+        return Taken(deliveries, now_ms, next_due)
+
+    def ack(self, queue: str, tag: str) -> bool:
+        """Forget a message for good. False if it was not held any more: the lease was lost."""
+        unacked = self.store.keys(queue).unacked(self.name)
+        return bool(self.store.client.execute_command("HDEL", unacked, tag))
+
+    def requeue(self, queue: str, tag: str) -> bool:
+        """Give a message that was delivered back to the tail of its ready list. False if it was not held
+        any more."""
+        held, dead = self._give_back(queue, [tag], "tail", True, self._delivery_limit)
+        self._report_dead(queue, dead)
+        return bool(held)
+
+    def put_back(self, deliveries: Iterable[Delivery]) -> None:
+        """Give messages that never reached a callback back to where they were taken from, as they were."""
+        tags: dict[str, list[str]] = {}
+        for delivery in reversed(list(deliveries)):
+            if delivery.acked:
+                tags.setdefault(delivery.queue, []).append(delivery.tag)
+            else:
+                ready = self.store.keys(delivery.queue).ready_at(delivery.step)
+                self.store.client.execute_command("RPUSH", ready, delivery.payload)
+        for queue, held in tags.items():
+            for start in range(0, len(held), MESSAGES_PER_CALL):
+                self._give_back(queue, held[start : start + MESSAGES_PER_CALL], "head", False, 0)
+
+    def park(self, delivery: Delivery, message_id: str, suffix: str, due_ms: int) -> None:
+        """Schedule a message that was taken before it is due."""
+        k = self.store.keys(delivery.queue)
+        PARK(
+            self.store.client,
+            (k.unacked(self.name), k.schedule, k.messages, k.wake),
+            (delivery.tag, message_id, suffix, due_ms),
+        )
+
+    def dead_letter(self, delivery: Delivery, reason: str) -> None:
+        """Move a message that cannot be delivered to the dead letters of its queue."""
+        k = self.store.keys(delivery.queue)
+        DEAD_LETTER(
+            self.store.client,
+            (k.unacked(self.name), k.dead),
+            (
+                delivery.tag if delivery.acked else "",
+                delivery.step,
+                " ".join(reason.split()),
+                delivery.payload,
+            ),
+        )
+
+    def recover(self, queue: str) -> int:
+        """Give back what consumers that are gone hold in *queue*: those whose lease has ended, and those
+        whose process on this machine provably does not exist. Returns the number of messages."""
+        recovered = 0
+        reply = CONSUMERS(self.store.client, (self.store.keys(queue).consumers,), ())
+        for name, remaining_ms in zip(map(bytes.decode, reply[::2]), reply[1::2], strict=True):
+            gone = is_certainly_gone(name)
+            if gone or (remaining_ms <= 0 and name != self.name):
+                count = self._recover(queue, name, gone, self._delivery_limit)
+                if count:
+                    why = "its process is gone" if gone else "its lease has ended"
+                    logger.warning(
+                        "Recovered %d message(s) of queue %r from consumer %s: %s",
+                        count,
+                        queue,
+                        name,
+                        why,
+                    )
+                recovered += count
+        return recovered
+
+    def not_held(self, queue: str, tags: Collection[str]) -> set[str]:
+        """Those of *tags* that this consumer does not hold, because its lease was lost."""
+        unacked = self.store.keys(queue).unacked(self.name)
+        held = self.store.client.execute_command("HKEYS", unacked)
+        return set(tags).difference(map(bytes.decode, held))
+
+    def give_back_all(self) -> None:
+        """Give back everything that is held. A message handed back properly has not failed: that counts
+        as a delivery, but is never what buries it."""
+        for queue in self._queues:
+            self._recover(queue, self.name, True, 0)
+
+    def stop(self) -> None:
+        """Let the lease run out. What is held can still be acked until it has."""
+        self._lease.stop()
+
+    def _recover(self, queue: str, name: str, gone: bool, delivery_limit: int) -> int:
+        k = self.store.keys(queue)
+        recovered, done = 0, False
+        while not done:
+            given_back, dead, done = RECOVER(
+                self.store.client,
+                (k.consumers, k.unacked(name), k.ready, k.wake, k.dead),
+                (
+                    name,
+                    int(gone),
+                    MESSAGES_PER_CALL,
+                    BYTES_PER_CALL,
+                    k.separator,
+                    delivery_limit,
+                ),
+            )
+            recovered += given_back
+            self._report_dead(queue, dead)
+        return recovered
+
+    def _give_back(
+        self, queue: str, tags: Sequence[str], end: str, delivered: bool, delivery_limit: int
+    ) -> tuple[int, int]:
+        k = self.store.keys(queue)
+        held, dead = GIVE_BACK(
+            self.store.client,
+            (k.unacked(self.name), k.ready, k.wake, k.dead),
+            (k.separator, end, int(delivered), delivery_limit, *tags),
+        )
+        return held, dead
+
+    def _report_dead(self, queue: str, dead: int) -> None:
+        if dead:
+            logger.error(
+                "%d message(s) of queue %r reached the delivery limit of %d and are now dead letters",
+                dead,
+                queue,
+                self._delivery_limit,
+            )

@@ -1,0 +1,67 @@
+"""Who a consumer is, and when it is certain that its process is gone.
+
+A consumer's name is ``<boot id>:<PID namespace>:<PID>:<start time>:<random>``. Where boot id and
+namespace are our own, the kernel can tell whether that very process still exists; if it does not, nobody
+can ack what it held, and there is no need to wait for its lease. Anything less than certain is no answer.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from uuid import uuid4
+
+_UNKNOWN = "-"
+
+
+def new_consumer() -> str:
+    """A name for a new consumer in this process."""
+    pid = os.getpid()
+    start_time = _start_time(pid)
+    return ":".join((_host(), str(pid), start_time or _UNKNOWN, uuid4().hex))
+
+
+def is_certainly_gone(consumer: str) -> bool:
+    """Whether the process that named itself *consumer* provably does not exist any more."""
+    try:
+        host, pid, start_time, _ = consumer.rsplit(":", 3)
+        process = int(pid)
+    except ValueError:
+        return False
+    if host != _host() or _UNKNOWN in (host, start_time):
+        return False
+    try:
+        # The kernel's word, also where /proc hides the processes of other users.
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    found = _start_time(process)
+    return found is not None and found != start_time
+
+
+def _host() -> str:
+    """Boot id and PID namespace of this process, or "-" where they cannot be told for sure."""
+    try:
+        # In a PID namespace that kept its parent's /proc, that /proc is about other processes.
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return _UNKNOWN
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return f"{boot_id}:{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return _UNKNOWN
+
+
+def _start_time(pid: int) -> str | None:
+    """When *pid* started, in clock ticks since boot; "exited" for a zombie; ``None`` if it is not told."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    # proc(5): the second field, the command, may hold anything; the rest begins behind its bracket.
+    fields = stat[stat.rindex(")") + 2 :].split()
+    state, threads, start_time = fields[0], int(fields[17]), fields[19]
+    if state in "ZX" and threads <= 1:
+        return "exited"
+    return start_time

@@ -1,0 +1,65 @@
+"""The heartbeat: keeps a consumer's lease for as long as its process lives."""
+
+from __future__ import annotations
+
+import logging
+from threading import Event, Thread
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from kombu_redisdelay.broker.scripts import RENEW
+
+logger = logging.getLogger(__name__)
+
+#: The lease is renewed this many times while it lasts, so that losing one renewal does not lose it.
+RENEWALS_PER_LEASE = 3
+
+
+class Lease:
+    """Renews a consumer's lease from a thread and over a connection of its own: the thread that consumes
+    is blocked for the length of a task in a solo worker or a plain kombu callback.
+
+    Arguments:
+        client: for the thread alone, which closes its connections at the end.
+        consumer: whose lease it is.
+        lease_ms: how long it lasts after a renewal.
+    """
+
+    def __init__(self, client: Redis, consumer: str, lease_ms: int) -> None:
+        self._client = client
+        self._consumer = consumer
+        self._lease_ms = lease_ms
+        self._interval = lease_ms / 1000 / RENEWALS_PER_LEASE
+        self._keys: tuple[str, ...] = ()
+        self._stopped = Event()
+        self._thread: Thread | None = None
+
+    def cover(self, consumers_key: str) -> None:
+        """Renew the lease in this queue too, from now on."""
+        if consumers_key not in self._keys:
+            self._keys = (*self._keys, consumers_key)
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="redisdelay-lease", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Let the lease run out. Returns once no renewal can follow."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(timeout=self._interval)
+
+    def _run(self) -> None:
+        failing = False
+        while not self._stopped.is_set():
+            try:
+                RENEW(self._client, self._keys, (self._consumer, self._lease_ms))
+            except (RedisError, OSError) as exc:
+                if not failing:
+                    logger.warning("Could not renew the lease of this consumer, trying on: %s", exc)
+                failing = True
+            else:
+                failing = False
+            # After a failure not much of the lease may be left.
+            self._stopped.wait(min(1.0, self._interval) if failing else self._interval)
+        self._client.connection_pool.disconnect()

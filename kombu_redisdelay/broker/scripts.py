@@ -1,0 +1,53 @@
+"""The Lua scripts, composed from ``lua/`` and run by their digest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import NoScriptError
+
+_LUA = files("kombu_redisdelay") / "lua"
+_INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
+
+Argument = str | bytes | int
+
+
+class Script:
+    """One script of ``lua/``, with the text of its ``-- include: name`` lines put in.
+
+    KEYS, ARGV and what it returns are described at the top of its file. Keys must be complete: the
+    client must not be one that adds a prefix.
+    """
+
+    def __init__(self, name: str) -> None:
+        source = (_LUA / f"{name}.lua").read_text("utf-8")
+        self.text = _INCLUDE.sub(
+            lambda match: (_LUA / "include" / f"{match[1]}.lua").read_text("utf-8"), source
+        )
+        self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+    def __call__(
+        self, client: Redis, keys: Sequence[str], args: Sequence[Argument]
+    ) -> Any:
+        """Run it on *client*. Raises what redis-py raises."""
+        try:
+            return client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            # The server does not have it: new, restarted, failed over, or flushed. EVAL also stores it.
+            return client.execute_command("EVAL", self.text, len(keys), *keys, *args)
+
+
+PUT = Script("put")
+SCHEDULE = Script("schedule")
+TAKE = Script("take")
+GIVE_BACK = Script("give_back")
+RECOVER = Script("recover")
+PARK = Script("park")
+DEAD_LETTER = Script("dead_letter")
+RENEW = Script("renew")
+CONSUMERS = Script("consumers")

@@ -1,0 +1,114 @@
+"""What publishers and operators do: put, schedule, count, purge, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from redis import Redis
+
+from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Argument, Script
+from kombu_redisdelay.keys import QueueKeys, known_queues, queue_keys
+from kombu_redisdelay.message import Due
+
+#: A script to run, with its KEYS and ARGV.
+Call = tuple[Script, Sequence[str], Sequence[Argument]]
+
+
+class Store:
+    """The queues in one Redis database.
+
+    Arguments:
+        client: must not add prefixes to keys.
+        prefix: ``global_keyprefix``, in front of every key.
+        steps: priority steps, first to be taken first.
+        separator: between a queue's name and a priority step.
+    """
+
+    def __init__(self, client: Redis, prefix: str, steps: Sequence[int], separator: str) -> None:
+        self.client = client
+        self.prefix = prefix
+        self.steps = tuple(steps)
+        self.separator = separator
+        #: queue -> its x-expires in ms, for the queues that were declared with one.
+        self.expires_ms: dict[str, int] = {}
+        self._known: set[str] = set()
+
+    def keys(self, queue: str) -> QueueKeys:
+        return queue_keys(self.prefix, queue, self.separator)
+
+    def ready_keys(self, queue: str) -> list[str]:
+        keys = self.keys(queue)
+        return [keys.ready_at(step) for step in self.steps]
+
+    def run(self, call: Call) -> Any:
+        script, keys, args = call
+        return script(self.client, keys, args)
+
+    def put(self, queue: str, step: int, payload: str) -> Call:
+        """The call that appends a message to its ready list."""
+        keys = self.keys(queue)
+        used = (keys.ready_at(step), keys.wake)
+        return PUT, self._with_expiring(queue, used), (payload, self.expires_ms.get(queue, 0))
+
+    def schedule(
+        self, queue: str, step: int, payload: str, due: Due, message_id: str, suffix: str
+    ) -> Call:
+        """The call that schedules a message, or appends it to its ready list if its time has come.
+
+        Arguments:
+            suffix: tells the message from another one that is scheduled under the same *message_id*.
+        """
+        self._remember(queue)
+        keys = self.keys(queue)
+        used = (keys.ready_at(step), keys.wake, keys.schedule, keys.messages)
+        return (
+            SCHEDULE,
+            self._with_expiring(queue, used),
+            (
+                payload,
+                self.expires_ms.get(queue, 0),
+                message_id,
+                suffix,
+                due.at_ms,
+                due.delay_ms,
+                step,
+            ),
+        )
+
+    def scheduled(self, queue: str) -> int:
+        """How many messages wait for their time."""
+        count: int = self.client.execute_command("ZCARD", self.keys(queue).schedule)
+        return count
+
+    def exists(self, queue: str) -> bool:
+        """Whether there is anything to show for *queue*: a message, or a consumer."""
+        keys = self.keys(queue)
+        any_of = (*self.ready_keys(queue), keys.schedule, keys.consumers)
+        return bool(self.client.execute_command("EXISTS", *any_of))
+
+    def purge(self, queue: str) -> int:
+        """Remove what is ready and what is scheduled. Returns how many messages that were."""
+        keys = self.keys(queue)
+        with self.client.pipeline(transaction=True) as pipe:
+            for ready in self.ready_keys(queue):
+                pipe.execute_command("LLEN", ready)
+            pipe.execute_command("ZCARD", keys.schedule)
+            pipe.execute_command(
+                "UNLINK", *self.ready_keys(queue), keys.schedule, keys.messages, keys.wake
+            )
+            *counts, _ = pipe.execute()
+        return sum(counts)
+
+    def _with_expiring(self, queue: str, used: tuple[str, ...]) -> tuple[str, ...]:
+        if queue not in self.expires_ms:
+            return used
+        keys = self.keys(queue)
+        every = chain(used, self.ready_keys(queue), (keys.schedule, keys.messages))
+        return tuple(dict.fromkeys(every))
+
+    def _remember(self, queue: str) -> None:
+        if queue not in self._known:
+            self.client.execute_command("SADD", known_queues(self.prefix), queue)
+            self._known.add(queue)

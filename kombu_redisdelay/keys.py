@@ -1,0 +1,62 @@
+"""Every key that we use in Redis, by name.
+
+Ready messages stay where kombu's ``redis`` transport keeps them, so that stock producers and consumers
+can work beside us. All our own keys of a queue carry ``{queue}``, which hashes to the slot of the
+plain queue name, so that one script may use them all on a cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """The keys of one queue, complete with ``global_keyprefix``.
+
+    Attributes:
+        ready: list, ready messages of priority step 0; the other steps have ``separator`` and the step
+            appended.
+        schedule: zset, message id -> due time in ms since the epoch.
+        messages: hash, message id -> scheduled message.
+        consumers: zset, consumer -> when its lease ends, ms since the epoch.
+        wake: list, at most one wake-up token.
+        dead: list, dead letters.
+    """
+
+    ready: str
+    schedule: str
+    messages: str
+    consumers: str
+    wake: str
+    dead: str
+    separator: str
+
+    def ready_at(self, step: int) -> str:
+        """The list of ready messages with priority *step*."""
+        return f"{self.ready}{self.separator}{step}" if step else self.ready
+
+    def unacked(self, consumer: str) -> str:
+        """Hash, delivery tag -> message: what *consumer* holds."""
+        return f"{self.schedule.removesuffix('schedule')}unacked:{consumer}"
+
+
+@lru_cache(maxsize=4096)
+def queue_keys(prefix: str, queue: str, separator: str) -> QueueKeys:
+    """The keys of *queue*, behind the ``global_keyprefix`` *prefix*."""
+    ours = f"{prefix}redisdelay:{{{queue}}}:"
+    return QueueKeys(
+        ready=prefix + queue,
+        schedule=ours + "schedule",
+        messages=ours + "messages",
+        consumers=ours + "consumers",
+        wake=ours + "wake",
+        dead=ours + "dead",
+        separator=separator,
+    )
+
+
+def known_queues(prefix: str) -> str:
+    """Set of the queues that ever had a schedule."""
+    return prefix + "redisdelay:queues"

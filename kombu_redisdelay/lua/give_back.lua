@@ -1,0 +1,40 @@
+-- Gives messages that a consumer holds back to their ready lists.
+--
+-- KEYS[1]  unacked of the consumer
+-- KEYS[2]  ready list of step 0
+-- KEYS[3]  wake list
+-- KEYS[4]  dead
+-- ARGV[1]  separator between a queue's name and a priority step
+-- ARGV[2]  "head" or "tail" of the ready list
+-- ARGV[3]  "1" if they reached a callback, which counts as a delivery
+-- ARGV[4]  how many deliveries a message may have (0: any number)
+-- ARGV[5+] delivery tags, last to be taken first
+--
+-- Returns  how many were held, how many of these are now dead
+--
+-- Keeps: a message leaves the unacked hash only into a ready list or into dead. One that is not held any
+-- more belongs to somebody else by now, and is left alone.
+
+-- include: clock
+-- include: wake
+-- include: stored
+-- include: dead
+-- include: deliveries
+-- include: give_back
+
+local push = ARGV[2] == 'head' and 'RPUSH' or 'LPUSH'
+local held, dead = 0, 0
+for i = 5, #ARGV do
+  local stored = redis.call('HGET', KEYS[1], ARGV[i])
+  if stored then
+    redis.call('HDEL', KEYS[1], ARGV[i])
+    held = held + 1
+    if not give_back(stored, push, ARGV[3] == '1', tonumber(ARGV[4]), KEYS[2], ARGV[1], KEYS[4]) then
+      dead = dead + 1
+    end
+  end
+end
+if held > dead then
+  wake(KEYS[3])
+end
+return { held, dead }

@@ -1,0 +1,5 @@
+-- A dead letter is one line "<when, ms> <deliveries> <priority step> <why>" and, below it, the bytes of
+-- the message as they were.
+local function bury(dead_key, deliveries, step, reason, payload)
+  redis.call('LPUSH', dead_key, table.concat({ clock_ms(), deliveries, step, reason }, ' ') .. '\n' .. payload)
+end

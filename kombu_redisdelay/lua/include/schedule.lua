@@ -1,0 +1,13 @@
+-- Puts a message on the schedule under its id. An id that is already there belongs to another message,
+-- which must not be overwritten: then the id gets a suffix that no other message has.
+-- A message that became the first to be due wakes a consumer, which then knows when to come back.
+local function schedule(schedule_key, messages_key, wake_key, id, suffix, due_ms, stored)
+  local member = id
+  while redis.call('HSETNX', messages_key, member, stored) == 0 do
+    member = member .. '#' .. suffix
+  end
+  redis.call('ZADD', schedule_key, due_ms, member)
+  if redis.call('ZRANGE', schedule_key, 0, 0)[1] == member then
+    wake(wake_key)
+  end
+end

@@ -1,0 +1,7 @@
+-- Consumers block on this list, never on messages. One token at most, so that any number of messages
+-- wakes once and the list does not grow while nobody listens.
+local function wake(wake_key)
+  if redis.call('EXISTS', wake_key) == 0 then
+    redis.call('LPUSH', wake_key, '1')
+  end
+end

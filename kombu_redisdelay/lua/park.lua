@@ -1,0 +1,22 @@
+-- Moves a message that was taken before it is due from the unacked hash to the schedule: a producer that
+-- does not schedule, or a stock worker that gave back what it held in memory, had put it on a ready list.
+--
+-- KEYS[1]  unacked of the consumer
+-- KEYS[2]  schedule
+-- KEYS[3]  messages
+-- KEYS[4]  wake list
+-- ARGV[1]  delivery tag
+-- ARGV[2]  message id
+-- ARGV[3]  suffix that makes the id unique if it is taken
+-- ARGV[4]  due time, ms since the epoch
+--
+-- Keeps: the message is in exactly one place, unacked before and scheduled after.
+
+-- include: wake
+-- include: schedule
+
+local stored = redis.call('HGET', KEYS[1], ARGV[1])
+if stored then
+  schedule(KEYS[2], KEYS[3], KEYS[4], ARGV[2], ARGV[3], ARGV[4], stored)
+  redis.call('HDEL', KEYS[1], ARGV[1])
+end

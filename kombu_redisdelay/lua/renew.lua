@@ -1,0 +1,12 @@
+-- Renews a consumer's lease in all its queues.
+--
+-- KEYS     consumers of each queue
+-- ARGV[1]  consumer
+-- ARGV[2]  how long the lease lasts, ms
+
+-- include: clock
+
+local lease_end_ms = clock_ms() + tonumber(ARGV[2])
+for _, consumers in ipairs(KEYS) do
+  redis.call('ZADD', consumers, lease_end_ms, ARGV[1])
+end

@@ -1,0 +1,177 @@
+-- Moves due messages to their ready lists, then hands up to N messages to a consumer, in priority order
+-- across its queues.
+--
+-- KEYS     six for each queue: ready list of step 0, schedule, messages, wake, unacked of this consumer,
+--          consumers
+-- ARGV[1]  N: how many messages at most (0: only migrate and pass the wake-up on)
+-- ARGV[2]  how many messages to migrate at most
+-- ARGV[3]  how many bytes to migrate at most, and to take at most
+-- ARGV[4]  delivery tag of the first message; the others follow it
+-- ARGV[5]  consumer
+-- ARGV[6]  how long its lease lasts, ms
+-- ARGV[7]  separator between a queue's name and a priority step
+-- ARGV[8]  "1": one message from each queue in turn, "0": the first queue until it is empty
+-- ARGV[9]  how many priority steps
+-- ARGV[10+] the priority steps, first to be taken first; then for each queue "1" if it is consumed
+--          without acks, and its x-expires in ms (0: none)
+--
+-- Returns  server's clock in ms; microseconds until the next message is due (-1: none is scheduled);
+--          then for each message: index of its queue (from 1), priority step, message
+--
+-- Keeps: a message leaves a ready list only into this consumer's unacked hash, in the same instant (or,
+-- consumed without acks, into the reply). A taken tag is never used again: a call repeated because its
+-- reply was lost returns what the first one took.
+
+-- include: clock
+-- include: wake
+-- include: expire
+-- include: stored
+
+local KEYS_PER_QUEUE = 6
+local limit, migrate_limit, byte_limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local first_tag, consumer, lease_ms = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
+local separator, in_turn = ARGV[7], ARGV[8] == '1'
+
+local steps = {}
+for i = 1, tonumber(ARGV[9]) do
+  steps[i] = ARGV[9 + i]
+end
+
+local queues = {}
+for i = 1, #KEYS / KEYS_PER_QUEUE do
+  local key, option = (i - 1) * KEYS_PER_QUEUE, 9 + #steps + (i - 1) * 2
+  local queue = {
+    index = i,
+    schedule = KEYS[key + 2],
+    messages = KEYS[key + 3],
+    wake = KEYS[key + 4],
+    unacked = KEYS[key + 5],
+    consumers = KEYS[key + 6],
+    acked = ARGV[option + 1] ~= '1',
+    expires_ms = tonumber(ARGV[option + 2]),
+    name = KEYS[key + 1],
+    ready = {},
+    taken = {},
+  }
+  for step_index, step in ipairs(steps) do
+    queue.ready[step_index] = ready_key(queue.name, separator, step)
+  end
+  queues[i] = queue
+end
+
+local now_us = clock_us()
+local now_ms = math.floor(now_us / 1000)
+local reply = { now_ms, -1 }
+
+local function migrate(queue)
+  local due = redis.call('ZRANGEBYSCORE', queue.schedule, '-inf', now_ms, 'LIMIT', 0, migrate_limit)
+  local moved, bytes = {}, 0
+  for _, id in ipairs(due) do
+    local stored = redis.call('HGET', queue.messages, id)
+    if stored then
+      redis.call('LPUSH', ready_key(queue.name, separator, stored_step(stored)), stored_payload(stored))
+      bytes = bytes + #stored
+    end
+    moved[#moved + 1] = id
+    if bytes >= byte_limit then
+      break
+    end
+  end
+  if #moved > 0 then
+    redis.call('ZREM', queue.schedule, unpack(moved))
+    redis.call('HDEL', queue.messages, unpack(moved))
+    migrate_limit = migrate_limit - #moved
+  end
+  local next_due = redis.call('ZRANGE', queue.schedule, 0, 0, 'WITHSCORES')[2]
+  if next_due then
+    local remaining_us = math.max(0, tonumber(next_due) * 1000 - now_us)
+    if reply[2] < 0 or remaining_us < reply[2] then
+      reply[2] = remaining_us
+    end
+  end
+end
+
+local taken, bytes = 0, 0
+
+local function take_one(queue, step_index)
+  if taken >= limit or bytes >= byte_limit then
+    return false
+  end
+  local payload = redis.call('RPOP', queue.ready[step_index])
+  if not payload then
+    return false
+  end
+  local fields = queue.taken
+  fields[#fields + 1] = first_tag + taken
+  fields[#fields + 1] = steps[step_index] .. ':' .. payload
+  reply[#reply + 1] = queue.index
+  reply[#reply + 1] = steps[step_index]
+  reply[#reply + 1] = payload
+  taken, bytes = taken + 1, bytes + #payload
+  return true
+end
+
+local function take()
+  for step_index = 1, #steps do
+    local waiting = {}
+    for i, queue in ipairs(queues) do
+      waiting[i] = queue
+    end
+    while #waiting > 0 do
+      local still_waiting = {}
+      for _, queue in ipairs(waiting) do
+        if in_turn then
+          if take_one(queue, step_index) then
+            still_waiting[#still_waiting + 1] = queue
+          end
+        else
+          while take_one(queue, step_index) do end
+        end
+      end
+      waiting = still_waiting
+    end
+  end
+  for _, queue in ipairs(queues) do
+    if queue.acked and #queue.taken > 0 then
+      redis.call('HSET', queue.unacked, unpack(queue.taken))
+      redis.call('ZADD', queue.consumers, now_ms + lease_ms, consumer)
+    end
+  end
+end
+
+local function take_again_what_was_taken()
+  local tag, found = first_tag, true
+  while found do
+    found = false
+    for _, queue in ipairs(queues) do
+      local stored = queue.acked and redis.call('HGET', queue.unacked, tag)
+      if stored then
+        found = true
+        reply[#reply + 1] = queue.index
+        reply[#reply + 1] = stored_step(stored)
+        reply[#reply + 1] = stored_payload(stored)
+      end
+    end
+    tag = tag + 1
+  end
+  return #reply > 2
+end
+
+for _, queue in ipairs(queues) do
+  migrate(queue)
+end
+if not take_again_what_was_taken() then
+  take()
+end
+for _, queue in ipairs(queues) do
+  if redis.call('EXISTS', unpack(queue.ready)) > 0 then
+    wake(queue.wake)
+  else
+    redis.call('DEL', queue.wake)
+  end
+  if queue.expires_ms > 0 then
+    expire(queue.expires_ms, queue.ready)
+    expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake })
+  end
+end
+return reply

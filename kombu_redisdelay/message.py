@@ -1,0 +1,151 @@
+"""What the broker has to know of a message: its id, when it is due, how often it was delivered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from numbers import Real
+from time import time
+from typing import Any
+
+from dateutil.parser import isoparse
+
+#: Header of plain kombu messages: milliseconds until the message is due. The name and the unit are those
+#: of RabbitMQ's delayed message exchange.
+DELAY_HEADER = "x-delay"
+
+#: Header of Celery's task messages (protocol 2): ISO 8601.
+ETA_HEADER = "eta"
+
+#: Header set on redelivered messages: the number of earlier deliveries, as RabbitMQ's quorum queues do.
+DELIVERY_COUNT_HEADER = "x-delivery-count"
+
+#: The JSON member, outside what the publisher wrote, in which the scripts count deliveries
+#: (lua/include/deliveries.lua).
+DELIVERIES_MEMBER = "redisdelay-deliveries"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LATEST_MS = math.floor((datetime.max.replace(tzinfo=timezone.utc) - _EPOCH).total_seconds() * 1000)
+
+
+class MalformedMessage(Exception):
+    """An entry of a ready list that cannot be delivered, because it is not a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """When a message is due: the later of an instant and a delay from now, both by the server's clock.
+
+    Attributes:
+        at_ms: milliseconds since the epoch, 0 for no instant.
+        delay_ms: milliseconds from the moment of publication, 0 for no delay.
+    """
+
+    at_ms: int = 0
+    delay_ms: int = 0
+
+
+def due(message: Mapping[str, Any]) -> Due | None:
+    """When the *message*, a kombu message as a dictionary, wants to be delivered; ``None`` for at once.
+
+    Raises:
+        ValueError: ``x-delay``, or the ``eta`` of a Celery task, makes no sense; names header and value.
+    """
+    headers = message["headers"] or {}
+    at_ms = eta_ms(headers)
+    delay_ms = _delay_ms(headers)
+    return Due(at_ms, delay_ms) if at_ms or delay_ms else None
+
+
+def eta_ms(headers: Mapping[str, Any]) -> int:
+    """The ``eta`` among *headers* in ms since the epoch, rounded up; 0 if there is none.
+
+    A naive time is in UTC, as Celery's worker reads it.
+
+    Raises:
+        ValueError: the message is a Celery task and its ``eta`` is not an ISO 8601 date and time.
+            ``eta`` in any other message is the application's own header, and may mean anything.
+    """
+    eta = headers.get(ETA_HEADER)
+    if not eta:
+        return 0
+    try:
+        moment = eta if isinstance(eta, datetime) else isoparse(eta)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=timezone.utc)
+        return max(0, math.ceil((moment - _EPOCH).total_seconds() * 1000))
+    except (ValueError, TypeError, OverflowError) as exc:
+        if "task" not in headers:
+            return 0
+        raise ValueError(
+            f"header {ETA_HEADER!r} must be an ISO 8601 date and time, not {eta!r}"
+        ) from exc
+
+
+def _delay_ms(headers: Mapping[str, Any]) -> int:
+    delay = headers.get(DELAY_HEADER)
+    if delay is None:
+        return 0
+    if (
+        not isinstance(delay, Real)
+        or isinstance(delay, bool)
+        or not math.isfinite(delay)
+        or delay < 0
+        or time() * 1000 + float(delay) > _LATEST_MS
+    ):
+        raise ValueError(
+            f"header {DELAY_HEADER!r} must be a number of milliseconds, not negative and not beyond the "
+            f"year 9999, not {delay!r}"
+        )
+    return math.ceil(delay)
+
+
+def message_id(message: Mapping[str, Any]) -> str:
+    """The id that the application knows the *message* by: task id, else message id, correlation id, or
+    the delivery tag that kombu gave it when it was published."""
+    headers, properties = message["headers"] or {}, message["properties"]
+    candidates = (
+        headers.get("id"),
+        properties.get("message_id"),
+        properties.get("correlation_id"),
+        properties["delivery_tag"],
+    )
+    return str(next(candidate for candidate in candidates if candidate))
+
+
+def mark_delivery(payload: dict[str, Any]) -> None:
+    """Turn the scripts' count in a taken message *payload* into what consumers look at:
+    ``delivery_info["redelivered"]`` and the header ``x-delivery-count``."""
+    headers = payload["headers"]
+    deliveries = payload.pop(DELIVERIES_MEMBER, 0)
+    if deliveries:
+        headers[DELIVERY_COUNT_HEADER] = deliveries
+        payload["properties"]["delivery_info"]["redelivered"] = True
+    else:
+        # A task that retries publishes the headers it was delivered with; this one is not about them.
+        headers.pop(DELIVERY_COUNT_HEADER, None)
+
+
+def check(payload: object) -> dict[str, Any]:
+    """Return the decoded *payload* if it has the shape of a kombu message.
+
+    Raises:
+        MalformedMessage: it has not; says what is wrong, in one line.
+    """
+    if not isinstance(payload, dict):
+        raise MalformedMessage(f"a JSON {type(payload).__name__}, not an object")
+    if payload.get("headers") is None:
+        payload["headers"] = {}
+    for name in ("properties", "headers"):
+        if not isinstance(payload.get(name), dict):
+            raise MalformedMessage(f"{name!r} is missing or not an object")
+    if not isinstance(payload["properties"].setdefault("delivery_info", {}), dict):
+        raise MalformedMessage("'delivery_info' is not an object")
+    if not isinstance(payload.get("body"), (str, type(None))):
+        raise MalformedMessage("'body' is not a string")
+    deliveries = payload.get(DELIVERIES_MEMBER, 0)
+    if not isinstance(deliveries, int) or isinstance(deliveries, bool):
+        raise MalformedMessage(f"{DELIVERIES_MEMBER!r} is not a whole number")
+    return payload

@@ -1,0 +1,64 @@
+"""The transport options that are ours, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MAX_BATCH_LIMIT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What ``broker_transport_options`` may say beyond kombu's own options.
+
+    Attributes:
+        visibility_timeout: seconds that a consumer's lease lasts after it was last renewed. A consumer
+            that is alive renews it, so no task is too long for it; after a crash, other consumers get
+            the messages back when it ends. kombu's name for the same purpose.
+        delivery_limit: deliveries that a message may have before it is dead-lettered; ``None`` for any
+            number. Default as RabbitMQ's quorum queues.
+        max_batch: messages that one round trip takes at most, within the prefetch count.
+    """
+
+    visibility_timeout: float = 60.0
+    delivery_limit: int | None = 20
+    max_batch: int = 64
+
+    @classmethod
+    def of(cls, transport_options: Mapping[str, Any]) -> Options:
+        """Pick and check ours out of kombu's *transport_options*.
+
+        Raises:
+            ValueError: an option has the wrong type or is out of range; names it and its value.
+        """
+        options = cls(
+            **{name: transport_options[name] for name in cls.__slots__ if name in transport_options}
+        )
+        timeout = options.visibility_timeout
+        if not _is_number(timeout) or not 0 < timeout <= 10**9:
+            raise _error("visibility_timeout", timeout, "a number of seconds above 0")
+        limit = options.delivery_limit
+        if limit is not None and (not _is_int(limit) or limit < 1):
+            raise _error("delivery_limit", limit, "a whole number from 1, or None")
+        batch = options.max_batch
+        if not _is_int(batch) or not 1 <= batch <= MAX_BATCH_LIMIT:
+            raise _error("max_batch", batch, f"a whole number from 1 to {MAX_BATCH_LIMIT}")
+        return options
+
+    @property
+    def lease_ms(self) -> int:
+        return max(1, round(self.visibility_timeout * 1000))
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _error(name: str, value: object, expected: str) -> ValueError:
+    return ValueError(f"transport option {name!r} must be {expected}, not {value!r}")

@@ -1,0 +1,173 @@
+"""Waits for messages of all channels of a connection, on kombu's event loop or without one.
+
+Consumers block on their queues' wake lists (DESIGN: a script cannot block, and a blocking pop of
+messages loses them). Due times are kept here, not by the server, whose blocked clients time out with up
+to 100 ms of slack: as a timer of the event loop, or as the limit of the poll in drain_events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport import redis
+
+if TYPE_CHECKING:
+    from kombu_redisdelay.channel import Channel
+
+
+#: Seconds that drain_events polls at most before it looks around again.
+LONGEST_POLL = 1.0
+
+
+@dataclass(slots=True)
+class Alarm:
+    """When a channel has to take without having been woken.
+
+    Attributes:
+        at: by the monotonic clock, seconds.
+        timer: the event loop's, if there is one.
+    """
+
+    at: float
+    timer: Any = None
+
+    def cancel(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+class Poller(redis.MultiChannelPoller):
+    """kombu's poller, with wake-up tokens in the place of messages and alarms for due times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: The event loop, once the transport was registered with one.
+        self.hub: Any = None
+        self._alarms: dict[Channel, Alarm] = {}
+        self._turns: list[Channel] = []
+
+    def add(self, channel: Channel) -> None:
+        super().add(channel)
+        self._turns.append(channel)
+
+    def discard(self, channel: Channel) -> None:
+        super().discard(channel)
+        if channel in self._turns:
+            self._turns.remove(channel)
+        self._cancel_alarm(channel)
+
+    def close(self) -> None:
+        for channel in list(self._alarms):
+            self._cancel_alarm(channel)
+        self._turns.clear()
+        super().close()
+
+    def on_poll_start(self) -> None:
+        """Put every channel that may consume into waiting."""
+        for channel in list(self._channels):
+            if channel.active_queues:
+                channel.recover()
+                if channel.qos.can_consume():
+                    self._register_BRPOP(channel)
+                else:
+                    channel.take_before_waiting = True
+            if channel.active_fanout_queues:
+                self._register_LISTEN(channel)
+
+    def on_readable(self, fileno: int) -> None:
+        """Read what came for a channel. On the event loop, deliver it too."""
+        channel, kind = self._fd_to_chan.get(fileno, (None, None))
+        if channel is None:
+            return
+        if kind == "LISTEN":
+            super().on_readable(fileno)
+        elif channel.is_waiting:
+            # Also without credit: the token must go on to somebody who has some.
+            channel.stop_waiting()
+            self._take(channel)
+        else:
+            # Nothing was asked for, so the server closed the connection; the next wait opens it again.
+            channel.client.connection.disconnect()
+
+    def get(self, callback: Callable[..., Any], timeout: float | None = None) -> None:
+        """Deliver one message, for ``drain_events``.
+
+        Raises:
+            Empty: there was none within *timeout* seconds, or another event cut the wait short.
+        """
+        self._in_protected_read = True
+        try:
+            if self._deliver_one():
+                return
+            self._maintain()
+            self.on_poll_start()
+            heard_fanout = False
+            for fileno, event in self.poller.poll(self._poll_timeout(timeout)) or ():
+                heard_fanout |= self._fd_to_chan.get(fileno, (None, None))[1] == "LISTEN"
+                self.handle_event(fileno, event)
+            for channel in [c for c, alarm in self._alarms.items() if alarm.at <= monotonic()]:
+                self._on_alarm(channel)
+            if not self._deliver_one() and not heard_fanout:
+                raise Empty
+        finally:
+            self._in_protected_read = False
+            while self.after_read:
+                self.after_read.pop()()
+
+    def set_alarm(self, channel: Channel, next_due: float | None) -> None:
+        """Have *channel* take in *next_due* seconds, if that is before its next wait is over anyway."""
+        if next_due is None or next_due > channel.brpop_timeout + 1:
+            return
+        at = monotonic() + next_due
+        alarm = self._alarms.get(channel)
+        if alarm is not None and alarm.at <= at:
+            return
+        self._cancel_alarm(channel)
+        timer = self.hub and self.hub.call_later(next_due, self._on_alarm, channel)
+        self._alarms[channel] = Alarm(at, timer)
+
+    def _cancel_alarm(self, channel: Channel) -> None:
+        alarm = self._alarms.pop(channel, None)
+        if alarm is not None:
+            alarm.cancel()
+
+    def _on_alarm(self, channel: Channel) -> None:
+        self._cancel_alarm(channel)
+        if channel in self._channels and channel.active_queues:
+            # Without credit too, which moves what is due and wakes a consumer that has some.
+            self._take(channel)
+
+    def _take(self, channel: Channel) -> None:
+        self.set_alarm(channel, channel.take())
+        if not self._in_protected_read:
+            while channel.has_taken:
+                channel.deliver_one()
+
+    def _deliver_one(self) -> bool:
+        """Deliver one message that was taken, of the channel that has not had its turn for longest."""
+        for channel in self._turns:
+            if channel.has_taken:
+                self._turns.remove(channel)
+                self._turns.append(channel)
+                channel.deliver_one()
+                return True
+        return False
+
+    def _poll_timeout(self, timeout: float | None) -> float:
+        """How long to poll: *timeout*, but not past an alarm, and not so long that credit which another
+        thread gives back by an ack goes unnoticed."""
+        now = monotonic()
+        limits = [LONGEST_POLL, *(alarm.at - now for alarm in self._alarms.values())]
+        if timeout is not None:
+            limits.append(timeout)
+        return max(0.0, min(limits))
+
+    def _maintain(self) -> None:
+        """What kombu does from timers of the event loop, which drain_events does not have."""
+        for check in ("maybe_refresh_binding_expiry", "maybe_check_brpop_health"):
+            if hasattr(self, check):  # kombu 5.7
+                getattr(self, check)()

@@ -1,0 +1,82 @@
+"""Prefetch count, ack and reject, in kombu's vocabulary."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport import virtual
+
+if TYPE_CHECKING:
+    from kombu_redisdelay.channel import Channel
+
+logger = logging.getLogger(__name__)
+
+
+class QoS(virtual.QoS):
+    """The messages that a channel has delivered and that are not acked yet.
+
+    Only what the base class counts is local; the messages themselves are in the consumer's unacked hash
+    in Redis. Acks may come from any thread, and after the channel was closed.
+    """
+
+    channel: Channel
+
+    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
+        super().__init__(channel, prefetch_count)
+        self._queues: dict[str, str] = {}
+
+    def hold(self, delivery_tag: str, queue: str) -> None:
+        """Note that a message of *queue* is about to be delivered under *delivery_tag*, and is held in
+        Redis. Fanout messages are not: they come over PUB/SUB, and are only counted here."""
+        self._queues[delivery_tag] = queue
+
+    def ack(self, delivery_tag: str) -> None:
+        queue = self._queues.get(delivery_tag)
+        if queue is not None and not self.channel.consumer.ack(queue, delivery_tag):
+            self._lease_lost(queue)
+        self._settle(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if not requeue:
+            return self.ack(delivery_tag)
+        queue = self._queues.get(delivery_tag)
+        if queue is not None and not self.channel.consumer.requeue(queue, delivery_tag):
+            self._lease_lost(queue)
+        return self._settle(delivery_tag)
+
+    def restore_unacked(self) -> list[Any]:
+        """Give every message back. The base class wants a list of errors; there are none."""
+        self.channel.give_back_all()
+        self._queues.clear()
+        self._dirty.clear()
+        self._delivered.clear()
+        return []
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        """Give every message back when the channel is closed, or when the interpreter exits."""
+        self._on_collect.cancel()
+        if self.channel.do_restore:
+            self.restore_unacked()
+
+    def restore_visible(self, *args: Any, **kwargs: Any) -> None:
+        """Give back what consumers that are gone have left behind. kombu's poller calls this."""
+        self.channel.recover()
+
+    def _settle(self, delivery_tag: str) -> None:
+        self._queues.pop(delivery_tag, None)
+        if delivery_tag in self._delivered:
+            super().ack(delivery_tag)
+
+    def _lease_lost(self, queue: str) -> None:
+        held = [tag for tag, name in list(self._queues.items()) if name == queue]
+        lost = self.channel.consumer.not_held(queue, held)
+        logger.warning(
+            "The lease of this consumer was lost: %d message(s) of queue %r that it held were given to "
+            "other consumers, and may be handled twice. Was the process stopped, or Redis out of reach, "
+            "for longer than visibility_timeout?",
+            len(lost),
+            queue,
+        )
+        for tag in lost:
+            self._settle(tag)

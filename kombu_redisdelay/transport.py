@@ -1,0 +1,61 @@
+"""The transports behind the URL schemes."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+from kombu.transport import redis
+
+from kombu_redisdelay.channel import Channel
+from kombu_redisdelay.poller import Poller
+
+#: Seconds that closing what is left of a lost connection may wait for the server.
+COLLECT_TIMEOUT = 1.0
+
+
+class Transport(redis.Transport):
+    """``redisdelay://``, and ``redisdelay+socket://`` for a Unix socket.
+
+    ``driver_type`` stays ``"redis"``: Celery looks at it to decide what a broker can do.
+    """
+
+    Channel = Channel
+    brpop_timeout = 1
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self.cycle = Poller()
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        self.cycle.hub = loop
+        super().register_with_event_loop(connection, loop)
+
+    def _collect(self, connection: Any) -> None:
+        """Clean up after the connection was lost; kombu's name for it.
+
+        Tasks may still be running, so nothing is given back: acks still count, and what is never acked
+        comes back when the lease ends.
+        """
+        for channel in chain(self._avail_channels, self.channels):
+            channel.do_restore = False
+        timeout = socket.getdefaulttimeout()
+        socket.setdefaulttimeout(COLLECT_TIMEOUT)
+        try:
+            self.close_connection(connection)
+        except self.connection_errors:
+            pass
+        finally:
+            socket.setdefaulttimeout(timeout)
+
+
+class SecureTransport(Transport):
+    """``redisdelays://``: TLS that verifies the server, unless the URL or ``ssl`` says otherwise."""
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        verified = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
+        client.ssl = {**verified, **(client.ssl if isinstance(client.ssl, Mapping) else {})}
+        super().__init__(client, **kwargs)
