@@ -44,7 +44,9 @@ class Channel(redis.Channel):
     the broker, with a name and a lease of its own.
     """
 
-    QoS = QoS
+    QoS = QoS  # type: ignore[assignment]
+    _in_poll: Any
+    _brpop_sent_at: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         transport = args[0] if args else kwargs["connection"]
@@ -125,9 +127,7 @@ class Channel(redis.Channel):
             script, keys, args = call
             batch.add("execute_command", "EVAL", script.text, len(keys), *keys, *args)
 
-    def _put_fanout(
-        self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any
-    ) -> None:
+    def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         when = due(message)
         if when is not None and when.delay_ms:
             raise ValueError(
@@ -159,8 +159,8 @@ class Channel(redis.Channel):
         if queue is not None and queue not in self._active_queues:
             self._callbacks.pop(queue, None)
             taken = [entry for entry in self._taken if entry[0].queue == queue]
-            if taken:
-                self._taken = deque(entry for entry in self._taken if entry[0].queue != queue)
+            self._taken = deque(entry for entry in self._taken if entry[0].queue != queue)
+            if taken and self.do_restore:
                 with _leaving_it_to_the_lease():
                     self.consumer.put_back(delivery for delivery, _ in taken)
         return ret
@@ -236,7 +236,7 @@ class Channel(redis.Channel):
         if "can_consume" in vars(self.qos):
             # Replaced by somebody who decides message by message (Celery's worker_disable_prefetch).
             return 1
-        room = self.qos.can_consume_max_estimate()
+        room: int | None = self.qos.can_consume_max_estimate()
         if room is None:
             return self.options.max_batch
         return max(0, min(self.options.max_batch, room - len(self._taken)))
@@ -349,9 +349,17 @@ class Channel(redis.Channel):
 
     # -- the end ---------------------------------------------------------------------------------------
 
+    def abandon(self) -> None:
+        """The connection was lost: have :meth:`close` leave everything in Redis as it is.
+
+        Tasks may still be running, so nothing is given back: acks still count, and what is never acked
+        comes back when the lease ends.
+        """
+        self.do_restore = False
+        self.auto_delete_queues.clear()
+
     def close(self) -> None:
-        """Close the channel. Unacked messages go back at once, unless the connection was lost: then they
-        may still be acked, until the lease ends."""
+        """Close the channel. Unacked messages go back at once, unless it was abandoned."""
         if not self.closed:
             self._closing = True
             # A token at most is lost with the reply that is still to come, which costs a second at most.

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from numbers import Real
 from time import time
 from typing import Any
 
@@ -79,9 +78,7 @@ def eta_ms(headers: Mapping[str, Any]) -> int:
     except (ValueError, TypeError, OverflowError) as exc:
         if "task" not in headers:
             return 0
-        raise ValueError(
-            f"header {ETA_HEADER!r} must be an ISO 8601 date and time, not {eta!r}"
-        ) from exc
+        raise ValueError(f"header {ETA_HEADER!r} must be an ISO 8601 date and time, not {eta!r}") from exc
 
 
 def _delay_ms(headers: Mapping[str, Any]) -> int:
@@ -89,11 +86,11 @@ def _delay_ms(headers: Mapping[str, Any]) -> int:
     if delay is None:
         return 0
     if (
-        not isinstance(delay, Real)
-        or isinstance(delay, bool)
+        isinstance(delay, bool)
+        or not isinstance(delay, (int, float))
         or not math.isfinite(delay)
         or delay < 0
-        or time() * 1000 + float(delay) > _LATEST_MS
+        or time() * 1000 + delay > _LATEST_MS
     ):
         raise ValueError(
             f"header {DELAY_HEADER!r} must be a number of milliseconds, not negative and not beyond the "

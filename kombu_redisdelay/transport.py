@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 from collections.abc import Mapping
 from itertools import chain
@@ -13,9 +12,6 @@ from kombu.transport import redis
 from kombu_redisdelay.channel import Channel
 from kombu_redisdelay.poller import Poller
 
-#: Seconds that closing what is left of a lost connection may wait for the server.
-COLLECT_TIMEOUT = 1.0
-
 
 class Transport(redis.Transport):
     """``redisdelay://``, and ``redisdelay+socket://`` for a Unix socket.
@@ -24,6 +20,7 @@ class Transport(redis.Transport):
     """
 
     Channel = Channel
+    cycle: Any
     brpop_timeout = 1
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
@@ -35,21 +32,10 @@ class Transport(redis.Transport):
         super().register_with_event_loop(connection, loop)
 
     def _collect(self, connection: Any) -> None:
-        """Clean up after the connection was lost; kombu's name for it.
-
-        Tasks may still be running, so nothing is given back: acks still count, and what is never acked
-        comes back when the lease ends.
-        """
+        """Clean up after the connection was lost, or in a forked child; kombu's name for it."""
         for channel in chain(self._avail_channels, self.channels):
-            channel.do_restore = False
-        timeout = socket.getdefaulttimeout()
-        socket.setdefaulttimeout(COLLECT_TIMEOUT)
-        try:
-            self.close_connection(connection)
-        except self.connection_errors:
-            pass
-        finally:
-            socket.setdefaulttimeout(timeout)
+            channel.abandon()
+        self.close_connection(connection)
 
 
 class SecureTransport(Transport):

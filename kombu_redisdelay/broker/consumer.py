@@ -67,9 +67,7 @@ class Consumer:
         delivery_limit: deliveries that a message may have, 0 for any number.
     """
 
-    def __init__(
-        self, store: Store, name: str, lease: Lease, lease_ms: int, delivery_limit: int
-    ) -> None:
+    def __init__(self, store: Store, name: str, lease: Lease, lease_ms: int, delivery_limit: int) -> None:
         self.store = store
         self.name = name
         self._lease = lease

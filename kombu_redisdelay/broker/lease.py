@@ -15,6 +15,9 @@ logger = logging.getLogger(__name__)
 #: The lease is renewed this many times while it lasts, so that losing one renewal does not lose it.
 RENEWALS_PER_LEASE = 3
 
+#: Seconds that closing a consumer waits for its heartbeat.
+JOIN_TIMEOUT = 1.0
+
 
 class Lease:
     """Renews a consumer's lease from a thread and over a connection of its own: the thread that consumes
@@ -44,10 +47,12 @@ class Lease:
             self._thread.start()
 
     def stop(self) -> None:
-        """Let the lease run out. Returns once no renewal can follow."""
+        """Let the lease run out."""
         self._stopped.set()
         if self._thread is not None:
-            self._thread.join(timeout=self._interval)
+            # A renewal that hangs may still get through later. It only leaves a consumer that holds
+            # nothing, which is not worth waiting for.
+            self._thread.join(timeout=JOIN_TIMEOUT)
 
     def _run(self) -> None:
         failing = False

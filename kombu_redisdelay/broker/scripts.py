@@ -31,9 +31,7 @@ class Script:
         )
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
-    def __call__(
-        self, client: Redis, keys: Sequence[str], args: Sequence[Argument]
-    ) -> Any:
+    def __call__(self, client: Redis, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """Run it on *client*. Raises what redis-py raises."""
         try:
             return client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)

@@ -52,9 +52,7 @@ class Store:
         used = (keys.ready_at(step), keys.wake)
         return PUT, self._with_expiring(queue, used), (payload, self.expires_ms.get(queue, 0))
 
-    def schedule(
-        self, queue: str, step: int, payload: str, due: Due, message_id: str, suffix: str
-    ) -> Call:
+    def schedule(self, queue: str, step: int, payload: str, due: Due, message_id: str, suffix: str) -> Call:
         """The call that schedules a message, or appends it to its ready list if its time has come.
 
         Arguments:
@@ -95,9 +93,7 @@ class Store:
             for ready in self.ready_keys(queue):
                 pipe.execute_command("LLEN", ready)
             pipe.execute_command("ZCARD", keys.schedule)
-            pipe.execute_command(
-                "UNLINK", *self.ready_keys(queue), keys.schedule, keys.messages, keys.wake
-            )
+            pipe.execute_command("UNLINK", *self.ready_keys(queue), keys.schedule, keys.messages, keys.wake)
             *counts, _ = pipe.execute()
         return sum(counts)
 
