@@ -1,0 +1,9 @@
+from importlib.metadata import version as installed_version
+
+project = "kombu-redisdelay"
+author = "kombu-redisdelay contributors"
+project_copyright = f"2026, {author}"
+version = release = installed_version("kombu-redisdelay")
+
+html_theme = "furo"
+html_title = f"{project} {release}"

@@ -1,0 +1,54 @@
+"""Real Celery workers, each in a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from harness.process import ChildProcess
+
+_numbers = itertools.count(1)
+
+
+class CeleryWorker(ChildProcess):
+    """``celery worker`` for an app, under a node name that no other worker has."""
+
+    def __init__(
+        self,
+        app: str,
+        *,
+        pool: str = "prefork",
+        concurrency: int = 1,
+        queues: Sequence[str] = (),
+        prefetch_multiplier: int | None = None,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = f"worker{next(_numbers)}-{os.getpid()}"
+        self._app = app
+        self._env = {**os.environ, **(env or {})}
+        self._cwd = cwd
+        self._options = ["-P", pool, "-c", str(concurrency), "-n", f"{self.name}@%h", "-l", "INFO"]
+        if queues:
+            self._options += ["-Q", ",".join(queues)]
+        if prefetch_multiplier is not None:
+            self._options += ["--prefetch-multiplier", str(prefetch_multiplier)]
+        self._options += args
+
+    def command(self) -> Sequence[str]:
+        return [sys.executable, "-m", "celery", "-A", self._app, "worker", *self._options]
+
+    def environment(self) -> Mapping[str, str]:
+        return self._env
+
+    def working_directory(self) -> Path | None:
+        return self._cwd
+
+    def is_ready(self) -> bool:
+        return re.search(r"@\S+ ready\.$", self.log(), re.MULTILINE) is not None
