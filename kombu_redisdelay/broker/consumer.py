@@ -143,8 +143,7 @@ class Consumer:
             if delivery.acked:
                 tags.setdefault(delivery.queue, []).append(delivery.tag)
             else:
-                ready = self.store.keys(delivery.queue).ready_at(delivery.step)
-                self.store.client.execute_command("RPUSH", ready, delivery.payload)
+                self.store.run(self.store.put(delivery.queue, delivery.step, delivery.payload, "head"))
         for queue, held in tags.items():
             for start in range(0, len(held), MESSAGES_PER_CALL):
                 self._give_back(queue, held[start : start + MESSAGES_PER_CALL], "head", False, 0)
@@ -211,23 +210,20 @@ class Consumer:
 
     def _recover(self, queue: str, name: str, gone: bool, delivery_limit: int) -> int:
         k = self.store.keys(queue)
-        recovered, done = 0, False
+        unacked = k.unacked(name)
+        given_back, done = 0, False
         while not done:
-            given_back, dead, done = RECOVER(
+            # What was taken last goes first, so that what was taken first is at the head in the end.
+            tags = self.store.client.execute_command("HKEYS", unacked)
+            tags.sort(key=lambda tag: (len(tag), tag), reverse=True)
+            handled, dead, done = RECOVER(
                 self.store.client,
-                (k.consumers, k.unacked(name), k.ready, k.wake, k.dead),
-                (
-                    name,
-                    int(gone),
-                    MESSAGES_PER_CALL,
-                    BYTES_PER_CALL,
-                    k.separator,
-                    delivery_limit,
-                ),
+                (k.consumers, unacked, k.ready, k.wake, k.dead),
+                (name, int(gone), BYTES_PER_CALL, k.separator, delivery_limit, *tags[:MESSAGES_PER_CALL]),
             )
-            recovered += given_back
+            given_back += handled - dead
             self._report_dead(queue, dead)
-        return recovered
+        return given_back
 
     def _give_back(
         self, queue: str, tags: Sequence[str], end: str, delivered: bool, delivery_limit: int

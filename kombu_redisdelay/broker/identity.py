@@ -35,6 +35,8 @@ def is_certainly_gone(consumer: str) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return True
+    except OverflowError:
+        return False
     except PermissionError:
         pass
     found = _start_time(process)

@@ -46,11 +46,11 @@ class Store:
         script, keys, args = call
         return script(self.client, keys, args)
 
-    def put(self, queue: str, step: int, payload: str) -> Call:
-        """The call that appends a message to its ready list."""
+    def put(self, queue: str, step: int, payload: str | bytes, end: str = "tail") -> Call:
+        """The call that adds a message to an end of its ready list."""
         keys = self.keys(queue)
         used = (keys.ready_at(step), keys.wake)
-        return PUT, self._with_expiring(queue, used), (payload, self.expires_ms.get(queue, 0))
+        return PUT, self._with_expiring(queue, used), (payload, end, self.expires_ms.get(queue, 0))
 
     def schedule(self, queue: str, step: int, payload: str, due: Due, message_id: str, suffix: str) -> Call:
         """The call that schedules a message, or appends it to its ready list if its time has come.

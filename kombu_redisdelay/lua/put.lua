@@ -1,16 +1,17 @@
--- Publishes a message that is due now.
+-- Adds a message that is due now to its ready list.
 --
 -- KEYS[1]  ready list of the message's priority step
 -- KEYS[2]  wake list
 -- KEYS[3+] the queue's other keys, when it expires
 -- ARGV[1]  message
--- ARGV[2]  x-expires of the queue, ms (0: none)
+-- ARGV[2]  "tail", where publishers put it, or "head", where it is the next to be taken
+-- ARGV[3]  x-expires of the queue, ms (0: none)
 --
 -- Keeps: the message is in exactly one place, the ready list; whoever waits is woken.
 
 -- include: wake
 -- include: expire
 
-redis.call('LPUSH', KEYS[1], ARGV[1])
+redis.call(ARGV[2] == 'head' and 'RPUSH' or 'LPUSH', KEYS[1], ARGV[1])
 wake(KEYS[2])
-expire(tonumber(ARGV[2]), KEYS)
+expire(tonumber(ARGV[3]), KEYS)

@@ -8,12 +8,12 @@
 -- KEYS[5]  dead
 -- ARGV[1]  consumer
 -- ARGV[2]  "1" if it is known to be gone: its lease does not count
--- ARGV[3]  how many messages at most
--- ARGV[4]  how many bytes at most
--- ARGV[5]  separator between a queue's name and a priority step
--- ARGV[6]  how many deliveries a message may have (0: any number)
+-- ARGV[3]  how many bytes at most
+-- ARGV[4]  separator between a queue's name and a priority step
+-- ARGV[5]  how many deliveries a message may have (0: any number)
+-- ARGV[6+] delivery tags, last to be taken first
 --
--- Returns  how many were given back, how many are now dead, 1 when nothing is left to do
+-- Returns  how many were held, how many of these are now dead, 1 when nothing is left to do
 --
 -- Keeps: what was taken first is at the head again, and taken first again. A consumer whose lease was
 -- renewed in the meantime keeps what it holds.
@@ -30,36 +30,25 @@ if ARGV[2] ~= '1' and lease_end_ms > clock_ms() then
   return { 0, 0, 1 }
 end
 
-local limit, byte_limit = tonumber(ARGV[3]), tonumber(ARGV[4])
-local tags
-if redis.call('HLEN', KEYS[2]) > limit then
-  tags = redis.call('HRANDFIELD', KEYS[2], limit)
-else
-  tags = redis.call('HKEYS', KEYS[2])
-end
-table.sort(tags, function(a, b)
-  return tonumber(a) > tonumber(b)
-end)
-
-local moved, dead, bytes = 0, 0, 0
-for _, tag in ipairs(tags) do
-  if bytes >= byte_limit then
+local held, dead, bytes = 0, 0, 0
+for i = 6, #ARGV do
+  if bytes >= tonumber(ARGV[3]) then
     break
   end
-  local stored = redis.call('HGET', KEYS[2], tag)
-  redis.call('HDEL', KEYS[2], tag)
-  bytes = bytes + #stored
-  if give_back(stored, 'RPUSH', true, tonumber(ARGV[6]), KEYS[3], ARGV[5], KEYS[5]) then
-    moved = moved + 1
-  else
-    dead = dead + 1
+  local stored = redis.call('HGET', KEYS[2], ARGV[i])
+  if stored then
+    redis.call('HDEL', KEYS[2], ARGV[i])
+    held, bytes = held + 1, bytes + #stored
+    if not give_back(stored, 'RPUSH', true, tonumber(ARGV[5]), KEYS[3], ARGV[4], KEYS[5]) then
+      dead = dead + 1
+    end
   end
 end
-if moved > 0 then
+if held > dead then
   wake(KEYS[4])
 end
 if redis.call('EXISTS', KEYS[2]) == 0 then
   redis.call('ZREM', KEYS[1], ARGV[1])
-  return { moved, dead, 1 }
+  return { held, dead, 1 }
 end
-return { moved, dead, 0 }
+return { held, dead, 0 }

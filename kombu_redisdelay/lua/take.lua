@@ -63,19 +63,21 @@ local now_us = clock_us()
 local now_ms = math.floor(now_us / 1000)
 local reply = { now_ms, -1 }
 
+local migrated_bytes = 0
+
 local function migrate(queue)
   local due = redis.call('ZRANGEBYSCORE', queue.schedule, '-inf', now_ms, 'LIMIT', 0, migrate_limit)
-  local moved, bytes = {}, 0
+  local moved = {}
   for _, id in ipairs(due) do
+    if migrated_bytes >= byte_limit then
+      break
+    end
     local stored = redis.call('HGET', queue.messages, id)
     if stored then
       redis.call('LPUSH', ready_key(queue.name, separator, stored_step(stored)), stored_payload(stored))
-      bytes = bytes + #stored
+      migrated_bytes = migrated_bytes + #stored
     end
     moved[#moved + 1] = id
-    if bytes >= byte_limit then
-      break
-    end
   end
   if #moved > 0 then
     redis.call('ZREM', queue.schedule, unpack(moved))

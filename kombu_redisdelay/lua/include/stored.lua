@@ -1,11 +1,13 @@
 -- A message in a hash is stored as "<priority step>:<payload>", so that it finds its way back to the
--- ready list that it came from. Both read a part of it; neither looks into the payload.
+-- ready list that it came from. What was not stored by us goes to the list of step 0, where whoever takes
+-- it finds out that it is no message.
 local function stored_step(stored)
-  return string.sub(stored, 1, string.find(stored, ':', 1, true) - 1)
+  return string.match(stored, '^(%d+):') or '0'
 end
 
 local function stored_payload(stored)
-  return string.sub(stored, string.find(stored, ':', 1, true) + 1)
+  local _, last = string.find(stored, '^%d+:')
+  return string.sub(stored, (last or 0) + 1)
 end
 
 -- kombu's own layout: the list of step 0 is the queue's name, the others have the step appended.
