@@ -69,7 +69,8 @@ class ChildProcess(ABC):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self.environment(),
+                # Killed workers leave things behind in the temporary directory; then it is this one.
+                env={**self.environment(), "TMPDIR": str(self.directory)},
                 cwd=self.working_directory(),
                 start_new_session=True,
             )

@@ -151,6 +151,8 @@ class Channel(redis.Channel):
         if no_ack:
             self._no_ack_queues.add(queue)
         self.take_before_waiting = True
+        # A dead worker's queues are looked at as soon as somebody consumes from them.
+        self._recovered_at = float("-inf")
         return super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
@@ -213,10 +215,11 @@ class Channel(redis.Channel):
     def recover(self) -> None:
         """Give back what consumers that are gone left in our queues, unless that was just done."""
         interval = min(RECOVERY_INTERVAL, self.options.visibility_timeout / RENEWALS_PER_LEASE)
-        if monotonic() - self._recovered_at < interval:
+        queues = self.active_queues
+        if not queues or monotonic() - self._recovered_at < interval:
             return
         self._recovered_at = monotonic()
-        for queue in self.active_queues:
+        for queue in queues:
             self.consumer.recover(queue)
 
     def give_back_all(self) -> None:

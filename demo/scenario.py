@@ -1,0 +1,138 @@
+"""What happens in the demo, in the order in which it happens."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from redis import Redis
+
+from demo import ledger
+from demo.counts import Counts
+from demo.interrupt import Interrupt
+from demo.ledger import Ledger
+from demo.report import Report
+from demo.screen import Screen
+from demo.tasks import app, remind
+from demo.worker import Worker
+from harness.redis_server import RedisServer
+
+TASKS = 400
+SPREAD = 10.0
+#: Every so many tasks one is slow, so that some are running at any moment: also when a worker is killed.
+SLOW_EVERY = 5
+SLOW_SECONDS = 0.5
+KILL_AFTER = 4.0
+#: How long to wait for stragglers. Workers look for dead ones when they start, and every 10 s.
+GRACE = 11.0
+START_TIMEOUT = 15.0
+#: Between two looks at everything.
+FRAME = 0.05
+
+
+def play(screen: Screen, interrupt: Interrupt) -> Report:
+    """Run the demo. However it ends, no process and no file of it is left."""
+    _forget_other_brokers()
+    with (
+        TemporaryDirectory(prefix="redisdelay-") as directory,
+        RedisServer() as server,
+        server.client() as client,
+        ExitStack() as processes,
+        app,
+    ):
+        notes = Path(directory, "ledger")
+        notes.touch()
+        # What the workers are started with.
+        os.environ["CELERY_BROKER_URL"] = server.url()
+        os.environ[ledger.VARIABLE] = str(notes)
+        screen.say(f"a private {server.binary.name} {server.binary.version} is up")
+        return Scenario(screen, interrupt, client, processes).play()
+
+
+def _forget_other_brokers() -> None:
+    """Remove the user's own CELERY_BROKER_URL and the like, some of which would take precedence."""
+    for name in [name for name in os.environ if name.startswith("CELERY_")]:
+        del os.environ[name]
+
+
+class Scenario:
+    """The part of the workers and the tasks, once Redis is up."""
+
+    def __init__(self, screen: Screen, interrupt: Interrupt, client: Redis, processes: ExitStack) -> None:
+        self._screen = screen
+        self._interrupt = interrupt
+        self._client = client
+        self._processes = processes
+        self._ledger = Ledger.from_environment()
+        self._workers: list[Worker] = []
+        self._tasks: set[str] = set()
+        self._slow: set[str] = set()
+
+    def play(self) -> Report:
+        for worker in [self._start_worker(), self._start_worker()]:
+            self._wait_for(worker)
+        self._screen.say("two Celery workers are up")
+
+        self._schedule()
+        published = time.monotonic()
+        self._screen.say(f"{TASKS} tasks are scheduled, with countdowns of up to {SPREAD:g} s")
+        self._watch_until(lambda: False, published + KILL_AFTER)
+
+        victim = self._kill_a_busy_worker()
+        replacement = self._start_worker()
+        self._wait_for(replacement)
+        self._screen.say(f"{replacement.title} is up in its place")
+
+        self._watch_until(self._is_all_done, published + SPREAD + GRACE)
+        return Report.of(self._tasks, self._ledger.runs(), victim.pid)
+
+    def _start_worker(self) -> Worker:
+        worker = Worker()
+        self._processes.push(worker)
+        self._workers.append(worker)
+        worker.start()
+        return worker
+
+    def _wait_for(self, worker: Worker) -> None:
+        deadline = time.monotonic() + START_TIMEOUT
+        self._watch_until(lambda: worker.state != "starting", deadline)
+        worker.wait_ready(0)
+
+    def _schedule(self) -> None:
+        for number in range(1, TASKS + 1):
+            self._interrupt.check()
+            countdown = SPREAD * number / TASKS
+            is_slow = number % SLOW_EVERY == 0
+            arguments = (time.time() + countdown, SLOW_SECONDS if is_slow else 0)
+            task = remind.apply_async(arguments, countdown=countdown)
+            self._tasks.add(task.id)
+            if is_slow:
+                self._slow.add(task.id)
+
+    def _kill_a_busy_worker(self) -> Worker:
+        # The slow task that started last is still running: the next one follows before it ends.
+        last = next(run for run in reversed(self._ledger.runs()) if run.task in self._slow)
+        victim = next(worker for worker in self._workers if worker.pid == last.worker)
+        victim.kill()
+        self._screen.say(f"{victim.title} is killed with SIGKILL, while it runs tasks", "red")
+        return victim
+
+    def _watch_until(self, condition: Callable[[], bool], deadline: float) -> None:
+        """Keep the screen up to date until the condition holds, or the time has come."""
+        while not condition() and time.monotonic() < deadline:
+            self._interrupt.check()
+            self._screen.show(self._counts(), self._started(), self._workers)
+            time.sleep(FRAME)
+
+    def _counts(self) -> Counts:
+        return Counts.of(self._client, app.conf.task_default_queue)
+
+    def _started(self) -> int:
+        return len({run.task for run in self._ledger.runs()})
+
+    def _is_all_done(self) -> bool:
+        return self._started() == TASKS and not any(self._counts())
