@@ -156,6 +156,9 @@ class Channel(redis.Channel):
         return super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
+        if self.connection is None:
+            # Closed in a callback: kombu puts a cancel off until the callback is done.
+            return None
         queue = self._tag_to_queue.get(consumer_tag)
         ret = super()._basic_cancel(consumer_tag)
         if queue is not None and queue not in self._active_queues:

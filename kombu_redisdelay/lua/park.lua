@@ -17,6 +17,6 @@
 
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
 if stored then
-  schedule(KEYS[2], KEYS[3], KEYS[4], ARGV[2], ARGV[3], ARGV[4], stored)
   redis.call('HDEL', KEYS[1], ARGV[1])
+  schedule(KEYS[2], KEYS[3], KEYS[4], ARGV[2], ARGV[3], ARGV[4], stored)
 end

@@ -8,5 +8,7 @@
 
 local lease_end_ms = clock_ms() + tonumber(ARGV[2])
 for _, consumers in ipairs(KEYS) do
+  -- Removing it first, a server that is out of memory allows it (see take): a lease must not be lost to that.
+  redis.call('ZREM', consumers, ARGV[1])
   redis.call('ZADD', consumers, lease_end_ms, ARGV[1])
 end

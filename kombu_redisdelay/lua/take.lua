@@ -18,6 +18,9 @@
 -- Returns  server's clock in ms; microseconds until the next message is due (-1: none is scheduled);
 --          then for each message: index of its queue (from 1), priority step, message
 --
+-- A server that is out of memory refuses a script whose first write could take more of it, and lets one go
+-- on that has begun: so in every script that must work then too, removing comes before adding.
+--
 -- Keeps: a message leaves a ready list only into this consumer's unacked hash, in the same instant (or,
 -- consumed without acks, into the reply). A taken tag is never used again: a call repeated because its
 -- reply was lost returns what the first one took.
@@ -67,22 +70,25 @@ local migrated_bytes = 0
 
 local function migrate(queue)
   local due = redis.call('ZRANGEBYSCORE', queue.schedule, '-inf', now_ms, 'LIMIT', 0, migrate_limit)
-  local moved = {}
+  local ids, messages = {}, {}
   for _, id in ipairs(due) do
     if migrated_bytes >= byte_limit then
       break
     end
     local stored = redis.call('HGET', queue.messages, id)
     if stored then
-      redis.call('LPUSH', ready_key(queue.name, separator, stored_step(stored)), stored_payload(stored))
+      messages[#messages + 1] = stored
       migrated_bytes = migrated_bytes + #stored
     end
-    moved[#moved + 1] = id
+    ids[#ids + 1] = id
   end
-  if #moved > 0 then
-    redis.call('ZREM', queue.schedule, unpack(moved))
-    redis.call('HDEL', queue.messages, unpack(moved))
-    migrate_limit = migrate_limit - #moved
+  if #ids > 0 then
+    redis.call('ZREM', queue.schedule, unpack(ids))
+    redis.call('HDEL', queue.messages, unpack(ids))
+    for _, stored in ipairs(messages) do
+      redis.call('LPUSH', ready_key(queue.name, separator, stored_step(stored)), stored_payload(stored))
+    end
+    migrate_limit = migrate_limit - #ids
   end
   local next_due = redis.call('ZRANGE', queue.schedule, 0, 0, 'WITHSCORES')[2]
   if next_due then
