@@ -1,0 +1,1 @@
+"""The tests: unit (no server), broker (without kombu), channel (kombu without Celery), end_to_end."""

@@ -1,0 +1,1 @@
+"""The broker layer, on fakeredis and on every real server there is."""

@@ -1,0 +1,29 @@
+"""The databases that the broker layer is tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.broker.database import FAKE, REAL_SERVERS, Database
+from tests.broker.database import database as open_database
+from tests.broker.rig import Rig
+
+
+@pytest.fixture(scope="session", params=[FAKE, *REAL_SERVERS])
+def shared_database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    with open_database(request.param) as database:
+        yield database
+
+
+@pytest.fixture
+def database(shared_database: Database) -> Database:
+    """An empty database."""
+    shared_database.reset()
+    return shared_database
+
+
+@pytest.fixture
+def rig(database: Database) -> Rig:
+    return Rig(database)

@@ -1,0 +1,82 @@
+"""Redis databases whose clock the tests move."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import fakeredis
+
+from harness.redis_server import RedisServer, ServerBinary, servers
+
+FAKE = "fakeredis"
+REAL_SERVERS: dict[str, ServerBinary] = {binary.name: binary for binary in servers()}
+
+
+class Database(ABC):
+    """A database on some server.
+
+    Attributes:
+        client: typed as Any because redis-py's types say that each command may return an awaitable.
+    """
+
+    client: Any
+
+    def reset(self) -> None:
+        self.client.flushall()
+
+    def now_ms(self) -> int:
+        seconds, microseconds = self.client.time()
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    @abstractmethod
+    def advance(self, ms: int) -> None:
+        """Let *ms* of the server's time pass at once."""
+
+
+class FakeDatabase(Database):
+    """fakeredis, on a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.client = fakeredis.FakeRedis()
+        self._now = time.time()
+
+    def advance(self, ms: int) -> None:
+        self._now += ms / 1000
+
+    @contextmanager
+    def clock(self) -> Iterator[None]:
+        frozen = SimpleNamespace(time=lambda: self._now)
+        with mock.patch("fakeredis.commands_mixins.server_mixin.time", frozen):
+            yield
+
+
+class RealDatabase(Database):
+    """A real server. Its clock cannot be moved, but everything it is compared with can."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.client = server.client()
+
+    def advance(self, ms: int) -> None:
+        for key in self.client.scan_iter(_type="zset"):
+            for member in self.client.zrange(key, 0, -1):
+                self.client.zincrby(key, -ms, member)
+
+
+@contextmanager
+def database(name: str) -> Iterator[Database]:
+    """A database on the server called *name*, which is one of `REAL_SERVERS` or `FAKE`."""
+    if name == FAKE:
+        fake = FakeDatabase()
+        with fake.clock():
+            yield fake
+    else:
+        with RedisServer(REAL_SERVERS[name]) as server:
+            real = RealDatabase(server)
+            with real.client:
+                yield real

@@ -1,0 +1,98 @@
+"""The broker as it should be, in memory: every message is in exactly one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from tests.broker.rig import payload, with_count
+
+
+@dataclass(eq=False)
+class Message:
+    """A message that was published.
+
+    Attributes:
+        deliveries: how often it was given back after it had been delivered.
+        due: when it is due, in the model's units of time.
+        number: tells messages that are due in the same unit apart, in the order of their scheduling.
+    """
+
+    id: str
+    step: int
+    deliveries: int = 0
+    due: int = 0
+    number: int = 0
+
+    @property
+    def text(self) -> str:
+        return with_count(payload(self.id), self.deliveries)
+
+
+@dataclass
+class Queue:
+    """The messages of a queue that no consumer holds; those of `ready` in the order of taking."""
+
+    steps: tuple[int, ...]
+    ready: dict[int, list[Message]] = field(init=False)
+    scheduled: list[Message] = field(default_factory=list)
+    dead: list[Message] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ready = {step: [] for step in self.steps}
+
+    def put(self, message: Message) -> None:
+        self.ready[message.step].append(message)
+
+    def put_first(self, message: Message) -> None:
+        self.ready[message.step].insert(0, message)
+
+    def schedule(self, message: Message) -> None:
+        self.scheduled.append(message)
+        self.scheduled.sort(key=attrgetter("due", "number"))
+
+    def migrate(self, now: int) -> None:
+        for message in [message for message in self.scheduled if message.due <= now]:
+            self.scheduled.remove(message)
+            self.put(message)
+
+    def has_ready(self) -> bool:
+        return any(self.ready.values())
+
+    def purge(self) -> int:
+        count = len(self.scheduled) + sum(map(len, self.ready.values()))
+        self.scheduled.clear()
+        for messages in self.ready.values():
+            messages.clear()
+        return count
+
+    def give_back_delivered(self, message: Message, delivery_limit: int, *, head: bool) -> None:
+        """Put back a message that was delivered once more, or bury it."""
+        if delivery_limit and message.deliveries + 1 >= delivery_limit:
+            self.dead.append(message)
+            return
+        message.deliveries += 1
+        (self.put_first if head else self.put)(message)
+
+
+class Broker:
+    """Queues, and what is taken from them."""
+
+    def __init__(self, names: tuple[str, ...], steps: tuple[int, ...]) -> None:
+        self.queues = {name: Queue(steps) for name in names}
+        self.steps = steps
+        self.now = 0
+
+    def take(self, limit: int, *, in_turn: bool) -> list[tuple[str, Message]]:
+        for queue in self.queues.values():
+            queue.migrate(self.now)
+        taken: list[tuple[str, Message]] = []
+        for step in self.steps:
+            waiting = {name: queue.ready[step] for name, queue in self.queues.items()}
+            while len(taken) < limit and any(waiting.values()):
+                for name, messages in waiting.items():
+                    number = 1 if in_turn else len(messages)
+                    for message in messages[: min(number, limit - len(taken))]:
+                        messages.remove(message)
+                        taken.append((name, message))
+        return taken

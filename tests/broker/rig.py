@@ -1,0 +1,110 @@
+"""Drives the broker layer in a test, and looks into the keys that it works on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from itertools import count
+from typing import Any
+
+from kombu_redisdelay.broker.consumer import Consumer, Delivery
+from kombu_redisdelay.broker.lease import Lease
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.message import Due
+from tests.broker.database import Database
+
+SEPARATOR = "\x06\x16"
+STEPS = (0, 3, 6, 9)
+LEASE_MS = 60_000
+
+
+class NoHeartbeat(Lease):
+    """A lease that is only renewed by taking, so that a test decides when it ends."""
+
+    def cover(self, consumers_key: str) -> None:
+        pass
+
+
+def payload(id: str, **members: Any) -> str:
+    """A message as kombu writes it, as far as the broker looks."""
+    return json.dumps({"body": "", "headers": {"id": id}, "properties": {}, **members})
+
+
+def with_count(payload: str, deliveries: int) -> str:
+    """What *payload*, which begins with a brace, looks like after some deliveries."""
+    return f'{{"redisdelay-deliveries": {deliveries}, {payload[1:]}' if deliveries else payload
+
+
+class Rig:
+    """A store in a database, and what is in there."""
+
+    def __init__(self, database: Database, prefix: str = "", steps: Sequence[int] = STEPS) -> None:
+        self.database = database
+        self.client = database.client
+        self.store = Store(self.client, prefix, steps, SEPARATOR)
+        self._suffixes = count(1)
+
+    # -- what publishers and consumers do --
+
+    def consumer(self, name: str = "me", delivery_limit: int = 0) -> Consumer:
+        lease = NoHeartbeat(self.client, name, LEASE_MS)
+        return Consumer(self.store, name, lease, LEASE_MS, delivery_limit)
+
+    def put(self, queue: str, *payloads: str, step: int = 0) -> None:
+        for text in payloads:
+            self.store.run(self.store.put(queue, step, text))
+
+    def schedule(self, queue: str, text: str, in_ms: int, *, id: str = "", step: int = 0) -> None:
+        """Schedule *text* to be due in so many ms of the server's time, or that long ago."""
+        when = Due(at_ms=max(1, self.database.now_ms() + in_ms))
+        suffix = str(next(self._suffixes))
+        self.store.run(self.store.schedule(queue, step, text, when, id or text, suffix))
+
+    def end_lease(self, queue: str, name: str = "me") -> None:
+        """Write that the lease of the consumer has ended."""
+        self.client.zadd(self.store.keys(queue).consumers, {name: self.database.now_ms() - 1})
+
+    # -- what is in there, as it will be taken --
+
+    def ready(self, queue: str, step: int = 0) -> list[str]:
+        return _texts(reversed(self.client.lrange(self.store.keys(queue).ready_at(step), 0, -1)))
+
+    def scheduled(self, queue: str) -> list[str]:
+        """Scheduled messages as they are stored, first the one that is due first."""
+        keys = self.store.keys(queue)
+        ids = self.client.zrange(keys.schedule, 0, -1)
+        stored = _texts(self.client.hmget(keys.messages, ids)) if ids else []
+        assert len(stored) == self.client.hlen(keys.messages), "messages without a due time"
+        return stored
+
+    def unacked(self, queue: str, name: str = "me") -> dict[str, str]:
+        held = self.client.hgetall(self.store.keys(queue).unacked(name))
+        return dict(zip(_texts(held), _texts(held.values()), strict=True))
+
+    def dead(self, queue: str) -> list[str]:
+        """Dead letters, the oldest first."""
+        return _texts(reversed(self.client.lrange(self.store.keys(queue).dead, 0, -1)))
+
+    def tokens(self, queue: str) -> int:
+        return int(self.client.llen(self.store.keys(queue).wake))
+
+    def use_up_token(self, queue: str) -> None:
+        self.client.delete(self.store.keys(queue).wake)
+
+
+def taken(
+    consumer: Consumer,
+    *queues: str,
+    limit: int = 64,
+    in_turn: bool = True,
+    no_ack: Collection[str] = (),
+) -> list[Delivery]:
+    return consumer.take(queues, limit, in_turn=in_turn, no_ack=no_ack).deliveries
+
+
+def texts(deliveries: Sequence[Delivery]) -> list[str]:
+    return [delivery.payload.decode() for delivery in deliveries]
+
+
+def _texts(values: Any) -> list[str]:
+    return [value.decode() for value in values]

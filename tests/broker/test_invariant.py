@@ -1,0 +1,297 @@
+"""The invariant of DESIGN section 4, whatever happens in whatever order: every message that was published
+and not acked is in exactly one place, and where an order is promised, it is kept."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from itertools import count
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from kombu_redisdelay.broker.consumer import Consumer, Delivery
+from tests.broker.database import Database, FakeDatabase
+from tests.broker.model import Broker, Message
+from tests.broker.rig import Rig, payload, texts
+
+QUEUES = ("a", "b")
+PRIORITIES = (0, 6)
+#: So long that the time which the test itself takes on a real server does not matter.
+UNIT_MS = 1_000_000
+DELIVERY_LIMIT = 2
+
+queues = st.sampled_from(QUEUES)
+priorities = st.sampled_from(PRIORITIES)
+consumers = st.integers(0, 2)
+choices = st.integers(0, 1000)
+units = st.integers(-2, 4)
+
+
+@dataclass
+class Held:
+    """A consumer, and what the model says that it holds.
+
+    Attributes:
+        deliveries: in the order of taking, those that it knows of.
+        unseen: those whose reply was lost.
+    """
+
+    consumer: Consumer
+    in_turn: bool
+    deliveries: list[tuple[Delivery, Message]] = field(default_factory=list)
+    unseen: list[tuple[Delivery, Message]] = field(default_factory=list)
+
+
+class BrokerMachine(RuleBasedStateMachine):
+    database: Database
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.database.reset()
+        self.rig = Rig(self.database, steps=PRIORITIES)
+        self.model = Broker(QUEUES, PRIORITIES)
+        self.numbers = count(1)
+        self.names = count()
+        self.consumers = [self.new_consumer() for _ in range(3)]
+
+    def new_consumer(self) -> Held:
+        number = next(self.names)
+        return Held(self.rig.consumer(f"consumer{number}", DELIVERY_LIMIT), in_turn=number % 2 == 0)
+
+    @staticmethod
+    def in_ms(in_units: int, number: int) -> int:
+        """Half a unit early, so that it is due for certain when so many units have passed."""
+        return in_units * UNIT_MS - UNIT_MS // 2 + number
+
+    # -- publishing --
+
+    @rule(queue=queues, step=priorities, how_many=st.integers(1, 5))
+    def publish(self, queue: str, step: int, how_many: int) -> None:
+        for _ in range(how_many):
+            message = Message(f"m{next(self.numbers)}", step)
+            self.rig.put(queue, message.text, step=step)
+            self.model.queues[queue].put(message)
+
+    @rule(queue=queues, step=priorities, in_units=units, same_id=st.booleans())
+    def schedule(self, queue: str, step: int, in_units: int, same_id: bool) -> None:
+        number = next(self.numbers)
+        message = Message(f"m{number}", step, due=self.model.now + in_units, number=number)
+        id = "same" if same_id else message.id
+        self.rig.schedule(queue, message.text, self.in_ms(in_units, number), id=id, step=step)
+        if in_units > 0:
+            self.model.queues[queue].schedule(message)
+        else:
+            self.model.queues[queue].put(message)
+
+    @rule(by=st.integers(1, 5))
+    def time_passes(self, by: int) -> None:
+        self.database.advance(by * UNIT_MS)
+        self.model.now += by
+
+    @rule(queue=queues)
+    def purge(self, queue: str) -> None:
+        assert self.rig.store.purge(queue) == self.model.queues[queue].purge()
+
+    # -- taking --
+
+    @rule(who=consumers, limit=st.integers(0, 6))
+    def take(self, who: int, limit: int) -> None:
+        held = self.consumers[who]
+        if held.unseen:
+            expected, held.unseen = held.unseen, []
+            for queue in self.model.queues.values():
+                queue.migrate(self.model.now)
+            taken = held.consumer.take(QUEUES, limit, in_turn=held.in_turn).deliveries
+            assert taken == [delivery for delivery, _ in expected]
+            held.deliveries += expected
+        else:
+            held.deliveries += self.take_as_the_model_says(held, held.consumer, limit)
+
+    @precondition(lambda self: any(queue.has_ready() for queue in self.model.queues.values()))
+    @rule(who=consumers, limit=st.integers(1, 6))
+    def take_and_lose_the_reply(self, who: int, limit: int) -> None:
+        held = self.consumers[who]
+        if not held.unseen:
+            # The copy counts the tags, the consumer does not hear of them.
+            held.unseen = self.take_as_the_model_says(held, copy.copy(held.consumer), limit)
+
+    @precondition(lambda self: any(held.unseen for held in self.consumers))
+    @rule(limit=st.integers(0, 6))
+    def take_again(self, limit: int) -> None:
+        self.take(next(n for n, held in enumerate(self.consumers) if held.unseen), limit)
+
+    @rule(who=consumers, limit=st.integers(1, 3))
+    def take_without_acks(self, who: int, limit: int) -> None:
+        held = self.consumers[who]
+        if not held.unseen:
+            expected = self.model.take(limit, in_turn=held.in_turn)
+            taken = held.consumer.take(QUEUES, limit, in_turn=held.in_turn, no_ack=QUEUES).deliveries
+            assert texts(taken) == [message.text for _, message in expected]
+
+    def take_as_the_model_says(
+        self, held: Held, consumer: Consumer, limit: int
+    ) -> list[tuple[Delivery, Message]]:
+        expected = self.model.take(limit, in_turn=held.in_turn)
+        taken = consumer.take(QUEUES, limit, in_turn=held.in_turn).deliveries
+        assert [(d.queue, d.step, d.payload.decode()) for d in taken] == [
+            (queue, message.step, message.text) for queue, message in expected
+        ]
+        return [(delivery, message) for delivery, (_, message) in zip(taken, expected, strict=True)]
+
+    # -- what becomes of a delivery --
+
+    def holds_any(self) -> bool:
+        return any(held.deliveries for held in self.consumers)
+
+    def one_delivery(self, who: int, which: int) -> tuple[Consumer, Delivery, Message]:
+        """One that is held; by consumer *who* if it holds any."""
+        holding = [held for held in self.consumers if held.deliveries]
+        held = holding[who % len(holding)]
+        delivery, message = held.deliveries.pop(which % len(held.deliveries))
+        return held.consumer, delivery, message
+
+    @precondition(holds_any)
+    @rule(who=consumers, which=choices)
+    def ack(self, who: int, which: int) -> None:
+        consumer, delivery, _ = self.one_delivery(who, which)
+        assert consumer.ack(delivery.queue, delivery.tag)
+        assert not consumer.ack(delivery.queue, delivery.tag)
+
+    @precondition(holds_any)
+    @rule(who=consumers, which=choices)
+    def requeue(self, who: int, which: int) -> None:
+        consumer, delivery, message = self.one_delivery(who, which)
+        assert consumer.requeue(delivery.queue, delivery.tag)
+        self.model.queues[delivery.queue].give_back_delivered(message, DELIVERY_LIMIT, head=False)
+
+    @precondition(holds_any)
+    @rule(who=consumers, which=choices, in_units=st.integers(1, 4))
+    def park(self, who: int, which: int, in_units: int) -> None:
+        consumer, delivery, message = self.one_delivery(who, which)
+        message.number = next(self.numbers)
+        message.due = self.model.now + in_units
+        due_ms = self.database.now_ms() + self.in_ms(in_units, message.number)
+        consumer.park(delivery, message.id, f"suffix{message.number}", due_ms)
+        self.model.queues[delivery.queue].schedule(message)
+
+    @precondition(holds_any)
+    @rule(who=consumers, which=choices)
+    def dead_letter(self, who: int, which: int) -> None:
+        consumer, delivery, message = self.one_delivery(who, which)
+        consumer.dead_letter(delivery, "the test wants it")
+        self.model.queues[delivery.queue].dead.append(message)
+
+    @precondition(holds_any)
+    @rule(who=consumers, how_many=st.integers(1, 5))
+    def put_back(self, who: int, how_many: int) -> None:
+        holding = [held for held in self.consumers if held.deliveries]
+        held = holding[who % len(holding)]
+        # What was not delivered yet is what was taken last.
+        back = held.deliveries[-how_many:]
+        del held.deliveries[-how_many:]
+        held.consumer.put_back([delivery for delivery, _ in back])
+        for delivery, message in reversed(back):
+            self.model.queues[delivery.queue].put_first(message)
+
+    # -- the end of a consumer --
+
+    @rule(who=consumers)
+    def close(self, who: int) -> None:
+        held = self.consumers[who]
+        held.consumer.give_back_all()
+        self.everything_returns(held, delivery_limit=0)
+        self.consumers[who] = self.new_consumer()
+
+    @rule(who=consumers)
+    def die_and_be_recovered(self, who: int) -> None:
+        gone = self.consumers[who]
+        other = self.consumers[who - 1].consumer
+        for queue in QUEUES:
+            if self.rig.unacked(queue, gone.consumer.name):
+                self.rig.end_lease(queue, gone.consumer.name)
+        # Another one whose lease has ended as well, in time that passed, renews it first.
+        for held in self.consumers:
+            if held is not gone:
+                self.renew(held.consumer)
+        for queue in QUEUES:
+            mine = [d for d, _ in gone.deliveries + gone.unseen if d.queue == queue]
+            recovered = other.recover(queue)
+            assert recovered == len(mine) - self.buried(gone, queue)
+            for delivery in mine:
+                assert not gone.consumer.ack(queue, delivery.tag)
+        self.everything_returns(gone, DELIVERY_LIMIT)
+        self.consumers[who] = self.new_consumer()
+
+    def renew(self, consumer: Consumer) -> None:
+        for queue in QUEUES:
+            key = self.rig.store.keys(queue).consumers
+            self.rig.client.zadd(key, {consumer.name: self.database.now_ms() + UNIT_MS}, xx=True)
+
+    @staticmethod
+    def buried(held: Held, queue: str) -> int:
+        return sum(
+            delivery.queue == queue and message.deliveries + 1 >= DELIVERY_LIMIT
+            for delivery, message in held.deliveries + held.unseen
+        )
+
+    def everything_returns(self, held: Held, delivery_limit: int) -> None:
+        in_order = sorted(held.deliveries + held.unseen, key=lambda entry: int(entry[0].tag))
+        for delivery, message in reversed(in_order):
+            self.model.queues[delivery.queue].give_back_delivered(message, delivery_limit, head=True)
+
+    # -- what always holds --
+
+    @invariant()
+    def every_message_is_in_one_place(self) -> None:
+        for name, queue in self.model.queues.items():
+            for step, messages in queue.ready.items():
+                assert self.rig.ready(name, step) == [message.text for message in messages]
+            assert self.rig.scheduled(name) == [f"{m.step}:{m.text}" for m in queue.scheduled]
+            buried = sorted(letter.split("\n", 1)[1] for letter in self.rig.dead(name))
+            assert buried == sorted(message.text for message in queue.dead)
+            for held in self.consumers:
+                assert self.rig.unacked(name, held.consumer.name) == {
+                    delivery.tag: f"{message.step}:{message.text}"
+                    for delivery, message in held.deliveries + held.unseen
+                    if delivery.queue == name
+                }
+
+    @invariant()
+    def whoever_waits_for_what_is_ready_is_woken(self) -> None:
+        for name, queue in self.model.queues.items():
+            assert self.rig.tokens(name) <= 1
+            if queue.has_ready():
+                assert self.rig.tokens(name) == 1
+
+
+def test_every_message_is_in_one_place(database: Database) -> None:
+    class Machine(BrokerMachine):
+        pass
+
+    Machine.database = database
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=60 if isinstance(database, FakeDatabase) else 30,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_the_model_itself_takes_in_turn() -> None:
+    model = Broker(QUEUES, PRIORITIES)
+    for id in ("0", "1", "2"):
+        model.queues["a"].put(Message(id, 0))
+    model.queues["b"].put(Message("b", 0))
+    assert [message.id for _, message in model.take(3, in_turn=True)] == ["0", "b", "1"]
+    assert payload("2") == model.queues["a"].ready[0][0].text

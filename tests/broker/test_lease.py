@@ -1,0 +1,94 @@
+"""The heartbeat that keeps a lease while its process lives."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from harness.process import wait_until
+from kombu_redisdelay.broker.lease import Lease
+from tests.broker.database import REAL_SERVERS
+from tests.broker.database import database as open_database
+from tests.broker.rig import Rig
+
+LEASE_MS = 300
+KEY = "redisdelay:{q}:consumers"
+
+pytestmark = pytest.mark.skipif(not REAL_SERVERS, reason="a heartbeat needs a clock that runs")
+
+
+@pytest.fixture(scope="module", params=REAL_SERVERS)
+def shared_rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    with open_database(request.param) as database:
+        yield Rig(database)
+
+
+@pytest.fixture
+def rig(shared_rig: Rig) -> Rig:
+    shared_rig.database.reset()
+    return shared_rig
+
+
+@pytest.fixture
+def lease(rig: Rig) -> Iterator[Lease]:
+    address = rig.client.connection_pool.connection_kwargs
+    lease = Lease(Redis(host=address["host"], port=address["port"]), "me", LEASE_MS)
+    yield lease
+    lease.stop()
+
+
+def remaining_ms(rig: Rig, key: str = KEY) -> float:
+    end = rig.client.zscore(key, "me")
+    return 0 if end is None else float(end) - rig.database.now_ms()
+
+
+def test_begins_at_once_and_lasts(rig: Rig, lease: Lease) -> None:
+    lease.cover(KEY)
+    wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
+    first_end = rig.client.zscore(KEY, "me")
+    wait_until(lambda: rig.client.zscore(KEY, "me") >= first_end + 2 * LEASE_MS, 5, "it is renewed")
+
+
+def test_covers_a_queue_that_is_added(rig: Rig, lease: Lease) -> None:
+    lease.cover(KEY)
+    wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
+    lease.cover("another")
+    wait_until(lambda: remaining_ms(rig, "another") > 0, 5, "it covers the other queue")
+    assert remaining_ms(rig) > 0
+
+
+def test_runs_out_once_stopped(rig: Rig, lease: Lease) -> None:
+    lease.cover(KEY)
+    wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
+    lease.stop()
+    end = rig.client.zscore(KEY, "me")
+    wait_until(lambda: remaining_ms(rig) < 0, 5, "the lease runs out")
+    assert rig.client.zscore(KEY, "me") == end
+
+
+def test_stop_without_start(lease: Lease) -> None:
+    lease.stop()
+
+
+def test_goes_on_after_an_error_which_it_says_once(
+    rig: Rig, lease: Lease, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.client.set(KEY, "of the wrong type")
+    lease.cover(KEY)
+    wait_until(lambda: caplog.records, 5, "the error is said")
+    lease.cover("another")
+    rig.client.delete(KEY)
+    wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease is renewed again")
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+
+
+def test_survives_the_loss_of_its_connection(rig: Rig, lease: Lease) -> None:
+    lease.cover(KEY)
+    wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
+    rig.client.client_kill_filter(skipme=True, _type="normal")
+    end = rig.client.zscore(KEY, "me")
+    wait_until(lambda: rig.client.zscore(KEY, "me") > end, 5, "the lease is renewed again")

@@ -1,0 +1,83 @@
+"""A server that does not know a script: new, restarted, failed over, or flushed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kombu_redisdelay.broker.consumer import Consumer, Delivery
+from kombu_redisdelay.broker.scripts import CONSUMERS, RENEW
+from tests.broker.database import Database
+from tests.broker.rig import Rig, taken
+
+HOUR = 3_600_000
+
+
+def expire_and_recover(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    rig.end_lease("q", consumer.name)
+    return rig.consumer("other").recover("q")
+
+
+CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
+    "put": lambda rig, consumer, delivery: rig.put("q", "m"),
+    "schedule": lambda rig, consumer, delivery: rig.schedule("q", "m", HOUR),
+    "take": lambda rig, consumer, delivery: taken(consumer, "q"),
+    "requeue": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag),
+    "put_back": lambda rig, consumer, delivery: consumer.put_back([delivery]),
+    "park": lambda rig, consumer, delivery: consumer.park(
+        delivery, "id", "suffix", rig.database.now_ms() + HOUR
+    ),
+    "dead_letter": lambda rig, consumer, delivery: consumer.dead_letter(delivery, "why"),
+    "recover": expire_and_recover,
+    "give_back_all": lambda rig, consumer, delivery: consumer.give_back_all(),
+    "renew": lambda rig, consumer, delivery: RENEW(rig.client, ["redisdelay:{q}:consumers"], ["me", 1]),
+    "consumers": lambda rig, consumer, delivery: CONSUMERS(rig.client, ["redisdelay:{q}:consumers"], []),
+}
+
+
+def everything(rig: Rig) -> dict[bytes, object]:
+    """Every list and hash; not the zsets, which depend on the time."""
+    contents: dict[bytes, object] = {}
+    for key in rig.client:
+        kind = rig.client.type(key)
+        if kind == b"list":
+            contents[key] = [value.split(b" ", 1)[-1] for value in rig.client.lrange(key, 0, -1)]
+        elif kind == b"hash":
+            contents[key] = rig.client.hgetall(key)
+        else:
+            contents[key] = kind
+    return contents
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_call_does_the_same(database: Database, name: str) -> None:
+    results = []
+    for flush in (False, True):
+        database.reset()
+        rig = Rig(database)
+        rig.put("q", "0", "1")
+        consumer = rig.consumer()
+        [delivery] = taken(consumer, "q", limit=1)
+        if flush:
+            rig.client.script_flush()
+        CALLS[name](rig, consumer, delivery)
+        results.append(everything(rig))
+    assert results[0] == results[1]
+
+
+def test_the_script_is_there_afterwards(rig: Rig) -> None:
+    rig.client.script_flush()
+    rig.put("q", "m")
+    script, _, _ = rig.store.put("q", 0, "m")
+    assert rig.client.script_exists(script.sha) == [True]
+
+
+def test_every_script_of_the_broker_is_tried() -> None:
+    from kombu_redisdelay.broker import scripts
+
+    names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
+    assert names == {
+        *("PUT", "SCHEDULE", "TAKE", "GIVE_BACK", "RECOVER"),
+        *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS"),
+    }, "a script that CALLS does not know of"

@@ -1,0 +1,188 @@
+"""Consumers that are gone, and what becomes of what they held."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from tests.broker.rig import Rig, payload, taken, texts, with_count
+
+MIB = 1024 * 1024
+
+
+def dead_process() -> str:
+    """The name of a consumer whose process on this machine is gone."""
+    program = "from kombu_redisdelay.broker.identity import new_consumer as n; print(n())"
+    return subprocess.check_output([sys.executable, "-c", program], text=True).strip()
+
+
+class TestLeaseThatEnded:
+    def test_gives_back_to_the_head_in_order_marked(self, rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+        rig.put("q", *(payload(str(n)) for n in range(12)))
+        rig.put("q", payload("low"), step=9)
+        lost = rig.consumer("lost")
+        taken(lost, "q", limit=11)
+        rig.put("q", payload("new"))
+        rig.end_lease("q", "lost")
+        assert rig.consumer("other").recover("q") == 11
+        again = [with_count(payload(str(n)), 1) for n in range(11)]
+        assert rig.ready("q") == [*again, payload("11"), payload("new")]
+        assert rig.unacked("q", "lost") == {}
+        assert rig.client.zscore("redisdelay:{q}:consumers", "lost") is None
+        [record] = caplog.records
+        assert record.levelno == logging.WARNING
+        assert "11 message(s)" in record.getMessage()
+        assert "lost" in record.getMessage()
+
+    def test_each_goes_to_its_own_step(self, rig: Rig) -> None:
+        rig.put("q", payload("low"), step=9)
+        rig.put("q", payload("high"))
+        taken(rig.consumer("lost"), "q")
+        rig.end_lease("q", "lost")
+        rig.consumer("other").recover("q")
+        assert rig.ready("q", 9) == [with_count(payload("low"), 1)]
+        assert rig.ready("q", 0) == [with_count(payload("high"), 1)]
+
+    def test_wakes(self, rig: Rig) -> None:
+        rig.put("q", "m")
+        taken(rig.consumer("lost"), "q")
+        rig.end_lease("q", "lost")
+        assert rig.tokens("q") == 0
+        rig.consumer("other").recover("q")
+        assert rig.tokens("q") == 1
+
+    @pytest.mark.parametrize("count", [500, 501, 1201])
+    def test_order_of_more_than_one_call_moves(self, rig: Rig, count: int) -> None:
+        everything = [payload(f"{n:04}") for n in range(count)]
+        rig.put("q", *everything)
+        lost = rig.consumer("lost")
+        while taken(lost, "q", limit=500):
+            pass
+        rig.end_lease("q", "lost")
+        assert rig.consumer("other").recover("q") == count
+        assert rig.ready("q") == [with_count(text, 1) for text in everything]
+
+    def test_order_of_more_bytes_than_one_call_moves(self, rig: Rig) -> None:
+        rig.put("q", *(str(n) * MIB for n in range(9)))
+        lost = rig.consumer("lost")
+        while taken(lost, "q"):
+            pass
+        rig.end_lease("q", "lost")
+        assert rig.consumer("other").recover("q") == 9
+        assert [text[0] for text in rig.ready("q")] == [str(n) for n in range(9)]
+
+    def test_counts_as_a_delivery_and_buries_at_the_limit(self, rig: Rig) -> None:
+        rig.put("q", payload("poison"), payload("innocent"))
+        for attempt in range(3):
+            lost = rig.consumer(f"lost{attempt}", delivery_limit=3)
+            assert texts(taken(lost, "q", limit=1)) == [with_count(payload("poison"), attempt)]
+            rig.end_lease("q", f"lost{attempt}")
+            rig.consumer("other", delivery_limit=3).recover("q")
+        assert rig.ready("q") == [payload("innocent")]
+        assert len(rig.dead("q")) == 1
+
+    def test_held_nothing_is_forgotten(self, rig: Rig) -> None:
+        rig.put("q", "m")
+        lost = rig.consumer("lost")
+        [delivery] = taken(lost, "q")
+        lost.ack("q", delivery.tag)
+        rig.end_lease("q", "lost")
+        assert rig.consumer("other").recover("q") == 0
+        assert rig.client.keys() == []
+
+    def test_late_acks_find_nothing(self, rig: Rig) -> None:
+        rig.put("q", "m")
+        lost = rig.consumer("lost")
+        [delivery] = taken(lost, "q")
+        rig.end_lease("q", "lost")
+        rig.consumer("other").recover("q")
+        assert not lost.ack("q", delivery.tag)
+        assert not lost.requeue("q", delivery.tag)
+        assert lost.not_held("q", [delivery.tag]) == {delivery.tag}
+        assert rig.ready("q") == ["m"]
+
+    def test_other_queues_are_left_alone(self, rig: Rig) -> None:
+        rig.put("a", "m")
+        rig.put("b", "n")
+        lost = rig.consumer("lost")
+        taken(lost, "a", "b")
+        rig.end_lease("a", "lost")
+        rig.end_lease("b", "lost")
+        rig.consumer("other").recover("a")
+        assert len(rig.unacked("b", "lost")) == 1
+
+
+class TestLeaseThatLasts:
+    def test_keeps_everything(self, rig: Rig) -> None:
+        rig.put("q", "m")
+        taken(rig.consumer("alive"), "q")
+        rig.database.advance(50_000)
+        assert rig.consumer("other").recover("q") == 0
+        assert len(rig.unacked("q", "alive")) == 1
+
+    def test_ends_by_the_servers_clock(self, rig: Rig) -> None:
+        rig.put("q", "m")
+        taken(rig.consumer("lost"), "q")
+        rig.database.advance(61_000)
+        assert rig.consumer("other").recover("q") == 1
+
+    def test_taking_renews(self, rig: Rig) -> None:
+        rig.put("q", "m", "n")
+        alive = rig.consumer("alive")
+        taken(alive, "q", limit=1)
+        rig.end_lease("q", "alive")
+        taken(alive, "q", limit=1)
+        assert rig.consumer("other").recover("q") == 0
+
+    def test_own_lease_that_ended_is_not_recovered(self, rig: Rig) -> None:
+        """Whoever is able to recover is alive."""
+        rig.put("q", "m")
+        late = rig.consumer("late")
+        taken(late, "q")
+        rig.end_lease("q", "late")
+        assert late.recover("q") == 0
+        assert len(rig.unacked("q", "late")) == 1
+
+
+class TestProcessThatIsGone:
+    def test_does_not_wait_for_the_lease(self, rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+        name = dead_process()
+        rig.put("q", payload("m"))
+        taken(rig.consumer(name), "q")
+        assert rig.consumer("other").recover("q") == 1
+        assert rig.ready("q") == [with_count(payload("m"), 1)]
+        assert "process is gone" in caplog.text
+
+    def test_elsewhere_waits_for_the_lease(self, rig: Rig) -> None:
+        _, rest = dead_process().split(":", 1)
+        rig.put("q", "m")
+        taken(rig.consumer(f"another-machine:{rest}"), "q")
+        assert rig.consumer("other").recover("q") == 0
+
+
+class TestGiveBackAll:
+    def test_everything_at_once_marked(self, rig: Rig) -> None:
+        rig.put("a", payload("0"), payload("1"))
+        rig.put("b", payload("2"))
+        consumer = rig.consumer()
+        taken(consumer, "a", "b")
+        consumer.give_back_all()
+        assert rig.ready("a") == [with_count(payload("0"), 1), with_count(payload("1"), 1)]
+        assert rig.ready("b") == [with_count(payload("2"), 1)]
+        assert rig.client.keys("*unacked*") + rig.client.keys("*consumers*") == []
+
+    def test_never_buries(self, rig: Rig) -> None:
+        rig.put("q", payload("m"))
+        for _ in range(3):
+            consumer = rig.consumer(delivery_limit=1)
+            assert len(taken(consumer, "q")) == 1
+            consumer.give_back_all()
+        assert rig.ready("q") == [with_count(payload("m"), 3)]
+        assert rig.dead("q") == []
+
+    def test_nothing(self, rig: Rig) -> None:
+        rig.consumer().give_back_all()
+        assert rig.client.keys() == []

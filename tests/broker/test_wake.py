@@ -1,0 +1,111 @@
+"""Wake-up tokens: at most one, and who leaves one behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broker.rig import Rig, taken
+
+HOUR = 3_600_000
+
+
+class TestPublishing:
+    def test_put_wakes_once(self, rig: Rig) -> None:
+        rig.put("q", "m")
+        assert rig.tokens("q") == 1
+        rig.put("q", "m", "m")
+        assert rig.tokens("q") == 1
+
+    def test_put_wakes_again_after_the_token_was_used(self, rig: Rig) -> None:
+        rig.put("q", "m")
+        rig.use_up_token("q")
+        rig.put("q", "m")
+        assert rig.tokens("q") == 1
+
+    def test_another_queue_is_not_woken(self, rig: Rig) -> None:
+        rig.put("q", "m")
+        assert rig.tokens("q2") == 0
+
+    def test_the_first_schedule_wakes(self, rig: Rig) -> None:
+        rig.schedule("q", "m", HOUR)
+        assert rig.tokens("q") == 1
+
+    def test_an_earlier_schedule_wakes(self, rig: Rig) -> None:
+        rig.schedule("q", "late", 2 * HOUR)
+        rig.use_up_token("q")
+        rig.schedule("q", "early", HOUR)
+        assert rig.tokens("q") == 1
+
+    def test_a_later_schedule_does_not(self, rig: Rig) -> None:
+        rig.schedule("q", "early", HOUR)
+        rig.use_up_token("q")
+        rig.schedule("q", "late", 2 * HOUR)
+        assert rig.tokens("q") == 0
+
+    def test_a_schedule_in_the_past_wakes(self, rig: Rig) -> None:
+        rig.schedule("q", "m", -HOUR)
+        assert rig.tokens("q") == 1
+
+
+class TestTaking:
+    def test_leaving_messages_passes_the_baton(self, rig: Rig) -> None:
+        rig.put("q", "0", "1")
+        rig.use_up_token("q")
+        taken(rig.consumer(), "q", limit=1)
+        assert rig.tokens("q") == 1
+
+    def test_leaving_messages_of_a_low_priority_too(self, rig: Rig) -> None:
+        rig.put("q", "0")
+        rig.put("q", "1", step=9)
+        rig.use_up_token("q")
+        taken(rig.consumer(), "q", limit=1)
+        assert rig.tokens("q") == 1
+
+    def test_leaving_nothing_removes_the_token(self, rig: Rig) -> None:
+        rig.put("q", "0", "1")
+        taken(rig.consumer(), "q")
+        assert rig.tokens("q") == 0
+
+    def test_each_queue_for_itself(self, rig: Rig) -> None:
+        rig.put("a", "0")
+        rig.put("b", "0", "1")
+        taken(rig.consumer(), "a", "b", limit=2)
+        assert (rig.tokens("a"), rig.tokens("b")) == (0, 1)
+
+    def test_without_credit_migrates_and_wakes(self, rig: Rig) -> None:
+        rig.schedule("q", "m", 1000)
+        rig.use_up_token("q")
+        rig.database.advance(HOUR)
+        taken(rig.consumer(), "q", limit=0)
+        assert rig.ready("q") == ["m"]
+        assert rig.tokens("q") == 1
+
+    def test_without_credit_leaves_the_token_to_others(self, rig: Rig) -> None:
+        rig.put("q", "m")
+        taken(rig.consumer(), "q", limit=0)
+        assert rig.tokens("q") == 1
+
+    @pytest.mark.parametrize("delivered", [True, False])
+    def test_what_is_given_back_wakes(self, rig: Rig, delivered: bool) -> None:
+        rig.put("q", "m")
+        consumer = rig.consumer()
+        deliveries = taken(consumer, "q")
+        if delivered:
+            consumer.requeue("q", deliveries[0].tag)
+        else:
+            consumer.put_back(deliveries)
+        assert rig.tokens("q") == 1
+
+    def test_what_is_parked_as_the_first_to_be_due_wakes(self, rig: Rig) -> None:
+        rig.put("q", "early")
+        consumer = rig.consumer()
+        [delivery] = taken(consumer, "q")
+        consumer.park(delivery, "id", "suffix", rig.database.now_ms() + HOUR)
+        assert rig.tokens("q") == 1
+
+    def test_what_is_buried_does_not(self, rig: Rig) -> None:
+        rig.put("q", "m")
+        consumer = rig.consumer(delivery_limit=1)
+        [delivery] = taken(consumer, "q")
+        consumer.requeue("q", delivery.tag)
+        assert rig.tokens("q") == 0

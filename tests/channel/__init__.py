@@ -1,0 +1,1 @@
+"""The kombu layer without Celery, on a real server."""

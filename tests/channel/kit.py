@@ -1,0 +1,127 @@
+"""Connections, consumers and a look into Redis for the tests of the kombu layer."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
+from kombu.messaging import Consumer, Producer
+
+#: Long enough for two slow cores, never waited for when things are right.
+PATIENCE = 10.0
+
+
+def drain(connection: Connection, until: Callable[[], object], timeout: float = PATIENCE) -> None:
+    """Drain events until the condition holds."""
+    deadline = time.monotonic() + timeout
+    while not until():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"after {timeout:g} s of draining events")
+        with suppress(socket.timeout):
+            connection.drain_events(timeout=0.05)
+
+
+def drain_for(connection: Connection, seconds: float) -> None:
+    """Drain events for so long, to show that something does not come."""
+    end = time.monotonic() + seconds
+    while (remaining := end - time.monotonic()) > 0:
+        with suppress(socket.timeout):
+            connection.drain_events(timeout=remaining)
+
+
+def publish(channel: Any, *bodies: str, queue: str = "q", **options: Any) -> None:
+    """Publish to *queue* through the default exchange, or wherever *options* say."""
+    producer = Producer(channel)
+    if isinstance(options.get("exchange"), Exchange):
+        options["declare"] = [options["exchange"]]
+    for body in bodies:
+        producer.publish(body, **{"exchange": "", "routing_key": queue, **options})
+
+
+def in_seconds(seconds: float) -> datetime:
+    return datetime.now(timezone.utc) + timedelta(seconds=seconds)
+
+
+class Inbox:
+    """A consumer that keeps what it is given."""
+
+    def __init__(
+        self,
+        channel: Any,
+        *queues: str | Queue,
+        prefetch: int = 0,
+        no_ack: bool = False,
+        on_message: Callable[[Any], object] | None = None,
+    ) -> None:
+        self.messages: list[Any] = []
+        self._on_message = on_message
+        channel.basic_qos(0, prefetch, False)
+        self.consumer = Consumer(
+            channel,
+            [Queue(queue) if isinstance(queue, str) else queue for queue in queues or ("q",)],
+            on_message=self._receive,
+            no_ack=no_ack,
+        )
+        self.consumer.consume()
+
+    def _receive(self, message: Any) -> None:
+        self.messages.append(message)
+        if self._on_message is not None:
+            self._on_message(message)
+
+    @property
+    def bodies(self) -> list[str]:
+        return [message.payload for message in self.messages]
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.messages)
+
+
+class Site:
+    """A server, the connections to it, and what is in there."""
+
+    def __init__(self, url: str, client: Any) -> None:
+        self.url = url
+        self.redis = client
+        self._connections: list[Connection] = []
+
+    def connect(self, url: str | None = None, **options: Any) -> Connection:
+        connection: Any = Connection(url or self.url, transport_options=options)
+        self._connections.append(connection)
+        return connection
+
+    def channel(self, **options: Any) -> Any:
+        """A channel on a connection of its own."""
+        return self.connect(**options).channel()
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.release()
+
+    def ready(self, queue: str = "q") -> int:
+        return int(self.redis.llen(queue))
+
+    def scheduled(self, queue: str = "q") -> int:
+        return int(self.redis.zcard(f"redisdelay:{{{queue}}}:schedule"))
+
+    def unacked(self, queue: str = "q") -> int:
+        keys = self.redis.keys(f"redisdelay:{{{queue}}}:unacked:*")
+        return sum(self.redis.hlen(key) for key in keys)
+
+    def dead(self, queue: str = "q") -> list[bytes]:
+        return list(self.redis.lrange(f"redisdelay:{{{queue}}}:dead", 0, -1))
+
+    def end_leases(self, queue: str = "q") -> None:
+        """Write that the lease of every consumer of *queue* has ended."""
+        key = f"redisdelay:{{{queue}}}:consumers"
+        for consumer in self.redis.zrange(key, 0, -1):
+            self.redis.zadd(key, {consumer: 1})

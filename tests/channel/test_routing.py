@@ -1,0 +1,99 @@
+"""Exchanges, fanout, and publishing in batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kombu.entity import Exchange, Queue
+from kombu.messaging import Producer
+
+from tests.channel.kit import Inbox, Site, drain, drain_for, publish
+
+DELAYED = {"x-delay": 150}
+
+
+@pytest.mark.parametrize(
+    ("exchange", "keys", "routing_key"),
+    [
+        (Exchange("d", "direct"), ("k", "k", "other"), "k"),
+        (Exchange("t", "topic"), ("a.*", "a.#", "b.*"), "a.b"),
+    ],
+)
+@pytest.mark.parametrize("headers", [{}, DELAYED])
+def test_each_bound_queue_gets_it_once(
+    site: Site, exchange: Exchange, keys: tuple[str, ...], routing_key: str, headers: dict[str, Any]
+) -> None:
+    channel = site.channel()
+    queues = [Queue(f"q{n}", exchange, routing_key=key) for n, key in enumerate(keys)]
+    inboxes = [Inbox(channel, queue) for queue in queues]
+    publish(channel, "a", exchange=exchange, routing_key=routing_key, headers=headers)
+    assert [site.scheduled(queue.name) for queue in queues] == ([1, 1, 0] if headers else [0, 0, 0])
+    connection = channel.connection.client
+    drain(connection, lambda: inboxes[0] and inboxes[1])
+    drain_for(connection, 0.1)
+    assert [len(inbox) for inbox in inboxes] == [1, 1, 0]
+
+
+class TestFanout:
+    def queue(self, name: str) -> Queue:
+        return Queue(name, Exchange("f", "fanout"), auto_delete=True)
+
+    def test_reaches_every_listener(self, site: Site) -> None:
+        channels = [site.channel() for _ in range(2)]
+        inboxes = [Inbox(channel, self.queue(f"f{n}")) for n, channel in enumerate(channels)]
+        for channel in channels:
+            drain_for(channel.connection.client, 0.1)
+        publish(site.channel(), "a", exchange=Exchange("f", "fanout"), queue="")
+        for channel, inbox in zip(channels, inboxes, strict=True):
+            drain(channel.connection.client, lambda inbox=inbox: len(inbox) == 1)  # type: ignore[misc]
+            inbox.messages[0].ack()
+        assert not site.redis.keys("redisdelay:*unacked*")
+
+    def test_beside_an_ordinary_queue_on_one_channel(self, site: Site) -> None:
+        channel = site.channel()
+        fanout, ordinary = Inbox(channel, self.queue("f1")), Inbox(channel, "q")
+        connection = channel.connection.client
+        drain_for(connection, 0.1)
+        publish(channel, "a", exchange=Exchange("f", "fanout"), queue="")
+        publish(channel, "b")
+        drain(connection, lambda: fanout and ordinary)
+        assert (fanout.bodies, ordinary.bodies) == (["a"], ["b"])
+
+    def test_delay_is_an_error(self, site: Site) -> None:
+        channel = site.channel()
+        with pytest.raises(ValueError, match=r"x-delay.*'f'"):
+            publish(channel, "a", exchange=Exchange("f", "fanout"), queue="", headers=DELAYED)
+
+
+class TestBatch:
+    """kombu 5.7 publishes many messages in one pipeline."""
+
+    @pytest.fixture(autouse=True)
+    def has_batches(self) -> None:
+        if not hasattr(Producer, "batch"):
+            pytest.skip("kombu < 5.7")
+
+    @pytest.mark.parametrize("prefix", ["", "app:"])
+    def test_now_and_later(self, site: Site, prefix: str) -> None:
+        channel = site.channel(global_keyprefix=prefix)
+        assert channel.supports_batch_publish
+        site.redis.script_flush()
+        producer = Producer(channel)
+        with producer.batch():
+            for n in range(5):
+                producer.publish(str(n), exchange="", routing_key="q")
+            producer.publish("later", exchange="", routing_key="q", headers={"x-delay": 60_000})
+            assert site.redis.llen(f"{prefix}q") == 0
+        assert site.redis.llen(f"{prefix}q") == 5
+        assert site.redis.zcard(f"{prefix}redisdelay:{{q}}:schedule") == 1
+        assert site.redis.llen(f"{prefix}redisdelay:{{q}}:wake") == 1
+        assert all(key.startswith(prefix.encode()) for key in site.redis)
+
+    def test_a_delay_that_makes_no_sense(self, site: Site) -> None:
+        channel = site.channel()
+        producer = Producer(channel)
+        with pytest.raises(ValueError, match="x-delay"), producer.batch():
+            producer.publish("a", exchange="", routing_key="q")
+            producer.publish("b", exchange="", routing_key="q", headers={"x-delay": -1})
+        assert site.ready() == 0

@@ -1,0 +1,1 @@
+"""Real `celery worker` processes on a real Redis server."""

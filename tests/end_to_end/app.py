@@ -1,0 +1,75 @@
+"""The Celery app that the workers run."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from celery import Celery
+
+from tests.end_to_end.environment import Environment
+from tests.end_to_end.ledger import Entry, Ledger
+
+environment = Environment.of_this_process()
+ledger = Ledger(environment.ledger)
+app = Celery("end_to_end", broker=environment.broker)
+app.conf.update(environment.settings)
+
+
+def _note(event: str, label: str, request: Any) -> None:
+    ledger.write(
+        Entry(
+            event,
+            label,
+            time.time(),
+            os.getpid(),
+            request.eta,
+            request.delivery_info["redelivered"],
+            request.get("x-delivery-count"),
+        )
+    )
+
+
+def _work(request: Any, label: str, seconds: float, gate: str | None) -> str:
+    _note("started", label, request)
+    time.sleep(seconds)
+    while gate is not None and not os.path.exists(gate):
+        time.sleep(0.01)
+    _note("ended", label, request)
+    return label
+
+
+@app.task(name="work", bind=True)
+def work(self: Any, label: str, seconds: float = 0, gate: str | None = None) -> str:
+    """Take some time, and as long as there is no file at *gate*."""
+    return _work(self.request, label, seconds, gate)
+
+
+@app.task(name="work_late", bind=True, acks_late=True)
+def work_late(self: Any, label: str, seconds: float = 0, gate: str | None = None) -> str:
+    return _work(self.request, label, seconds, gate)
+
+
+@app.task(name="retry_once", bind=True)
+def retry_once(self: Any, label: str) -> str:
+    _note("started", label, self.request)
+    if not self.request.retries:
+        raise self.retry(countdown=1)
+    return label
+
+
+@app.task(name="after", bind=True)
+def after(self: Any, result: str) -> str:
+    """A task that gets the result of another one."""
+    return _work(self.request, f"after {result}", 0, None)
+
+
+@app.task(name="add")
+def add(x: int, y: int) -> int:
+    return x + y
+
+
+@app.task(name="total")
+def total(numbers: list[int]) -> int:
+    return sum(numbers)

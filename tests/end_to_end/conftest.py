@@ -1,0 +1,17 @@
+"""What the end-to-end tests share: producers, workers and a ledger for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.redis_server import RedisServer
+from tests.end_to_end.installation import Installation
+
+
+@pytest.fixture
+def site(server: RedisServer, tmp_path: Path) -> Iterator[Installation]:
+    with Installation(server, tmp_path) as site:
+        yield site

@@ -1,0 +1,76 @@
+"""What workers did, written outside the broker, whose loss or repetition is what the tests look for."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import asdict, dataclass
+from datetime import timezone
+from pathlib import Path
+
+from dateutil.parser import isoparse
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One event in the life of a task.
+
+    Attributes:
+        event: "started" or "ended".
+        task: the label that the test gave to the task.
+        at: by the clock of this machine, seconds since the epoch.
+        eta: the task's, in ISO 8601.
+        deliveries: the header ``x-delivery-count``.
+    """
+
+    event: str
+    task: str
+    at: float
+    pid: int
+    eta: str | None
+    redelivered: bool
+    deliveries: int | None
+
+
+class Ledger:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, entry: Entry) -> None:
+        line = json.dumps(asdict(entry)) + "\n"
+        # One write in append mode: processes that write at the same time do not mix their lines.
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+    def entries(self, event: str) -> list[Entry]:
+        """The entries for *event*, in the order in which they were written."""
+        if not self.path.exists():
+            return []
+        lines = self.path.read_text().splitlines()
+        entries = [Entry(**json.loads(line)) for line in lines]
+        return [entry for entry in entries if entry.event == event]
+
+    def started(self) -> list[str]:
+        """The tasks that were started, as often as they were."""
+        return [entry.task for entry in self.entries("started")]
+
+    def ended(self) -> list[str]:
+        """The tasks that ended, as often as they did."""
+        return [entry.task for entry in self.entries("ended")]
+
+    def run_twice(self) -> dict[str, int]:
+        """The tasks that were started more than once, and how often."""
+        return {task: count for task, count in Counter(self.started()).items() if count > 1}
+
+    def early(self) -> list[Entry]:
+        """The starts of tasks that came before the task's ETA."""
+        return [entry for entry in self.entries("started") if entry.eta and entry.at < _seconds(entry.eta)]
+
+
+def _seconds(eta: str) -> float:
+    moment = isoparse(eta)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

@@ -1,0 +1,32 @@
+"""A task may take longer than ``visibility_timeout``: a lease lasts as long as its worker lives."""
+
+from __future__ import annotations
+
+from harness.process import wait_until
+from tests.end_to_end.installation import Installation
+
+VISIBILITY_TIMEOUT = 2
+POOLS = ("solo", "prefork")
+
+
+def test_a_task_longer_than_the_visibility_timeout_runs_once(site: Installation) -> None:
+    settings = {"broker_transport_options": {"visibility_timeout": VISIBILITY_TIMEOUT}}
+    producer = site.producer()
+    for pool in POOLS:
+        site.start_worker(pool=pool, queues=[pool], settings=settings, prefetch_multiplier=1)
+        producer.send_task("work_late", [pool, 3 * VISIBILITY_TIMEOUT], queue=pool)
+    site.wait_started(*POOLS)
+
+    site.worker(queues=POOLS, settings=settings)
+    # The others may have one message each, so that only this worker can run more of them, and would
+    # run those that came back.
+    more = [f"{pool} too" for pool in POOLS]
+    for pool, task in zip(POOLS, more, strict=True):
+        producer.send_task("work", [task], queue=pool)
+    site.wait_ended(more)
+    assert not set(POOLS) & set(site.ledger.ended())
+
+    site.wait_ended(POOLS)
+    wait_until(lambda: not any(map(site.unacked, POOLS)), 5, "acks")
+    assert not any(map(site.ready, POOLS))
+    assert site.ledger.run_twice() == {}

@@ -1,0 +1,41 @@
+"""SIGTERM: what a worker had prefetched and not started returns at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from harness.process import wait_until
+from tests.end_to_end.installation import Installation
+
+PREFETCHED = [f"prefetched {number}" for number in range(6)]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("task", ["work", "work_late"])
+def test_prefetched_messages_return_and_nothing_runs_twice(
+    site: Installation, tmp_path: Path, task: str, pool: str
+) -> None:
+    gate = tmp_path / "gate"
+    first = site.worker(pool=pool, prefetch_multiplier=10)
+    producer = site.producer()
+    producer.send_task(task, ["running"], kwargs={"gate": str(gate)})
+    site.wait_started("running")
+    for label in PREFETCHED:
+        producer.send_task(task, [label])
+    wait_until(lambda: site.unacked() >= len(PREFETCHED), 5, "the prefetch of all")
+    assert site.ready() == 0
+
+    os.kill(first.pid, signal.SIGTERM)
+    wait_until(lambda: "Warm shutdown" in first.log(), 5, "the shutdown")
+    second = site.worker(pool=pool)
+    gate.touch()
+    wait_until(lambda: not first.running, 10, "the end of the first worker")
+
+    site.wait_ended(["running", *PREFETCHED], timeout=10)
+    wait_until(lambda: site.unacked() == 0, 5, "acks")
+    assert site.ledger.run_twice() == {}
+    assert second.running

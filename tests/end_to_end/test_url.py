@@ -1,0 +1,110 @@
+"""The broker URL is all that a user writes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from kombu.connection import Connection
+from kombu.exceptions import OperationalError
+
+from harness.celery_worker import CeleryWorker
+from harness.redis_server import HOST, RedisServer
+from tests.end_to_end.installation import Installation
+
+PUBLISH = """
+import sys
+from celery import Celery
+
+Celery(broker=sys.argv[1]).send_task("work", ["from afar"])
+assert "kombu_redisdelay.transport" in sys.modules
+"""
+
+
+def test_the_url_is_known_to_an_interpreter_that_imports_only_celery(
+    site: Installation, server: RedisServer, tmp_path: Path
+) -> None:
+    # Elsewhere, so that only what is installed can be found.
+    subprocess.run([sys.executable, "-c", PUBLISH, server.url()], check=True, timeout=30, cwd=tmp_path)
+    assert site.ready() == 1
+    site.worker()
+    site.wait_ended(["from afar"])
+
+
+def test_a_unix_socket(site: Installation, server: RedisServer) -> None:
+    url = f"redisdelay+socket://{server.socket}"
+    app = site.producer()
+    app.conf.broker_url = url
+    app.send_task("work", ["later"], countdown=1)
+    app.send_task("work", ["now"])
+    site.worker(url=url)
+    site.wait_ended(["now", "later"])
+    assert site.ledger.early() == []
+
+
+class RefusedWorker(CeleryWorker):
+    """A worker that cannot log in."""
+
+    def is_ready(self) -> bool:
+        return "Cannot connect" in self.log()
+
+
+def test_a_wrong_password_is_told_to_nobody(tmp_path: Path) -> None:
+    wrong = "Wr0ng p/ss"
+    with (
+        RedisServer(requirepass="right") as server,
+        Installation(server, tmp_path) as site,
+    ):
+        producer = site.producer()
+        producer.send_task("work", ["with the right one"])
+        url = f"redisdelay://:{quote(wrong, safe='')}@{HOST}:{server.port}/0"
+        # kombu would try for 6 s.
+        producer = site.producer(broker_transport_options={"max_retries": 1})
+        producer.conf.broker_url = url
+
+        with pytest.raises(OperationalError) as raised:
+            producer.send_task("work", ["with a wrong one"], retry=False)
+        refused = site.worker(url=url, kind=RefusedWorker, expected="Cannot connect")
+
+        told = "".join(traceback.format_exception(raised.value)) + refused.log()
+        assert "invalid username-password pair" in told
+        assert wrong not in told
+        assert quote(wrong, safe="") not in told
+        assert site.ready() == 1
+        right = site.worker()
+        site.wait_ended(["with the right one"])
+        assert ":right@" not in right.log()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("visibility_timeout", "x"),
+        ("visibility_timeout", 0),
+        ("visibility_timeout", -1),
+        ("visibility_timeout", float("nan")),
+        ("visibility_timeout", True),
+        ("visibility_timeout", None),
+        ("delivery_limit", 0),
+        ("delivery_limit", 1.5),
+        ("delivery_limit", False),
+        ("max_batch", True),
+        ("max_batch", 0),
+        ("max_batch", "64"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_named_on_connecting(
+    server: RedisServer, option: str, value: Any
+) -> None:
+    options = {option: value}
+    with (
+        Connection(server.url(), transport_options=options) as connection,
+        pytest.raises(ValueError, match=f"{option}.*{re.escape(repr(value))}"),
+    ):
+        connection.default_channel  # noqa: B018

@@ -1,0 +1,1 @@
+"""Pure Python, without any server."""

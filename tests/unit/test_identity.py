@@ -1,0 +1,120 @@
+"""Who is certainly gone, on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from harness.process import wait_until
+from kombu_redisdelay.broker.identity import is_certainly_gone, new_consumer
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the proof is Linux's /proc")
+
+CHILD = "from kombu_redisdelay.broker.identity import new_consumer as n; print(n(), flush=True); input()"
+
+
+@pytest.fixture
+def child() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process, and the name of a consumer in it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def fields(consumer: str) -> list[str]:
+    boot_id, namespace, pid, start_time, random = consumer.split(":")
+    return [boot_id, namespace, pid, start_time, random]
+
+
+def test_names_are_unique_and_say_who() -> None:
+    first, second = new_consumer(), new_consumer()
+    assert first != second
+    assert fields(first)[:4] == fields(second)[:4]
+    assert fields(first)[2] == str(os.getpid())
+
+
+def test_own_consumer_is_not_gone() -> None:
+    assert not is_certainly_gone(new_consumer())
+
+
+def test_a_living_process_is_not_gone(child: tuple[subprocess.Popen[str], str]) -> None:
+    assert not is_certainly_gone(child[1])
+
+
+def test_a_stopped_process_is_not_gone(child: tuple[subprocess.Popen[str], str]) -> None:
+    process, consumer = child
+    process.send_signal(signal.SIGSTOP)
+    assert os.waitpid(process.pid, os.WUNTRACED)[0] == process.pid
+    assert not is_certainly_gone(consumer)
+
+
+def test_a_killed_process_is_gone(child: tuple[subprocess.Popen[str], str]) -> None:
+    process, consumer = child
+    process.kill()
+    process.wait()
+    assert is_certainly_gone(consumer)
+
+
+def test_a_killed_process_is_gone_before_its_parent_notices(
+    child: tuple[subprocess.Popen[str], str],
+) -> None:
+    process, consumer = child
+    process.kill()
+    wait_until(lambda: is_certainly_gone(consumer), 5, "the zombie is known to be gone")
+    os.kill(process.pid, 0)  # raises if it is no zombie any more
+
+
+def test_another_process_with_the_same_pid_is_no_proof_of_life(
+    child: tuple[subprocess.Popen[str], str],
+) -> None:
+    boot_id, namespace, pid, start_time, random = fields(child[1])
+    assert is_certainly_gone(":".join((boot_id, namespace, pid, str(int(start_time) - 1), random)))
+
+
+class TestAnythingLessThanCertain:
+    """Names of a process that is dead, but for one detail."""
+
+    @pytest.fixture
+    def dead(self, child: tuple[subprocess.Popen[str], str]) -> list[str]:
+        process, consumer = child
+        process.kill()
+        process.wait()
+        assert is_certainly_gone(consumer)
+        return fields(consumer)
+
+    @pytest.mark.parametrize("field", [0, 1])
+    @pytest.mark.parametrize("value", ["another", "-", ""])
+    def test_another_machine_or_container(self, dead: list[str], field: int, value: str) -> None:
+        dead[field] = value
+        assert not is_certainly_gone(":".join(dead))
+
+    def test_start_time_that_was_not_known(self, dead: list[str]) -> None:
+        dead[3] = "-"
+        assert not is_certainly_gone(":".join(dead))
+
+    def test_host_that_was_not_known(self, dead: list[str]) -> None:
+        assert not is_certainly_gone(":".join(["-", *dead[2:]]))
+
+    @pytest.mark.parametrize("value", ["", "x", "1.5"])
+    def test_pid_that_is_none(self, dead: list[str], value: str) -> None:
+        dead[2] = value
+        assert not is_certainly_gone(":".join(dead))
+
+    @pytest.mark.parametrize("name", ["", "-", ":::", "::::", "gone", "a:b:c:d:e", "-:-:1:2:3"])
+    def test_a_name_that_is_not_ours(self, name: str) -> None:
+        assert not is_certainly_gone(name)
+
+    @pytest.mark.parametrize("pid", [0, -1, 10**30])
+    def test_a_pid_that_no_process_has(self, dead: list[str], pid: int) -> None:
+        dead[2] = str(pid)
+        assert not is_certainly_gone(":".join(dead))
