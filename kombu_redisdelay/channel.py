@@ -10,28 +10,26 @@ from time import monotonic
 from typing import Any
 
 from kombu.transport import redis, virtual
-from kombu.utils.json import dumps, loads
+from kombu.utils.json import dumps
 from kombu.utils.scheduling import priority_cycle
 from redis import BlockingConnectionPool, Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.consumer import Consumer, Delivery
 from kombu_redisdelay.broker.identity import new_consumer
 from kombu_redisdelay.broker.lease import RENEWALS_PER_LEASE, Lease
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.message import (
-    DELAY_HEADER,
-    MalformedMessage,
-    check,
-    due,
-    eta_ms,
-    mark_delivery,
-    message_id,
-)
+from kombu_redisdelay.caretaker import Caretaker
+from kombu_redisdelay.message import DELAY_HEADER, due, message_id
 from kombu_redisdelay.options import Options
 from kombu_redisdelay.qos import QoS
+from kombu_redisdelay.receive import receive
 
 logger = logging.getLogger(__name__)
+
+#: Seconds that a server which owes a consumer a reply may be silent before the connection counts as lost.
+SILENCE_LIMIT = 5.0
 
 #: Seconds between two looks for consumers that are gone, at most; with a short lease, more often.
 RECOVERY_INTERVAL = 10.0
@@ -55,6 +53,7 @@ class Channel(redis.Channel):
         self.take_before_waiting = True
         self._store: Store | None = None
         self._consumer: Consumer | None = None
+        self._consumer_to_stop: Consumer | None = None
         self._callbacks: dict[str, Callable[[virtual.Message], Any]] = {}
         self._no_ack_queues: set[str] = set()
         self._taken: deque[tuple[Delivery, virtual.Message]] = deque()
@@ -66,23 +65,35 @@ class Channel(redis.Channel):
 
     @property
     def store(self) -> Store:
+        """What we publish with."""
         if self._store is None:
-            # Not kombu's client: that one would prefix keys which are complete.
-            client = Redis(connection_pool=self.pool)
-            self._store = Store(client, self.global_keyprefix, self.priority_steps, self.sep)
+            self._store = self._open_store(self.pool)
         return self._store
 
     @property
     def consumer(self) -> Consumer:
+        """Who we are to the broker, from the first use on."""
         if self._consumer is None:
-            lease_ms = self.options.lease_ms
-            pool = self._get_pool()
-            pool.connection_kwargs["socket_timeout"] = lease_ms / 1000 / RENEWALS_PER_LEASE
-            name = new_consumer()
-            lease = Lease(Redis(connection_pool=pool), name, lease_ms)
-            limit = self.options.delivery_limit or 0
-            self._consumer = Consumer(self.store, name, lease, lease_ms, limit)
+            name, lease_ms = new_consumer(), self.options.lease_ms
+            lease = Lease(Redis(connection_pool=self._get_impatient_pool()), name, lease_ms)
+            store = self._open_store(self._get_impatient_pool())
+            store.expires_ms = self.store.expires_ms
+            self._consumer = Consumer(store, name, lease, lease_ms, self.options.delivery_limit or 0)
+            self._consumer_to_stop = self._consumer
         return self._consumer
+
+    def _open_store(self, pool: Any) -> Store:
+        # With a client of ours: kombu's would prefix keys, which are complete.
+        client = Redis(connection_pool=pool)
+        return Store(client, self.global_keyprefix, self.priority_steps, self.sep)
+
+    def _get_impatient_pool(self) -> Any:
+        """Connections that notice a server that has gone silent, where kombu's default is to wait."""
+        pool = self._get_pool()
+        for option in ("socket_timeout", "socket_connect_timeout"):
+            if pool.connection_kwargs.get(option) is None:
+                pool.connection_kwargs[option] = SILENCE_LIMIT
+        return pool
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
         pool = super()._get_pool(asynchronous)
@@ -99,7 +110,7 @@ class Channel(redis.Channel):
     def _after_fork(self) -> None:
         # The consumer is the parent's: neither its messages nor its lease are ours to touch.
         super()._after_fork()
-        self._store = self._consumer = None
+        self._store = self._consumer = self._consumer_to_stop = None
         self._taken.clear()
 
     # -- publishing ------------------------------------------------------------------------------------
@@ -135,6 +146,12 @@ class Channel(redis.Channel):
                 "PUB/SUB reaches who listens now"
             )
         super()._put_fanout(exchange, message, routing_key, **kwargs)
+
+    def _restore(self, message: virtual.Message, leftmost: bool = False) -> None:
+        """Requeue a message that only this process knows of, because of ``ack_emulation=False``."""
+        # Its delay is over.
+        message.headers.pop(DELAY_HEADER, None)
+        super()._restore(message, leftmost)
 
     # -- consuming -------------------------------------------------------------------------------------
 
@@ -177,7 +194,7 @@ class Channel(redis.Channel):
             )
             if not taken.deliveries:
                 return None
-            message = self._receive_message(taken.deliveries[0], taken.now_ms)
+            message = receive(self, taken.deliveries[0], taken.now_ms)
             if message is not None:
                 self._hold(taken.deliveries[0], message, no_ack)
                 return message
@@ -199,7 +216,7 @@ class Channel(redis.Channel):
         )
         for delivery in taken.deliveries:
             self._queue_cycle.rotate(delivery.queue)
-            message = self._receive_message(delivery, taken.now_ms)
+            message = receive(self, delivery, taken.now_ms)
             if message is not None:
                 self._taken.append((delivery, message))
         return taken.next_due
@@ -227,7 +244,7 @@ class Channel(redis.Channel):
 
     def give_back_all(self) -> None:
         """Give back every message, first those that no callback has seen: as if they were never taken."""
-        if self._consumer is None:
+        if self._consumer is None or not self._consumer.is_ours:
             return
         taken = [delivery for delivery, _ in self._taken]
         self._taken.clear()
@@ -256,42 +273,6 @@ class Channel(redis.Channel):
         if not no_ack:
             self.qos.append(message, delivery.tag)
 
-    def _receive_message(self, delivery: Delivery, now_ms: int) -> virtual.Message | None:
-        """The message of *delivery*; ``None`` if it went elsewhere, because it is none or is not due."""
-        try:
-            payload = self._decode(delivery)
-            at_ms = _eta_ms(payload["headers"])
-            if at_ms > now_ms and delivery.acked:
-                suffix = payload["properties"].setdefault("delivery_tag", delivery.tag)
-                self.consumer.park(delivery, message_id(payload), str(suffix), at_ms)
-                return None
-            mark_delivery(payload)
-            payload["properties"]["delivery_tag"] = delivery.tag
-            return self._to_message(payload)
-        except MalformedMessage as exc:
-            self.consumer.dead_letter(delivery, str(exc))
-            logger.error(
-                "Moved an entry of queue %r that is not a message to the dead letters: %s",
-                delivery.queue,
-                exc,
-            )
-            return None
-
-    def _decode(self, delivery: Delivery) -> dict[str, Any]:
-        try:
-            payload = loads(delivery.payload)
-        except Exception as exc:
-            # Whatever foreign bytes make a decoder raise, they are not a message.
-            raise MalformedMessage(f"not JSON: {exc}") from exc
-        return check(payload)
-
-    def _to_message(self, payload: dict[str, Any]) -> virtual.Message:
-        try:
-            return self.Message(payload, channel=self)
-        except Exception as exc:
-            # Its body is in an unknown or a broken encoding.
-            raise MalformedMessage(f"body cannot be decoded: {exc!r}") from exc
-
     # -- waiting, driven by the poller -----------------------------------------------------------------
 
     @property
@@ -313,6 +294,20 @@ class Channel(redis.Channel):
             connection.send_command("BRPOP", *wake, timeout or self.brpop_timeout)
         self._in_poll = connection
         self._brpop_sent_at = monotonic()
+        self._reply_was_overdue = False
+
+    def check_reply(self) -> None:
+        """See that the server is still there.
+
+        Raises:
+            ConnectionError: it has been silent for too long.
+        """
+        overdue = monotonic() - self._brpop_sent_at > self.brpop_timeout + SILENCE_LIMIT
+        if overdue and self._reply_was_overdue:
+            # For the second time, with a poll in between: the reply does not just wait to be read.
+            self.client.connection.disconnect()
+            raise RedisConnectionError(f"no reply from Redis for {SILENCE_LIMIT:g} seconds")
+        self._reply_was_overdue = overdue
 
     def stop_waiting(self) -> None:
         """Read the reply that came on the poll connection: it is time to take."""
@@ -356,16 +351,18 @@ class Channel(redis.Channel):
     # -- the end ---------------------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """The connection was lost: have :meth:`close` leave everything in Redis as it is.
-
-        Tasks may still be running, so nothing is given back: acks still count, and what is never acked
-        comes back when the lease ends.
-        """
+        """Close the channel after its connection was lost, without a word to the server. Tasks may still be
+        running, and their acks still count; see :mod:`kombu_redisdelay.caretaker`."""
         self.do_restore = False
         self.auto_delete_queues.clear()
+        self._taken.clear()
+        consumer, self._consumer_to_stop = self._consumer_to_stop, None
+        if consumer is not None and consumer.is_ours:
+            Caretaker(consumer, self.qos.let_go(), self.options.visibility_timeout).start()
+        self.close()
 
     def close(self) -> None:
-        """Close the channel. Unacked messages go back at once, unless it was abandoned."""
+        """Close the channel. Unacked messages go back at once."""
         if not self.closed:
             self._closing = True
             # A token at most is lost with the reply that is still to come, which costs a second at most.
@@ -373,11 +370,12 @@ class Channel(redis.Channel):
             client = self.__dict__.get("client")
             if client is not None and client.connection is not None:
                 client.connection.disconnect()
-            if self._consumer is not None:
-                self._consumer.stop()
+            if self._consumer_to_stop is not None:
+                self._consumer_to_stop.stop()
         super().close()
-        if self._store is not None:
-            self._store.client.connection_pool.disconnect()
+        for store in (self._store, self._consumer.store if self._consumer else None):
+            if store is not None:
+                store.client.connection_pool.disconnect()
 
 
 @contextmanager
@@ -387,11 +385,3 @@ def _leaving_it_to_the_lease() -> Iterator[None]:
         yield
     except (RedisError, OSError) as exc:
         logger.warning("Could not give messages back, they return when the lease ends: %s", exc)
-
-
-def _eta_ms(headers: dict[str, Any]) -> int:
-    try:
-        return eta_ms(headers)
-    except ValueError:
-        # Published by somebody who did not check it; Celery's worker will say what is wrong.
-        return 0

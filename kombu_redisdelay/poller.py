@@ -7,6 +7,7 @@ to 100 ms of slack: as a timer of the event loop, or as the limit of the poll in
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty
@@ -45,6 +46,7 @@ class Poller(redis.MultiChannelPoller):
 
     def __init__(self) -> None:
         super().__init__()
+        self._pid = os.getpid()
         #: The event loop, once the transport was registered with one.
         self.hub: Any = None
         self._alarms: dict[Channel, Alarm] = {}
@@ -64,13 +66,21 @@ class Poller(redis.MultiChannelPoller):
         for channel in list(self._alarms):
             self._cancel_alarm(channel)
         self._turns.clear()
-        super().close()
+        if self._pid == os.getpid():
+            super().close()
+
+    def _on_connection_disconnect(self, connection: Any) -> None:
+        # epoll is shared with the process that we were forked from, which polls on.
+        if self._pid == os.getpid():
+            super()._on_connection_disconnect(connection)
 
     def on_poll_start(self) -> None:
         """Put every channel that may consume into waiting."""
         for channel in list(self._channels):
             if channel.active_queues:
                 channel.recover()
+                if channel.is_waiting:
+                    channel.check_reply()
                 if channel.qos.can_consume():
                     self._register_BRPOP(channel)
                 else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from kombu.transport import virtual
 
@@ -25,6 +26,7 @@ class QoS(virtual.QoS):
     def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
         self._queues: dict[str, str] = {}
+        self._unsettled: WeakValueDictionary[str, virtual.Message] = WeakValueDictionary()
 
     def hold(self, delivery_tag: str, queue: str) -> None:
         """Note that a message of *queue* is about to be delivered under *delivery_tag*, and is held in
@@ -63,8 +65,17 @@ class QoS(virtual.QoS):
         """Give back what consumers that are gone have left behind. kombu's poller calls this."""
         self.channel.recover()
 
+    def let_go(self) -> WeakValueDictionary[str, virtual.Message]:
+        """Hold the delivered messages no longer, so that it shows who does. Returns them by delivery tag;
+        those that are settled meanwhile vanish, too."""
+        self._flush()
+        self._unsettled = WeakValueDictionary(self._delivered)
+        self._delivered.clear()
+        return self._unsettled
+
     def _settle(self, delivery_tag: str) -> None:
         self._queues.pop(delivery_tag, None)
+        self._unsettled.pop(delivery_tag, None)
         if delivery_tag in self._delivered:
             super().ack(delivery_tag)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any
 
 from kombu.transport import redis
 
 from kombu_redisdelay.channel import Channel
 from kombu_redisdelay.poller import Poller
+from kombu_redisdelay.signals import wake_on_signals
 
 
 class Transport(redis.Transport):
@@ -30,10 +30,11 @@ class Transport(redis.Transport):
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         self.cycle.hub = loop
         super().register_with_event_loop(connection, loop)
+        wake_on_signals(loop)
 
     def _collect(self, connection: Any) -> None:
         """Clean up after the connection was lost, or in a forked child; kombu's name for it."""
-        for channel in chain(self._avail_channels, self.channels):
+        for channel in dict.fromkeys((*self._avail_channels, *self.channels)):
             channel.abandon()
         self.close_connection(connection)
 

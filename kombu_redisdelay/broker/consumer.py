@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -73,8 +74,14 @@ class Consumer:
         self._lease = lease
         self._lease_ms = lease_ms
         self._delivery_limit = delivery_limit
+        self._pid = os.getpid()
         self._next_tag = 1
         self._queues: set[str] = set()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process is the consumer, not a child that was forked from it."""
+        return self._pid == os.getpid()
 
     def take(
         self, queues: Sequence[str], limit: int, *, in_turn: bool, no_ack: Collection[str] = ()
@@ -179,7 +186,7 @@ class Consumer:
         for name, remaining_ms in zip(map(bytes.decode, reply[::2]), reply[1::2], strict=True):
             gone = is_certainly_gone(name)
             if gone or (remaining_ms <= 0 and name != self.name):
-                count = self._recover(queue, name, gone, self._delivery_limit)
+                count, _ = self._recover(queue, name, gone, self._delivery_limit)
                 if count:
                     why = "its process is gone" if gone else "its lease has ended"
                     logger.warning(
@@ -198,32 +205,38 @@ class Consumer:
         held = self.store.client.execute_command("HKEYS", unacked)
         return set(tags).difference(map(bytes.decode, held))
 
-    def give_back_all(self) -> None:
-        """Give back everything that is held. A message handed back properly has not failed: that counts
-        as a delivery, but is never what buries it."""
-        for queue in self._queues:
-            self._recover(queue, self.name, True, 0)
+    def give_back_all(self, keep: Collection[str] = ()) -> bool:
+        """Give back everything that is held, but for the delivery tags to *keep*. A message handed back
+        properly has not failed: that counts as a delivery, but is never what buries it. Returns whether
+        nothing is held any more."""
+        done = [self._recover(queue, self.name, True, 0, keep)[1] for queue in self._queues]
+        return all(done)
 
     def stop(self) -> None:
         """Let the lease run out. What is held can still be acked until it has."""
         self._lease.stop()
 
-    def _recover(self, queue: str, name: str, gone: bool, delivery_limit: int) -> int:
+    def _recover(
+        self, queue: str, name: str, gone: bool, delivery_limit: int, keep: Collection[str] = ()
+    ) -> tuple[int, bool]:
+        """Returns how many messages were given back, and whether the consumer holds none any more."""
         k = self.store.keys(queue)
         unacked = k.unacked(name)
-        given_back, done = 0, False
-        while not done:
+        kept = {tag.encode() for tag in keep}
+        given_back = 0
+        while True:
+            tags = [tag for tag in self.store.client.execute_command("HKEYS", unacked) if tag not in kept]
             # What was taken last goes first, so that what was taken first is at the head in the end.
-            tags = self.store.client.execute_command("HKEYS", unacked)
             tags.sort(key=lambda tag: (len(tag), tag), reverse=True)
-            handled, dead, done = RECOVER(
+            held, dead, done = RECOVER(
                 self.store.client,
                 (k.consumers, unacked, k.ready, k.wake, k.dead),
                 (name, int(gone), BYTES_PER_CALL, k.separator, delivery_limit, *tags[:MESSAGES_PER_CALL]),
             )
-            given_back += handled - dead
+            given_back += held - dead
             self._report_dead(queue, dead)
-        return given_back
+            if done or not tags:
+                return given_back, bool(done)
 
     def _give_back(
         self, queue: str, tags: Sequence[str], end: str, delivered: bool, delivery_limit: int

@@ -7,6 +7,7 @@ import copy
 from dataclasses import dataclass, field
 from itertools import count
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -272,6 +273,8 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert self.rig.tokens(name) == 1
 
 
+# A failure is made as short as it can be, which takes minutes.
+@pytest.mark.timeout(600)
 def test_every_message_is_in_one_place(database: Database) -> None:
     class Machine(BrokerMachine):
         pass

@@ -39,7 +39,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
 def everything(rig: Rig) -> dict[bytes, object]:
     """Every list and hash; not the zsets, which depend on the time."""
     contents: dict[bytes, object] = {}
-    for key in rig.client:
+    for key in rig.client.scan_iter():
         kind = rig.client.type(key)
         if kind == b"list":
             contents[key] = [value.split(b" ", 1)[-1] for value in rig.client.lrange(key, 0, -1)]

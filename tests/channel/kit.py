@@ -94,8 +94,8 @@ class Site:
         self.redis = client
         self._connections: list[Connection] = []
 
-    def connect(self, url: str | None = None, **options: Any) -> Connection:
-        connection: Any = Connection(url or self.url, transport_options=options)
+    def connect(self, url: str | None = None, **options: Any) -> Any:
+        connection = Connection(url or self.url, transport_options=options)
         self._connections.append(connection)
         return connection
 

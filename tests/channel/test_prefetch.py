@@ -46,6 +46,16 @@ def test_taken_and_not_yet_delivered_counts(site: Site) -> None:
     assert site.unacked() <= 4
 
 
+def test_what_is_not_delivered_yet_counts_in_every_take(site: Site) -> None:
+    """A wake-up and an alarm may come in one turn of the loop."""
+    channel = site.channel()
+    publish(channel, *map(str, range(10)))
+    inbox = Inbox(channel, prefetch=4)
+    channel.take()
+    channel.take()
+    assert (len(inbox), site.unacked(), site.ready()) == (0, 4, 6)
+
+
 @pytest.mark.parametrize("requeue", [True, False])
 def test_rejected_gives_credit_back(site: Site, requeue: bool) -> None:
     channel = site.channel()

@@ -96,10 +96,10 @@ def test_every_key_is_behind_the_prefix(site: Site) -> None:
     publish(channel, "c", exchange="e", headers=LATER)
     inbox = Inbox(channel, Queue("q", Exchange("e"), routing_key="q"), prefetch=2)
     drain(channel.connection.client, lambda: len(inbox) == 2)
-    assert all(key.startswith(b"app:") for key in site.redis)
+    assert all(key.startswith(b"app:") for key in site.redis.scan_iter())
     assert site.redis.keys("app:redisdelay:{q}:unacked:*")
     inbox.messages[0].ack()
     inbox.messages[1].requeue()
     channel.close()
     assert site.redis.llen("app:q") == 1
-    assert all(key.startswith(b"app:") for key in site.redis)
+    assert all(key.startswith(b"app:") for key in site.redis.scan_iter())

@@ -26,13 +26,13 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         {
             *("_put", "_put_fanout", "_brpop_start", "_basic_cancel", "_get_pool", "_new_queue"),
             *("_has_queue", "_purge", "_delete", "_after_fork", "basic_consume", "basic_get"),
-            *("queue_delete", "close"),
+            *("queue_delete", "close", "_restore"),
         },
     ),
     (
         Poller,
         redis.MultiChannelPoller,
-        {"add", "discard", "close", "on_poll_start", "on_readable", "get"},
+        {"add", "discard", "close", "on_poll_start", "on_readable", "get", "_on_connection_disconnect"},
     ),
     (
         QoS,

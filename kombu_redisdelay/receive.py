@@ -1,0 +1,66 @@
+"""From what was taken to a kombu message, or to where it belongs if it is none or is not due."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport import virtual
+from kombu.utils.json import loads
+
+from kombu_redisdelay.broker.consumer import Delivery
+from kombu_redisdelay.message import MalformedMessage, check, eta_ms, mark_delivery, message_id
+
+if TYPE_CHECKING:
+    from kombu_redisdelay.channel import Channel
+
+logger = logging.getLogger(__name__)
+
+
+def receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Message | None:
+    """The message of *delivery*, to be delivered on *channel*; ``None`` if it went elsewhere.
+
+    Arguments:
+        now_ms: the server's clock when it was taken, ms since the epoch.
+    """
+    try:
+        payload = _decode(delivery)
+        at_ms = _eta_ms(payload["headers"])
+        if at_ms > now_ms and delivery.acked:
+            suffix = payload["properties"].setdefault("delivery_tag", delivery.tag)
+            channel.consumer.park(delivery, message_id(payload), str(suffix), at_ms)
+            return None
+        mark_delivery(payload)
+        payload["properties"]["delivery_tag"] = delivery.tag
+        return _to_message(channel, payload)
+    except MalformedMessage as exc:
+        channel.consumer.dead_letter(delivery, str(exc))
+        logger.error(
+            "Moved an entry of queue %r that is not a message to the dead letters: %s", delivery.queue, exc
+        )
+        return None
+
+
+def _decode(delivery: Delivery) -> dict[str, Any]:
+    try:
+        payload = loads(delivery.payload)
+    except Exception as exc:
+        # Whatever foreign bytes make a decoder raise, they are not a message.
+        raise MalformedMessage(f"not JSON: {exc}") from exc
+    return check(payload)
+
+
+def _to_message(channel: Channel, payload: dict[str, Any]) -> virtual.Message:
+    try:
+        return channel.Message(payload, channel=channel)
+    except Exception as exc:
+        # Its body is in an unknown or a broken encoding.
+        raise MalformedMessage(f"body cannot be decoded: {exc!r}") from exc
+
+
+def _eta_ms(headers: dict[str, Any]) -> int:
+    try:
+        return eta_ms(headers)
+    except ValueError:
+        # Published by somebody who did not check it; Celery's worker will say what is wrong.
+        return 0
