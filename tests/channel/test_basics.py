@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import socket
 import time
@@ -94,6 +95,14 @@ class TestBasicGet:
         assert (message.payload, site.ready(), site.unacked()) == ("a", 1, 1)
         message.ack()
         assert site.unacked() == 0
+
+    def test_after_a_take_whose_reply_was_lost(self, site: Site) -> None:
+        """What that take got is not stranded in the unacked hash of a consumer that lives on."""
+        channel = site.channel()
+        publish(channel, "a", "b", "c")
+        # The copy counts the tags, the consumer does not hear of them.
+        copy.copy(channel.consumer).take(["q"], 3, in_turn=True)
+        assert [channel.basic_get("q").payload for _ in range(3)] == ["a", "b", "c"]
 
     def test_without_acks(self, site: Site) -> None:
         channel = site.channel()

@@ -22,7 +22,7 @@ def test_is_delivered_on_time_and_not_before(site: Site, by: str) -> None:
     publish(channel, "later", headers=headers)
     assert (site.ready(), site.scheduled(), site.unacked()) == (0, 1, 0)
     drain(connection, lambda: len(inbox) == 1)
-    assert 0 <= time.time() - due_at < 0.25
+    assert 0 <= time.time() - due_at < 0.5
     assert site.scheduled() == 0
 
 
@@ -32,10 +32,10 @@ def test_earlier_than_what_is_waited_for_is_noticed_at_once(site: Site) -> None:
     inbox = Inbox(channel)
     publish(other, "late", headers={"x-delay": 60_000})
     drain_for(connection, 0.2)
-    publish(other, "early", headers={"x-delay": 300})
     due_at = time.monotonic() + 0.3
+    publish(other, "early", headers={"x-delay": 300})
     drain(connection, lambda: len(inbox) == 1)
-    assert 0 <= time.monotonic() - due_at < 0.25
+    assert 0 <= time.monotonic() - due_at < 0.5
     assert inbox.bodies == ["early"]
 
 

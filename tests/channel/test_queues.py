@@ -8,7 +8,7 @@ import pytest
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import ChannelError
 
-from tests.channel.kit import Inbox, Site, drain, publish
+from tests.channel.kit import Inbox, Site, drain, drain_for, publish
 
 LATER = {"x-delay": 60_000}
 
@@ -75,6 +75,23 @@ class TestDelete:
         drain(channel.connection.client, lambda: len(inbox) == 1)
         channel.after_reply_message_received("reply")
         assert site.redis.exists("reply", "_kombu.binding.e") == 0
+
+
+def test_a_deleted_queue_does_not_come_back(site: Site) -> None:
+    """As the heartbeat of a channel that consumed it would have it."""
+    channel = site.channel(visibility_timeout=0.15)
+    queue = Queue("reply", Exchange("e"), routing_key="reply")
+    inbox = Inbox(channel, queue)
+    publish(channel, "a", exchange="e", queue="reply")
+    drain(channel.connection.client, lambda: len(inbox) == 1)
+    inbox.messages[0].ack()
+    inbox.consumer.cancel()
+    queue(channel).delete()
+    # Several heartbeats.
+    drain_for(channel.connection.client, 0.3)
+    assert site.redis.keys("redisdelay:{reply}:*") == []
+    with pytest.raises(ChannelError, match="NOT_FOUND"):
+        channel.queue_declare("reply", passive=True)
 
 
 def test_x_expires(site: Site) -> None:

@@ -10,10 +10,10 @@ from tests.end_to_end.installation import QUEUE, Installation
 
 TASKS = 20_000
 
-#: Seconds to stop in. Celery's prefork pool alone takes 1.5 s of it, with any broker: its processes
-#: look once a second whether they are to end. And Celery notices SIGTERM only with the next event,
-#: which is the end of a wait of up to a second.
-POOLS = {"solo": 2.0, "prefork": 3.5}
+#: Seconds to stop in, with room for a busy machine: 0.2 s with solo and 1.7 s with prefork, whose pool takes
+#: 1.5 s by itself. A worker on redis:// takes 9 s to give as many tasks back.
+STOP_LIMIT = 4.0
+POOLS = ("solo", "prefork")
 
 
 def used_memory(pid: int) -> float:
@@ -45,5 +45,5 @@ def test_waiting_tasks_take_no_memory_and_do_not_delay_the_end(site: Installatio
     for pool, worker in workers.items():
         start = time.monotonic()
         worker.stop(timeout=30)
-        assert time.monotonic() - start < POOLS[pool], pool
+        assert time.monotonic() - start < STOP_LIMIT, pool
     assert site.scheduled() == TASKS

@@ -1,0 +1,1 @@
+"""Doing harm for a while, and an account of what it did: ``python -m tests.chaos``."""

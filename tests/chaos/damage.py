@@ -1,0 +1,25 @@
+"""The harm that was done: when, and to which workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.chaos.schedule import Harm
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One harm that was done.
+
+    Attributes:
+        workers: by name, those that may have felt it.
+        at: when it began, and
+        until: when it was over, seconds since the epoch.
+        isolated: for a worker that was killed, whether the others could not tell that it is dead.
+    """
+
+    harm: Harm
+    workers: tuple[str, ...]
+    at: float
+    until: float
+    isolated: bool = False

@@ -1,0 +1,96 @@
+"""Submits tasks at a steady rate, and remembers which ones the broker has confirmed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from random import Random
+from threading import Event, Thread
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from celery import Celery
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from tests.chaos.transports import LONGEST_COUNTDOWN, QUEUE
+
+if TYPE_CHECKING:
+    # In `typing` from Python 3.11 on.
+    from typing_extensions import Self
+
+#: How long tasks run, seconds. Some are long enough to be met by most kills of their worker.
+DURATIONS = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.1, 0.3, 1.0)
+#: After an attempt that failed, for Redis may be starting.
+PAUSE = 0.1
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A task that was submitted.
+
+    Attributes:
+        late: acked when it has ended, not when it starts.
+        at: when, seconds since the epoch.
+        countdown: 0 for at once.
+        confirmed: whether Redis said that it has it. Where it did not, it may have it all the same.
+    """
+
+    task: str
+    late: bool
+    at: float
+    countdown: float
+    confirmed: bool
+
+
+class Producer:
+    """Submits from a thread, for as long as the ``with`` block lasts.
+
+    Arguments:
+        rate: tasks a second.
+    """
+
+    def __init__(self, app: Celery, seed: int, rate: float) -> None:
+        self._app = app
+        self._random = Random(seed)
+        self._rate = rate
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, name="chaos-producer")
+        self.submissions: list[Submission] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stopped.wait(max(0.0, due - time.monotonic())):
+            confirmed = self._submit()
+            due = max(due + 1 / self._rate, time.monotonic() - 1) + (0 if confirmed else PAUSE)
+
+    def _submit(self) -> bool:
+        late = self._random.random() < 0.5
+        countdown = self._random.uniform(1, LONGEST_COUNTDOWN) if self._random.random() < 0.5 else 0.0
+        seconds = self._random.choice(DURATIONS)
+        at, name = time.time(), "late" if late else "early"
+        task = f"{name}-{len(self.submissions)}"
+        try:
+            # Without Celery's retries, which after a lost reply would publish the message twice.
+            self._app.send_task(
+                name, [seconds], task_id=task, countdown=countdown or None, queue=QUEUE, retry=False
+            )
+        except (OperationalError, RedisError, OSError):
+            confirmed = False
+        else:
+            confirmed = True
+        self.submissions.append(Submission(task, late, at, countdown, confirmed))
+        return confirmed

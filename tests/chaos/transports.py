@@ -1,0 +1,79 @@
+"""The transports that can be put to the test, each with settings that are fair to it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+#: The longest countdown, seconds.
+LONGEST_COUNTDOWN = 10.0
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How to use a transport, and what to expect of it.
+
+    Attributes:
+        imports: module that registers the URL scheme; "" where installing is enough.
+        visibility_timeout: its option of that name, seconds.
+        patience: how long nothing may happen, seconds, before we give up waiting for what is missing:
+            more than the longest time after which the transport gives back what a dead worker held.
+        expected: regular expression for the keys that may be left in Redis at the end.
+    """
+
+    name: str
+    scheme: str
+    visibility_timeout: float
+    patience: float
+    expected: str
+    imports: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        """Celery's, for workers and producers."""
+        return {
+            "broker_transport_options": {"visibility_timeout": self.visibility_timeout},
+            "broker_connection_retry_on_startup": True,
+            "broker_connection_max_retries": None,
+            "task_default_queue": QUEUE,
+            "task_ignore_result": True,
+            "worker_prefetch_multiplier": 4,
+        }
+
+    def is_expected(self, key: str) -> bool:
+        return re.fullmatch(self.expected, key) is not None
+
+
+QUEUE = "chaos"
+_BINDINGS = r"_kombu\.binding\..*"
+
+TRANSPORTS = {
+    transport.name: transport
+    for transport in [
+        Transport(
+            name="redisdelay",
+            scheme="redisdelay",
+            visibility_timeout=3,
+            patience=20,
+            expected=rf"{_BINDINGS}|redisdelay:queues",
+        ),
+        Transport(
+            name="redis",
+            scheme="redis",
+            # It holds countdowns in the worker, and gives back whatever was held for longer than this:
+            # with less than the longest countdown and the longest task it would repeat tasks by itself.
+            visibility_timeout=LONGEST_COUNTDOWN + 5,
+            patience=45,
+            expected=_BINDINGS,
+        ),
+        Transport(
+            name="celery-redis-plus",
+            scheme="valkey",
+            visibility_timeout=3,
+            # It looks for what dead workers held every 60 s, which is not an option.
+            patience=140,
+            expected=_BINDINGS,
+            imports="celery_redis_plus",
+        ),
+    ]
+}
