@@ -74,11 +74,11 @@ class Channel(redis.Channel):
     def consumer(self) -> Consumer:
         """Who we are to the broker, from the first use on."""
         if self._consumer is None:
-            name, lease_ms = new_consumer(), self.options.lease_ms
-            lease = Lease(Redis(connection_pool=self._get_impatient_pool()), name, lease_ms)
+            name = new_consumer()
+            lease = Lease(Redis(connection_pool=self._get_impatient_pool()), name, self.options.lease_ms)
             store = self._open_store(self._get_impatient_pool())
             store.expires_ms = self.store.expires_ms
-            self._consumer = Consumer(store, name, lease, lease_ms, self.options.delivery_limit or 0)
+            self._consumer = Consumer(store, name, lease, self.options)
             self._consumer_to_stop = self._consumer
         return self._consumer
 
@@ -194,6 +194,8 @@ class Channel(redis.Channel):
             )
             if not taken.deliveries:
                 return None
+            # More than one if a reply was lost.
+            self.consumer.put_back(taken.deliveries[1:])
             message = receive(self, taken.deliveries[0], taken.now_ms)
             if message is not None:
                 self._hold(taken.deliveries[0], message, no_ack)
@@ -220,6 +222,13 @@ class Channel(redis.Channel):
             if message is not None:
                 self._taken.append((delivery, message))
         return taken.next_due
+
+    @property
+    def active_queues(self) -> list[str]:
+        """The queues that are consumed from and are not fanout, in the order in which that began, which
+        ``queue_order_strategy`` may go by."""
+        queues = dict.fromkeys(self._active_queues)
+        return [queue for queue in queues if queue not in self.active_fanout_queues]
 
     @property
     def has_taken(self) -> bool:
@@ -340,6 +349,9 @@ class Channel(redis.Channel):
         super()._delete(queue, *args, **kwargs)
         if queue not in self._fanout_queues:
             self.store.purge(queue)
+            if self._consumer is not None:
+                self._consumer.forget_queue(queue)
+                self.qos.forget_queue(queue)
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any

@@ -19,11 +19,16 @@ class Options:
             the messages back when it ends. kombu's name for the same purpose.
         delivery_limit: deliveries that a message may have before it is dead-lettered; ``None`` for any
             number. Default as RabbitMQ's quorum queues.
+        dead_letter: whether a message that is rejected without requeue becomes a dead letter; kombu, and
+            the default, drops it.
+        dead_letter_limit: dead letters that a queue keeps, the latest.
         max_batch: messages that one round trip takes at most, within the prefetch count.
     """
 
     visibility_timeout: float = 60.0
     delivery_limit: int | None = 20
+    dead_letter: bool = False
+    dead_letter_limit: int = 10_000
     max_batch: int = 64
 
     @classmethod
@@ -42,6 +47,11 @@ class Options:
         limit = options.delivery_limit
         if limit is not None and (not _is_int(limit) or limit < 1):
             raise _error("delivery_limit", limit, "a whole number from 1, or None")
+        if not isinstance(options.dead_letter, bool):
+            raise _error("dead_letter", options.dead_letter, "True or False")
+        kept = options.dead_letter_limit
+        if not _is_int(kept) or kept < 1:
+            raise _error("dead_letter_limit", kept, "a whole number from 1")
         batch = options.max_batch
         if not _is_int(batch) or not 1 <= batch <= MAX_BATCH_LIMIT:
             raise _error("max_batch", batch, f"a whole number from 1 to {MAX_BATCH_LIMIT}")

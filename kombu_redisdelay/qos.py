@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -34,18 +35,11 @@ class QoS(virtual.QoS):
         self._queues[delivery_tag] = queue
 
     def ack(self, delivery_tag: str) -> None:
-        queue = self._queues.get(delivery_tag)
-        if queue is not None and not self.channel.consumer.ack(queue, delivery_tag):
-            self._lease_lost(queue)
-        self._settle(delivery_tag)
+        self._settle(delivery_tag, self.channel.consumer.ack)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        if not requeue:
-            return self.ack(delivery_tag)
-        queue = self._queues.get(delivery_tag)
-        if queue is not None and not self.channel.consumer.requeue(queue, delivery_tag):
-            self._lease_lost(queue)
-        return self._settle(delivery_tag)
+        consumer = self.channel.consumer
+        self._settle(delivery_tag, consumer.requeue if requeue else consumer.discard)
 
     def restore_unacked(self) -> list[Any]:
         """Give every message back. The base class wants a list of errors; there are none."""
@@ -65,6 +59,11 @@ class QoS(virtual.QoS):
         """Give back what consumers that are gone have left behind. kombu's poller calls this."""
         self.channel.recover()
 
+    def forget_queue(self, queue: str) -> None:
+        """The queue was deleted, and what was unacked in it."""
+        for tag in [tag for tag, name in list(self._queues.items()) if name == queue]:
+            self._forget(tag)
+
     def let_go(self) -> WeakValueDictionary[str, virtual.Message]:
         """Hold the delivered messages no longer, so that it shows who does. Returns them by delivery tag;
         those that are settled meanwhile vanish, too."""
@@ -73,7 +72,13 @@ class QoS(virtual.QoS):
         self._delivered.clear()
         return self._unsettled
 
-    def _settle(self, delivery_tag: str) -> None:
+    def _settle(self, delivery_tag: str, how: Callable[[str, str], bool]) -> None:
+        queue = self._queues.get(delivery_tag)
+        if queue is not None and not how(queue, delivery_tag):
+            self._lease_lost(queue)
+        self._forget(delivery_tag)
+
+    def _forget(self, delivery_tag: str) -> None:
         self._queues.pop(delivery_tag, None)
         self._unsettled.pop(delivery_tag, None)
         if delivery_tag in self._delivered:
@@ -90,4 +95,4 @@ class QoS(virtual.QoS):
             queue,
         )
         for tag in lost:
-            self._settle(tag)
+            self._forget(tag)

@@ -18,6 +18,7 @@ from kombu_redisdelay.broker.scripts import (
     TAKE,
 )
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.options import Options
 
 logger = logging.getLogger(__name__)
 
@@ -64,19 +65,18 @@ class Consumer:
     Arguments:
         name: as :func:`kombu_redisdelay.broker.identity.new_consumer` makes it.
         lease: kept for as long as the consumer is open.
-        lease_ms: how long a lease lasts.
-        delivery_limit: deliveries that a message may have, 0 for any number.
     """
 
-    def __init__(self, store: Store, name: str, lease: Lease, lease_ms: int, delivery_limit: int) -> None:
+    def __init__(self, store: Store, name: str, lease: Lease, options: Options) -> None:
         self.store = store
         self.name = name
         self._lease = lease
-        self._lease_ms = lease_ms
-        self._delivery_limit = delivery_limit
+        self._options = options
         self._pid = os.getpid()
         self._next_tag = 1
         self._queues: set[str] = set()
+        #: Queues of a take that has no reply, or lost it.
+        self._unanswered: set[str] = set()
 
     @property
     def is_ours(self) -> bool:
@@ -89,7 +89,8 @@ class Consumer:
         """Take up to *limit* messages from *queues*, after moving what is due to the ready lists.
 
         Arguments:
-            limit: 0 takes nothing, but moves what is due and wakes others for what is ready.
+            limit: 0 takes nothing, but moves what is due and wakes others for what is ready. Passed
+                over when a reply was lost: then what that one brought is returned.
             in_turn: one message from each queue in turn, not the first queue until it is empty.
             no_ack: those of the queues whose messages count as acked when they are taken.
         """
@@ -103,6 +104,10 @@ class Consumer:
             if queue not in no_ack and queue not in self._queues:
                 self._queues.add(queue)
                 self._lease.cover(k.consumers)
+        if not self._unanswered.issubset(queues):
+            # A reply was lost that may have been about other queues: stay clear of the tags in it.
+            self._next_tag += MESSAGES_PER_CALL
+        self._unanswered = set(queues)
         now_ms, next_due_us, *rows = TAKE(
             store.client,
             keys,
@@ -112,7 +117,7 @@ class Consumer:
                 BYTES_PER_CALL,
                 self._next_tag,
                 self.name,
-                self._lease_ms,
+                self._options.lease_ms,
                 store.separator,
                 int(in_turn),
                 len(store.steps),
@@ -120,6 +125,7 @@ class Consumer:
                 *map(int, queue_options),
             ),
         )
+        self._unanswered = set()
         deliveries = []
         # The script numbers the messages from the same tag in the same order. The counter moves on only
         # here, so that a take whose reply was lost is told from the next one.
@@ -139,9 +145,14 @@ class Consumer:
     def requeue(self, queue: str, tag: str) -> bool:
         """Give a message that was delivered back to the tail of its ready list. False if it was not held
         any more."""
-        held, dead = self._give_back(queue, [tag], "tail", True, self._delivery_limit)
-        self._report_dead(queue, dead)
-        return bool(held)
+        return bool(self._give_back(queue, [tag], "tail", True, self._delivery_limit))
+
+    def discard(self, queue: str, tag: str) -> bool:
+        """Be done with a message that was rejected: drop it, or keep it as a dead letter, as the options
+        say. False if it was not held any more."""
+        if not self._options.dead_letter:
+            return self.ack(queue, tag)
+        return self._dead_letter(queue, tag, "rejected", b"")
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
         """Give messages that never reached a callback back to where they were taken from, as they were."""
@@ -166,17 +177,9 @@ class Consumer:
 
     def dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Move a message that cannot be delivered to the dead letters of its queue."""
-        k = self.store.keys(delivery.queue)
-        DEAD_LETTER(
-            self.store.client,
-            (k.unacked(self.name), k.dead),
-            (
-                delivery.tag if delivery.acked else "",
-                delivery.step,
-                " ".join(reason.split()),
-                delivery.payload,
-            ),
-        )
+        stored = b"" if delivery.acked else b"%d:%s" % (delivery.step, delivery.payload)
+        tag = delivery.tag if delivery.acked else ""
+        self._dead_letter(delivery.queue, tag, " ".join(reason.split()), stored)
 
     def recover(self, queue: str) -> int:
         """Give back what consumers that are gone hold in *queue*: those whose lease has ended, and those
@@ -212,6 +215,15 @@ class Consumer:
         done = [self._recover(queue, self.name, True, 0, keep)[1] for queue in self._queues]
         return all(done)
 
+    def forget_queue(self, queue: str) -> None:
+        """Drop what is held in a queue that was deleted, and be no consumer of it any more."""
+        if queue in self._queues:
+            self._queues.remove(queue)
+            k = self.store.keys(queue)
+            self._lease.uncover(k.consumers)
+            self.store.client.execute_command("ZREM", k.consumers, self.name)
+            self.store.client.execute_command("UNLINK", k.unacked(self.name))
+
     def stop(self) -> None:
         """Let the lease run out. What is held can still be acked until it has."""
         self._lease.stop()
@@ -228,32 +240,63 @@ class Consumer:
             tags = [tag for tag in self.store.client.execute_command("HKEYS", unacked) if tag not in kept]
             # What was taken last goes first, so that what was taken first is at the head in the end.
             tags.sort(key=lambda tag: (len(tag), tag), reverse=True)
-            held, dead, done = RECOVER(
+            held, dead, dropped, done = RECOVER(
                 self.store.client,
                 (k.consumers, unacked, k.ready, k.wake, k.dead),
-                (name, int(gone), BYTES_PER_CALL, k.separator, delivery_limit, *tags[:MESSAGES_PER_CALL]),
+                (
+                    name,
+                    int(gone),
+                    BYTES_PER_CALL,
+                    k.separator,
+                    delivery_limit,
+                    self._options.dead_letter_limit,
+                    *tags[:MESSAGES_PER_CALL],
+                ),
             )
             given_back += held - dead
-            self._report_dead(queue, dead)
+            self._report(queue, dead, dropped)
             if done or not tags:
                 return given_back, bool(done)
 
     def _give_back(
         self, queue: str, tags: Sequence[str], end: str, delivered: bool, delivery_limit: int
-    ) -> tuple[int, int]:
+    ) -> int:
+        """Returns how many of them were held."""
         k = self.store.keys(queue)
-        held, dead = GIVE_BACK(
+        held, dead, dropped = GIVE_BACK(
             self.store.client,
             (k.unacked(self.name), k.ready, k.wake, k.dead),
-            (k.separator, end, int(delivered), delivery_limit, *tags),
+            (k.separator, end, int(delivered), delivery_limit, self._options.dead_letter_limit, *tags),
         )
-        return held, dead
+        self._report(queue, dead, dropped)
+        return int(held)
 
-    def _report_dead(self, queue: str, dead: int) -> None:
+    def _dead_letter(self, queue: str, tag: str, reason: str, stored: bytes) -> bool:
+        k = self.store.keys(queue)
+        held, dropped = DEAD_LETTER(
+            self.store.client,
+            (k.unacked(self.name), k.dead),
+            (tag, reason, self._options.dead_letter_limit, stored),
+        )
+        self._report(queue, 0, dropped)
+        return bool(held)
+
+    @property
+    def _delivery_limit(self) -> int:
+        return self._options.delivery_limit or 0
+
+    def _report(self, queue: str, dead: int, dropped: int) -> None:
         if dead:
             logger.error(
                 "%d message(s) of queue %r reached the delivery limit of %d and are now dead letters",
                 dead,
                 queue,
                 self._delivery_limit,
+            )
+        if dropped:
+            logger.error(
+                "Queue %r has more than dead_letter_limit=%d dead letters: dropped the oldest %d",
+                queue,
+                self._options.dead_letter_limit,
+                dropped,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -35,6 +35,7 @@ class Lease:
         self._lease_ms = lease_ms
         self._interval = lease_ms / 1000 / RENEWALS_PER_LEASE
         self._keys: tuple[str, ...] = ()
+        self._renewing = Lock()
         self._stopped = Event()
         self._thread: Thread | None = None
 
@@ -45,6 +46,11 @@ class Lease:
         if self._thread is None:
             self._thread = Thread(target=self._run, name="redisdelay-lease", daemon=True)
             self._thread.start()
+
+    def uncover(self, consumers_key: str) -> None:
+        """Renew the lease in this queue no more. Returns once no renewal can follow."""
+        with self._renewing:
+            self._keys = tuple(key for key in self._keys if key != consumers_key)
 
     def stop(self) -> None:
         """Let the lease run out."""
@@ -58,7 +64,8 @@ class Lease:
         failing = False
         while not self._stopped.is_set():
             try:
-                RENEW(self._client, self._keys, (self._consumer, self._lease_ms))
+                with self._renewing:
+                    RENEW(self._client, self._keys, (self._consumer, self._lease_ms))
             except (RedisError, OSError) as exc:
                 if not failing:
                     logger.warning("Could not renew the lease of this consumer, trying on: %s", exc)

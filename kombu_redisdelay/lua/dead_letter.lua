@@ -1,18 +1,28 @@
--- Moves a message that cannot be delivered to the dead letters.
+-- Moves a message that will not be delivered again to the dead letters.
 --
 -- KEYS[1]  unacked of the consumer
 -- KEYS[2]  dead
 -- ARGV[1]  delivery tag ("": it was consumed without acks, and is nowhere)
--- ARGV[2]  priority step
--- ARGV[3]  why, one line
--- ARGV[4]  message
+-- ARGV[2]  why, one line
+-- ARGV[3]  how many dead letters the queue keeps
+-- ARGV[4]  without a tag: "<priority step>:<message>"
+--
+-- Returns  1 if it was held, else 0; how many dead letters had to go for it
 --
 -- Keeps: the message is in exactly one place. One that is not held any more belongs to somebody else.
 
 -- include: clock
+-- include: stored
 -- include: dead
 -- include: deliveries
 
-if ARGV[1] == '' or redis.call('HDEL', KEYS[1], ARGV[1]) == 1 then
-  bury(KEYS[2], deliveries(ARGV[4]), ARGV[2], ARGV[3], ARGV[4])
+local stored = ARGV[4]
+if ARGV[1] ~= '' then
+  stored = redis.call('HGET', KEYS[1], ARGV[1])
+  if not stored then
+    return { 0, 0 }
+  end
+  redis.call('HDEL', KEYS[1], ARGV[1])
 end
+local payload = stored_payload(stored)
+return { 1, bury(KEYS[2], tonumber(ARGV[3]), deliveries(payload), stored_step(stored), ARGV[2], payload) }

@@ -8,9 +8,10 @@
 -- ARGV[2]  "head" or "tail" of the ready list
 -- ARGV[3]  "1" if they reached a callback, which counts as a delivery
 -- ARGV[4]  how many deliveries a message may have (0: any number)
--- ARGV[5+] delivery tags, last to be taken first
+-- ARGV[5]  how many dead letters the queue keeps
+-- ARGV[6+] delivery tags, last to be taken first
 --
--- Returns  how many were held, how many of these are now dead
+-- Returns  how many were held, how many of these are now dead, how many dead letters had to go for them
 --
 -- Keeps: a message leaves the unacked hash only into a ready list or into dead. One that is not held any
 -- more belongs to somebody else by now, and is left alone.
@@ -23,18 +24,19 @@
 -- include: give_back
 
 local push = ARGV[2] == 'head' and 'RPUSH' or 'LPUSH'
-local held, dead = 0, 0
-for i = 5, #ARGV do
+local delivered, delivery_limit, dead_limit = ARGV[3] == '1', tonumber(ARGV[4]), tonumber(ARGV[5])
+local held, dead, dropped = 0, 0, 0
+for i = 6, #ARGV do
   local stored = redis.call('HGET', KEYS[1], ARGV[i])
   if stored then
     redis.call('HDEL', KEYS[1], ARGV[i])
     held = held + 1
-    if not give_back(stored, push, ARGV[3] == '1', tonumber(ARGV[4]), KEYS[2], ARGV[1], KEYS[4]) then
-      dead = dead + 1
-    end
+    local is_dead, gone =
+      give_back(stored, push, delivered, delivery_limit, KEYS[2], ARGV[1], KEYS[4], dead_limit)
+    dead, dropped = dead + is_dead, dropped + gone
   end
 end
 if held > dead then
   wake(KEYS[3])
 end
-return { held, dead }
+return { held, dead, dropped }

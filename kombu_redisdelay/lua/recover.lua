@@ -11,9 +11,11 @@
 -- ARGV[3]  how many bytes at most
 -- ARGV[4]  separator between a queue's name and a priority step
 -- ARGV[5]  how many deliveries a message may have (0: any number)
--- ARGV[6+] delivery tags, last to be taken first
+-- ARGV[6]  how many dead letters the queue keeps
+-- ARGV[7+] delivery tags, last to be taken first
 --
--- Returns  how many were held, how many of these are now dead, 1 when nothing is left to do
+-- Returns  how many were held, how many of these are now dead, how many dead letters had to go for them,
+--          1 when nothing is left to do
 --
 -- Keeps: what was taken first is at the head again, and taken first again. A consumer whose lease was
 -- renewed in the meantime keeps what it holds.
@@ -27,21 +29,22 @@
 
 local lease_end_ms = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
 if ARGV[2] ~= '1' and lease_end_ms > clock_ms() then
-  return { 0, 0, 1 }
+  return { 0, 0, 0, 1 }
 end
 
-local held, dead, bytes = 0, 0, 0
-for i = 6, #ARGV do
-  if bytes >= tonumber(ARGV[3]) then
+local byte_limit, delivery_limit, dead_limit = tonumber(ARGV[3]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local held, dead, dropped, bytes = 0, 0, 0, 0
+for i = 7, #ARGV do
+  if bytes >= byte_limit then
     break
   end
   local stored = redis.call('HGET', KEYS[2], ARGV[i])
   if stored then
     redis.call('HDEL', KEYS[2], ARGV[i])
     held, bytes = held + 1, bytes + #stored
-    if not give_back(stored, 'RPUSH', true, tonumber(ARGV[5]), KEYS[3], ARGV[4], KEYS[5]) then
-      dead = dead + 1
-    end
+    local is_dead, gone =
+      give_back(stored, 'RPUSH', true, delivery_limit, KEYS[3], ARGV[4], KEYS[5], dead_limit)
+    dead, dropped = dead + is_dead, dropped + gone
   end
 end
 if held > dead then
@@ -49,6 +52,6 @@ if held > dead then
 end
 if redis.call('EXISTS', KEYS[2]) == 0 then
   redis.call('ZREM', KEYS[1], ARGV[1])
-  return { held, dead, 1 }
+  return { held, dead, dropped, 1 }
 end
-return { held, dead, 0 }
+return { held, dead, dropped, 0 }

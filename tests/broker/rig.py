@@ -11,6 +11,7 @@ from kombu_redisdelay.broker.consumer import Consumer, Delivery
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.message import Due
+from kombu_redisdelay.options import Options
 from tests.broker.database import Database
 
 SEPARATOR = "\x06\x16"
@@ -48,7 +49,7 @@ class Rig:
 
     def consumer(self, name: str = "me", delivery_limit: int = 0) -> Consumer:
         lease = NoHeartbeat(self.client, name, LEASE_MS)
-        return Consumer(self.store, name, lease, LEASE_MS, delivery_limit)
+        return Consumer(self.store, name, lease, Options(delivery_limit=delivery_limit or None))
 
     def put(self, queue: str, *payloads: str, step: int = 0) -> None:
         for text in payloads:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ssl
 import threading
 
-import kombu
 import pytest
 from kombu.connection import Connection
 
@@ -22,7 +21,6 @@ class TestQueueOrder:
         drain(channel.connection.client, lambda: len(inbox) == 9)
         return inbox.bodies
 
-    @pytest.mark.skipif(kombu.VERSION[:2] < (5, 7), reason="kombu < 5.7 forgets the order: a set")
     def test_priority_is_the_order_given(self, site: Site) -> None:
         expected = ["b0", "b1", "b2", "c0", "c1", "c2", "a0", "a1", "a2"]
         assert self.bodies(site, "priority") == expected

@@ -42,6 +42,11 @@ class Proxy:
         """Pass nothing on, and close nothing, until `recover`."""
         self._do(self._flowing.clear)
 
+    def strand(self) -> None:
+        """Pass nothing on over the connections that there are, and do not close them: they are half-open.
+        New ones work."""
+        self._do(self._strand)
+
     def be_slow(self, seconds: float) -> None:
         """Pass everything on later, until `recover`."""
         self._do(lambda: self._set_delay(seconds))
@@ -61,14 +66,9 @@ class Proxy:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._do(self._server.close)
-        self._do(self._abort_all)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._do(self._loop.stop)
         self._thread.join()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self._loop.close()
 
     def _do(self, action: Callable[[], object]) -> None:
@@ -77,12 +77,25 @@ class Proxy:
     def _set_delay(self, seconds: float) -> None:
         self._delay = seconds
 
+    def _strand(self) -> None:
+        self._flowing.clear()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+
     def _abort_all(self) -> None:
-        for writer in self._writers:
+        for writer in list(self._writers):
             # Gone already, if the other end was faster.
             with contextlib.suppress(OSError):
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             writer.transport.abort()
+
+    async def _end(self) -> None:
+        self._server.close()
+        self._abort_all()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
@@ -93,16 +106,21 @@ class Proxy:
             self._close(writer)
             return
         self._writers.add(server_writer)
+        flowing = self._flowing
         try:
-            await asyncio.gather(self._pass_on(reader, server_writer), self._pass_on(server_reader, writer))
+            await asyncio.gather(
+                self._pass_on(reader, server_writer, flowing), self._pass_on(server_reader, writer, flowing)
+            )
         finally:
             self._close(writer)
             self._close(server_writer)
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flowing: asyncio.Event
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
-                await self._flowing.wait()
+                await flowing.wait()
                 if self._delay:
                     await asyncio.sleep(self._delay)
                 writer.write(data)

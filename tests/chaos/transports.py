@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 #: The longest countdown, seconds.
@@ -20,6 +20,7 @@ class Transport:
         patience: how long nothing may happen, seconds, before we give up waiting for what is missing:
             more than the longest time after which the transport gives back what a dead worker held.
         expected: regular expression for the keys that may be left in Redis at the end.
+        options: further transport options.
     """
 
     name: str
@@ -28,11 +29,12 @@ class Transport:
     patience: float
     expected: str
     imports: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
 
     def settings(self) -> dict[str, Any]:
         """Celery's, for workers and producers."""
         return {
-            "broker_transport_options": {"visibility_timeout": self.visibility_timeout},
+            "broker_transport_options": {"visibility_timeout": self.visibility_timeout, **self.options},
             "broker_connection_retry_on_startup": True,
             "broker_connection_max_retries": None,
             "task_default_queue": QUEUE,
@@ -45,7 +47,7 @@ class Transport:
 
 
 QUEUE = "chaos"
-_BINDINGS = r"_kombu\.binding\..*"
+_BINDINGS = r"_kombu\.binding.*"
 
 TRANSPORTS = {
     transport.name: transport
@@ -65,6 +67,13 @@ TRANSPORTS = {
             visibility_timeout=LONGEST_COUNTDOWN + 5,
             patience=45,
             expected=_BINDINGS,
+            # By default it looks every 100 s, and gives the right to do so back after 300 s when the
+            # worker that had it was killed. This is the quickest that it can be told to be.
+            options={
+                "unacked_restore_interval": 1,
+                "unacked_restore_throttle": 1,
+                "unacked_mutex_expire": 5,
+            },
         ),
         Transport(
             name="celery-redis-plus",

@@ -1,6 +1,11 @@
 -- A dead letter is one line "<when, ms> <deliveries> <priority step> <why>" and, below it, the bytes of
--- the message as they were.
-local function bury(dead_key, deliveries, step, reason, payload)
+-- the message as they were. Only the latest `limit` are kept. Returns how many had to go for this one.
+local function bury(dead_key, limit, deliveries, step, reason, payload)
   local why = table.concat({ clock_ms(), deliveries, step, reason }, ' ')
-  redis.call('LPUSH', dead_key, why .. '\n' .. payload)
+  local dropped = redis.call('LPUSH', dead_key, why .. '\n' .. payload) - limit
+  if dropped <= 0 then
+    return 0
+  end
+  redis.call('LTRIM', dead_key, 0, limit - 1)
+  return dropped
 end

@@ -1,0 +1,203 @@
+"""A TCP proxy that does to connections what no signal and no Redis command can do."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Event, Thread
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # In `typing` from Python 3.11 on.
+    from typing_extensions import Self
+
+HOST = "127.0.0.1"
+
+#: The value of SO_LINGER with which closing a socket sends a reset.
+_RESET = struct.pack("ii", 1, 0)
+
+
+@dataclass
+class Trap:
+    """Harm that waits for a request.
+
+    Attributes:
+        request: what the request contains. It must be short enough to come in one piece.
+        reply_bytes: how much of the reply comes through; ``None`` if the request itself is lost.
+        silently: the connection is left open, and nothing ever comes through it again.
+        sprung: set when it was done.
+    """
+
+    request: bytes
+    reply_bytes: int | None = None
+    silently: bool = False
+    sprung: Event = field(default_factory=Event)
+
+
+@dataclass(eq=False)
+class _Link:
+    """A connection of a client and the one to the server that belongs to it."""
+
+    client: asyncio.StreamWriter
+    server: asyncio.StreamWriter
+    silent: bool
+    trap: Trap | None = None
+    passed: int = 0
+
+    def spring(self, trap: Trap) -> None:
+        self.trap = None
+        if trap.silently:
+            self.silent = True
+        else:
+            self.client.close()
+            self.server.close()
+        trap.sprung.set()
+
+
+class Proxy:
+    """Passes bytes on between clients and *port* on this machine, from a thread of its own."""
+
+    def __init__(self, port: int) -> None:
+        self._upstream = port
+        self._loop = asyncio.new_event_loop()
+        self._links: set[_Link] = set()
+        self._silent = False
+        self._delay = 0.0
+        self._trap: Trap | None = None
+        self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, HOST, 0))
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        self._thread = Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+
+    def url(self, scheme: str = "redisdelay") -> str:
+        return f"{scheme}://{HOST}:{self.port}/0"
+
+    def go_silent(self) -> None:
+        """Make all connections half-open, and those still to come: what is sent is swallowed."""
+        self._do(self._silence_all)
+
+    def pass_on(self) -> None:
+        """Let the connections that are made from now on work. Those that went silent stay so."""
+        self._do(lambda: setattr(self, "_silent", False))
+
+    def delay(self, seconds: float) -> None:
+        """Pass everything on so much later, in both directions."""
+        self._do(lambda: setattr(self, "_delay", seconds))
+
+    def reset(self) -> None:
+        """Reset all connections, whatever is on its way."""
+        self._do(self._reset_all)
+
+    def set_trap(self, trap: Trap) -> Trap:
+        """Do harm to the next request that fits, on whatever connection it comes."""
+        self._do(lambda: setattr(self, "_trap", trap))
+        return trap
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._do(self._server.close)
+        self._do(self._reset_all)
+        self._do(self._loop.stop)
+        self._thread.join()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.close()
+
+    def _do(self, action: Callable[[], object]) -> None:
+        """Have the thread do it, and wait until it was done."""
+        done = Event()
+
+        def act() -> None:
+            action()
+            done.set()
+
+        self._loop.call_soon_threadsafe(act)
+        if not done.wait(10):
+            raise TimeoutError("the proxy does not answer")
+
+    def _silence_all(self) -> None:
+        self._silent = True
+        for link in self._links:
+            link.silent = True
+
+    def _reset_all(self) -> None:
+        for link in self._links:
+            for writer in (link.client, link.server):
+                # Gone already, if the other end was faster.
+                with suppress(OSError):
+                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            server_reader, server_writer = await asyncio.open_connection(HOST, self._upstream)
+        except OSError:
+            # Redis is down.
+            writer.close()
+            return
+        link = _Link(writer, server_writer, self._silent)
+        self._links.add(link)
+        # Before Python 3.12, asyncio complains of a connection whose task was cancelled, at the end.
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(
+                self._pass_on(reader, link, server_writer, self._request),
+                self._pass_on(server_reader, link, writer, self._reply),
+            )
+        self._links.discard(link)
+
+    async def _pass_on(
+        self,
+        reader: asyncio.StreamReader,
+        link: _Link,
+        writer: asyncio.StreamWriter,
+        look_at: Callable[[_Link, bytes], bytes],
+    ) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                if self._delay:
+                    await asyncio.sleep(self._delay)
+                if link.silent:
+                    continue
+                writer.write(look_at(link, data))
+                await writer.drain()
+        # Neither end of a connection that went silent hears that the other one was closed.
+        if not link.silent:
+            writer.close()
+
+    def _request(self, link: _Link, data: bytes) -> bytes:
+        trap = self._trap
+        if trap is None or trap.request not in data:
+            return data
+        self._trap = None
+        if trap.reply_bytes is None:
+            link.spring(trap)
+            return b""
+        link.trap, link.passed = trap, 0
+        return data
+
+    def _reply(self, link: _Link, data: bytes) -> bytes:
+        trap = link.trap
+        if trap is None or trap.reply_bytes is None:
+            return data
+        data = data[: trap.reply_bytes - link.passed]
+        link.passed += len(data)
+        if link.passed < trap.reply_bytes:
+            return data
+        # What is written now is sent before the connection is closed, and if it went silent, too.
+        link.client.write(data)
+        link.spring(trap)
+        return b""

@@ -1,0 +1,49 @@
+"""Runs it: exit status 1 if our transport broke its word, and 0 for the others, whose figures are figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from pathlib import Path
+
+from tests.chaos.report import as_json, as_text, failures
+from tests.chaos.run import Run
+from tests.chaos.schedule import KILL_INTERVAL, plan
+from tests.chaos.transports import TRANSPORTS
+
+OURS = "redisdelay"
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    seed = options.seed if options.seed is not None else random.randrange(10**6)
+    kills = options.kills or max(1, round(options.seconds / KILL_INTERVAL))
+    transport = TRANSPORTS[options.transport]
+    print(f"{transport.name}: seed {seed}, {kills} SIGKILLs, {options.rate:g} tasks a second", flush=True)
+    schedule = plan(seed, kills, only_kills=options.only_kills)
+    result = Run(transport, schedule, seed, options.rate, options.keep)()
+    print(as_text(result))
+    if options.json is not None:
+        options.json.write_text(json.dumps({"seed": seed, **as_json(result)}, indent=2) + "\n")
+    broken = failures(result)
+    print("\n".join(["Not as it must be:", *broken] if broken else ["As it must be."]))
+    return 1 if broken and transport.name == OURS else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--transport", choices=TRANSPORTS, default=OURS)
+    parser.add_argument("--seconds", type=float, default=30, help="for how long to do harm (default: 30)")
+    parser.add_argument("--kills", type=int, help="how many SIGKILLs, one a second, instead of --seconds")
+    parser.add_argument("--only-kills", action="store_true", help="SIGKILL, and no other harm")
+    parser.add_argument("--rate", type=float, default=40, help="tasks submitted a second (default: 40)")
+    parser.add_argument("--seed", type=int, help="of the schedule of harm and of the tasks")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the ledger and the logs there")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

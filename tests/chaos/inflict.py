@@ -1,0 +1,121 @@
+"""Does the harm that was planned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from harness.redis_server import RedisServer
+from tests.chaos.damage import Damage
+from tests.chaos.fleet import Fleet
+from tests.chaos.proxy import Proxy
+from tests.chaos.schedule import Harm, Planned
+from tests.chaos.worker import Worker
+
+#: Seconds that connections are slow, and by how much in each direction.
+SLOW_FOR = 2.0
+SLOW_BY = 0.1
+#: How much longer than the lease something lasts that is to end it.
+LONGER = 1.5
+
+
+class Inflictor:
+    """Does harm to the workers, the connections and the server of a run.
+
+    Arguments:
+        lease: seconds for which a worker may be silent.
+    """
+
+    def __init__(self, fleet: Fleet, server: RedisServer, proxy: Proxy, lease: float) -> None:
+        self._fleet = fleet
+        self._server = server
+        self._proxy = proxy
+        self._lease = lease
+        self._endings: list[tuple[float, Callable[[], None]]] = []
+        self._proxy_is_busy = False
+
+    def do(self, planned: Planned) -> bool:
+        """Do it now. False if there is nothing just now to do it to."""
+        harm = planned.harm
+        if harm in (Harm.KILL, Harm.TERMINATE, Harm.STOP):
+            targets = self._fleet.targets()
+            if targets:
+                self._harm(targets[int(planned.pick * len(targets))], harm)
+            return bool(targets)
+        if harm is Harm.RESTART:
+            self._restart_redis()
+        elif harm is Harm.CLIENT_KILL:
+            self._kill_clients(planned.pick)
+        elif self._proxy_is_busy:
+            return False
+        elif harm is Harm.RESET:
+            self._proxy.reset()
+            self._note(harm, time.time(), proxied=True)
+        else:
+            self._harm_proxy(harm)
+        return True
+
+    def end_what_is_over(self, *, everything: bool = False) -> None:
+        """End the harms that last for a while, once they have lasted that long."""
+        now = time.monotonic()
+        over = [ending for ending in self._endings if everything or ending[0] <= now]
+        for ending in over:
+            self._endings.remove(ending)
+            ending[1]()
+
+    def _harm(self, worker: Worker, harm: Harm) -> None:
+        if harm is Harm.KILL:
+            self._fleet.kill(worker)
+        elif harm is Harm.TERMINATE:
+            self._fleet.terminate(worker)
+        else:
+            self._later(LONGER * self._lease, self._fleet.freeze(worker))
+
+    def _restart_redis(self) -> None:
+        at = time.time()
+        self._server.kill()
+        self._server.start()
+        self._server.wait_ready()
+        self._note(Harm.RESTART, at)
+
+    def _kill_clients(self, pick: float) -> None:
+        """Every client of the server, or one of them."""
+        at = time.time()
+        with self._server.client() as client:
+            ids = [each["id"] for each in client.client_list(_type="normal")]
+            victims = ids if pick < 0.5 else [ids[int((pick - 0.5) * 2 * len(ids))]]
+            for victim in victims:
+                _kill_client(client, victim)
+        self._note(Harm.CLIENT_KILL, at)
+
+    def _harm_proxy(self, harm: Harm) -> None:
+        at = time.time()
+        self._proxy_is_busy = True
+        if harm is Harm.SILENCE:
+            self._proxy.be_silent()
+        else:
+            self._proxy.be_slow(SLOW_BY)
+
+        def recover() -> None:
+            self._proxy.recover()
+            self._proxy_is_busy = False
+            self._note(harm, at, proxied=True)
+
+        self._later(LONGER * self._lease if harm is Harm.SILENCE else SLOW_FOR, recover)
+
+    def _note(self, harm: Harm, at: float, *, proxied: bool = False) -> None:
+        self._fleet.damage.append(Damage(harm, self._fleet.labels(proxied=proxied), at, time.time()))
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        self._endings.append((time.monotonic() + seconds, action))
+
+
+def _kill_client(client: Redis, number: str) -> None:
+    try:
+        client.client_kill_filter(_id=number, skipme=True)
+    except RedisError:
+        # It went by itself meanwhile.
+        return

@@ -1,0 +1,101 @@
+"""What a run has shown, in words and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from tests.chaos.run import Result
+from tests.chaos.schedule import Harm
+from tests.chaos.verdict import Cause
+
+
+def failures(result: Result) -> list[str]:
+    """What must not happen and did."""
+    verdict = result.verdict
+    counts = {
+        "tasks lost": len(verdict.lost),
+        "tasks started early": len(verdict.early),
+        "duplicates unexplained": verdict.causes[Cause.UNEXPLAINED],
+        "workers dead by themselves": len(result.died),
+        "keys left in Redis": len(result.left),
+    }
+    return [f"{what}: {count}" for what, count in counts.items() if count]
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    verdict = result.verdict
+    return {
+        "transport": result.transport.name,
+        "visibility_timeout": result.transport.visibility_timeout,
+        "seconds": round(result.seconds, 1),
+        "drained_after": round(result.drained_after, 1),
+        "harm": {harm.value: count for harm, count in _harm(result).items()},
+        "submitted": verdict.submitted,
+        "unconfirmed": verdict.unconfirmed,
+        "run_once": verdict.once,
+        "lost": list(verdict.lost),
+        "early_ack_never_started": list(verdict.never_started),
+        "early_ack_interrupted": verdict.interrupted,
+        "duplicates": {cause.value: count for cause, count in verdict.causes.items()},
+        "ended_again": verdict.ended_again,
+        "unexplained": [rerun.task for rerun in verdict.reruns if rerun.cause is Cause.UNEXPLAINED],
+        "early": list(verdict.early),
+        "died": list(result.died),
+        "left": result.left,
+        "recovery_same_machine": _times(verdict.recovery_times(isolated=False)),
+        "recovery_elsewhere": _times(verdict.recovery_times(isolated=True)),
+    }
+
+
+def as_text(result: Result) -> str:
+    verdict, harm = result.verdict, _harm(result)
+    kills = max(1, harm[Harm.KILL])
+    reruns = len(verdict.reruns)
+    rows = [
+        (
+            "transport",
+            f"{result.transport.name}, visibility_timeout {result.transport.visibility_timeout:g} s",
+        ),
+        ("harm", ", ".join(f"{count} {each.value}" for each, count in harm.most_common())),
+        ("for", f"{result.seconds:.0f} s, drained {result.drained_after:.0f} s later"),
+        ("submitted", f"{verdict.submitted} ({verdict.unconfirmed} more were not confirmed)"),
+        ("run once", str(verdict.once)),
+        ("lost", f"{len(verdict.lost)}, {len(verdict.lost) / kills:.2f} a SIGKILL"),
+        ("early ack, killed before the start", str(len(verdict.never_started))),
+        ("early ack, killed before the end", str(verdict.interrupted)),
+        ("duplicates", f"{reruns}, {reruns / kills:.2f} a SIGKILL"),
+        *((f"- {cause.value}", str(count)) for cause, count in verdict.causes.most_common()),
+        ("ended more than once", str(verdict.ended_again)),
+        ("started early", str(len(verdict.early))),
+        ("workers dead by themselves", str(len(result.died))),
+        ("left in Redis", ", ".join(f"{k!r}: {n}" for k, n in result.left.items()) or "nothing but bindings"),
+        ("recovery, same machine", _in_words(verdict.recovery_times(isolated=False))),
+        ("recovery, elsewhere", _in_words(verdict.recovery_times(isolated=True))),
+    ]
+    return "\n".join(f"{name:36} {value}" for name, value in rows)
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The smallest of the sorted *values* that *percent* of them do not exceed; NaN if there are none."""
+    return values[math.ceil(len(values) * percent / 100) - 1] if values else math.nan
+
+
+def _times(values: Sequence[float]) -> dict[str, float | int | None]:
+    return {
+        "count": len(values),
+        "p50": round(percentile(values, 50), 2) if values else None,
+        "max": round(values[-1], 2) if values else None,
+    }
+
+
+def _in_words(values: Sequence[float]) -> str:
+    if not values:
+        return "none"
+    return f"p50 {percentile(values, 50):.2f} s, max {values[-1]:.2f} s ({len(values)})"
+
+
+def _harm(result: Result) -> Counter[Harm]:
+    return Counter(each.harm for each in result.damage)

@@ -1,0 +1,156 @@
+"""A run: workers, a producer, harm, and then the wait until nothing is left to do."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from celery import Celery
+
+from harness.redis_server import RedisServer
+from tests.chaos.damage import Damage
+from tests.chaos.environment import Environment
+from tests.chaos.fleet import Fleet
+from tests.chaos.inflict import Inflictor
+from tests.chaos.ledger import Ledger
+from tests.chaos.leftovers import leftovers
+from tests.chaos.producer import Producer, Submission
+from tests.chaos.proxy import HOST, Proxy
+from tests.chaos.schedule import Planned
+from tests.chaos.transports import Transport
+from tests.chaos.verdict import Judge, Verdict
+from tests.chaos.worker import KINDS, Kind
+
+#: Between two looks at the workers, and at what became of the tasks.
+TICK = 0.02
+LOOK = 1.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run.
+
+    Attributes:
+        died: workers that ended and were not asked to.
+        left: keys that are left in Redis and should not be, with their sizes.
+        seconds: for how long harm was done, and
+        drained_after: how long it took from then on until all was done, or was given up.
+    """
+
+    transport: Transport
+    verdict: Verdict
+    damage: Sequence[Damage]
+    died: Sequence[str]
+    left: dict[str, int]
+    seconds: float
+    drained_after: float
+
+
+class Run:
+    """Arguments:
+    rate: tasks that are submitted a second.
+    keep: directory for the ledger, the submissions, the harm and the workers' logs; ``None`` for none.
+    """
+
+    def __init__(
+        self, transport: Transport, schedule: Sequence[Planned], seed: int, rate: float, keep: Path | None
+    ) -> None:
+        self._transport = transport
+        self._schedule = schedule
+        self._seed = seed
+        self._rate = rate
+        self._keep = keep
+
+    def __call__(self) -> Result:
+        if self._keep is not None:
+            self._keep.mkdir(parents=True, exist_ok=True)
+        if self._transport.imports:
+            importlib.import_module(self._transport.imports)
+        with contextlib.ExitStack() as exit_:
+            directory = Path(exit_.enter_context(TemporaryDirectory(prefix="redisdelay-")))
+            ledger = Ledger(self._keep / "ledger" if self._keep else directory / "ledger")
+            server = exit_.enter_context(RedisServer(appendonly=True, args=("--appendfsync", "always")))
+            proxy = exit_.enter_context(Proxy(server.port))
+            fleet = exit_.enter_context(Fleet(KINDS, self._environment(ledger, server, proxy), self._keep))
+            for worker in fleet.workers:
+                worker.wait_ready()
+            inflictor = Inflictor(fleet, server, proxy, self._transport.visibility_timeout)
+            app = exit_.enter_context(self._producing_app(server))
+
+            began = time.monotonic()
+            with Producer(app, self._seed, self._rate) as producer:
+                self._do_harm(fleet, inflictor)
+            inflictor.end_what_is_over(everything=True)
+            ended = time.monotonic()
+            self._wait_until_drained(fleet, ledger, producer.submissions)
+            drained = time.monotonic()
+            left = self._stop_and_look(fleet, server)
+            verdict = self._judge(fleet).judge(producer.submissions, ledger.entries())
+            self._write_down(fleet.damage, producer.submissions)
+            return Result(
+                self._transport, verdict, fleet.damage, fleet.died, left, ended - began, drained - ended
+            )
+
+    def _environment(
+        self, ledger: Ledger, server: RedisServer, proxy: Proxy
+    ) -> Callable[[Kind, str], Environment]:
+        def environment(kind: Kind, name: str) -> Environment:
+            transport = self._transport
+            port = proxy.port if kind.proxied else server.port
+            url = f"{transport.scheme}://{HOST}:{port}/0"
+            return Environment(url, ledger.path, name, transport.imports, transport.settings())
+
+        return environment
+
+    def _producing_app(self, server: RedisServer) -> Celery:
+        """An app that knows the tasks by name only, as a producer in another code base does."""
+        app = Celery("producer", broker=server.url(self._transport.scheme), set_as_current=False)
+        app.conf.update(self._transport.settings())
+        return app
+
+    def _do_harm(self, fleet: Fleet, inflictor: Inflictor) -> None:
+        began = time.monotonic()
+        for planned in self._schedule:
+            while time.monotonic() < began + planned.at or not inflictor.do(planned):
+                fleet.look_after()
+                inflictor.end_what_is_over()
+                time.sleep(TICK)
+
+    def _wait_until_drained(self, fleet: Fleet, ledger: Ledger, submissions: Sequence[Submission]) -> None:
+        entries, changed_at = ledger.entries(), time.monotonic()
+        while self._judge(fleet).unsettled(submissions, entries):
+            if time.monotonic() - changed_at > self._transport.patience:
+                return
+            time.sleep(LOOK)
+            fleet.look_after()
+            seen, entries = len(entries), ledger.entries()
+            if len(entries) > seen:
+                changed_at = time.monotonic()
+
+    def _stop_and_look(self, fleet: Fleet, server: RedisServer) -> dict[str, int]:
+        """End the workers, and return what they leave."""
+        # Nothing is missed any more, but some of it may have been repeated: leave time to give back what
+        # the workers held that were killed last, and to forget these.
+        time.sleep(2 * self._transport.visibility_timeout)
+        fleet.stop()
+        with server.client() as client:
+            return leftovers(client, self._transport)
+
+    def _judge(self, fleet: Fleet) -> Judge:
+        return Judge(fleet.damage, self._transport.visibility_timeout, fleet.died)
+
+    def _write_down(self, damage: Sequence[Damage], submissions: Sequence[Submission]) -> None:
+        if self._keep is not None:
+            _write_rows(self._keep / "damage", [asdict(row) for row in damage])
+            _write_rows(self._keep / "submissions", [asdict(row) for row in submissions])
+
+
+def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,0 +1,185 @@
+"""What became of the tasks: the ledger, held against what was submitted and what harm was done."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from tests.chaos.damage import Damage
+from tests.chaos.ledger import ACK, END, START, Entry
+from tests.chaos.producer import Submission
+from tests.chaos.schedule import Harm
+
+#: For how many leases after the end of a harm a duplicate may still come from it: a copy may wait in the
+#: memory of a worker that went on, or at the end of the queue.
+AFTERMATH_LEASES = 4.0
+#: An ack that was under way when the connection broke was noted up to so many seconds before.
+IN_FLIGHT = 1.0
+
+_CONNECTION = (Harm.CLIENT_KILL, Harm.RESTART, Harm.RESET, Harm.DELAY)
+
+
+class Cause(str, Enum):
+    """Why a task was started again."""
+
+    KILLED = "its worker was killed"
+    STOPPED = "its worker was stopped for longer than the lease"
+    UNREACHABLE = "its worker could not reach Redis for longer than the lease"
+    ACK_LOST = "its ack failed, for the connection was lost"
+    OUTLIVED = "it ran on for longer than the lease after the connection was lost"
+    UNEXPLAINED = "unexplained"
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A start of a task that had been started before.
+
+    Attributes:
+        after: seconds since its worker was killed, if that was the cause.
+        isolated: whether that worker's death could not be told, so that its lease had to end first.
+    """
+
+    task: str
+    at: float
+    cause: Cause
+    after: float | None = None
+    isolated: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run has shown.
+
+    Attributes:
+        submitted: tasks of which Redis confirmed that it has them.
+        once: those of them that were started exactly once.
+        lost: those of them that the broker does not have any more, though nobody acked them: with late
+            ack those that never ended, with early ack those that never started and were never acked.
+        never_started: tasks with early ack that were acked, and whose worker was killed before they started.
+        interrupted: tasks with early ack that had started and did not end: their worker was killed.
+        reruns: every start of a task but its first.
+        ended_again: tasks that ended more than once.
+        early: starts before the task was due.
+        unconfirmed: tasks of which Redis did not confirm that it has them.
+    """
+
+    submitted: int
+    once: int
+    lost: Sequence[str]
+    never_started: Sequence[str]
+    interrupted: int
+    reruns: Sequence[Rerun]
+    ended_again: int
+    early: Sequence[str]
+    unconfirmed: int
+
+    @property
+    def causes(self) -> Counter[Cause]:
+        return Counter(rerun.cause for rerun in self.reruns)
+
+    def recovery_times(self, *, isolated: bool) -> list[float]:
+        """Seconds from a worker's kill to the next start of what it was running, in rising order."""
+        return sorted(r.after for r in self.reruns if r.after is not None and r.isolated is isolated)
+
+
+class Judge:
+    """Arguments:
+    lease: seconds after which the broker gives back what a silent worker holds.
+    died: workers that ended by themselves.
+    """
+
+    def __init__(self, damage: Iterable[Damage], lease: float, died: Iterable[str] = ()) -> None:
+        self._lease = lease
+        self._by_harm: dict[Harm, list[Damage]] = defaultdict(list)
+        for each in damage:
+            self._by_harm[each.harm].append(each)
+        kills = self._by_harm[Harm.KILL]
+        self._dead = {worker for each in kills for worker in each.workers}.union(died)
+
+    def judge(self, submissions: Sequence[Submission], entries: Sequence[Entry]) -> Verdict:
+        by_task = _by_task(entries)
+        confirmed = [s for s in submissions if s.confirmed]
+        reruns = [rerun for each in by_task.values() for rerun in self._reruns(each)]
+        never_started = [s.task for s in confirmed if self._died_with_its_worker(s, by_task[s.task])]
+        return Verdict(
+            submitted=len(confirmed),
+            once=sum(_count(by_task[s.task], START) == 1 for s in confirmed),
+            lost=[s.task for s in confirmed if not self.is_settled(s, by_task[s.task])],
+            never_started=never_started,
+            interrupted=sum(
+                not s.late and _count(by_task[s.task], START) > 0 and not _count(by_task[s.task], END)
+                for s in confirmed
+            ),
+            reruns=reruns,
+            ended_again=sum(_count(each, END) > 1 for each in by_task.values()),
+            early=[e.task for e in entries if e.event == START and e.due is not None and e.at < e.due],
+            unconfirmed=len(submissions) - len(confirmed),
+        )
+
+    def unsettled(self, submissions: Sequence[Submission], entries: Sequence[Entry]) -> list[str]:
+        """The tasks that have not come to their end."""
+        by_task = _by_task(entries)
+        return [s.task for s in submissions if s.confirmed and not self.is_settled(s, by_task[s.task])]
+
+    def is_settled(self, submission: Submission, entries: Sequence[Entry]) -> bool:
+        """Whether the broker has kept its word for a task."""
+        if submission.late:
+            return _count(entries, END) > 0
+        return _count(entries, START) > 0 or self._died_with_its_worker(submission, entries)
+
+    def _died_with_its_worker(self, submission: Submission, entries: Sequence[Entry]) -> bool:
+        """Whether a task with early ack was acked by a worker that then died before the task began."""
+        acked_by = {e.worker for e in entries if e.event == ACK}
+        return not submission.late and not _count(entries, START) and bool(acked_by & self._dead)
+
+    def _reruns(self, entries: Sequence[Entry]) -> list[Rerun]:
+        starts = sorted((e for e in entries if e.event == START), key=lambda e: e.at)
+        acks = [e for e in entries if e.event == ACK]
+        return [self._explain(start, starts[:number], acks) for number, start in enumerate(starts) if number]
+
+    def _explain(self, rerun: Entry, before: Sequence[Entry], acks: Sequence[Entry]) -> Rerun:
+        for damage in self._by_harm[Harm.KILL]:
+            # The one that ran it last: what an earlier one had begun was run by that one already.
+            if before[-1].worker in damage.workers and before[-1].at <= damage.until <= rerun.at:
+                after = rerun.at - damage.at
+                return Rerun(rerun.task, rerun.at, Cause.KILLED, after, damage.isolated)
+        holders = {start.worker for start in (rerun, *before)}
+        causes: list[tuple[Cause, Iterable[Harm], Callable[[Damage], bool]]] = [
+            (Cause.STOPPED, [Harm.STOP], lambda _: True),
+            (Cause.UNREACHABLE, [Harm.SILENCE], lambda _: True),
+            (Cause.ACK_LOST, _CONNECTION, lambda damage: _ack_was_under_way(damage, acks)),
+            (Cause.OUTLIVED, _CONNECTION, lambda damage: self._outlived(rerun, damage, acks)),
+        ]
+        for cause, harms, applies in causes:
+            for harm in harms:
+                for damage in self._by_harm[harm]:
+                    aftermath = damage.until + AFTERMATH_LEASES * self._lease
+                    in_time = damage.at <= rerun.at <= aftermath
+                    if in_time and holders.intersection(damage.workers) and applies(damage):
+                        return Rerun(rerun.task, rerun.at, cause)
+        return Rerun(rerun.task, rerun.at, Cause.UNEXPLAINED)
+
+    def _outlived(self, rerun: Entry, damage: Damage, acks: Sequence[Entry]) -> bool:
+        """Whether the message was held when the connection was lost, and came back by the lease's end."""
+        was_acked = any(ack.at < damage.at for ack in acks)
+        return rerun.redelivered and not was_acked and rerun.at >= damage.at + self._lease
+
+
+def _ack_was_under_way(damage: Damage, acks: Sequence[Entry]) -> bool:
+    return any(
+        ack.worker in damage.workers and damage.at - IN_FLIGHT <= ack.at <= damage.until + IN_FLIGHT
+        for ack in acks
+    )
+
+
+def _by_task(entries: Iterable[Entry]) -> defaultdict[str, list[Entry]]:
+    by_task: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        by_task[entry.task].append(entry)
+    return by_task
+
+
+def _count(entries: Iterable[Entry], event: str) -> int:
+    return sum(entry.event == event for entry in entries)

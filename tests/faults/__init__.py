@@ -1,0 +1,1 @@
+"""Harm to connections, to Redis and to processes, and what must come of it."""

@@ -1,0 +1,60 @@
+"""A program that consumes through plain kombu, as kombu's guide writes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
+
+from kombu.connection import Connection
+from kombu.entity import Queue
+from kombu.mixins import ConsumerMixin
+
+from harness.process import wait_until
+from tests.channel.kit import PATIENCE
+
+
+def _ack(message: Any) -> None:
+    message.ack()
+
+
+class Application(ConsumerMixin):  # type: ignore[misc]
+    """Acks every message in its callback, and connects again when the connection is lost.
+
+    Attributes:
+        received: what was in the messages, as often as they came.
+    """
+
+    def __init__(self, connection: Connection, handle: Callable[[Any], object]) -> None:
+        self.connection = connection
+        self.received: list[str] = []
+        self._handle = handle
+
+    def get_consumers(self, Consumer: Any, channel: Any) -> list[Any]:
+        return [Consumer(Queue("q"), on_message=self._on_message)]
+
+    def _on_message(self, message: Any) -> None:
+        self.received.append(message.payload)
+        self._handle(message)
+
+    def wait_received(self, *bodies: str, timeout: float = PATIENCE) -> None:
+        wait_until(
+            lambda: set(bodies) <= set(self.received), timeout, f"{bodies}, there are {self.received}"
+        )
+
+
+@contextmanager
+def running(
+    url: str, handle: Callable[[Any], object] = _ack, **options: Any
+) -> Iterator[Application]:
+    """The application, in a thread."""
+    application = Application(Connection(url, transport_options=options), handle)
+    thread = Thread(target=application.run, name="application", daemon=True)
+    thread.start()
+    try:
+        yield application
+    finally:
+        application.should_stop = True
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
