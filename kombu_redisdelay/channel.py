@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from kombu_redisdelay.broker.consumer import Consumer, Delivery
 from kombu_redisdelay.broker.identity import new_consumer
 from kombu_redisdelay.broker.lease import RENEWALS_PER_LEASE, Lease
+from kombu_redisdelay.broker.server import warn_of_eviction
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.caretaker import Caretaker
 from kombu_redisdelay.message import DELAY_HEADER, due, message_id
@@ -80,6 +81,7 @@ class Channel(redis.Channel):
             store.expires_ms = self.store.expires_ms
             self._consumer = Consumer(store, name, lease, self.options)
             self._consumer_to_stop = self._consumer
+            warn_of_eviction(store.client)
         return self._consumer
 
     def _open_store(self, pool: Any) -> Store:
@@ -242,7 +244,8 @@ class Channel(redis.Channel):
         self._callbacks[delivery.queue](message)
 
     def recover(self) -> None:
-        """Give back what consumers that are gone left in our queues, unless that was just done."""
+        """Give back what consumers that are gone left in our queues, and clean up after a schedule that
+        somebody damaged, unless that was just done."""
         interval = min(RECOVERY_INTERVAL, self.options.visibility_timeout / RENEWALS_PER_LEASE)
         queues = self.active_queues
         if not queues or monotonic() - self._recovered_at < interval:
@@ -250,6 +253,7 @@ class Channel(redis.Channel):
         self._recovered_at = monotonic()
         for queue in queues:
             self.consumer.recover(queue)
+            self.consumer.sweep(queue)
 
     def give_back_all(self) -> None:
         """Give back every message, first those that no callback has seen: as if they were never taken."""

@@ -60,3 +60,12 @@ def queue_keys(prefix: str, queue: str, separator: str) -> QueueKeys:
 def known_queues(prefix: str) -> str:
     """Set of the queues that ever had a schedule."""
     return prefix + "redisdelay:queues"
+
+
+_TYPES = {"schedule": "zset", "messages": "hash", "consumers": "zset"}
+
+
+def expected_type(key: str) -> str:
+    """The Redis type of *key*, which is one of a :class:`QueueKeys`."""
+    name = key.rpartition("}:")[2]
+    return "hash" if name.startswith("unacked:") else _TYPES.get(name, "list")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from queue import Empty
+from time import monotonic
 from typing import Any
 
 from kombu.transport import redis
@@ -31,6 +33,20 @@ class Transport(redis.Transport):
         self.cycle.hub = loop
         super().register_with_event_loop(connection, loop)
         wake_on_signals(loop)
+
+    def drain_events(self, connection: Any, timeout: float | None = None, **kwargs: Any) -> Any:
+        """Deliver one message. The base class waits for up to twice the time, and may sleep in between.
+
+        Raises:
+            TimeoutError: there was none within *timeout* seconds.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            try:
+                return self.cycle.get(self._deliver, None if deadline is None else deadline - monotonic())
+            except Empty:
+                if deadline is not None and monotonic() >= deadline:
+                    raise TimeoutError from None
 
     def _collect(self, connection: Any) -> None:
         """Clean up after the connection was lost, or in a forked child; kombu's name for it."""

@@ -15,6 +15,7 @@ from kombu_redisdelay.broker.scripts import (
     GIVE_BACK,
     PARK,
     RECOVER,
+    SWEEP,
     TAKE,
 )
 from kombu_redisdelay.broker.store import Store
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 #: One script moves no more than this, so that it never keeps Redis from its other clients for long.
 MESSAGES_PER_CALL = 500
+MESSAGES_PER_SWEEP = 100
 BYTES_PER_CALL = 4 * 1024 * 1024
 
 
@@ -108,7 +110,7 @@ class Consumer:
             # A reply was lost that may have been about other queues: stay clear of the tags in it.
             self._next_tag += MESSAGES_PER_CALL
         self._unanswered = set(queues)
-        now_ms, next_due_us, *rows = TAKE(
+        now_ms, next_due_us, missing, *rows = TAKE(
             store.client,
             keys,
             (
@@ -126,6 +128,8 @@ class Consumer:
             ),
         )
         self._unanswered = set()
+        if missing:
+            logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, queues)
         deliveries = []
         # The script numbers the messages from the same tag in the same order. The counter moves on only
         # here, so that a take whose reply was lost is told from the next one.
@@ -201,6 +205,29 @@ class Consumer:
                     )
                 recovered += count
         return recovered
+
+    def sweep(self, queue: str) -> int:
+        """Move scheduled messages that have lost their due time to the dead letters. Returns how many."""
+        k = self.store.keys(queue)
+        count = self.store.client.execute_command
+        if count("HLEN", k.messages) == count("ZCARD", k.schedule):
+            return 0
+        cursor, total = b"0", 0
+        while True:
+            cursor, found, dropped = SWEEP(
+                self.store.client,
+                (k.schedule, k.messages, k.dead),
+                (cursor, MESSAGES_PER_SWEEP, self._options.dead_letter_limit),
+            )
+            total += int(found)
+            self._report(queue, 0, dropped)
+            if cursor == b"0":
+                break
+        if total:
+            logger.error(
+                "%d scheduled message(s) of queue %r had no due time: dead letters now", total, queue
+            )
+        return total
 
     def not_held(self, queue: str, tags: Collection[str]) -> set[str]:
         """Those of *tags* that this consumer does not hold, because its lease was lost."""

@@ -9,7 +9,9 @@ from importlib.resources import files
 from typing import Any
 
 from redis import Redis
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
+
+from kombu_redisdelay.keys import expected_type
 
 _LUA = files("kombu_redisdelay") / "lua"
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
@@ -32,12 +34,26 @@ class Script:
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
     def __call__(self, client: Redis, keys: Sequence[str], args: Sequence[Argument]) -> Any:
-        """Run it on *client*. Raises what redis-py raises."""
+        """Run it on *client*. Raises what redis-py raises; a wrong type is told with the key that has it."""
         try:
-            return client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
-        except NoScriptError:
-            # The server does not have it: new, restarted, failed over, or flushed. EVAL also stores it.
-            return client.execute_command("EVAL", self.text, len(keys), *keys, *args)
+            try:
+                return client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
+            except NoScriptError:
+                # The server does not have it: new, restarted, failed over, or flushed. EVAL also stores it.
+                return client.execute_command("EVAL", self.text, len(keys), *keys, *args)
+        except ResponseError as exc:
+            if "WRONGTYPE" in str(exc):
+                raise ResponseError(_explain_wrong_type(client, keys) or str(exc)) from exc
+            raise
+
+
+def _explain_wrong_type(client: Redis, keys: Sequence[str]) -> str:
+    found = {key: client.execute_command("TYPE", key).decode() for key in dict.fromkeys(keys)}
+    return "; ".join(
+        f"WRONGTYPE: key {key!r} holds a {kind}, where a {expected_type(key)} belongs"
+        for key, kind in found.items()
+        if kind not in ("none", expected_type(key))
+    )
 
 
 PUT = Script("put")
@@ -47,5 +63,6 @@ GIVE_BACK = Script("give_back")
 RECOVER = Script("recover")
 PARK = Script("park")
 DEAD_LETTER = Script("dead_letter")
+SWEEP = Script("sweep")
 RENEW = Script("renew")
 CONSUMERS = Script("consumers")

@@ -15,8 +15,9 @@
 -- ARGV[10+] the priority steps, first to be taken first; then for each queue "1" if it is consumed
 --          without acks, and its x-expires in ms (0: none)
 --
--- Returns  server's clock in ms; microseconds until the next message is due (-1: none is scheduled);
---          then for each message: index of its queue (from 1), priority step, message
+-- Returns  server's clock in ms; microseconds until the next message is due (-1: none is scheduled); how
+--          many due ids had no message; then for each message: index of its queue (from 1), priority step,
+--          message
 --
 -- A server that is out of memory refuses a script whose first write could take more of it, and lets one go
 -- on that has begun: so in every script that must work then too, removing comes before adding.
@@ -64,7 +65,7 @@ end
 
 local now_us = clock_us()
 local now_ms = math.floor(now_us / 1000)
-local reply = { now_ms, -1 }
+local reply = { now_ms, -1, 0 }
 
 local migrated_bytes = 0
 
@@ -79,6 +80,8 @@ local function migrate(queue)
     if stored then
       messages[#messages + 1] = stored
       migrated_bytes = migrated_bytes + #stored
+    else
+      reply[3] = reply[3] + 1
     end
     ids[#ids + 1] = id
   end
@@ -162,7 +165,7 @@ local function take_again_what_was_taken()
     end
     tag = tag + 1
   end
-  return #reply > 2
+  return #reply > 3
 end
 
 for _, queue in ipairs(queues) do

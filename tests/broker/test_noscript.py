@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer, Delivery
-from kombu_redisdelay.broker.scripts import CONSUMERS, RENEW
+from kombu_redisdelay.broker.scripts import CONSUMERS, RENEW, SWEEP
 from tests.broker.database import Database
 from tests.broker.rig import Rig, taken
 
@@ -32,6 +32,11 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "recover": expire_and_recover,
     "give_back_all": lambda rig, consumer, delivery: consumer.give_back_all(),
     "renew": lambda rig, consumer, delivery: RENEW(rig.client, ["redisdelay:{q}:consumers"], ["me", 1]),
+    "sweep": lambda rig, consumer, delivery: SWEEP(
+        rig.client,
+        ["redisdelay:{q}:schedule", "redisdelay:{q}:messages", "redisdelay:{q}:dead"],
+        ["0", 10, 10],
+    ),
     "consumers": lambda rig, consumer, delivery: CONSUMERS(rig.client, ["redisdelay:{q}:consumers"], []),
 }
 
@@ -79,5 +84,5 @@ def test_every_script_of_the_broker_is_tried() -> None:
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
         *("PUT", "SCHEDULE", "TAKE", "GIVE_BACK", "RECOVER"),
-        *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS"),
+        *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
     }, "a script that CALLS does not know of"

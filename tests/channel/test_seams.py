@@ -39,7 +39,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         virtual.QoS,
         {"ack", "reject", "restore_unacked", "restore_unacked_once", "restore_visible"},
     ),
-    (Transport, redis.Transport, {"register_with_event_loop"}),
+    (Transport, redis.Transport, {"register_with_event_loop", "drain_events"}),
 ]
 
 

@@ -1,0 +1,27 @@
+"""What the server must be set to."""
+
+from __future__ import annotations
+
+import logging
+
+from redis import Redis
+from redis.exceptions import ResponseError
+
+logger = logging.getLogger(__name__)
+
+#: Our keys never have a time to live, unless a queue was declared with one: these policies leave them alone.
+SAFE_POLICIES = ("noeviction", "volatile-")
+
+
+def warn_of_eviction(client: Redis) -> None:
+    """Say in the log so if the server may throw queues away when it runs out of memory."""
+    try:
+        policy = client.info("memory").get("maxmemory_policy", "noeviction")
+    except ResponseError:
+        return  # Not everybody may ask.
+    if not policy.startswith(SAFE_POLICIES):
+        logger.warning(
+            "When Redis runs out of memory it may evict queues, with their messages: maxmemory-policy is %s. "
+            "Set it to noeviction.",
+            policy,
+        )

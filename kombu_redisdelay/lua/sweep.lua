@@ -1,0 +1,32 @@
+-- Finds scheduled messages that have no due time, because somebody deleted a part of the schedule, and
+-- moves them to the dead letters: nothing else would ever look at them.
+--
+-- KEYS[1]  schedule
+-- KEYS[2]  messages
+-- KEYS[3]  dead
+-- ARGV[1]  cursor: "0" to begin, then what the last call returned
+-- ARGV[2]  how many messages to look at, roughly
+-- ARGV[3]  how many dead letters the queue keeps
+--
+-- Returns  cursor ("0": all were looked at), how many were found, how many dead letters had to go for them
+--
+-- Keeps: a message is in exactly one place.
+
+-- include: clock
+-- include: stored
+-- include: dead
+-- include: deliveries
+
+local found, dropped = 0, 0
+local scan = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
+for i = 1, #scan[2], 2 do
+  local id, stored = scan[2][i], scan[2][i + 1]
+  if not redis.call('ZSCORE', KEYS[1], id) then
+    local payload = stored_payload(stored)
+    redis.call('HDEL', KEYS[2], id)
+    dropped = dropped
+      + bury(KEYS[3], tonumber(ARGV[3]), deliveries(payload), stored_step(stored), 'no due time', payload)
+    found = found + 1
+  end
+end
+return { scan[1], found, dropped }
