@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from threading import Lock
+
+from redis.exceptions import ConnectionError, TimeoutError
 
 from kombu_redisdelay.broker.identity import is_certainly_gone
 from kombu_redisdelay.broker.lease import Lease
@@ -77,6 +81,9 @@ class Consumer:
         self._pid = os.getpid()
         self._next_tag = 1
         self._queues: set[str] = set()
+        #: Acks that have no reply yet: queue and delivery tag.
+        self._unconfirmed: deque[tuple[str, str]] = deque()
+        self._acking = Lock()
         #: Queues of a take that has no reply, or lost it.
         self._unanswered: set[str] = set()
 
@@ -96,6 +103,7 @@ class Consumer:
             in_turn: one message from each queue in turn, not the first queue until it is empty.
             no_ack: those of the queues whose messages count as acked when they are taken.
         """
+        self._send_acks()
         store = self.store
         keys: list[str] = []
         queue_options: list[int] = []
@@ -142,9 +150,17 @@ class Consumer:
         return Taken(deliveries, now_ms, next_due)
 
     def ack(self, queue: str, tag: str) -> bool:
-        """Forget a message for good. False if it was not held any more: the lease was lost."""
-        unacked = self.store.keys(queue).unacked(self.name)
-        return bool(self.store.client.execute_command("HDEL", unacked, tag))
+        """Forget a message for good. False if it was not held any more: the lease was lost.
+
+        If the connection fails, the ack is not lost with it: it is sent again before anything else is
+        done with what is held. Doing that twice does no harm.
+        """
+        self._unconfirmed.append((queue, tag))
+        try:
+            return self._send_acks()
+        except (ConnectionError, TimeoutError) as exc:
+            logger.warning("An ack was not confirmed and will be sent again: %s", exc)
+            return True
 
     def requeue(self, queue: str, tag: str) -> bool:
         """Give a message that was delivered back to the tail of its ready list. False if it was not held
@@ -239,6 +255,7 @@ class Consumer:
         """Give back everything that is held, but for the delivery tags to *keep*. A message handed back
         properly has not failed: that counts as a delivery, but is never what buries it. Returns whether
         nothing is held any more."""
+        self._send_acks()
         done = [self._recover(queue, self.name, True, 0, keep)[1] for queue in self._queues]
         return all(done)
 
@@ -254,6 +271,17 @@ class Consumer:
     def stop(self) -> None:
         """Let the lease run out. What is held can still be acked until it has."""
         self._lease.stop()
+
+    def _send_acks(self) -> bool:
+        """Send every ack that has no reply yet. Returns whether the last one found its message."""
+        held = True
+        with self._acking:
+            while self._unconfirmed:
+                queue, tag = self._unconfirmed[0]
+                unacked = self.store.keys(queue).unacked(self.name)
+                held = bool(self.store.client.execute_command("HDEL", unacked, tag))
+                self._unconfirmed.popleft()
+        return held
 
     def _recover(
         self, queue: str, name: str, gone: bool, delivery_limit: int, keep: Collection[str] = ()
