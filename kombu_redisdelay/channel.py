@@ -22,7 +22,7 @@ from kombu_redisdelay.broker.lease import RENEWALS_PER_LEASE, Lease
 from kombu_redisdelay.broker.server import warn_of_eviction
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.caretaker import Caretaker
-from kombu_redisdelay.message import DELAY_HEADER, due, message_id
+from kombu_redisdelay.message import DELAY_HEADER, DELIVERY_COUNT_HEADER, due, message_id
 from kombu_redisdelay.options import Options
 from kombu_redisdelay.qos import QoS
 from kombu_redisdelay.receive import receive
@@ -282,7 +282,8 @@ class Channel(redis.Channel):
 
     def _hold(self, delivery: Delivery, message: virtual.Message, no_ack: bool) -> None:
         if delivery.acked:
-            self.qos.hold(delivery.tag, delivery.queue)
+            deliveries = message.headers.get(DELIVERY_COUNT_HEADER, 0)
+            self.qos.hold(delivery.tag, delivery.queue, alone=deliveries >= self.options.alone_after)
         if not no_ack:
             self.qos.append(message, delivery.tag)
 

@@ -8,6 +8,9 @@ from typing import Any
 
 MAX_BATCH_LIMIT = 500
 
+#: A message that came back so often is suspected of killing its workers.
+ALONE_AFTER = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -56,6 +59,12 @@ class Options:
         if not _is_int(batch) or not 1 <= batch <= MAX_BATCH_LIMIT:
             raise _error("max_batch", batch, f"a whole number from 1 to {MAX_BATCH_LIMIT}")
         return options
+
+    @property
+    def alone_after(self) -> int:
+        """Failed deliveries after which a message is taken and held alone, so that no other one that is
+        prefetched beside it reaches the limit with it."""
+        return max(1, min(ALONE_AFTER, (self.delivery_limit or ALONE_AFTER + 1) - 1))
 
     @property
     def lease_ms(self) -> int:

@@ -27,12 +27,22 @@ class QoS(virtual.QoS):
     def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
         self._queues: dict[str, str] = {}
+        self._alone: set[str] = set()
         self._unsettled: WeakValueDictionary[str, virtual.Message] = WeakValueDictionary()
 
-    def hold(self, delivery_tag: str, queue: str) -> None:
+    def hold(self, delivery_tag: str, queue: str, alone: bool) -> None:
         """Note that a message of *queue* is about to be delivered under *delivery_tag*, and is held in
-        Redis. Fanout messages are not: they come over PUB/SUB, and are only counted here."""
+        Redis. Fanout messages are not: they come over PUB/SUB, and are only counted here.
+
+        Arguments:
+            alone: take no other message as long as it is held.
+        """
         self._queues[delivery_tag] = queue
+        if alone:
+            self._alone.add(delivery_tag)
+
+    def can_consume(self) -> bool:
+        return not self._alone and bool(super().can_consume())
 
     def ack(self, delivery_tag: str) -> None:
         self._settle(delivery_tag, self.channel.consumer.ack)
@@ -45,6 +55,7 @@ class QoS(virtual.QoS):
         """Give every message back. The base class wants a list of errors; there are none."""
         self.channel.give_back_all()
         self._queues.clear()
+        self._alone.clear()
         self._dirty.clear()
         self._delivered.clear()
         return []
@@ -80,6 +91,7 @@ class QoS(virtual.QoS):
 
     def _forget(self, delivery_tag: str) -> None:
         self._queues.pop(delivery_tag, None)
+        self._alone.discard(delivery_tag)
         self._unsettled.pop(delivery_tag, None)
         if delivery_tag in self._delivered:
             super().ack(delivery_tag)

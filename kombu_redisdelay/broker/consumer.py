@@ -130,6 +130,7 @@ class Consumer:
                 self._options.lease_ms,
                 store.separator,
                 int(in_turn),
+                self._options.alone_after,
                 len(store.steps),
                 *store.steps,
                 *map(int, queue_options),
@@ -165,7 +166,7 @@ class Consumer:
     def requeue(self, queue: str, tag: str) -> bool:
         """Give a message that was delivered back to the tail of its ready list. False if it was not held
         any more."""
-        return bool(self._give_back(queue, [tag], "tail", True, self._delivery_limit))
+        return bool(self._give_back(queue, [tag], "tail", "failed"))
 
     def discard(self, queue: str, tag: str) -> bool:
         """Be done with a message that was rejected: drop it, or keep it as a dead letter, as the options
@@ -184,7 +185,7 @@ class Consumer:
                 self.store.run(self.store.put(delivery.queue, delivery.step, delivery.payload, "head"))
         for queue, held in tags.items():
             for start in range(0, len(held), MESSAGES_PER_CALL):
-                self._give_back(queue, held[start : start + MESSAGES_PER_CALL], "head", False, 0)
+                self._give_back(queue, held[start : start + MESSAGES_PER_CALL], "head", "unseen")
 
     def park(self, delivery: Delivery, message_id: str, suffix: str, due_ms: int) -> None:
         """Schedule a message that was taken before it is due."""
@@ -209,7 +210,7 @@ class Consumer:
         for name, remaining_ms in zip(map(bytes.decode, reply[::2]), reply[1::2], strict=True):
             gone = is_certainly_gone(name)
             if gone or (remaining_ms <= 0 and name != self.name):
-                count, _ = self._recover(queue, name, gone, self._delivery_limit)
+                count, _ = self._recover(queue, name, gone, "failed")
                 if count:
                     why = "its process is gone" if gone else "its lease has ended"
                     logger.warning(
@@ -252,11 +253,10 @@ class Consumer:
         return set(tags).difference(map(bytes.decode, held))
 
     def give_back_all(self, keep: Collection[str] = ()) -> bool:
-        """Give back everything that is held, but for the delivery tags to *keep*. A message handed back
-        properly has not failed: that counts as a delivery, but is never what buries it. Returns whether
-        nothing is held any more."""
+        """Give back everything that is held, but for the delivery tags to *keep*: properly, which is no
+        failure of a message. Returns whether nothing is held any more."""
         self._send_acks()
-        done = [self._recover(queue, self.name, True, 0, keep)[1] for queue in self._queues]
+        done = [self._recover(queue, self.name, True, "returned", keep)[1] for queue in self._queues]
         return all(done)
 
     def forget_queue(self, queue: str) -> None:
@@ -284,7 +284,7 @@ class Consumer:
         return held
 
     def _recover(
-        self, queue: str, name: str, gone: bool, delivery_limit: int, keep: Collection[str] = ()
+        self, queue: str, name: str, gone: bool, how: str, keep: Collection[str] = ()
     ) -> tuple[int, bool]:
         """Returns how many messages were given back, and whether the consumer holds none any more."""
         k = self.store.keys(queue)
@@ -301,9 +301,10 @@ class Consumer:
                 (
                     name,
                     int(gone),
+                    how,
                     BYTES_PER_CALL,
                     k.separator,
-                    delivery_limit,
+                    self._delivery_limit,
                     self._options.dead_letter_limit,
                     *tags[:MESSAGES_PER_CALL],
                 ),
@@ -313,15 +314,13 @@ class Consumer:
             if done or not tags:
                 return given_back, bool(done)
 
-    def _give_back(
-        self, queue: str, tags: Sequence[str], end: str, delivered: bool, delivery_limit: int
-    ) -> int:
+    def _give_back(self, queue: str, tags: Sequence[str], end: str, how: str) -> int:
         """Returns how many of them were held."""
         k = self.store.keys(queue)
         held, dead, dropped = GIVE_BACK(
             self.store.client,
             (k.unacked(self.name), k.ready, k.wake, k.dead),
-            (k.separator, end, int(delivered), delivery_limit, self._options.dead_letter_limit, *tags),
+            (k.separator, end, how, self._delivery_limit, self._options.dead_letter_limit, *tags),
         )
         self._report(queue, dead, dropped)
         return int(held)

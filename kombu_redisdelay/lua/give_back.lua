@@ -6,7 +6,7 @@
 -- KEYS[4]  dead
 -- ARGV[1]  separator between a queue's name and a priority step
 -- ARGV[2]  "head" or "tail" of the ready list
--- ARGV[3]  "1" if they reached a callback, which counts as a delivery
+-- ARGV[3]  "unseen", "returned" or "failed" (include/give_back.lua)
 -- ARGV[4]  how many deliveries a message may have (0: any number)
 -- ARGV[5]  how many dead letters the queue keeps
 -- ARGV[6+] delivery tags, last to be taken first
@@ -24,7 +24,7 @@
 -- include: give_back
 
 local push = ARGV[2] == 'head' and 'RPUSH' or 'LPUSH'
-local delivered, delivery_limit, dead_limit = ARGV[3] == '1', tonumber(ARGV[4]), tonumber(ARGV[5])
+local how, delivery_limit, dead_limit = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local held, dead, dropped = 0, 0, 0
 for i = 6, #ARGV do
   local stored = redis.call('HGET', KEYS[1], ARGV[i])
@@ -32,7 +32,7 @@ for i = 6, #ARGV do
     redis.call('HDEL', KEYS[1], ARGV[i])
     held = held + 1
     local is_dead, gone =
-      give_back(stored, push, delivered, delivery_limit, KEYS[2], ARGV[1], KEYS[4], dead_limit)
+      give_back(stored, push, how, delivery_limit, KEYS[2], ARGV[1], KEYS[4], dead_limit)
     dead, dropped = dead + is_dead, dropped + gone
   end
 end

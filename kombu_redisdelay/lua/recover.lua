@@ -7,12 +7,13 @@
 -- KEYS[4]  wake list
 -- KEYS[5]  dead
 -- ARGV[1]  consumer
--- ARGV[2]  "1" if it is known to be gone: its lease does not count
--- ARGV[3]  how many bytes at most
--- ARGV[4]  separator between a queue's name and a priority step
--- ARGV[5]  how many deliveries a message may have (0: any number)
--- ARGV[6]  how many dead letters the queue keeps
--- ARGV[7+] delivery tags, last to be taken first
+-- ARGV[2]  "1" if its lease does not count: it is known to be gone, or gives back by itself
+-- ARGV[3]  "returned" or "failed" (include/give_back.lua)
+-- ARGV[4]  how many bytes at most
+-- ARGV[5]  separator between a queue's name and a priority step
+-- ARGV[6]  how many deliveries a message may have (0: any number)
+-- ARGV[7]  how many dead letters the queue keeps
+-- ARGV[8+] delivery tags, last to be taken first
 --
 -- Returns  how many were held, how many of these are now dead, how many dead letters had to go for them,
 --          1 when nothing is left to do
@@ -32,9 +33,9 @@ if ARGV[2] ~= '1' and lease_end_ms > clock_ms() then
   return { 0, 0, 0, 1 }
 end
 
-local byte_limit, delivery_limit, dead_limit = tonumber(ARGV[3]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local byte_limit, delivery_limit, dead_limit = tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local held, dead, dropped, bytes = 0, 0, 0, 0
-for i = 7, #ARGV do
+for i = 8, #ARGV do
   if bytes >= byte_limit then
     break
   end
@@ -43,7 +44,7 @@ for i = 7, #ARGV do
     redis.call('HDEL', KEYS[2], ARGV[i])
     held, bytes = held + 1, bytes + #stored
     local is_dead, gone =
-      give_back(stored, 'RPUSH', true, delivery_limit, KEYS[3], ARGV[4], KEYS[5], dead_limit)
+      give_back(stored, 'RPUSH', ARGV[3], delivery_limit, KEYS[3], ARGV[5], KEYS[5], dead_limit)
     dead, dropped = dead + is_dead, dropped + gone
   end
 end

@@ -11,8 +11,10 @@
 -- ARGV[6]  how long its lease lasts, ms
 -- ARGV[7]  separator between a queue's name and a priority step
 -- ARGV[8]  "1": one message from each queue in turn, "0": the first queue until it is empty
--- ARGV[9]  how many priority steps
--- ARGV[10+] the priority steps, first to be taken first; then for each queue "1" if it is consumed
+-- ARGV[9]  failed deliveries after which a message is only taken by a consumer that holds nothing else (0:
+--          any number)
+-- ARGV[10] how many priority steps
+-- ARGV[11+] the priority steps, first to be taken first; then for each queue "1" if it is consumed
 --          without acks, and its x-expires in ms (0: none)
 --
 -- Returns  server's clock in ms; microseconds until the next message is due (-1: none is scheduled); how
@@ -30,20 +32,22 @@
 -- include: wake
 -- include: expire
 -- include: stored
+-- include: deliveries
 
 local KEYS_PER_QUEUE = 6
+local MAY_PASS_OVER = 64
 local limit, migrate_limit, byte_limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local first_tag, consumer, lease_ms = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
-local separator, in_turn = ARGV[7], ARGV[8] == '1'
+local separator, in_turn, alone_after = ARGV[7], ARGV[8] == '1', tonumber(ARGV[9])
 
 local steps = {}
-for i = 1, tonumber(ARGV[9]) do
-  steps[i] = ARGV[9 + i]
+for i = 1, tonumber(ARGV[10]) do
+  steps[i] = ARGV[10 + i]
 end
 
 local queues = {}
 for i = 1, #KEYS / KEYS_PER_QUEUE do
-  local key, option = (i - 1) * KEYS_PER_QUEUE, 9 + #steps + (i - 1) * 2
+  local key, option = (i - 1) * KEYS_PER_QUEUE, 10 + #steps + (i - 1) * 2
   local queue = {
     index = i,
     schedule = KEYS[key + 2],
@@ -102,13 +106,39 @@ local function migrate(queue)
   end
 end
 
-local taken, bytes = 0, 0
+local taken, bytes, passed_over = 0, 0, 0
+
+local function holds_nothing()
+  for _, queue in ipairs(queues) do
+    if redis.call('EXISTS', queue.unacked) == 1 then
+      return false
+    end
+  end
+  return taken == 0
+end
+
+-- Pops the next message that this consumer may have. Those that must be held alone, when it cannot do that,
+-- go to the tail: an idle consumer will have them.
+local function pop(queue, ready)
+  for _ = 1, MAY_PASS_OVER do
+    local payload = redis.call('RPOP', ready)
+    if not payload or not queue.acked or alone_after == 0 or deliveries(payload) < alone_after then
+      return payload
+    end
+    if holds_nothing() then
+      limit = 1
+      return payload
+    end
+    redis.call('LPUSH', ready, payload)
+    passed_over = passed_over + 1
+  end
+end
 
 local function take_one(queue, step_index)
   if taken >= limit or bytes >= byte_limit then
     return false
   end
-  local payload = redis.call('RPOP', queue.ready[step_index])
+  local payload = pop(queue, queue.ready[step_index])
   if not payload then
     return false
   end
@@ -176,7 +206,10 @@ if not take_again_what_was_taken() then
 end
 for _, queue in ipairs(queues) do
   if redis.call('EXISTS', unpack(queue.ready)) > 0 then
-    wake(queue.wake)
+    -- Not for what was just passed over and nothing else: we would only wake ourselves, again and again.
+    if passed_over == 0 or taken > 0 then
+      wake(queue.wake)
+    end
   else
     redis.call('DEL', queue.wake)
   end

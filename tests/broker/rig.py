@@ -47,9 +47,9 @@ class Rig:
 
     # -- what publishers and consumers do --
 
-    def consumer(self, name: str = "me", delivery_limit: int = 0) -> Consumer:
+    def consumer(self, name: str = "me", delivery_limit: int = 0, options: Options | None = None) -> Consumer:
         lease = NoHeartbeat(self.client, name, LEASE_MS)
-        return Consumer(self.store, name, lease, Options(delivery_limit=delivery_limit or None))
+        return Consumer(self.store, name, lease, options or Options(delivery_limit=delivery_limit or None))
 
     def put(self, queue: str, *payloads: str, step: int = 0) -> None:
         for text in payloads:

@@ -6,10 +6,8 @@ import logging
 
 import pytest
 
-from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.options import Options
-from tests.broker.rig import LEASE_MS, NoHeartbeat, Rig, payload, taken
+from tests.broker.rig import Rig, payload, taken
 
 
 def dead(rig: Rig) -> list[str]:
@@ -17,15 +15,10 @@ def dead(rig: Rig) -> list[str]:
     return [letter.split(" ", 1)[1] for letter in rig.dead("q")]
 
 
-def consumer(rig: Rig, options: Options) -> Consumer:
-    lease: Lease = NoHeartbeat(rig.client, "me", LEASE_MS)
-    return Consumer(rig.store, "me", lease, options)
-
-
 class TestDiscard:
     def test_drops_by_default(self, rig: Rig) -> None:
         rig.put("q", "m")
-        me = consumer(rig, Options())
+        me = rig.consumer(options=Options())
         [delivery] = taken(me, "q")
         assert me.discard("q", delivery.tag)
         assert (rig.unacked("q"), rig.ready("q"), dead(rig)) == ({}, [], [])
@@ -33,20 +26,20 @@ class TestDiscard:
     def test_keeps_a_dead_letter_when_asked(self, rig: Rig) -> None:
         text = payload("1")
         rig.put("q", text, step=3)
-        me = consumer(rig, Options(dead_letter=True))
+        me = rig.consumer(options=Options(dead_letter=True))
         [delivery] = taken(me, "q")
         assert me.discard("q", delivery.tag)
         assert (rig.unacked("q"), rig.ready("q", 3)) == ({}, [])
         assert dead(rig) == [f"0 3 rejected\n{text}"]
 
     def test_what_is_not_held_is_left_alone(self, rig: Rig) -> None:
-        assert not consumer(rig, Options(dead_letter=True)).discard("q", "1")
+        assert not rig.consumer(options=Options(dead_letter=True)).discard("q", "1")
         assert dead(rig) == []
 
 
 def test_the_latest_are_kept_and_the_rest_said(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.put("q", *(payload(str(n)) for n in range(5)))
-    me = consumer(rig, Options(delivery_limit=1, dead_letter_limit=3))
+    me = rig.consumer(options=Options(delivery_limit=1, dead_letter_limit=3))
     for delivery in taken(me, "q"):
         me.requeue("q", delivery.tag)
     assert [letter.partition("\n")[2] for letter in dead(rig)] == [payload(str(n)) for n in (2, 3, 4)]

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from kombu_redisdelay.broker.consumer import Consumer, Delivery
+from kombu_redisdelay.options import Options
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.model import Broker, Message
 from tests.broker.rig import Rig, payload, texts
@@ -36,6 +37,14 @@ choices = st.integers(0, 1000)
 units = st.integers(-2, 4)
 
 
+class NeverAlone(Options):
+    """Leaves the order of taking as simple as the model has it; test_alone.py is about the other case."""
+
+    @property
+    def alone_after(self) -> int:
+        return 0
+
+
 @dataclass
 class Held:
     """A consumer, and what the model says that it holds.
@@ -49,6 +58,10 @@ class Held:
     in_turn: bool
     deliveries: list[tuple[Delivery, Message]] = field(default_factory=list)
     unseen: list[tuple[Delivery, Message]] = field(default_factory=list)
+
+    def in_reverse(self) -> list[tuple[Delivery, Message]]:
+        """Everything, what was taken last first."""
+        return sorted(self.deliveries + self.unseen, key=lambda entry: -int(entry[0].tag))
 
 
 class BrokerMachine(RuleBasedStateMachine):
@@ -65,7 +78,8 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def new_consumer(self) -> Held:
         number = next(self.names)
-        return Held(self.rig.consumer(f"consumer{number}", DELIVERY_LIMIT), in_turn=number % 2 == 0)
+        options = NeverAlone(delivery_limit=DELIVERY_LIMIT)
+        return Held(self.rig.consumer(f"consumer{number}", options=options), in_turn=number % 2 == 0)
 
     @staticmethod
     def in_ms(in_units: int, number: int) -> int:
@@ -208,7 +222,9 @@ class BrokerMachine(RuleBasedStateMachine):
     def close(self, who: int) -> None:
         held = self.consumers[who]
         held.consumer.give_back_all()
-        self.everything_returns(held, delivery_limit=0)
+        for delivery, message in held.in_reverse():
+            message.deliveries = max(1, message.deliveries)
+            self.model.queues[delivery.queue].put_first(message)
         self.consumers[who] = self.new_consumer()
 
     @rule(who=consumers)
@@ -228,7 +244,8 @@ class BrokerMachine(RuleBasedStateMachine):
             assert recovered == len(mine) - self.buried(gone, queue)
             for delivery in mine:
                 assert not gone.consumer.ack(queue, delivery.tag)
-        self.everything_returns(gone, DELIVERY_LIMIT)
+        for delivery, message in gone.in_reverse():
+            self.model.queues[delivery.queue].give_back_delivered(message, DELIVERY_LIMIT, head=True)
         self.consumers[who] = self.new_consumer()
 
     def renew(self, consumer: Consumer) -> None:
@@ -242,11 +259,6 @@ class BrokerMachine(RuleBasedStateMachine):
             delivery.queue == queue and message.deliveries + 1 >= DELIVERY_LIMIT
             for delivery, message in held.deliveries + held.unseen
         )
-
-    def everything_returns(self, held: Held, delivery_limit: int) -> None:
-        in_order = sorted(held.deliveries + held.unseen, key=lambda entry: int(entry[0].tag))
-        for delivery, message in reversed(in_order):
-            self.model.queues[delivery.queue].give_back_delivered(message, delivery_limit, head=True)
 
     # -- what always holds --
 

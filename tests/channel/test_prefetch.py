@@ -132,3 +132,19 @@ def test_without_credit_due_messages_go_to_whoever_has_some(site: Site) -> None:
     publish(full, "second", headers={"x-delay": 200})
     drain(idle.connection.client, lambda: len(other) == 1, timeout=1)
     assert other.bodies == ["second"]
+
+
+def test_a_message_that_failed_again_and_again_is_held_alone(site: Site) -> None:
+    channel = site.channel()
+    connection = channel.connection.client
+    publish(channel, "poison")
+    for _ in range(3):
+        channel.basic_get("q").requeue()
+    publish(channel, "a", "b")
+    inbox = Inbox(channel)
+    drain(connection, lambda: len(inbox) == 1)
+    drain_for(connection, 0.1)
+    assert inbox.bodies == ["poison"]
+    assert inbox.messages[0].headers["x-delivery-count"] == 3
+    inbox.messages[0].ack()
+    drain(connection, lambda: len(inbox) == 3)

@@ -37,7 +37,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
     (
         QoS,
         virtual.QoS,
-        {"ack", "reject", "restore_unacked", "restore_unacked_once", "restore_visible"},
+        {"ack", "reject", "can_consume", "restore_unacked", "restore_unacked_once", "restore_visible"},
     ),
     (Transport, redis.Transport, {"register_with_event_loop", "drain_events"}),
 ]
