@@ -59,6 +59,9 @@ class SecureTransport(Transport):
     """``redisdelays://``: TLS that verifies the server, unless the URL or ``ssl`` says otherwise."""
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
-        verified = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
-        client.ssl = {**verified, **(client.ssl if isinstance(client.ssl, Mapping) else {})}
+        given = client.ssl if isinstance(client.ssl, Mapping) else {}
+        cert_reqs = given.get("ssl_cert_reqs", ssl.CERT_REQUIRED)
+        # Python does not check the name in a certificate that it does not check.
+        check_hostname = cert_reqs not in (ssl.CERT_NONE, "none", None)
+        client.ssl = {"ssl_cert_reqs": cert_reqs, "ssl_check_hostname": check_hostname, **given}
         super().__init__(client, **kwargs)

@@ -137,10 +137,9 @@ class TestTls:
         if isinstance(said, dict):
             assert made_with["ssl_ca_certs"] == "/ca.pem"
 
-    def test_may_be_told_not_to(self) -> None:
-        made_with = self.connection_kwargs(
-            "redisdelays://localhost?ssl_cert_reqs=none&ssl_check_hostname=false"
-        )
+    @pytest.mark.parametrize("and_so", ["", "&ssl_check_hostname=false"])
+    def test_may_be_told_not_to(self, and_so: str) -> None:
+        made_with = self.connection_kwargs(f"redisdelays://localhost?ssl_cert_reqs=none{and_so}")
         assert made_with["ssl_cert_reqs"] in (ssl.CERT_NONE, "none")
         assert made_with["ssl_check_hostname"] is False
 
