@@ -107,15 +107,18 @@ class Proxy:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._do(self._server.close)
-        self._do(self._reset_all)
         self._do(self._loop.stop)
         self._thread.join()
-        tasks = asyncio.all_tasks(self._loop)
+        self._loop.run_until_complete(self._end())
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        self._reset_all()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _do(self, action: Callable[[], object]) -> None:
         """Have the thread do it, and wait until it was done."""

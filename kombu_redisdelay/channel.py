@@ -15,6 +15,7 @@ from kombu.utils.scheduling import priority_cycle
 from redis import BlockingConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.consumer import Consumer, Delivery
 from kombu_redisdelay.broker.identity import new_consumer
@@ -29,8 +30,8 @@ from kombu_redisdelay.receive import receive
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a server which owes a consumer a reply may be silent before the connection counts as lost.
-SILENCE_LIMIT = 5.0
+#: Seconds that a server which owes us a reply may be silent before the connection counts as lost.
+SILENCE_LIMIT = 3.0
 
 #: Seconds between two looks for consumers that are gone, at most; with a short lease, more often.
 RECOVERY_INTERVAL = 10.0
@@ -59,6 +60,7 @@ class Channel(redis.Channel):
         self._no_ack_queues: set[str] = set()
         self._taken: deque[tuple[Delivery, virtual.Message]] = deque()
         self._recovered_at = float("-inf")
+        self._was_silent = False
         super().__init__(*args, **kwargs)
         self.brpop_timeout = self.connection.brpop_timeout
 
@@ -76,8 +78,8 @@ class Channel(redis.Channel):
         """Who we are to the broker, from the first use on."""
         if self._consumer is None:
             name = new_consumer()
-            lease = Lease(Redis(connection_pool=self._get_impatient_pool()), name, self.options.lease_ms)
-            store = self._open_store(self._get_impatient_pool())
+            lease = Lease(Redis(connection_pool=self._get_pool()), name, self.options.lease_ms)
+            store = self._open_store(self._get_pool())
             store.expires_ms = self.store.expires_ms
             self._consumer = Consumer(store, name, lease, self.options)
             self._consumer_to_stop = self._consumer
@@ -89,16 +91,12 @@ class Channel(redis.Channel):
         client = Redis(connection_pool=pool)
         return Store(client, self.global_keyprefix, self.priority_steps, self.sep)
 
-    def _get_impatient_pool(self) -> Any:
-        """Connections that notice a server that has gone silent, where kombu's default is to wait."""
-        pool = self._get_pool()
-        for option in ("socket_timeout", "socket_connect_timeout"):
-            if pool.connection_kwargs.get(option) is None:
-                pool.connection_kwargs[option] = SILENCE_LIMIT
-        return pool
-
     def _get_pool(self, asynchronous: bool = False) -> Any:
         pool = super()._get_pool(asynchronous)
+        for option in ("socket_timeout", "socket_connect_timeout"):
+            if pool.connection_kwargs.get(option) is None:
+                # kombu's default is to wait for ever, and with it the event loop.
+                pool.connection_kwargs[option] = SILENCE_LIMIT
         if asynchronous:
             return pool
         # Acks come from as many threads as the worker has; kombu's pool raises when it runs out of
@@ -316,12 +314,24 @@ class Channel(redis.Channel):
         Raises:
             ConnectionError: it has been silent for too long.
         """
+        if self._was_silent:
+            raise RedisConnectionError("no reply from Redis in time")
+        if not self.is_waiting:
+            return
         overdue = monotonic() - self._brpop_sent_at > self.brpop_timeout + SILENCE_LIMIT
         if overdue and self._reply_was_overdue:
             # For the second time, with a poll in between: the reply does not just wait to be read.
             self.client.connection.disconnect()
             raise RedisConnectionError(f"no reply from Redis for {SILENCE_LIMIT:g} seconds")
         self._reply_was_overdue = overdue
+
+    def _refresh_bindings(self, queues: list[str]) -> None:
+        """kombu 5.7's, from a timer that goes on after a timeout, again and again; for us that is the end."""
+        try:
+            super()._refresh_bindings(queues)
+        except RedisTimeoutError:
+            self._was_silent = True
+            raise
 
     def stop_waiting(self) -> None:
         """Read the reply that came on the poll connection: it is time to take."""

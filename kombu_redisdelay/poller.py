@@ -77,10 +77,9 @@ class Poller(redis.MultiChannelPoller):
     def on_poll_start(self) -> None:
         """Put every channel that may consume into waiting."""
         for channel in list(self._channels):
+            channel.check_reply()
             if channel.active_queues:
                 channel.recover()
-                if channel.is_waiting:
-                    channel.check_reply()
                 if channel.qos.can_consume():
                     self._register_BRPOP(channel)
                 else:

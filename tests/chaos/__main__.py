@@ -41,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=float, default=40, help="tasks submitted a second (default: 40)")
     parser.add_argument("--seed", type=int, help="of the schedule of harm and of the tasks")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
-    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the ledger and the logs there")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIRECTORY", help="keep the ledger and the logs in a new one"
+    )
     return parser
 
 

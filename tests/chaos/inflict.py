@@ -8,16 +8,18 @@ from collections.abc import Callable
 from redis import Redis
 from redis.exceptions import RedisError
 
+from harness.proxy import Proxy
 from harness.redis_server import RedisServer
 from tests.chaos.damage import Damage
 from tests.chaos.fleet import Fleet
-from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import Harm, Planned
 from tests.chaos.worker import Worker
 
 #: Seconds that connections are slow, and by how much in each direction.
 SLOW_FOR = 2.0
 SLOW_BY = 0.1
+#: Seconds in which a worker may find out that its connections are half-open, of which nobody tells it.
+HALF_OPEN_FOR = 20.0
 #: How much longer than the lease something lasts that is to end it.
 LONGER = 1.5
 
@@ -54,6 +56,10 @@ class Inflictor:
         elif harm is Harm.RESET:
             self._proxy.reset()
             self._note(harm, time.time(), proxied=True)
+        elif harm is Harm.HALF_OPEN:
+            self._proxy.go_silent()
+            self._proxy.pass_on()
+            self._note(harm, time.time(), proxied=True, lasting=HALF_OPEN_FOR)
         else:
             self._harm_proxy(harm)
         return True
@@ -92,22 +98,34 @@ class Inflictor:
         self._note(Harm.CLIENT_KILL, at)
 
     def _harm_proxy(self, harm: Harm) -> None:
-        at = time.time()
+        at, workers = time.time(), self._fleet.labels(proxied=True)
         self._proxy_is_busy = True
         if harm is Harm.SILENCE:
-            self._proxy.be_silent()
+            self._proxy.go_silent()
         else:
-            self._proxy.be_slow(SLOW_BY)
+            self._proxy.delay(SLOW_BY)
 
         def recover() -> None:
-            self._proxy.recover()
+            self._proxy.pass_on()
+            self._proxy.delay(0)
             self._proxy_is_busy = False
-            self._note(harm, at, proxied=True)
+            lasting = HALF_OPEN_FOR if harm is Harm.SILENCE else 0
+            # Also those that were killed meanwhile.
+            self._note(harm, at, proxied=True, lasting=lasting, workers=workers)
 
         self._later(LONGER * self._lease if harm is Harm.SILENCE else SLOW_FOR, recover)
 
-    def _note(self, harm: Harm, at: float, *, proxied: bool = False) -> None:
-        self._fleet.damage.append(Damage(harm, self._fleet.labels(proxied=proxied), at, time.time()))
+    def _note(
+        self,
+        harm: Harm,
+        at: float,
+        *,
+        proxied: bool = False,
+        lasting: float = 0,
+        workers: tuple[str, ...] = (),
+    ) -> None:
+        everyone = {*workers, *self._fleet.labels(proxied=proxied)}
+        self._fleet.damage.append(Damage(harm, tuple(sorted(everyone)), at, time.time() + lasting))
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         self._endings.append((time.monotonic() + seconds, action))

@@ -20,6 +20,7 @@ def failures(result: Result) -> list[str]:
         "tasks started early": len(verdict.early),
         "duplicates unexplained": verdict.causes[Cause.UNEXPLAINED],
         "workers dead by themselves": len(result.died),
+        "workers that do not work any more": len(result.idle),
         "keys left in Redis": len(result.left),
     }
     return [f"{what}: {count}" for what, count in counts.items() if count]
@@ -44,6 +45,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "unexplained": [rerun.task for rerun in verdict.reruns if rerun.cause is Cause.UNEXPLAINED],
         "early": list(verdict.early),
         "died": list(result.died),
+        "idle": list(result.idle),
         "left": result.left,
         "recovery_same_machine": _times(verdict.recovery_times(isolated=False)),
         "recovery_elsewhere": _times(verdict.recovery_times(isolated=True)),
@@ -71,6 +73,7 @@ def as_text(result: Result) -> str:
         ("ended more than once", str(verdict.ended_again)),
         ("started early", str(len(verdict.early))),
         ("workers dead by themselves", str(len(result.died))),
+        ("workers that do not work any more", str(len(result.idle))),
         ("left in Redis", ", ".join(f"{k!r}: {n}" for k, n in result.left.items()) or "nothing but bindings"),
         ("recovery, same machine", _in_words(verdict.recovery_times(isolated=False))),
         ("recovery, elsewhere", _in_words(verdict.recovery_times(isolated=True))),

@@ -14,15 +14,15 @@ from typing import Any
 
 from celery import Celery
 
+from harness.proxy import HOST, Proxy
 from harness.redis_server import RedisServer
 from tests.chaos.damage import Damage
 from tests.chaos.environment import Environment
 from tests.chaos.fleet import Fleet
 from tests.chaos.inflict import Inflictor
-from tests.chaos.ledger import Ledger
+from tests.chaos.ledger import START, Ledger
 from tests.chaos.leftovers import leftovers
 from tests.chaos.producer import Producer, Submission
-from tests.chaos.proxy import HOST, Proxy
 from tests.chaos.schedule import Planned
 from tests.chaos.transports import Transport
 from tests.chaos.verdict import Judge, Verdict
@@ -31,6 +31,8 @@ from tests.chaos.worker import KINDS, Kind
 #: Between two looks at the workers, and at what became of the tasks.
 TICK = 0.02
 LOOK = 1.0
+#: Seconds until every worker must have found its way back to Redis.
+RECOVERY = 30.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Result:
 
     Attributes:
         died: workers that ended and were not asked to.
+        idle: workers that run and got no more to do once the harm was over, while others did.
         left: keys that are left in Redis and should not be, with their sizes.
         seconds: for how long harm was done, and
         drained_after: how long it took from then on until all was done, or was given up.
@@ -48,15 +51,19 @@ class Result:
     verdict: Verdict
     damage: Sequence[Damage]
     died: Sequence[str]
+    idle: Sequence[str]
     left: dict[str, int]
     seconds: float
     drained_after: float
 
 
 class Run:
-    """Arguments:
-    rate: tasks that are submitted a second.
-    keep: directory for the ledger, the submissions, the harm and the workers' logs; ``None`` for none.
+    """Call it once.
+
+    Arguments:
+        rate: tasks that are submitted a second.
+        keep: new directory for the ledger, the submissions, the harm and the workers' logs; ``None`` for
+            none of that.
     """
 
     def __init__(
@@ -70,7 +77,8 @@ class Run:
 
     def __call__(self) -> Result:
         if self._keep is not None:
-            self._keep.mkdir(parents=True, exist_ok=True)
+            # Not one that has the ledger of another run in it.
+            self._keep.mkdir(parents=True)
         if self._transport.imports:
             importlib.import_module(self._transport.imports)
         with contextlib.ExitStack() as exit_:
@@ -87,16 +95,16 @@ class Run:
             began = time.monotonic()
             with Producer(app, self._seed, self._rate) as producer:
                 self._do_harm(fleet, inflictor)
-            inflictor.end_what_is_over(everything=True)
-            ended = time.monotonic()
+                inflictor.end_what_is_over(everything=True)
+                ended = time.monotonic()
+                idle = self._wait_until_all_work(fleet, ledger)
             self._wait_until_drained(fleet, ledger, producer.submissions)
             drained = time.monotonic()
             left = self._stop_and_look(fleet, server)
             verdict = self._judge(fleet).judge(producer.submissions, ledger.entries())
             self._write_down(fleet.damage, producer.submissions)
-            return Result(
-                self._transport, verdict, fleet.damage, fleet.died, left, ended - began, drained - ended
-            )
+            times = ended - began, drained - ended
+            return Result(self._transport, verdict, fleet.damage, fleet.died, idle, left, *times)
 
     def _environment(
         self, ledger: Ledger, server: RedisServer, proxy: Proxy
@@ -122,6 +130,17 @@ class Run:
                 fleet.look_after()
                 inflictor.end_what_is_over()
                 time.sleep(TICK)
+
+    def _wait_until_all_work(self, fleet: Fleet, ledger: Ledger) -> list[str]:
+        """Wait until every worker has begun a task after all harm was over, and name those that do not."""
+        began, deadline = time.time(), time.monotonic() + RECOVERY
+        while True:
+            fleet.look_after()
+            working = {e.worker for e in ledger.entries() if e.event == START and e.at > began}
+            idle = [label for label in fleet.labels() if label not in working]
+            if not idle or time.monotonic() > deadline:
+                return idle
+            time.sleep(LOOK)
 
     def _wait_until_drained(self, fleet: Fleet, ledger: Ledger, submissions: Sequence[Submission]) -> None:
         entries, changed_at = ledger.entries(), time.monotonic()

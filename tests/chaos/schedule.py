@@ -18,7 +18,10 @@ class Harm(str, Enum):
     CLIENT_KILL = "CLIENT KILL"
     RESTART = "Redis restart"
     RESET = "connections reset"
-    SILENCE = "connections silent"
+    #: Those that there are, and
+    HALF_OPEN = "connections half-open"
+    #: for a while those still to come, too.
+    SILENCE = "network silent"
     DELAY = "connections slow"
 
 

@@ -85,9 +85,11 @@ class Verdict:
 
 
 class Judge:
-    """Arguments:
-    lease: seconds after which the broker gives back what a silent worker holds.
-    died: workers that ended by themselves.
+    """Knows what harm was done, and tells what follows from it.
+
+    Arguments:
+        lease: seconds after which the broker gives back what a silent worker holds.
+        died: workers that ended by themselves.
     """
 
     def __init__(self, damage: Iterable[Damage], lease: float, died: Iterable[str] = ()) -> None:
@@ -148,7 +150,7 @@ class Judge:
         holders = {start.worker for start in (rerun, *before)}
         causes: list[tuple[Cause, Iterable[Harm], Callable[[Damage], bool]]] = [
             (Cause.STOPPED, [Harm.STOP], lambda _: True),
-            (Cause.UNREACHABLE, [Harm.SILENCE], lambda _: True),
+            (Cause.UNREACHABLE, [Harm.SILENCE, Harm.HALF_OPEN], lambda _: True),
             (Cause.ACK_LOST, _CONNECTION, lambda damage: _ack_was_under_way(damage, acks)),
             (Cause.OUTLIVED, _CONNECTION, lambda damage: self._outlived(rerun, damage, acks)),
         ]

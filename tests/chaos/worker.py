@@ -27,12 +27,14 @@ class Kind:
         isolated: in a PID namespace of its own, so that the others cannot know whether it is alive: as
             on another machine, they have to wait for the end of its lease.
         proxied: connected to Redis through the proxy.
+        events: publishes Celery's events, which is something else to be caught at.
     """
 
     pool: str
     concurrency: int
     isolated: bool = False
     proxied: bool = False
+    events: bool = False
 
 
 KINDS = (
@@ -40,7 +42,7 @@ KINDS = (
     Kind("threads", 4),
     Kind("prefork", 2, isolated=True),
     Kind("threads", 4, isolated=True, proxied=True),
-    Kind("prefork", 2, proxied=True),
+    Kind("prefork", 2, proxied=True, events=True),
 )
 
 
@@ -61,7 +63,7 @@ class Worker(CeleryWorker):
             pool=kind.pool,
             concurrency=kind.concurrency,
             # Workers that come and go every second would spend their time talking about each other.
-            args=("--without-mingle", "--without-gossip", "--without-heartbeat"),
+            args=("--without-mingle", "--without-gossip", *(["-E"] if kind.events else [])),
             env=environment.variables(),
             cwd=ROOT,
         )
