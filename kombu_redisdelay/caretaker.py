@@ -50,18 +50,20 @@ class Caretaker(Thread):
             except (RedisError, OSError) as exc:
                 logger.debug("Cannot give messages of a lost connection back yet: %s", exc)
         self._consumer.stop()
+        self._consumer.store.disconnect()
 
 
 def _in_use(messages: Mapping[str, virtual.Message], grace_is_over: bool) -> set[str]:
-    """The tags of *messages* that may still be acked.
+    """The tags of *messages* that may still be acked: whoever wants to ack a message has it.
 
-    Whoever wants to ack a message has it. In a Celery worker the reverse is not true for ever: the prefork
-    pool forgets tasks that it has not started when the connection is lost, but some releases keep the
-    request. After a time in which the other pools will have started theirs, only what runs counts.
+    With the prefork pool of Celery 5.5 the reverse is not true for ever. It forgets tasks that it has not
+    started when the connection is lost, but keeps their requests. There, after a time in which the others
+    should have been started, only what runs counts.
     """
-    state = sys.modules.get("celery.worker.state")
     alive = dict(messages)
-    if state is None or not grace_is_over:
+    keeps_requests = "celery.concurrency.asynpool" in sys.modules and sys.modules["celery"].VERSION < (5, 6)
+    if not (keeps_requests and grace_is_over):
         return set(alive)
-    running = {id(request.message) for request in list(state.active_requests)}
+    requests = list(sys.modules["celery.worker.state"].active_requests)
+    running = {id(request.message) for request in requests}
     return {tag for tag, message in alive.items() if id(message) in running}

@@ -78,7 +78,11 @@ class Channel(redis.Channel):
         """Who we are to the broker, from the first use on."""
         if self._consumer is None:
             name = new_consumer()
-            lease = Lease(Redis(connection_pool=self._get_pool()), name, self.options.lease_ms)
+            pool = self._get_pool()
+            # A renewal that gets no reply must leave time for the next one.
+            limit = self.options.visibility_timeout / RENEWALS_PER_LEASE
+            pool.connection_kwargs["socket_timeout"] = min(pool.connection_kwargs["socket_timeout"], limit)
+            lease = Lease(Redis(connection_pool=pool), name, self.options.lease_ms)
             store = self._open_store(self._get_pool())
             store.expires_ms = self.store.expires_ms
             self._consumer = Consumer(store, name, lease, self.options)
@@ -400,9 +404,11 @@ class Channel(redis.Channel):
             if self._consumer_to_stop is not None:
                 self._consumer_to_stop.stop()
         super().close()
-        for store in (self._store, self._consumer.store if self._consumer else None):
-            if store is not None:
-                store.client.connection_pool.disconnect()
+        if self._store is not None:
+            self._store.disconnect()
+        # Acks may still be on their way over the consumer's connections if it was abandoned.
+        if self._consumer is not None and self.do_restore:
+            self._consumer.store.disconnect()
 
 
 @contextmanager

@@ -35,6 +35,10 @@ class Store:
         self.expires_ms: dict[str, int] = {}
         self._known: set[str] = set()
 
+    def disconnect(self) -> None:
+        """Close the connections. The next call opens one again."""
+        self.client.connection_pool.disconnect()
+
     def keys(self, queue: str) -> QueueKeys:
         return queue_keys(self.prefix, queue, self.separator)
 
