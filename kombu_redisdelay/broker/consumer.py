@@ -226,9 +226,6 @@ class Consumer:
     def sweep(self, queue: str) -> int:
         """Move scheduled messages that have lost their due time to the dead letters. Returns how many."""
         k = self.store.keys(queue)
-        count = self.store.client.execute_command
-        if count("HLEN", k.messages) == count("ZCARD", k.schedule):
-            return 0
         cursor, total = b"0", 0
         while True:
             cursor, found, dropped = SWEEP(

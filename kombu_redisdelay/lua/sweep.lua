@@ -8,7 +8,8 @@
 -- ARGV[2]  how many messages to look at, roughly
 -- ARGV[3]  how many dead letters the queue keeps
 --
--- Returns  cursor ("0": all were looked at), how many were found, how many dead letters had to go for them
+-- Returns  cursor ("0": there is nothing left to look at), how many were found, how many dead letters had to
+--          go for them
 --
 -- Keeps: a message is in exactly one place.
 
@@ -16,6 +17,10 @@
 -- include: stored
 -- include: dead
 -- include: deliveries
+
+if ARGV[1] == '0' and redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1]) then
+  return { '0', 0, 0 }
+end
 
 local found, dropped = 0, 0
 local scan = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])

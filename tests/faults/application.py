@@ -10,6 +10,7 @@ from typing import Any
 from kombu.connection import Connection
 from kombu.entity import Queue
 from kombu.mixins import ConsumerMixin
+from kombu.utils.limits import TokenBucket
 
 from harness.process import wait_until
 from tests.channel.kit import PATIENCE
@@ -19,12 +20,15 @@ def _ack(message: Any) -> None:
     message.ack()
 
 
-class Application(ConsumerMixin):  # type: ignore[misc]
+class Application(ConsumerMixin):
     """Acks every message in its callback, and connects again when the connection is lost.
 
     Attributes:
         received: what was in the messages, as often as they came.
     """
+
+    # kombu's default has it start once a second at most.
+    restart_limit = TokenBucket(100)
 
     def __init__(self, connection: Connection, handle: Callable[[Any], object]) -> None:
         self.connection = connection
@@ -39,18 +43,14 @@ class Application(ConsumerMixin):  # type: ignore[misc]
         self._handle(message)
 
     def wait_received(self, *bodies: str, timeout: float = PATIENCE) -> None:
-        wait_until(
-            lambda: set(bodies) <= set(self.received), timeout, f"{bodies}, there are {self.received}"
-        )
+        wait_until(lambda: set(bodies) <= set(self.received), timeout, f"{bodies}, there are {self.received}")
 
 
 @contextmanager
-def running(
-    url: str, handle: Callable[[Any], object] = _ack, **options: Any
-) -> Iterator[Application]:
+def running(url: str, handle: Callable[[Any], object] = _ack, **options: Any) -> Iterator[Application]:
     """The application, in a thread."""
     application = Application(Connection(url, transport_options=options), handle)
-    thread = Thread(target=application.run, name="application", daemon=True)
+    thread = Thread(target=application.run, kwargs={"safety_interval": 0.1}, daemon=True)
     thread.start()
     try:
         yield application

@@ -1,0 +1,140 @@
+"""What becomes of messages whose connection was lost while their worker lives."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from threading import Thread
+
+import celery.worker.state
+import pytest
+
+from harness.process import wait_until
+from harness.proxy import Proxy
+from tests.channel.kit import PATIENCE, Inbox, Site, drain, publish
+from tests.end_to_end.installation import Installation
+from tests.faults.workers import LOST_CONNECTION, kill_connections, late_ack_pools
+
+LEASE = 1.5
+POOLS = late_ack_pools("threads", "gevent", "prefork")
+
+
+def consumers(installation: Installation, queue: str) -> list[bytes]:
+    names: list[bytes] = installation.redis.execute_command(
+        "ZRANGE", f"redisdelay:{{{queue}}}:consumers", 0, -1
+    )
+    return names
+
+
+def held_by(installation: Installation, queue: str, names: list[bytes]) -> int:
+    key = f"redisdelay:{{{queue}}}:unacked:"
+    return sum(installation.redis.execute_command("HLEN", key.encode() + name) for name in names)
+
+
+def test_a_late_ack_task_longer_than_the_lease_runs_once(installation: Installation, tmp_path: Path) -> None:
+    """And what was prefetched behind it, too: threads and gevent keep it in a queue of their own and run it
+    from there; prefork has forgotten it, so that it has to come back."""
+    gate = tmp_path / "gate"
+    settings = {"broker_transport_options": {"visibility_timeout": LEASE}}
+    for pool in POOLS:
+        installation.start_worker(
+            pool=pool,
+            queues=[pool],
+            settings=settings,
+            prefetch_multiplier=3,
+            expected=LOST_CONNECTION,
+        )
+    producer = installation.producer()
+    long = {pool: f"{pool} long" for pool in POOLS}
+    prefetched = {pool: [f"{pool} {number}" for number in range(2)] for pool in POOLS}
+    for pool in POOLS:
+        for task in (long[pool], *prefetched[pool]):
+            producer.send_task("work_late", [task], kwargs={"gate": str(gate)}, queue=pool)
+    installation.wait_started(*long.values())
+    held = 3 * len(POOLS)
+    wait_until(lambda: sum(map(installation.unacked, POOLS)) == held, 10, "the prefetch of all")
+
+    first = {pool: consumers(installation, pool) for pool in POOLS}
+
+    kill_connections(installation)
+    if "prefork" in POOLS:
+        wait_until(
+            lambda: held_by(installation, "prefork", first["prefork"]) == 1, 10, "the return of the others"
+        )
+    # It has room for all that comes back.
+    installation.worker(
+        pool="threads", concurrency=10, queues=POOLS, settings=settings, prefetch_multiplier=1
+    )
+    time.sleep(2 * LEASE)
+    gate.touch()
+
+    installation.wait_ended([*long.values(), *(task for tasks in prefetched.values() for task in tasks)])
+    wait_until(lambda: not any(map(installation.unacked, POOLS)), 10, "acks")
+    assert not any(map(installation.ready, POOLS))
+    assert installation.ledger.run_twice() == {}
+
+
+def test_messages_that_the_application_has_stay_its_own_and_others_return(site: Site) -> None:
+    # As in every process that has published a Celery task.
+    assert celery.worker.state
+    connection = site.connect(visibility_timeout=LEASE)
+    channel = connection.channel()
+    publish(channel, *(str(number) for number in range(6)))
+    inbox = Inbox(channel)
+    drain(connection, lambda: len(inbox) == 5)
+    # One has been taken with the others, and was not delivered yet.
+    assert site.unacked() == 6
+    kept, inbox.messages[2:] = inbox.messages[:2], []
+
+    connection.collect()
+    wait_until(lambda: site.ready() == 4, PATIENCE, "those dropped")
+    time.sleep(1.5 * LEASE)
+    second = site.connect(visibility_timeout=LEASE)
+    other = Inbox(second.channel())
+    drain(second, lambda: len(other) == 4)
+    assert sorted(other.bodies) == ["2", "3", "4", "5"]
+    for message in (*kept, *other):
+        message.ack()
+    assert (site.ready(), site.unacked()) == (0, 0)
+
+
+def test_a_message_that_is_dropped_later_returns_then(site: Site) -> None:
+    connection = site.connect()
+    channel = connection.channel()
+    publish(channel, "a")
+    inbox = Inbox(channel)
+    drain(connection, lambda: len(inbox) == 1)
+    connection.collect()
+    del connection, channel
+    wait_until(lambda: not site.ready(), PATIENCE, "")
+    inbox.messages.clear()
+    wait_until(lambda: site.ready() == 1, PATIENCE, "the message")
+    assert site.unacked() == 0
+
+
+@pytest.mark.parametrize("settle", ["ack", "requeue"])
+def test_an_ack_that_is_on_its_way_when_the_loss_is_noticed_gets_through(
+    site: Site, proxy: Proxy, settle: str
+) -> None:
+    connection = site.connect(proxy.url())
+    channel = connection.channel()
+    publish(channel, "a")
+    inbox = Inbox(channel)
+    drain(connection, lambda: len(inbox) == 1)
+    message = inbox.messages[0]
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            getattr(message, settle)()
+        except Exception as error:
+            errors.append(error)
+
+    proxy.delay(0.3)
+    worker = Thread(target=work)
+    worker.start()
+    time.sleep(0.1)
+    connection.collect()
+    worker.join()
+    assert errors == []
+    assert (site.ready(), site.unacked()) == ((1, 0) if settle == "requeue" else (0, 0))

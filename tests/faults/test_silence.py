@@ -1,0 +1,114 @@
+"""Half-open connections and resets: nothing ever comes, or all breaks, on every connection of a worker."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.process import wait_until
+from harness.proxy import Proxy
+from kombu_redisdelay import channel as channel_module
+from tests.channel.kit import PATIENCE, Site, publish
+from tests.end_to_end.installation import Installation
+from tests.faults.application import running
+from tests.faults.workers import LOST_CONNECTION, late_ack_pools
+
+#: The event loop, and drain_events.
+POOLS = ("prefork", "threads", "gevent", "solo")
+
+#: Seconds that the issue gives a worker, and what a busy machine may add.
+RECOVERY, SLACK = 10, 5
+
+
+def test_workers_recover_from_silence(installation: Installation, proxy: Proxy, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    # A lease that ends in the meantime unless the heartbeat recovers, too.
+    settings = {"broker_transport_options": {"visibility_timeout": 20}}
+    workers = [
+        installation.start_worker(
+            pool=pool,
+            concurrency=1 if pool == "solo" else 2,
+            queues=[pool],
+            url=proxy.url(),
+            settings=settings,
+            expected=LOST_CONNECTION,
+        )
+        for pool in POOLS
+    ]
+    for worker in workers:
+        worker.wait_ready()
+    producer = installation.producer()
+    # A solo worker would do nothing else.
+    late = [f"late {pool}" for pool in late_ack_pools("prefork", "threads", "gevent")]
+    for task in late:
+        producer.send_task("work_late", [task], kwargs={"gate": str(gate)}, queue=task.split()[1])
+    installation.wait_started(*late)
+
+    proxy.go_silent()
+    silent_from = time.monotonic()
+    for pool in POOLS:
+        producer.send_task("work", [pool], queue=pool)
+        producer.send_task("work", [f"{pool} countdown"], queue=pool, countdown=1)
+    # Long enough for the connections to go on with what they were sent before.
+    time.sleep(1)
+    proxy.pass_on()
+
+    afterwards = [task for pool in POOLS for task in (pool, f"{pool} countdown")]
+    installation.wait_ended(afterwards, timeout=silent_from + RECOVERY + SLACK - time.monotonic())
+    gate.touch()
+    installation.wait_ended(late)
+    wait_until(lambda: not any(map(installation.unacked, POOLS)), 10, "acks")
+    assert installation.ledger.run_twice() == {}
+    assert all(worker.running for worker in workers)
+
+
+def test_workers_recover_from_resets(installation: Installation, proxy: Proxy) -> None:
+    workers = [
+        installation.start_worker(pool=pool, queues=[pool], url=proxy.url(), expected=LOST_CONNECTION)
+        for pool in POOLS
+    ]
+    for worker in workers:
+        worker.wait_ready()
+    producer = installation.producer()
+    tasks = [f"{pool} {number}" for number in range(50) for pool in POOLS]
+    for number, task in enumerate(tasks):
+        producer.send_task("work", [task], queue=task.split()[0])
+        if number % 40 == 20:
+            proxy.reset()
+
+    installation.wait_ended(tasks, timeout=RECOVERY + SLACK)
+    wait_until(lambda: not any(map(installation.unacked, POOLS)), 10, "acks")
+    assert all(worker.running for worker in workers)
+
+
+def test_a_slow_network_is_not_taken_for_silence(
+    site: Site, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    bodies = [str(number) for number in range(3)]
+    with running(proxy.url()) as application:
+        publish(site.channel(), "before")
+        application.wait_received("before")
+        proxy.delay(0.1)
+        publish(site.channel(), *bodies)
+        application.wait_received(*bodies)
+        wait_until(lambda: site.unacked() == 0, PATIENCE, "acks")
+    assert application.received == ["before", *bodies]
+    assert "onnection" not in caplog.text
+
+
+def test_drain_events_notices_silence(site: Site, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "SILENCE_LIMIT", 0.5)
+    with running(proxy.url()) as application:
+        publish(site.channel(), "before")
+        application.wait_received("before")
+        proxy.go_silent()
+        publish(site.channel(), "meanwhile")
+        # Connections that it makes now are silent, too.
+        time.sleep(3)
+        proxy.pass_on()
+        publish(site.channel(), "after")
+        application.wait_received("meanwhile", "after")
+        wait_until(lambda: site.unacked() == 0, PATIENCE, "acks")
+    assert sorted(application.received) == ["after", "before", "meanwhile"]
