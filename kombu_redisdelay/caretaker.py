@@ -6,6 +6,7 @@ long as that takes; one that nobody can ack any more is given back at once.
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from collections.abc import Mapping
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 #: Seconds between two looks. The first comes late enough for a worker to have dropped what it will not run.
 INTERVAL = 1.0
 
+#: Seconds in which a process of the prefork pool has said that it started what it was given.
+PREFORK_GRACE = 3.0
+
 
 class Caretaker(Thread):
     """Looks after what a consumer holds until the last of it was acked or given back.
@@ -30,20 +34,18 @@ class Caretaker(Thread):
         consumer: nobody else takes with it any more.
         messages: delivery tag -> message, for what was delivered and is not settled; weak, so that
             what the application has dropped is not in there.
-        grace: seconds that a message may still be waiting for its turn in this process.
     """
 
-    def __init__(self, consumer: Consumer, messages: Mapping[str, virtual.Message], grace: float) -> None:
+    def __init__(self, consumer: Consumer, messages: Mapping[str, virtual.Message]) -> None:
         super().__init__(name="redisdelay-caretaker", daemon=True)
         self._consumer = consumer
         self._messages = messages
-        self._grace = grace
 
     def run(self) -> None:
         began = monotonic()
         while True:
             sleep(INTERVAL)
-            tags = _in_use(self._messages, grace_is_over=monotonic() - began > self._grace)
+            tags = _in_use(self._messages, monotonic() - began)
             try:
                 if self._consumer.give_back_all(keep=tags):
                     break
@@ -53,16 +55,18 @@ class Caretaker(Thread):
         self._consumer.store.disconnect()
 
 
-def _in_use(messages: Mapping[str, virtual.Message], grace_is_over: bool) -> set[str]:
-    """The tags of *messages* that may still be acked: whoever wants to ack a message has it.
+def _in_use(messages: Mapping[str, virtual.Message], seconds: float) -> set[str]:
+    """The tags of *messages* that may still be acked, so many *seconds* after the connection was lost.
 
-    With the prefork pool of Celery 5.5 the reverse is not true for ever. It forgets tasks that it has not
-    started when the connection is lost, but keeps their requests. There, after a time in which the others
-    should have been started, only what runs counts.
+    Whoever wants to ack a message has it. With Celery's prefork pool the reverse is not true for ever: it
+    forgets at once what it has not started, but some releases keep the requests of it. So there, what does
+    not run after a moment will not run.
     """
+    if seconds < PREFORK_GRACE:
+        # What is only kept by a reference cycle, nobody has. In the end Python finds out by itself.
+        gc.collect()
     alive = dict(messages)
-    keeps_requests = "celery.concurrency.asynpool" in sys.modules and sys.modules["celery"].VERSION < (5, 6)
-    if not (keeps_requests and grace_is_over):
+    if "celery.concurrency.asynpool" not in sys.modules or seconds < PREFORK_GRACE:
         return set(alive)
     requests = list(sys.modules["celery.worker.state"].active_requests)
     running = {id(request.message) for request in requests}

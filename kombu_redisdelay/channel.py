@@ -389,7 +389,7 @@ class Channel(redis.Channel):
         self._taken.clear()
         consumer, self._consumer_to_stop = self._consumer_to_stop, None
         if consumer is not None and consumer.is_ours:
-            Caretaker(consumer, self.qos.let_go(), self.options.visibility_timeout).start()
+            Caretaker(consumer, self.qos.let_go()).start()
         self.close()
 
     def close(self) -> None:

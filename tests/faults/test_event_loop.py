@@ -1,0 +1,47 @@
+"""The event loop polls on, or raises, whichever connection breaks while nothing is asked of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kombu.asynchronous import Hub
+
+from tests.channel.kit import PATIENCE, Inbox, Site, publish
+
+
+def turn(loop: Any, until: Callable[[], object]) -> None:
+    """Run the event loop until the condition holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not until():
+        assert time.monotonic() < deadline, "the event loop does not get there"
+        next(loop)
+
+
+@pytest.mark.parametrize("broken", ["brpop", "ping", "evalsha"])
+def test_a_connection_that_breaks_while_there_is_no_credit(site: Site, broken: str) -> None:
+    """The worker has as many messages as it may have, and waits for no more."""
+    connection = site.connect()
+    channel = connection.channel()
+    inbox = Inbox(channel, prefetch=1)
+    hub = Hub()
+    connection.register_with_event_loop(hub)
+    loop = hub.create_loop()
+    publish(site.channel(), "a", "b")
+    turn(loop, lambda: len(inbox) == 1 and not channel.is_waiting)
+
+    ours = str(site.redis.client_id())
+    for client in site.redis.client_list():
+        if client["cmd"] == broken and client["id"] != ours:
+            site.redis.client_kill_filter(_id=client["id"])
+    rounds = iter(range(3))
+    try:
+        turn(loop, lambda: next(rounds, None) is None)
+        inbox.messages[0].ack()
+        turn(loop, lambda: len(inbox) == 2)
+    except connection.connection_errors:
+        # A worker connects again; see test_client_kill.
+        return
+    assert inbox.bodies == ["a", "b"]
