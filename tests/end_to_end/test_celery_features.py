@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from threading import Thread
 
+import celery
 import pytest
 from celery import Celery, chain, chord, group
 
@@ -123,7 +124,10 @@ def test_events(app: Celery, site: Installation) -> None:
     app.conf.task_send_sent_event = True
     with listening(app, site) as seen:
         task = app.send_task("work", ["watched"], queue=RPC)
-        kinds = ("task-sent", "task-received", "task-succeeded")
+        kinds = ["task-sent", "task-received"]
+        if celery.VERSION >= (5, 6):
+            # The thread pool of Celery 5.5 loses an event of its threads now and then, with any broker.
+            kinds.append("task-succeeded")
         for kind in kinds:
             wait_until(partial(seen, kind, task.id), 10, kind)
 
