@@ -13,10 +13,10 @@ from harness.process import wait_until
 from harness.proxy import Proxy
 from tests.channel.kit import PATIENCE, Inbox, Site, drain, publish
 from tests.end_to_end.installation import Installation
-from tests.faults.workers import LOST_CONNECTION, kill_connections, late_ack_pools
+from tests.faults.workers import LOST_CONNECTION, PREFORK_ACKS_LATE, kill_connections
 
 LEASE = 1.5
-POOLS = late_ack_pools("threads", "gevent", "prefork")
+POOLS = ("threads", "gevent", *(["prefork"] if PREFORK_ACKS_LATE else []))
 
 
 def consumers(installation: Installation, queue: str) -> list[bytes]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.process import wait_until
 from tests.end_to_end.installation import Installation
-from tests.faults.workers import LOST_CONNECTION, connections, kill_connections, late_ack_pools
+from tests.faults.workers import LOST_CONNECTION, PREFORK_KNOWS_WHO_IS_BUSY, connections, kill_connections
 
 POOLS = ("prefork", "threads", "gevent")
 
@@ -20,7 +20,7 @@ def test_of_each_connection_one_by_one_and_of_all_at_once(installation: Installa
     for worker in workers:
         worker.wait_ready()
     producer = installation.producer()
-    running = [f"running {pool}" for pool in late_ack_pools(*POOLS)]
+    running = [f"running {pool}" for pool in POOLS if pool != "prefork" or PREFORK_KNOWS_WHO_IS_BUSY]
     for task in running:
         producer.send_task("work_late", [task], kwargs={"gate": str(gate)}, queue=task.split()[1])
     installation.wait_started(*running)

@@ -20,7 +20,7 @@ def turn(loop: Any, until: Callable[[], object]) -> None:
         next(loop)
 
 
-@pytest.mark.parametrize("broken", ["brpop", "ping", "evalsha"])
+@pytest.mark.parametrize("broken", ["ping", "evalsha"], ids=["poll", "commands"])
 def test_a_connection_that_breaks_while_there_is_no_credit(site: Site, broken: str) -> None:
     """The worker has as many messages as it may have, and waits for no more."""
     connection = site.connect()

@@ -57,7 +57,7 @@ class TestReadOnlyReplica:
                 pool=pool,
                 queues=[pool],
                 settings={"broker_channel_error_retry": True},
-                expected=f"{LOST_CONNECTION}|ReadOnly|ExecAbort|ResponseError",
+                expected=f"{LOST_CONNECTION}|ReadOnly|ExecAbort|ResponseError|Frequent restarts",
             )
             for pool in POOLS
         ]

@@ -12,13 +12,13 @@ LOST_CONNECTION = (
     r"|renew the lease|ack was not confirmed"
 )
 
+_RELEASE = tuple(int(part) for part in celery.__version__.split(".")[:2])
+
 #: Celery 5.5 never acks a late-ack task that ends after prefork's connection was lost.
-PREFORK_ACKS_LATE = tuple(int(part) for part in celery.__version__.split(".")[:2]) >= (5, 6)
+PREFORK_ACKS_LATE = _RELEASE >= (5, 6)
 
-
-def late_ack_pools(*pools: str) -> list[str]:
-    """Those of *pools* in which a late-ack task may be expected to be acked after a reconnect."""
-    return [pool for pool in pools if pool != "prefork" or PREFORK_ACKS_LATE]
+#: Celery 5.6 then gives the next task to the process that is still busy, where it has to wait.
+PREFORK_KNOWS_WHO_IS_BUSY = _RELEASE >= (5, 7)
 
 
 def connections(installation: Installation) -> list[str]:
