@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.journal import add_line, whole_lines
+
 VARIABLE = "REDISDELAY_DEMO_LEDGER"
 
 
@@ -35,20 +37,12 @@ class Ledger:
         return cls(Path(os.environ[VARIABLE]))
 
     def add(self, run: Run) -> None:
-        line = f"{run.task} {run.due!r} {run.started!r} {run.worker}\n"
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-        try:
-            # One write, so that lines of different processes never mix.
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
+        add_line(self._path, f"{run.task} {run.due!r} {run.started!r} {run.worker}")
 
     def runs(self) -> list[Run]:
         """All runs so far, in the order in which they were noted."""
         runs = []
-        # What follows the last line break is a line that is being written.
-        *lines, _ = self._path.read_text().split("\n")
-        for line in lines:
+        for line in whole_lines(self._path):
             task, due, started, worker = line.split()
             runs.append(Run(task, float(due), float(started), int(worker)))
         return runs

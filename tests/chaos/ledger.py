@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from harness.journal import add_line, whole_lines
 
 START, ACK, END = "start", "ack", "end"
 
@@ -38,19 +39,8 @@ class Ledger:
         self.path = path
 
     def write(self, entry: Entry) -> None:
-        line = json.dumps(asdict(entry)) + "\n"
-        # One write in append mode: the lines of different processes do not mix, and what was written
-        # is there whatever happens to the process next.
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        add_line(self.path, json.dumps(asdict(entry)))
 
     def entries(self) -> list[Entry]:
         """All entries so far, in the order in which they were written."""
-        if not self.path.exists():
-            return []
-        # What follows the last line break is a line that is being written.
-        *lines, _ = self.path.read_text().split("\n")
-        return [Entry(**json.loads(line)) for line in lines]
+        return [Entry(**json.loads(line)) for line in whole_lines(self.path)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import timezone
 from pathlib import Path
 
 from dateutil.parser import isoparse
+
+from harness.journal import add_line, whole_lines
 
 
 @dataclass(frozen=True)
@@ -38,20 +39,11 @@ class Ledger:
         self.path = path
 
     def write(self, entry: Entry) -> None:
-        line = json.dumps(asdict(entry)) + "\n"
-        # One write in append mode: processes that write at the same time do not mix their lines.
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        add_line(self.path, json.dumps(asdict(entry)))
 
     def entries(self, event: str) -> list[Entry]:
         """The entries for *event*, in the order in which they were written."""
-        if not self.path.exists():
-            return []
-        lines = self.path.read_text().splitlines()
-        entries = [Entry(**json.loads(line)) for line in lines]
+        entries = [Entry(**json.loads(line)) for line in whole_lines(self.path)]
         return [entry for entry in entries if entry.event == event]
 
     def started(self) -> list[str]:

@@ -6,10 +6,11 @@ import celery
 
 from tests.end_to_end.installation import Installation
 
-#: What a worker logs when a connection is lost.
+#: What a worker logs when a connection is lost. kombu meets an IndexError whenever it opens a channel, and
+#: a traceback of what then went wrong shows it.
 LOST_CONNECTION = (
     r"Traceback|Connect\w*Error|TimeoutError|BrokenPipeError|_SocketError|Cannot connect"
-    r"|renew the lease|ack was not confirmed"
+    r"|renew the lease|ack was not confirmed|IndexError: pop from empty list"
 )
 
 _RELEASE = tuple(int(part) for part in celery.__version__.split(".")[:2])
