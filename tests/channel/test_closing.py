@@ -193,6 +193,7 @@ class TestLostLease:
         caplog.clear()
         for message in inbox:
             message.ack()
+        inbox.consumer.channel.consumer.confirm_acks()
         [record] = [r for r in caplog.records if r.name.startswith("kombu_redisdelay")]
         assert record.levelno == logging.WARNING
         assert "3 message(s)" in record.getMessage()
