@@ -116,7 +116,7 @@ class Site:
     def unacked(self, queue: str = "q") -> int:
         """How many messages are held in Redis, once the acks so far have come there."""
         for connection in self._connections:
-            for channel in connection.connected and connection.transport.channels or ():
+            for channel in (connection.connected and connection.transport.channels) or ():
                 if getattr(channel, "_consumer", None) is not None:
                     channel.consumer.confirm_acks()
         keys = self.redis.keys(f"redisdelay:{{{queue}}}:unacked:*")
