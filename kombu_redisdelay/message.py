@@ -108,6 +108,12 @@ def message_id(message: Mapping[str, Any]) -> str:
     return str(next(candidate for candidate in candidates if candidate))
 
 
+def split_stored(stored: bytes) -> tuple[int, bytes]:
+    """Priority step and message of a value of our hashes (lua/include/stored.lua)."""
+    step, colon, payload = stored.partition(b":")
+    return (int(step), payload) if colon and step.isdigit() and len(step) < 10 else (0, stored)
+
+
 def mark_delivery(payload: dict[str, Any]) -> None:
     """Turn the scripts' count in a taken message *payload* into what consumers look at:
     ``delivery_info["redelivered"]`` and the header ``x-delivery-count``."""
