@@ -42,12 +42,13 @@ class CelerySite:
                 self.app.send_task(name, args, producer=producer, **options)
 
     @contextmanager
-    def worker(self, pool: str, concurrency: int) -> Iterator[CeleryWorker]:
-        """A worker that is ready; killed at the end."""
+    def worker(self, pool: str) -> Iterator[CeleryWorker]:
+        """A worker with default settings that is ready; killed at the end."""
         worker = _Worker(
             "benchmarks.app",
             pool=pool,
-            concurrency=concurrency,
+            # Its own default would be the number of cores.
+            concurrency=2,
             # Mingling is a second of waiting for other workers, at the start. What costs while the worker
             # works stays on.
             args=("--without-mingle", "-l", "WARNING"),
@@ -56,6 +57,7 @@ class CelerySite:
         )
         with worker:
             try:
+                self.postbox.wait(READY, PATIENCE)
                 yield worker
             except TimeoutError as error:
                 raise TimeoutError(f"{error}\n{worker.log()}") from None

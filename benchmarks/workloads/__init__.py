@@ -1,7 +1,19 @@
 """The registry. A workload is a file here, and a line below."""
 
 from benchmarks.workload import Workload
-from benchmarks.workloads import consume, publish, round_trip, worker
+from benchmarks.workloads import (
+    acks,
+    burst,
+    consume,
+    growth,
+    idle,
+    lateness,
+    memory,
+    ping_pong,
+    publish,
+    round_trip,
+    worker,
+)
 
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
@@ -10,5 +22,12 @@ WORKLOADS: dict[str, Workload] = {
         publish.WORKLOAD,
         consume.WORKLOAD,
         *worker.WORKLOADS,
+        lateness.WORKLOAD,
+        ping_pong.WORKLOAD,
+        acks.WORKLOAD,
+        growth.WORKLOAD,
+        burst.WORKLOAD,
+        idle.WORKLOAD,
+        *memory.WORKLOADS,
     )
 }

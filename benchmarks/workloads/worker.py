@@ -9,7 +9,7 @@ from benchmarks.peers import OURS, RABBITMQ, REDIS, REDIS_PLUS
 from benchmarks.site import Site
 from benchmarks.workload import Measured, Sizes, Workload, cases
 
-POOLS = {"solo": 1, "threads": 2, "prefork": 2}
+POOLS = ("solo", "threads", "prefork")
 
 
 def measure(site: Site, sizes: Sizes, *, pool: str) -> Measured:
@@ -21,16 +21,16 @@ def measure(site: Site, sizes: Sizes, *, pool: str) -> Measured:
             *[("no_op", ())] * count,
             ("mark", ("end",)),
         )
-        with celery.worker(pool, POOLS[pool]):
+        with celery.worker(pool):
             began = celery.postbox.wait("begin", PATIENCE)
             ended = celery.postbox.wait("end", PATIENCE)
     return Measured({"rate": (count + 1) / (ended - began)})
 
 
-def _workload(pool: str, concurrency: int) -> Workload:
+def _workload(pool: str) -> Workload:
     return Workload(
         name=f"worker-{pool}",
-        about=f"a Celery worker with {pool} pool, concurrency {concurrency}, drains no-op tasks",
+        about=f"a Celery worker with the {pool} pool runs no-op tasks that wait for it",
         cases=cases(OURS, REDIS, REDIS_PLUS, RABBITMQ),
         units={"rate": "tasks/s"},
         measure=partial(measure, pool=pool),
@@ -39,4 +39,4 @@ def _workload(pool: str, concurrency: int) -> Workload:
     )
 
 
-WORKLOADS = [_workload(pool, concurrency) for pool, concurrency in POOLS.items()]
+WORKLOADS = [_workload(pool) for pool in POOLS]
