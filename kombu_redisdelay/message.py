@@ -71,7 +71,7 @@ def eta_ms(headers: Mapping[str, Any]) -> int:
     if not eta:
         return 0
     try:
-        moment = eta if isinstance(eta, datetime) else isoparse(eta)
+        moment = eta if isinstance(eta, datetime) else _parse(eta)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=timezone.utc)
         return max(0, math.ceil((moment - _EPOCH).total_seconds() * 1000))
@@ -79,6 +79,14 @@ def eta_ms(headers: Mapping[str, Any]) -> int:
         if "task" not in headers:
             return 0
         raise ValueError(f"header {ETA_HEADER!r} must be an ISO 8601 date and time, not {eta!r}") from exc
+
+
+def _parse(eta: str) -> datetime:
+    try:
+        # What Celery writes, in a tenth of the time.
+        return datetime.fromisoformat(eta)
+    except ValueError:
+        return isoparse(eta)
 
 
 def _delay_ms(headers: Mapping[str, Any]) -> int:
