@@ -72,6 +72,12 @@ class Access:
         return self.queues() if queue is None else [queue]
 
 
+def check_limit(limit: object) -> None:
+    """Raises ValueError unless *limit* is a whole number from 0, or ``None``."""
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        raise ValueError(f"limit must be a whole number from 0, not {limit!r}")
+
+
 def _connection(broker: Any) -> Connection:
     if isinstance(broker, str):
         return Connection(broker)
