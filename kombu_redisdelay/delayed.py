@@ -145,10 +145,8 @@ class DelayedMessages(Access):
         queues = self.queues()
         remaining = iter(dict.fromkeys(ids))
         while some := list(islice(remaining, IDS_PER_CALL)):
-            counts = [self._schedule.cancel(queue, some) for queue in queues]
-            cancelled += [
-                id for id, removed in zip(some, map(sum, zip(*counts, strict=True)), strict=True) if removed
-            ]
+            removed = [self._schedule.cancel(queue, some) for queue in queues]
+            cancelled += [id for id, *counts in zip(some, *removed, strict=True) if any(counts)]
         return self._revoked(cancelled, mark_revoked)
 
     def cancel_group(self, group_id: str, *, mark_revoked: bool = False) -> list[str]:
@@ -193,8 +191,8 @@ class DelayedMessages(Access):
     def purge(
         self, queue: str | None = None, *, task: str | None = None, due_before: datetime | None = None
     ) -> int:
-        """Remove every message that waits, or those of *task*, or those due before *due_before*. Messages that
-        are ready are not touched.
+        """Remove every message that waits, or those of *task*, or those due before *due_before*. Messages
+        that are ready are not touched.
 
         Returns:
             How many were removed.
@@ -280,7 +278,7 @@ def _ms(name: str, moment: object) -> int | None:
     return to_ms(moment)
 
 
-def _new_due_ms(now_ms: int, countdown: object, eta: object) -> int:
+def _new_due_ms(now_ms: int, countdown: Any, eta: object) -> int:
     due_ms = _ms("eta", eta)
     if (countdown is None) == (due_ms is None):
         raise ValueError("give either a countdown or an eta")
@@ -290,12 +288,10 @@ def _new_due_ms(now_ms: int, countdown: object, eta: object) -> int:
         return due_ms
     longest = (LATEST_MS - now_ms) / 1000
     # NaN is in no range.
-    if (
-        isinstance(countdown, bool)
-        or not isinstance(countdown, (int, float))
-        or not 0 <= countdown <= longest
-    ):
+    is_number = isinstance(countdown, (int, float)) and not isinstance(countdown, bool)
+    if not is_number or not 0 <= countdown <= longest:
         raise ValueError(
-            f"countdown must be a number of seconds, not negative and not beyond the year 9999, not {countdown!r}"
+            "countdown must be a number of seconds, not negative and not beyond the year 9999, "
+            f"not {countdown!r}"
         )
-    return now_ms + ceil(countdown * 1000)
+    return now_ms + int(ceil(countdown * 1000))

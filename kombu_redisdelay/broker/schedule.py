@@ -12,7 +12,8 @@ from typing import Any
 from kombu_redisdelay.broker.scripts import CANCEL, FIND, PAGE, REMOVE, RESCHEDULE
 from kombu_redisdelay.broker.store import Store
 
-#: One script reads or removes no more than this, so that it never keeps Redis from its other clients for long.
+#: One script reads or removes no more than this, so that it never keeps Redis from its other clients for
+#: long.
 MESSAGES_PER_CALL = 200
 BYTES_PER_CALL = 1024 * 1024
 
@@ -122,8 +123,8 @@ class Schedule:
         return removed
 
     def remove(self, queue: str, messages: Sequence[tuple[bytes, str]]) -> list[bool]:
-        """Remove messages of *queue*, given by :attr:`Scheduled.member` and :attr:`Scheduled.digest`; not more
-        than ``MESSAGES_PER_CALL``. Returns for each whether it was still scheduled as it was."""
+        """Remove messages of *queue*, given by :attr:`Scheduled.member` and :attr:`Scheduled.digest`; not
+        more than ``MESSAGES_PER_CALL``. Returns for each whether it was still scheduled as it was."""
         keys = self._store.keys(queue)
         reply = REMOVE(
             self._store.client, (keys.schedule, keys.messages, keys.duplicates), list(chain(*messages))
@@ -131,8 +132,8 @@ class Schedule:
         return list(map(bool, reply))
 
     def reschedule(self, message: Scheduled, payload: bytes, due_ms: int) -> bool:
-        """Replace a message by *payload*, which is due at another time; one that has come puts it at the tail of
-        its ready list. False if it is not scheduled any more as it is here."""
+        """Replace a message by *payload*, which is due at another time; one that has come puts it at the
+        tail of its ready list. False if it is not scheduled any more as it is here."""
         keys = self._store.keys(message.queue)
         done = RESCHEDULE(
             self._store.client,
