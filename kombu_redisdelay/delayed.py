@@ -294,4 +294,5 @@ def _new_due_ms(now_ms: int, countdown: Any, eta: object) -> int:
             "countdown must be a number of seconds, not negative and not beyond the year 9999, "
             f"not {countdown!r}"
         )
-    return now_ms + int(ceil(countdown * 1000))
+    delay_ms: int = ceil(countdown * 1000)
+    return now_ms + delay_ms
