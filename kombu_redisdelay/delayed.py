@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from kombu_redisdelay.access import Access, check_limit
-from kombu_redisdelay.broker.schedule import IDS_PER_CALL, MESSAGES_PER_CALL, Schedule, Scheduled
+from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule, Scheduled
 from kombu_redisdelay.content import Content, with_due, without_due
 from kombu_redisdelay.times import LATEST_MS, from_ms, to_ms
 
@@ -158,7 +158,8 @@ class DelayedMessages(Access):
         """
         self._check_mark_revoked(mark_revoked)
         removed = self._remove(None, None, lambda message: message.headers.get("group") == group_id)
-        return self._revoked(list(dict.fromkeys(removed)), mark_revoked)
+        ids = dict.fromkeys(_message(found).id for found in removed)
+        return self._revoked(list(ids), mark_revoked)
 
     def reschedule(self, id: str, *, countdown: float | None = None, eta: datetime | None = None) -> bool:
         """Have the message with this id delivered at another time, earlier or later.
@@ -203,7 +204,8 @@ class DelayedMessages(Access):
         before_ms = _ms("due_before", due_before)
         if task is None and before_ms is None:
             return sum(map(self._schedule.clear, self._queues(queue)))
-        return len(self._remove(queue, before_ms, lambda message: task is None or message.task == task))
+        removed = self._remove(queue, before_ms, lambda message: task is None or message.task == task)
+        return sum(1 for _ in removed)
 
     @property
     def _schedule(self) -> Schedule:
@@ -217,19 +219,11 @@ class DelayedMessages(Access):
 
     def _remove(
         self, queue: str | None, before_ms: int | None, wanted: Callable[[DelayedMessage], bool]
-    ) -> list[str]:
-        """Remove what is *wanted*. Returns the ids."""
-        removed: list[str] = []
+    ) -> Iterator[Scheduled]:
+        """Remove what is *wanted*, and yield it."""
         for name in self._queues(queue):
-            found = (
-                (message.id, (scheduled.member, scheduled.digest))
-                for scheduled, message in self._iter(name, None, before_ms)
-                if wanted(message)
-            )
-            while some := list(islice(found, MESSAGES_PER_CALL)):
-                done = self._schedule.remove(name, [which for _, which in some])
-                removed += [id for (id, _), gone in zip(some, done, strict=True) if gone]
-        return removed
+            found = (entry for entry, message in self._iter(name, None, before_ms) if wanted(message))
+            yield from self._schedule.remove(name, found)
 
     def _move(self, id: str, due_ms: int, rewrite: Callable[[bytes], bytes]) -> bool:
         moved = False

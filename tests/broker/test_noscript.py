@@ -47,7 +47,9 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "page": lambda rig, consumer, delivery: list(Schedule(rig.store).iter("q", None, None)),
     "find": lambda rig, consumer, delivery: list(Schedule(rig.store).find("q", "id")),
     "cancel": lambda rig, consumer, delivery: Schedule(rig.store).cancel("q", ["id"]),
-    "remove": lambda rig, consumer, delivery: Schedule(rig.store).remove("q", [(b"id", "digest")]),
+    "remove": lambda rig, consumer, delivery: list(
+        Schedule(rig.store).remove("q", [Scheduled("q", b"id", HOUR, b"0:m")])
+    ),
     "reschedule": lambda rig, consumer, delivery: Schedule(rig.store).reschedule(
         Scheduled("q", b"id", HOUR, b"0:m"), b"m", HOUR
     ),
