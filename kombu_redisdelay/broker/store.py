@@ -93,6 +93,13 @@ class Store:
             ),
         )
 
+    @staticmethod
+    def if_bound(call: Call, table: str, bindings: Sequence[bytes]) -> Call:
+        """The *call* of :meth:`put` or :meth:`schedule`, to a queue that does not expire, which does nothing
+        and returns 0 if the set *table* holds anything but these *bindings*."""
+        script, keys, args = call
+        return script, (*keys, table), (*args, *bindings)
+
     def scheduled(self, queue: str) -> int:
         """How many messages wait for their time."""
         count: int = self.client.call("ZCARD", self.keys(queue).schedule)
