@@ -75,6 +75,7 @@ WORKLOAD = Workload(
     cases=cases(OURS, REDIS),
     units=dict.fromkeys(("ack, 1", "no ack, 1", "ack, 10", "no ack, 10"), "messages/s"),
     measure=measure,
-    sizes={"messages": 1200},
+    sizes={"messages": 1000},
     quick_sizes=None,
+    rounds=2,
 )

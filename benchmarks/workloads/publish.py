@@ -65,6 +65,6 @@ WORKLOAD = Workload(
     cases=cases(OURS, REDIS, REDIS_PLUS, RABBITMQ, MEMORY),
     units=dict.fromkeys(("immediate", "scheduled", "batch", "scheduled batch"), "messages/s"),
     measure=measure,
-    sizes={"ms": 500, "batch": 200},
+    sizes={"ms": 300, "batch": 200},
     quick_sizes={"ms": 250, "batch": 200},
 )
