@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.goals import GOALS
 from benchmarks.pictures import draw
 from benchmarks.report import Report
-from benchmarks.table import goal_text, met_text, number, spread_text
+from benchmarks.table import figure_rows, figure_texts, goal_text, met_text, number, spread_text
 from benchmarks.workloads import WORKLOADS
 
 #: Not .rst, which Sphinx would take for a page of its own.
@@ -37,25 +37,26 @@ def page(report: Report) -> str:
         for goal in GOALS
         if (spread := goal.spread(results)) is not None
     ]
-    figures = [
-        (workload.name, case.name, figure, number(spread.median), spread_text(spread), unit)
-        for workload in WORKLOADS.values()
-        for figure, unit in workload.units.items()
-        for case in workload.cases
-        if (spread := results.spread(workload.name, case.name, figure)) is not None
-    ]
+    figures: list[str] = []
+    for workload in WORKLOADS.values():
+        names, rows = figure_rows(workload, results)
+        if rows:
+            figures.append(f"{workload.name}: {workload.about}.")
+            figures.append(
+                _table(
+                    ["", *(f"{name}, {workload.units[name]}" for name in names)],
+                    [24, *[76 // len(names)] * len(names)],
+                    [[case, *(" | ".join(figure_texts(each)) for each in spreads)] for case, spreads in rows],
+                )
+            )
     parts = [
         ".. Written by python -m benchmarks --docs; not by hand.",
         f".. code-block:: sh\n\n   {report.environment['command']}",
         "; ".join(f"{name}: {value}" for name, value in environment.items()) + ".",
         *(f"Without {what}: {why}." for what, why in report.missing.items()),
-        _table(("what", "median", "least .. most", "goal", "met"), (42, 16, 20, 12, 10), goals),
-        "All figures:",
-        _table(
-            ("workload", "case", "figure", "median", "least .. most", "unit"),
-            (16, 22, 18, 12, 18, 14),
-            figures,
-        ),
+        _table(("what", "median", "least..most", "goal", "met"), (46, 14, 20, 12, 8), goals),
+        "The figures behind them, the median before the least and the most of the rounds:",
+        *figures,
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, ROUND_TRIP, Peer
+from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.results import Results, Spread
-from benchmarks.workloads import growth
+from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.lateness import CROWDED
 
 #: A figure by round.
@@ -49,7 +49,15 @@ class Goal:
 
 
 def measured(workload: str, case: str, figure: str) -> Figure:
-    """A figure as it was measured."""
+    """A figure as it was measured.
+
+    Raises:
+        KeyError: no workload measures that.
+    """
+    if figure not in WORKLOADS[workload].units or case not in [
+        each.name for each in WORKLOADS[workload].cases
+    ]:
+        raise KeyError(f"{workload}, {case}, {figure}")
     return lambda results: results.rounds(workload, case, figure)
 
 
@@ -70,7 +78,7 @@ def ours_to(peer: Peer, workload: str, figure: str) -> Figure:
 
 def publish_limit(figure: str) -> Figure:
     """What kombu's own work and one round trip leave possible, in messages a second."""
-    kombu, trip = measured("publish", MEMORY.name, figure), measured("round-trip", ROUND_TRIP.name, "rate")
+    kombu, trip = measured("publish", MEMORY.name, figure), measured("publish", OURS.name, "round trip")
 
     def limit(results: Results) -> Rounds:
         above, below = kombu(results), trip(results)
@@ -186,7 +194,7 @@ def _acks() -> list[Goal]:
 
 
 def _growth() -> list[Goal]:
-    few, *more = (case.name for case in growth.WORKLOAD.cases)
+    few, *more = (case.name for case in WORKLOADS["growth"].cases)
     return [
         Goal(
             f"{figure}, up to 1,000,000 scheduled : 1,000",
@@ -196,7 +204,7 @@ def _growth() -> list[Goal]:
             ),
             at_most=1.2,
         )
-        for figure in growth.WORKLOAD.units
+        for figure in WORKLOADS["growth"].units
     ]
 
 

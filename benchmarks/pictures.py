@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.results import Results, percentile
@@ -25,19 +25,7 @@ _COLOURS = {
     MEMORY.name: "#8c8c8c",
 }
 
-_STYLE = {
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    # Pages may be dark.
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    # The same picture is the same file.
-    "svg.hashsalt": "benchmarks",
-}
+_STYLE = Path(__file__).with_suffix(".mplstyle")
 
 _THROUGHPUT = (
     ("publish", "immediate", "Publish, one by one", "messages/s"),
@@ -54,7 +42,7 @@ def draw(results: Results, directory: Path) -> list[Path]:
     """Write the pictures for which there are figures, and return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     written = []
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(fname=_STYLE):
         for name, picture in PICTURES.items():
             figure = picture(results)
             if figure is not None:
@@ -102,6 +90,7 @@ def _bars(axis: Axes, results: Results, workload: str, name: str) -> None:
     axis.invert_yaxis()
     axis.margins(x=0.15)
     axis.set_xlim(left=0)
+    axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.tick_params(axis="y", length=0)
 

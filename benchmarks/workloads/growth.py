@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from time import monotonic, perf_counter
 
-from kombu import Producer
+from kombu.messaging import Producer
 
 from benchmarks.peers import OURS
 from benchmarks.redis_info import script_time
@@ -72,7 +72,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
 
 WORKLOAD = Workload(
     name="growth",
-    about="time for a message to schedule it, to take and ack it, and to wake up for it, beside others scheduled",
+    about="what a message costs beside so many scheduled: to schedule it, to take and ack it, to wake up",
     cases=[Case(f"{count:,} scheduled", OURS, {"scheduled": count}) for count in SCHEDULED],
     units={
         name: "us" for figure in ("schedule", "take", "wake-up") for name in (figure, f"{figure}, server")

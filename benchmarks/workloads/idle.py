@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from time import monotonic
 
-from kombu import Connection
+from kombu.connection import Connection
 
 from benchmarks.peers import OURS, REDIS, REDIS_PLUS
 from benchmarks.redis_info import cpu_seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from kombu import Producer
+from kombu.messaging import Producer
 
 from benchmarks.celery_site import PATIENCE, open_site
 from benchmarks.peers import OURS, REDIS, REDIS_PLUS
