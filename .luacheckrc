@@ -5,7 +5,7 @@ read_globals = {
   -- What Redis gives its scripts.
   "redis", "cjson", "KEYS", "ARGV",
   -- What a script gets from lua/include, pasted in where it says `-- include: <name>`.
-  "DELIVERIES", "bury", "clock_ms", "clock_us", "deliveries", "expire", "give_back", "ready_key",
+  "DELIVERIES", "bury", "clock_ms", "clock_us", "deliveries", "expire", "give_back", "migrate", "ready_key",
   "schedule", "stored_payload", "stored_step", "wake", "with_deliveries",
 }
 
