@@ -62,7 +62,7 @@ class Store:
         Arguments:
             suffix: tells the message from another one that is scheduled under the same *message_id*.
         """
-        self._remember(queue)
+        self.remember(queue)
         keys = self.keys(queue)
         used = (keys.ready_at(step), keys.wake, keys.schedule, keys.messages)
         return (
@@ -83,6 +83,10 @@ class Store:
         """How many messages wait for their time."""
         count: int = self.client.execute_command("ZCARD", self.keys(queue).schedule)
         return count
+
+    def queues(self) -> list[str]:
+        """The queues that ever had a scheduled message or a dead letter, sorted by name."""
+        return sorted(map(bytes.decode, self.client.execute_command("SMEMBERS", known_queues(self.prefix))))
 
     def exists(self, queue: str) -> bool:
         """Whether there is anything to show for *queue*: a message, or a consumer."""
@@ -108,7 +112,8 @@ class Store:
         every = chain(used, self.ready_keys(queue), (keys.schedule, keys.messages))
         return tuple(dict.fromkeys(every))
 
-    def _remember(self, queue: str) -> None:
+    def remember(self, queue: str) -> None:
+        """Note that *queue* has something that only an operator will ask for: scheduled or dead messages."""
         if queue not in self._known:
             self.client.execute_command("SADD", known_queues(self.prefix), queue)
             self._known.add(queue)
