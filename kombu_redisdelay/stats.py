@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.keys import known_queues
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +41,6 @@ class QueueStats:
     def is_empty(self) -> bool:
         """Whether there is neither a message nor a consumer."""
         return not any((self.ready, self.scheduled, self.unacked, self.dead, self.consumers))
-
-
-def queue_names(store: Store, configured: Iterable[str] = ()) -> list[str]:
-    """Every queue that can be known of, sorted: those that the broker remembers and those *configured*."""
-    known = store.client.execute_command("SMEMBERS", known_queues(store.prefix))
-    return sorted({*configured, *map(bytes.decode, known)})
 
 
 def server_time_ms(store: Store) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.stats import server_time_ms
@@ -60,7 +61,7 @@ def timeline(store: Store, queues: Sequence[str]) -> list[Span]:
     counts = [0] * (len(EDGES) + 1)
     with store.client.pipeline(transaction=False) as pipe:
         for queue in queues:
-            for start, end in zip(limits, limits[1:], strict=False):
+            for start, end in pairwise(limits):
                 pipe.execute_command("ZCOUNT", store.keys(queue).schedule, f"({start}", end)
         for position, count in enumerate(pipe.execute()):
             counts[position % len(counts)] += count

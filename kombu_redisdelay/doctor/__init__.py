@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from redis.exceptions import ResponseError
 
 from kombu_redisdelay.channel import Channel
 from kombu_redisdelay.doctor.finding import Finding, Level
@@ -24,9 +26,18 @@ def examine(channel: Channel, queues: Sequence[str]) -> list[Finding]:
         redis.exceptions.RedisError: the server cannot be reached, or stopped answering.
     """
     store = channel.store
+    prefix = channel.global_keyprefix
+    stock_keys = prefix + channel.unacked_key, prefix + channel.unacked_index_key
     return [
         *check_server(store.client),
-        *check_permissions(store, channel.keyprefix_fanout),
-        *check_leftovers(store, channel.unacked_key, channel.unacked_index_key),
-        *check_queues(store, queues, channel.options),
+        *check_permissions(store, queues, channel.keyprefix_fanout),
+        *_as_far_as_allowed("redis:// leftovers", check_leftovers(store.client, *stock_keys)),
+        *_as_far_as_allowed("queues", check_queues(store, queues, channel.options)),
     ]
+
+
+def _as_far_as_allowed(check: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    try:
+        yield from findings
+    except ResponseError as exc:
+        yield Finding(Level.WRONG, check, f"could not be checked: {exc}", "See what stands above.")

@@ -26,7 +26,7 @@ def check_server(client: Redis) -> Iterator[Finding]:
     try:
         info: Mapping[str, Any] = client.info("everything")
     except ResponseError as exc:
-        yield warning("server", f"INFO is not allowed: {exc}", "Allow it (ACL: +info), or run the doctor as admin.")
+        yield warning("server", f"could not be asked: {exc}", "ACL SETUSER <user> +info")
         return
     yield _version(info)
     yield _role(info)
@@ -73,7 +73,9 @@ def _persistence(info: Mapping[str, Any], save: str | None, fsync: str | None) -
         return wrong(check, "the server is still loading its data", "Wait until it has.")
     if info.get("aof_enabled"):
         if info.get("aof_last_write_status", "ok") != "ok":
-            return wrong(check, "writing the append-only file fails", "See the server's log; is the disk full?")
+            return wrong(
+                check, "writing the append-only file fails", "See the server's log; is the disk full?"
+            )
         if fsync == "no":
             return warning(
                 check,
