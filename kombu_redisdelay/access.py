@@ -45,6 +45,11 @@ class Access:
             raise
 
     @property
+    def channel(self) -> Channel:
+        """What knows the transport's options."""
+        return self._channel
+
+    @property
     def store(self) -> Store:
         """The broker below."""
         return self._channel.store
@@ -70,6 +75,12 @@ class Access:
 
     def _queues(self, queue: str | None) -> list[str]:
         return self.queues() if queue is None else [queue]
+
+
+def check_limit(limit: object) -> None:
+    """Raises ValueError unless *limit* is a whole number from 0, or ``None``."""
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        raise ValueError(f"limit must be a whole number from 0, not {limit!r}")
 
 
 def _connection(broker: Any) -> Connection:

@@ -23,7 +23,15 @@ from kombu_redisdelay.broker.lease import RENEWALS_PER_LEASE, Lease
 from kombu_redisdelay.broker.server import warn_of_eviction
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.caretaker import Caretaker
-from kombu_redisdelay.message import DELAY_HEADER, DELIVERY_COUNT_HEADER, due, message_id
+from kombu_redisdelay.message import (
+    DELAY_HEADER,
+    DELIVERY_COUNT_HEADER,
+    KEEP,
+    Due,
+    due,
+    message_id,
+    on_conflict,
+)
 from kombu_redisdelay.options import Options
 from kombu_redisdelay.qos import QoS
 from kombu_redisdelay.receive import receive
@@ -123,16 +131,19 @@ class Channel(redis.Channel):
         """Publish *message* to *queue*, now or for later.
 
         Raises:
-            ValueError: its due time makes no sense. Nothing was published.
+            ValueError: its due time, or ``x-delay-on-conflict``, makes no sense. Nothing was published.
         """
         when = due(message)
+        conflict = on_conflict(message)
+        if when is None and conflict != KEEP:
+            when = Due()
         step = self.priority(self._get_message_priority(message))
         payload = dumps(message)
         if when is None:
             call = self.store.put(queue, step, payload)
         else:
             suffix = message["properties"]["delivery_tag"]
-            call = self.store.schedule(queue, step, payload, when, message_id(message), suffix)
+            call = self.store.schedule(queue, step, payload, when, message_id(message), suffix, conflict)
         batch = kwargs.get("_publish_batch")
         if batch is None:
             self.store.run(call)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import sha1
+from itertools import chain, islice
 from typing import Any
 
-from kombu_redisdelay.access import Access
+from kombu_redisdelay.access import Access, check_limit
+from kombu_redisdelay.broker.dead import Buried, Graveyard
+from kombu_redisdelay.content import Content
+from kombu_redisdelay.times import from_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class DeadLetters(Access):
 
     def count(self, queue: str | None = None) -> int:
         """How many there are."""
-        raise NotImplementedError
+        return self._graveyard.count(self._queues(queue))
 
     def iter(
         self, queue: str | None = None, *, task: str | None = None, limit: int | None = None
@@ -66,11 +71,14 @@ class DeadLetters(Access):
         Raises:
             ValueError: *limit* is not a whole number from 0.
         """
-        raise NotImplementedError
+        check_limit(limit)
+        each = (self._graveyard.iter(name) for name in self._queues(queue))
+        letters = map(_letter, chain.from_iterable(each))
+        return islice((letter for letter in letters if task is None or letter.task == task), limit)
 
     def get(self, id: str) -> DeadLetter | None:
         """The dead letter with this id, the oldest if there are several; ``None`` if there is none."""
-        raise NotImplementedError
+        return next((letter for letter in self.iter() if letter.id == id), None)
 
     def requeue(self, id: str) -> bool:
         """Put the dead letter with this id, or all if there are several, at the tail of the queue that it came
@@ -79,7 +87,8 @@ class DeadLetters(Access):
         Returns:
             Whether there was one.
         """
-        raise NotImplementedError
+        wanted = _has_id(id)
+        return sum(self._graveyard.requeue(queue, wanted) for queue in self.queues()) > 0
 
     def requeue_all(self, queue: str | None = None, *, task: str | None = None) -> int:
         """As :meth:`requeue`, for all dead letters that are there now, or those of *task*.
@@ -87,7 +96,8 @@ class DeadLetters(Access):
         Returns:
             How many there were.
         """
-        raise NotImplementedError
+        wanted = _is_task(task)
+        return sum(self._graveyard.requeue(name, wanted) for name in self._queues(queue))
 
     def purge(self, queue: str | None = None, *, task: str | None = None) -> int:
         """Remove all dead letters that are there now, or those of *task*.
@@ -95,4 +105,34 @@ class DeadLetters(Access):
         Returns:
             How many there were.
         """
-        raise NotImplementedError
+        if task is None:
+            return sum(map(self._graveyard.clear, self._queues(queue)))
+        return sum(self._graveyard.drop(name, _is_task(task)) for name in self._queues(queue))
+
+    @property
+    def _graveyard(self) -> Graveyard:
+        return Graveyard(self.store)
+
+
+def _letter(buried: Buried) -> DeadLetter:
+    content = Content.of(buried.payload, otherwise=sha1(buried.payload, usedforsecurity=False).hexdigest())
+    return DeadLetter(
+        id=content.id,
+        queue=buried.queue,
+        when=from_ms(buried.died_ms),
+        reason=buried.reason,
+        deliveries=buried.deliveries,
+        task=content.task,
+        args=content.args,
+        kwargs=content.kwargs,
+        payload=buried.payload,
+        headers=content.headers,
+    )
+
+
+def _has_id(id: str) -> Callable[[Buried], bool]:
+    return lambda buried: _letter(buried).id == id
+
+
+def _is_task(task: str | None) -> Callable[[Buried], bool]:
+    return lambda buried: task is None or _letter(buried).task == task

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from heapq import merge
+from itertools import islice
+from math import ceil
+from operator import attrgetter
 from typing import Any
 
-from kombu_redisdelay.access import Access
+from kombu_redisdelay.access import Access, check_limit
+from kombu_redisdelay.broker.schedule import IDS_PER_CALL, MESSAGES_PER_CALL, Schedule, Scheduled
+from kombu_redisdelay.content import Content, with_due, without_due
+from kombu_redisdelay.times import LATEST_MS, from_ms, to_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +72,14 @@ class DelayedMessages(Access):
         Raises:
             ValueError: one of the times is not a ``datetime``.
         """
-        raise NotImplementedError
+        return self._schedule.count(
+            self._queues(queue), _ms("due_after", due_after), _ms("due_before", due_before)
+        )
 
     def next_due(self, queue: str | None = None) -> datetime | None:
         """When the first message is due; ``None`` if none waits."""
-        raise NotImplementedError
+        due_ms = self._schedule.next_due_ms(self._queues(queue))
+        return None if due_ms is None else from_ms(due_ms)
 
     def iter(
         self,
@@ -93,15 +103,19 @@ class DelayedMessages(Access):
         Raises:
             ValueError: a time is not a ``datetime``, or *limit* is not a whole number from 0.
         """
-        raise NotImplementedError
+        check_limit(limit)
+        found = self._iter(queue, _ms("due_after", due_after), _ms("due_before", due_before))
+        messages = (message for _, message in found if task is None or message.task == task)
+        return islice(messages, limit)
 
     def get(self, id: str) -> DelayedMessage | None:
         """The message with this id, the first to be due if there are several; ``None`` if there is none."""
-        raise NotImplementedError
+        return next(iter(self.get_all(id)), None)
 
     def get_all(self, id: str) -> list[DelayedMessage]:
         """Every message with this id, first the one that is due first."""
-        raise NotImplementedError
+        found = [message for queue in self.queues() for message in self._schedule.find(queue, id)]
+        return [_message(message) for message in sorted(found, key=attrgetter("due_ms"))]
 
     def cancel(self, id: str, *, mark_revoked: bool = False) -> bool:
         """Remove the message with this id, or all if there are several.
@@ -118,7 +132,7 @@ class DelayedMessages(Access):
         Raises:
             TypeError: *mark_revoked* without a Celery app.
         """
-        raise NotImplementedError
+        return bool(self.cancel_many([id], mark_revoked=mark_revoked))
 
     def cancel_many(self, ids: Iterable[str], *, mark_revoked: bool = False) -> list[str]:
         """As :meth:`cancel` for each of *ids*, in few round trips.
@@ -126,7 +140,16 @@ class DelayedMessages(Access):
         Returns:
             Those that were cancelled.
         """
-        raise NotImplementedError
+        self._check_mark_revoked(mark_revoked)
+        cancelled: list[str] = []
+        queues = self.queues()
+        remaining = iter(dict.fromkeys(ids))
+        while some := list(islice(remaining, IDS_PER_CALL)):
+            counts = [self._schedule.cancel(queue, some) for queue in queues]
+            cancelled += [
+                id for id, removed in zip(some, map(sum, zip(*counts, strict=True)), strict=True) if removed
+            ]
+        return self._revoked(cancelled, mark_revoked)
 
     def cancel_group(self, group_id: str, *, mark_revoked: bool = False) -> list[str]:
         """Cancel the tasks of a Celery group (``GroupResult.id``). Reads all that is scheduled, in bounded
@@ -135,7 +158,9 @@ class DelayedMessages(Access):
         Returns:
             The ids of those that were cancelled.
         """
-        raise NotImplementedError
+        self._check_mark_revoked(mark_revoked)
+        removed = self._remove(None, None, lambda message: message.headers.get("group") == group_id)
+        return self._revoked(list(dict.fromkeys(removed)), mark_revoked)
 
     def reschedule(self, id: str, *, countdown: float | None = None, eta: datetime | None = None) -> bool:
         """Have the message with this id delivered at another time, earlier or later.
@@ -153,7 +178,9 @@ class DelayedMessages(Access):
         Raises:
             ValueError: neither or both are given, one is of the wrong type or in the past.
         """
-        raise NotImplementedError
+        now_ms = self._schedule.now_ms()
+        due_ms = _new_due_ms(now_ms, countdown, eta)
+        return self._move(id, due_ms, lambda payload: with_due(payload, due_ms, now_ms))
 
     def deliver_now(self, id: str) -> bool:
         """Move the message with this id to the tail of its queue, as if its time had come.
@@ -161,7 +188,7 @@ class DelayedMessages(Access):
         Returns:
             Whether there was one.
         """
-        raise NotImplementedError
+        return self._move(id, 0, without_due)
 
     def purge(
         self, queue: str | None = None, *, task: str | None = None, due_before: datetime | None = None
@@ -175,4 +202,100 @@ class DelayedMessages(Access):
         Raises:
             ValueError: *due_before* is not a ``datetime``.
         """
-        raise NotImplementedError
+        before_ms = _ms("due_before", due_before)
+        if task is None and before_ms is None:
+            return sum(map(self._schedule.clear, self._queues(queue)))
+        return len(self._remove(queue, before_ms, lambda message: task is None or message.task == task))
+
+    @property
+    def _schedule(self) -> Schedule:
+        return Schedule(self.store)
+
+    def _iter(
+        self, queue: str | None, from_ms: int | None, before_ms: int | None
+    ) -> Iterator[tuple[Scheduled, DelayedMessage]]:
+        each = [self._schedule.iter(name, from_ms, before_ms) for name in self._queues(queue)]
+        return ((found, _message(found)) for found in merge(*each, key=attrgetter("due_ms")))
+
+    def _remove(
+        self, queue: str | None, before_ms: int | None, wanted: Callable[[DelayedMessage], bool]
+    ) -> list[str]:
+        """Remove what is *wanted*. Returns the ids."""
+        removed: list[str] = []
+        for name in self._queues(queue):
+            found = (
+                (message.id, (scheduled.member, scheduled.digest))
+                for scheduled, message in self._iter(name, None, before_ms)
+                if wanted(message)
+            )
+            while some := list(islice(found, MESSAGES_PER_CALL)):
+                done = self._schedule.remove(name, [which for _, which in some])
+                removed += [id for (id, _), gone in zip(some, done, strict=True) if gone]
+        return removed
+
+    def _move(self, id: str, due_ms: int, rewrite: Callable[[bytes], bytes]) -> bool:
+        moved = False
+        for queue in self.queues():
+            for found in self._schedule.find(queue, id):
+                message: Scheduled | None = found
+                while message is not None:
+                    if self._schedule.reschedule(message, rewrite(message.payload), due_ms):
+                        moved = True
+                        break
+                    # It has been delivered, or somebody else was faster.
+                    message = self._schedule.reread(message)
+        return moved
+
+    def _check_mark_revoked(self, mark_revoked: bool) -> None:
+        if mark_revoked and self.app is None:
+            raise TypeError("mark_revoked needs the Celery app, for its result backend")
+
+    def _revoked(self, ids: list[str], mark_revoked: bool) -> list[str]:
+        if mark_revoked:
+            for id in ids:
+                self.app.backend.mark_as_revoked(id, "cancelled before it was due")
+        return ids
+
+
+def _message(found: Scheduled) -> DelayedMessage:
+    content = Content.of(found.payload, otherwise=found.member.decode(errors="replace"))
+    return DelayedMessage(
+        id=content.id,
+        queue=found.queue,
+        due=from_ms(found.due_ms),
+        task=content.task,
+        args=content.args,
+        kwargs=content.kwargs,
+        priority=content.priority,
+        size=len(found.payload),
+        headers=content.headers,
+    )
+
+
+def _ms(name: str, moment: object) -> int | None:
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime):
+        raise ValueError(f"{name} must be a datetime, not {moment!r}")
+    return to_ms(moment)
+
+
+def _new_due_ms(now_ms: int, countdown: object, eta: object) -> int:
+    due_ms = _ms("eta", eta)
+    if (countdown is None) == (due_ms is None):
+        raise ValueError("give either a countdown or an eta")
+    if due_ms is not None:
+        if due_ms < now_ms:
+            raise ValueError(f"eta must be in the future, not {eta!r}")
+        return due_ms
+    longest = (LATEST_MS - now_ms) / 1000
+    # NaN is in no range.
+    if (
+        isinstance(countdown, bool)
+        or not isinstance(countdown, (int, float))
+        or not 0 <= countdown <= longest
+    ):
+        raise ValueError(
+            f"countdown must be a number of seconds, not negative and not beyond the year 9999, not {countdown!r}"
+        )
+    return now_ms + ceil(countdown * 1000)

@@ -189,10 +189,11 @@ class Consumer:
 
     def park(self, delivery: Delivery, message_id: str, suffix: str, due_ms: int) -> None:
         """Schedule a message that was taken before it is due."""
+        self.store.remember(delivery.queue)
         k = self.store.keys(delivery.queue)
         PARK(
             self.store.client,
-            (k.unacked(self.name), k.schedule, k.messages, k.wake),
+            (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates),
             (delivery.tag, message_id, suffix, due_ms),
         )
 
@@ -230,7 +231,7 @@ class Consumer:
         while True:
             cursor, found, dropped = SWEEP(
                 self.store.client,
-                (k.schedule, k.messages, k.dead),
+                (k.schedule, k.messages, k.dead, k.duplicates),
                 (cursor, MESSAGES_PER_SWEEP, self._options.dead_letter_limit),
             )
             total += int(found)
@@ -238,6 +239,7 @@ class Consumer:
             if cursor == b"0":
                 break
         if total:
+            self.store.remember(queue)
             logger.error(
                 "%d scheduled message(s) of queue %r had no due time: dead letters now", total, queue
             )
@@ -323,6 +325,7 @@ class Consumer:
         return int(held)
 
     def _dead_letter(self, queue: str, tag: str, reason: str, stored: bytes) -> bool:
+        self.store.remember(queue)
         k = self.store.keys(queue)
         held, dropped = DEAD_LETTER(
             self.store.client,
@@ -338,6 +341,7 @@ class Consumer:
 
     def _report(self, queue: str, dead: int, dropped: int) -> None:
         if dead:
+            self.store.remember(queue)
             logger.error(
                 "%d message(s) of queue %r reached the delivery limit of %d and are now dead letters",
                 dead,

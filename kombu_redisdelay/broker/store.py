@@ -10,7 +10,7 @@ from redis import Redis
 
 from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Argument, Script
 from kombu_redisdelay.keys import QueueKeys, known_queues, queue_keys
-from kombu_redisdelay.message import Due
+from kombu_redisdelay.message import KEEP, Due
 
 #: A script to run, with its KEYS and ARGV.
 Call = tuple[Script, Sequence[str], Sequence[Argument]]
@@ -56,15 +56,26 @@ class Store:
         used = (keys.ready_at(step), keys.wake)
         return PUT, self._with_expiring(queue, used), (payload, end, self.expires_ms.get(queue, 0))
 
-    def schedule(self, queue: str, step: int, payload: str, due: Due, message_id: str, suffix: str) -> Call:
+    def schedule(
+        self,
+        queue: str,
+        step: int,
+        payload: str,
+        due: Due,
+        message_id: str,
+        suffix: str,
+        on_conflict: str = KEEP,
+    ) -> Call:
         """The call that schedules a message, or appends it to its ready list if its time has come.
 
         Arguments:
             suffix: tells the message from another one that is scheduled under the same *message_id*.
+            on_conflict: what to do about that one: :data:`~kombu_redisdelay.message.KEEP`, ``REPLACE`` or
+                ``IGNORE``.
         """
         self.remember(queue)
         keys = self.keys(queue)
-        used = (keys.ready_at(step), keys.wake, keys.schedule, keys.messages)
+        used = (keys.ready_at(step), keys.wake, keys.schedule, keys.messages, keys.duplicates)
         return (
             SCHEDULE,
             self._with_expiring(queue, used),
@@ -76,6 +87,7 @@ class Store:
                 due.at_ms,
                 due.delay_ms,
                 step,
+                on_conflict,
             ),
         )
 
@@ -101,7 +113,8 @@ class Store:
             for ready in self.ready_keys(queue):
                 pipe.execute_command("LLEN", ready)
             pipe.execute_command("ZCARD", keys.schedule)
-            pipe.execute_command("UNLINK", *self.ready_keys(queue), keys.schedule, keys.messages, keys.wake)
+            scheduled = (keys.schedule, keys.messages, keys.duplicates)
+            pipe.execute_command("UNLINK", *self.ready_keys(queue), *scheduled, keys.wake)
             *counts, _ = pipe.execute()
         return sum(counts)
 
@@ -109,7 +122,7 @@ class Store:
         if queue not in self.expires_ms:
             return used
         keys = self.keys(queue)
-        every = chain(used, self.ready_keys(queue), (keys.schedule, keys.messages))
+        every = chain(used, self.ready_keys(queue), (keys.schedule, keys.messages, keys.duplicates))
         return tuple(dict.fromkeys(every))
 
     def remember(self, queue: str) -> None:

@@ -23,7 +23,7 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
     The exit status is 1 when something is wrong; a warning is not.
     """
     access = connect(Access)
-    findings = examine(access._channel, queue_names(access, queues))
+    findings = examine(access.channel, queue_names(access, queues))
     if as_json:
         show_json(findings)
     else:
