@@ -45,6 +45,11 @@ class Access:
             raise
 
     @property
+    def address(self) -> str:
+        """The broker's URL, without the password."""
+        return str(self._connection.as_uri())
+
+    @property
     def channel(self) -> Channel:
         """What knows the transport's options."""
         return self._channel

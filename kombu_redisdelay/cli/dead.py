@@ -11,6 +11,7 @@ from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.options import json_option, queue_option, task_option, yes_option
 from kombu_redisdelay.cli.output import (
     call,
+    cut,
     fixed,
     flexible,
     right,
@@ -57,10 +58,10 @@ def list_(queue: str | None, task: str | None, limit: int | None, as_json: bool)
             rows.add_row(
                 when(letter.when, now),
                 letter.id,
-                letter.queue,
+                cut(letter.queue),
                 str(letter.deliveries),
-                letter.reason,
-                call(letter),
+                cut(letter.reason),
+                cut(call(letter)),
             )
         show(rows)
 

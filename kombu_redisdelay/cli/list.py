@@ -10,7 +10,7 @@ import click
 
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.options import FromNow, json_option, queue_option, task_option
-from kombu_redisdelay.cli.output import call, fixed, flexible, show, show_json, table, when
+from kombu_redisdelay.cli.output import call, cut, fixed, flexible, show, show_json, table, when
 from kombu_redisdelay.delayed import DelayedMessage, DelayedMessages
 
 #: Messages in one table: the width of its columns is known once all of them are.
@@ -42,5 +42,5 @@ def _show_page(page: Iterable[DelayedMessage]) -> None:
     now = datetime.now(timezone.utc)
     rows = table(fixed("DUE"), fixed("ID"), flexible("QUEUE"), flexible("TASK"))
     for message in page:
-        rows.add_row(when(message.due, now), message.id, message.queue, call(message))
+        rows.add_row(when(message.due, now), message.id, cut(message.queue), cut(call(message)))
     show(rows)

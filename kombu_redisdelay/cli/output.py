@@ -18,6 +18,16 @@ from rich.text import Text
 from kombu_redisdelay.dead_letters import DeadLetter
 from kombu_redisdelay.delayed import DelayedMessage
 
+#: What the numbers of a queue look like.
+STYLES = {
+    "ready": "yellow",
+    "scheduled": "cyan",
+    "overdue": "bold red",
+    "unacked": "magenta",
+    "dead": "red",
+    "consumers": "green",
+}
+
 #: Wide enough for any line: nothing is cut that goes into a file or another program.
 _UNLIMITED = 10_000
 
@@ -41,13 +51,18 @@ def right(header: str) -> Column:
 
 
 def fixed(header: str) -> Column:
-    """A column that is not cut when the table is too wide."""
+    """A column that is not cut."""
     return Column(header, no_wrap=True)
 
 
 def flexible(header: str) -> Column:
-    """A column that is cut when the table is too wide."""
-    return Column(header, no_wrap=True, overflow="ellipsis", ratio=None, min_width=8)
+    """A column of texts that may be :func:`cut`, when the table is too wide."""
+    return Column(header, min_width=8)
+
+
+def cut(text: str, style: str = "") -> Text:
+    """A text of which the end may go, for want of room."""
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
 def show(rows: Table) -> None:
@@ -92,8 +107,10 @@ def call(message: DelayedMessage | DeadLetter) -> str:
     """A task with its arguments, on one line."""
     if message.task is None:
         return "-"
-    arguments = message.args.strip("()[]").rstrip(","), message.kwargs.strip("{}")
-    return " ".join(f"{message.task}({', '.join(filter(None, arguments))})".split())
+    # Both are what repr makes of them, perhaps shortened; in the case of `args`, of a tuple or a list.
+    args = message.args[1:-1].rstrip(",")
+    kwargs = f"**{message.kwargs}" if message.kwargs not in ("", "{}") else ""
+    return " ".join(f"{message.task}({', '.join(filter(None, (args, kwargs)))})".split())
 
 
 def _json_value(value: Any) -> Any:
@@ -117,22 +134,31 @@ def count(number: int, style: str = "") -> Text:
 
 
 def span(seconds: float) -> str:
-    """A length of time in its two largest units."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
+    """A length of time in its two largest units: 850ms, 4.6s, 3m20s, 2h5m, 27d3h."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
     rest = round(seconds)
-    units = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
-    for (name, length), (next_name, next_length) in pairwise(units):
+    for (name, length), (next_name, next_length) in pairwise(
+        (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+    ):
         if rest >= length:
             whole, below = divmod(rest, length)
             part = below // next_length
-            return f"{whole} {name} {part} {next_name}" if part else f"{whole} {name}"
-    return f"{rest} s"
+            return f"{whole}{name}{part}{next_name}" if part else f"{whole}{name}"
+    return f"{rest}s"
 
 
 def when(moment: datetime, now: datetime) -> str:
     """A moment, as seen from now."""
     seconds = (moment - now).total_seconds()
     return f"in {span(seconds)}" if seconds >= 0 else f"{span(-seconds)} ago"
+
+
+def next_due(moment: datetime | None, now: datetime) -> Text:
+    """When the next message is due, and for how long it has been."""
+    if moment is None:
+        return Text("-", "dim")
+    seconds = (moment - now).total_seconds()
+    return Text(f"in {span(seconds)}") if seconds >= 0 else Text(f"{span(-seconds)} late", STYLES["overdue"])

@@ -11,7 +11,18 @@ from rich.table import Table
 from kombu_redisdelay.access import Access
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.options import json_option, queues_option
-from kombu_redisdelay.cli.output import count, flexible, right, show, show_json, span, table, when
+from kombu_redisdelay.cli.output import (
+    STYLES,
+    count,
+    cut,
+    flexible,
+    right,
+    show,
+    show_json,
+    span,
+    table,
+    when,
+)
 from kombu_redisdelay.stats import QueueStats, queue_stats
 
 
@@ -37,13 +48,13 @@ def stats_table(stats: Iterable[QueueStats]) -> Table:
     rows = table(flexible("QUEUE"), *map(right, headers))
     for queue in stats:
         rows.add_row(
-            queue.queue,
-            count(queue.ready, "yellow"),
-            count(queue.scheduled, "cyan"),
-            count(queue.overdue, "bold red"),
-            count(queue.unacked, "magenta"),
-            count(queue.dead, "red"),
-            count(queue.consumers, "green"),
+            cut(queue.queue),
+            count(queue.ready, STYLES["ready"]),
+            count(queue.scheduled, STYLES["scheduled"]),
+            count(queue.overdue, STYLES["overdue"]),
+            count(queue.unacked, STYLES["unacked"]),
+            count(queue.dead, STYLES["dead"]),
+            count(queue.consumers, STYLES["consumers"]),
             when(queue.next_due, now) if queue.next_due else "-",
             span(queue.lateness) if queue.overdue else "-",
         )

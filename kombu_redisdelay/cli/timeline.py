@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 import click
-from rich.progress_bar import ProgressBar
-from rich.table import Column, Table
+from rich.table import Table
+from rich.text import Text
 
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.options import json_option, queues_option
-from kombu_redisdelay.cli.output import count, fixed, flexible, progress, right, show, show_json, span, table
+from kombu_redisdelay.cli.output import (
+    STYLES,
+    count,
+    cut,
+    fixed,
+    flexible,
+    progress,
+    right,
+    show,
+    show_json,
+    span,
+    table,
+)
 from kombu_redisdelay.delayed import DelayedMessages
 from kombu_redisdelay.stats import server_time_ms
 from kombu_redisdelay.timeline import EDGES, Span, span_index, spans, timeline
@@ -19,7 +32,10 @@ from kombu_redisdelay.timeline import EDGES, Span, span_index, spans, timeline
 #: Bars of eighths of a line's height, for the timeline of one task in one line.
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
 
-_BAR_WIDTH = 40
+#: And of a column's width.
+_WIDTHS = " ▏▎▍▌▋▊▉█"
+
+_BAR_COLUMNS = 50
 
 
 @click.command("timeline")
@@ -45,14 +61,11 @@ def command(queues: tuple[str, ...], by: str | None, as_json: bool) -> None:
 
 
 def timeline_table(found: Sequence[Span]) -> Table:
-    rows = table(right("DUE IN"), right("MESSAGES"), Column("", width=_BAR_WIDTH))
-    largest = max(part.messages for part in found)
+    rows = table(right("DUE IN"), right("MESSAGES"), fixed(""))
+    largest = max(1, *(part.messages for part in found))
     for part in found:
-        style = "red" if part.start is None else "cyan"
-        bar = ProgressBar(
-            max(1, largest), part.messages, complete_style=style, finished_style=style, style="grey15"
-        )
-        rows.add_row(label(part), count(part.messages, f"bold {style}"), bar)
+        style = STYLES["overdue" if part.start is None else "scheduled"]
+        rows.add_row(label(part), count(part.messages, style), Text(_bar(part.messages / largest), style))
     return rows
 
 
@@ -63,6 +76,12 @@ def label(part: Span) -> str:
     if part.end is None:
         return f"more than {span(part.start)}"
     return f"up to {span(part.end)}"
+
+
+def _bar(share: float) -> str:
+    """A bar that is visible for everything above 0."""
+    full, part = divmod(ceil(share * _BAR_COLUMNS * 8), 8)
+    return ("█" * full + _WIDTHS[part]).rstrip()
 
 
 def _read(delayed: DelayedMessages, queues: Sequence[str]) -> dict[str, list[Span]]:
@@ -83,8 +102,8 @@ def _task_table(by_task: dict[str, list[Span]]) -> Table:
     rows = table(flexible("TASK"), right("MESSAGES"), fixed("OVERDUE TO 4 WEEKS"))
     for task, found in by_task.items():
         largest = max(part.messages for part in found)
-        line = "".join(_HEIGHTS[-(-part.messages * (len(_HEIGHTS) - 1) // largest)] for part in found)
-        rows.add_row(task, count(sum(part.messages for part in found), "cyan"), line)
+        line = "".join(_HEIGHTS[ceil(part.messages / largest * 8)] for part in found)
+        rows.add_row(cut(task), count(sum(part.messages for part in found), "cyan"), line)
     return rows
 
 
