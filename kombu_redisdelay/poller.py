@@ -75,15 +75,12 @@ class Poller(redis.MultiChannelPoller):
             super()._on_connection_disconnect(connection)
 
     def on_poll_start(self) -> None:
-        """Put every channel that may consume into waiting."""
+        """See that every channel that may consume has asked for messages."""
         for channel in list(self._channels):
-            channel.check_reply()
+            channel.check()
             if channel.active_queues:
                 channel.recover()
-                if channel.qos.can_consume():
-                    self._register_BRPOP(channel)
-                else:
-                    channel.take_before_waiting = True
+                self._ask(channel)
             if channel.active_fanout_queues:
                 self._register_LISTEN(channel)
 
@@ -94,10 +91,9 @@ class Poller(redis.MultiChannelPoller):
             return
         if kind == "LISTEN":
             super().on_readable(fileno)
-        elif channel.is_waiting:
-            # Also without credit: the token must go on to somebody who has some.
-            channel.stop_waiting()
-            self._take(channel)
+        elif channel.intake.is_waiting:
+            # Also without credit: a wake-up must go on to somebody who has some.
+            self._received(channel, channel.intake.answer())
         else:
             # Nothing was asked for, so the server closed the connection; the next wait opens it again.
             channel.client.connection.disconnect()
@@ -115,6 +111,7 @@ class Poller(redis.MultiChannelPoller):
             self._maintain()
             self.on_poll_start()
             heard_fanout = False
+            # Also when there is something to deliver: other channels must not wait for us to run dry.
             for fileno, event in self.poller.poll(self._poll_timeout(timeout)) or ():
                 heard_fanout |= self._fd_to_chan.get(fileno, (None, None))[1] == "LISTEN"
                 self.handle_event(fileno, event)
@@ -148,27 +145,42 @@ class Poller(redis.MultiChannelPoller):
         self._cancel_alarm(channel)
         if channel in self._channels and channel.active_queues:
             # Without credit too, which moves what is due and wakes a consumer that has some.
-            self._take(channel)
+            self._received(channel, channel.intake.take())
 
-    def _take(self, channel: Channel) -> None:
-        self.set_alarm(channel, channel.take())
+    def _ask(self, channel: Channel) -> None:
+        intake = channel.intake
+        if not channel.qos.can_consume():
+            intake.expects_more = True
+        elif not self._in_protected_read:
+            self._register_BRPOP(channel)
+        else:
+            # The caller has time to wait for what is likely to be there.
+            if intake.expects_more and not intake.has_taken:
+                self._received(channel, intake.take())
+            if not intake.has_taken:
+                self._register_BRPOP(channel)
+
+    def _received(self, channel: Channel, next_due: float | None) -> None:
+        self.set_alarm(channel, next_due)
         if not self._in_protected_read:
-            while channel.has_taken:
-                channel.deliver_one()
+            while channel.intake.has_taken:
+                channel.intake.deliver_one()
 
     def _deliver_one(self) -> bool:
         """Deliver one message that was taken, of the channel that has not had its turn for longest."""
         for channel in self._turns:
-            if channel.has_taken:
+            if channel.intake.has_taken:
                 self._turns.remove(channel)
                 self._turns.append(channel)
-                channel.deliver_one()
+                channel.intake.deliver_one()
                 return True
         return False
 
     def _poll_timeout(self, timeout: float | None) -> float:
         """How long to poll: *timeout*, but not past an alarm, and not so long that credit which another
         thread gives back by an ack goes unnoticed."""
+        if any(channel.intake.has_taken for channel in self._turns):
+            return 0.0
         now = monotonic()
         limits = [LONGEST_POLL, *(alarm.at - now for alarm in self._alarms.values())]
         if timeout is not None:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from redis import Redis
-
+from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Argument, Script
 from kombu_redisdelay.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.message import KEEP, Due
@@ -20,13 +19,12 @@ class Store:
     """The queues in one Redis database.
 
     Arguments:
-        client: must not add prefixes to keys.
         prefix: ``global_keyprefix``, in front of every key.
         steps: priority steps, first to be taken first.
         separator: between a queue's name and a priority step.
     """
 
-    def __init__(self, client: Redis, prefix: str, steps: Sequence[int], separator: str) -> None:
+    def __init__(self, client: Client, prefix: str, steps: Sequence[int], separator: str) -> None:
         self.client = client
         self.prefix = prefix
         self.steps = tuple(steps)
@@ -37,7 +35,7 @@ class Store:
 
     def disconnect(self) -> None:
         """Close the connections. The next call opens one again."""
-        self.client.connection_pool.disconnect()
+        self.client.disconnect()
 
     def keys(self, queue: str) -> QueueKeys:
         return queue_keys(self.prefix, queue, self.separator)
@@ -93,7 +91,7 @@ class Store:
 
     def scheduled(self, queue: str) -> int:
         """How many messages wait for their time."""
-        count: int = self.client.execute_command("ZCARD", self.keys(queue).schedule)
+        count: int = self.client.call("ZCARD", self.keys(queue).schedule)
         return count
 
     def queues(self) -> list[str]:
@@ -104,7 +102,7 @@ class Store:
         """Whether there is anything to show for *queue*: a message, or a consumer."""
         keys = self.keys(queue)
         any_of = (*self.ready_keys(queue), keys.schedule, keys.consumers)
-        return bool(self.client.execute_command("EXISTS", *any_of))
+        return bool(self.client.call("EXISTS", *any_of))
 
     def purge(self, queue: str) -> int:
         """Remove what is ready and what is scheduled. Returns how many messages that were."""
@@ -128,5 +126,5 @@ class Store:
     def remember(self, queue: str) -> None:
         """Note that *queue* has something that only an operator will ask for: scheduled or dead messages."""
         if queue not in self._known:
-            self.client.execute_command("SADD", known_queues(self.prefix), queue)
+            self.client.call("SADD", known_queues(self.prefix), queue)
             self._known.add(queue)

@@ -31,13 +31,15 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "dead_letter": lambda rig, consumer, delivery: consumer.dead_letter(delivery, "why"),
     "recover": expire_and_recover,
     "give_back_all": lambda rig, consumer, delivery: consumer.give_back_all(),
-    "renew": lambda rig, consumer, delivery: RENEW(rig.client, ["redisdelay:{q}:consumers"], ["me", 1]),
+    "renew": lambda rig, consumer, delivery: RENEW(rig.store.client, ["redisdelay:{q}:consumers"], ["me", 1]),
     "sweep": lambda rig, consumer, delivery: SWEEP(
-        rig.client,
+        rig.store.client,
         ["redisdelay:{q}:schedule", "redisdelay:{q}:messages", "redisdelay:{q}:dead"],
         ["0", 10, 10],
     ),
-    "consumers": lambda rig, consumer, delivery: CONSUMERS(rig.client, ["redisdelay:{q}:consumers"], []),
+    "consumers": lambda rig, consumer, delivery: CONSUMERS(
+        rig.store.client, ["redisdelay:{q}:consumers"], []
+    ),
 }
 
 
