@@ -80,7 +80,8 @@ class Forwarder:
 
     def run(self) -> None:
         """Forward until stopped. A Redis that goes away is waited for."""
-        Thread(target=self._take_tokens, name="redisdelay-forwarder-tokens", daemon=True).start()
+        token_taker = Thread(target=self._take_tokens, name="redisdelay-forwarder-tokens", daemon=True)
+        token_taker.start()
         failing = False
         while not self._stopped.is_set():
             try:
@@ -92,6 +93,8 @@ class Forwarder:
                 self._stopped.wait(LONGEST_WAIT)
             else:
                 failing = False
+        # It blocks for a while yet, and nobody should close its connection meanwhile.
+        token_taker.join(timeout=2 * LONGEST_WAIT)
 
     def _step(self) -> None:
         """Forward what is due, then wait until something may be."""
