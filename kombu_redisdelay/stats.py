@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from typing import Any
+from datetime import datetime
 
+from kombu_redisdelay.broker.scripts import STATS
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.times import from_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,56 +51,26 @@ def server_time_ms(store: Store) -> int:
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
-    """The stats of *queues*. Costs one round trip, and one more for each queue, whatever is in them."""
-    names = list(queues)
-    with store.client.pipeline(transaction=False) as pipe:
-        pipe.execute_command("TIME")
-        for queue in names:
-            pipe.execute_command("ZRANGE", store.keys(queue).consumers, 0, -1)
-        (seconds, microseconds), *consumers = pipe.execute()
-    now_ms = int(seconds) * 1000 + int(microseconds) // 1000
-    return [
-        _stats_of_one(store, queue, list(map(bytes.decode, held_by)), now_ms)
-        for queue, held_by in zip(names, consumers, strict=True)
-    ]
+    """The stats of *queues*. Costs a round trip for each, whatever is in them."""
+    return [_stats_of_one(store, queue) for queue in queues]
 
 
-def _stats_of_one(store: Store, queue: str, consumers: list[str], now_ms: int) -> QueueStats:
+def _stats_of_one(store: Store, queue: str) -> QueueStats:
     keys = store.keys(queue)
-    ready_keys = store.ready_keys(queue)
-    # As one transaction, so that a message on its way from one place to another is counted once.
-    with store.client.pipeline(transaction=True) as pipe:
-        pipe.execute_command("ZCARD", keys.schedule)
-        pipe.execute_command("ZCOUNT", keys.schedule, "-inf", now_ms)
-        pipe.execute_command("ZRANGE", keys.schedule, 0, 0, "WITHSCORES")
-        pipe.execute_command("LLEN", keys.dead)
-        for ready_key in ready_keys:
-            pipe.execute_command("LLEN", ready_key)
-        for consumer in consumers:
-            pipe.execute_command("ZSCORE", keys.consumers, consumer)
-            pipe.execute_command("HLEN", keys.unacked(consumer))
-        scheduled, overdue, first, dead, *counts = pipe.execute()
-    ready, leases_and_held = counts[: len(ready_keys)], counts[len(ready_keys) :]
-    held = leases_and_held[1::2]
-    # A consumer that has gone since we asked who there is has no lease end any more.
-    alive = [lease_end is not None and float(lease_end) > now_ms for lease_end in leases_and_held[::2]]
-    due_ms = _first_score(first)
+    ready, scheduled, overdue, unacked, dead, consumers, consumers_lost, due_ms, late_ms = STATS(
+        store.client,
+        (keys.schedule, keys.dead, keys.consumers, *store.ready_keys(queue)),
+        (keys.unacked(""),),
+    )
     return QueueStats(
         queue=queue,
-        ready=sum(ready),
+        ready=ready,
         scheduled=scheduled,
         overdue=overdue,
-        unacked=sum(held),
+        unacked=unacked,
         dead=dead,
-        consumers=sum(alive),
-        consumers_lost=sum(count > 0 and not lives for lives, count in zip(alive, held, strict=True)),
-        next_due=None if due_ms is None else datetime.fromtimestamp(due_ms / 1000, timezone.utc),
-        lateness=0.0 if due_ms is None else max(0.0, (now_ms - due_ms) / 1000),
+        consumers=consumers,
+        consumers_lost=consumers_lost,
+        next_due=None if due_ms < 0 else from_ms(due_ms),
+        lateness=late_ms / 1000,
     )
-
-
-def _first_score(rows: list[Any]) -> float | None:
-    """The score in the reply to ``ZRANGE 0 0 WITHSCORES``: a flat list, or pairs over RESP 3."""
-    if not rows:
-        return None
-    return float(rows[0][1] if isinstance(rows[0], (list, tuple)) else rows[1])

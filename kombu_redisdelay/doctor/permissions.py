@@ -64,6 +64,8 @@ def probes(store: Store, fanout_prefix: str) -> Mapping[str, tuple[str | int | f
         "ZCOUNT": (a_zset, 0, 1),
         "ZRANGE": (a_zset, 0, 0),
         "ZRANGEBYSCORE": (a_zset, 0, 1),
+        "ZRANGEBYLEX": (a_zset, "-", "+"),
+        "ZRANDMEMBER": (a_zset,),
         "ZREM": (a_zset, "member"),
         "PEXPIRE": (a_list, 60_000),
         "PTTL": (a_list,),

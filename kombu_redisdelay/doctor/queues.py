@@ -98,7 +98,8 @@ def _dead(stats: QueueStats, limit: int) -> Iterator[Finding]:
 
 def _damage(store: Store, stats: QueueStats) -> Iterator[Finding]:
     keys = store.keys(stats.queue)
-    with store.client.pipeline(transaction=True) as pipe:
+    # Not as a transaction, which a server that is out of memory refuses. It reads both at once all the same.
+    with store.client.pipeline(transaction=False) as pipe:
         pipe.execute_command("ZCARD", keys.schedule)
         pipe.execute_command("HLEN", keys.messages)
         ids, messages = pipe.execute()
