@@ -31,11 +31,11 @@ class LazyGroup(click.Group):
         try:
             module = import_module(f"{self._package}.{cmd_name.replace('-', '_')}")
         except ModuleNotFoundError as exc:
-            if exc.name not in _EXTRAS:
+            missing = (exc.name or "").partition(".")[0]
+            if missing not in _EXTRAS:
                 raise
-            return _unavailable(
-                cmd_name, f"Needs {exc.name}: pip install 'kombu-redisdelay[{_EXTRAS[exc.name]}]'"
-            )
+            why = f"Needs {missing}: pip install 'kombu-redisdelay[{_EXTRAS[missing]}]'"
+            return _unavailable(cmd_name, why)
         command: click.Command = module.command
         return command
 
