@@ -92,7 +92,8 @@ def _connection(broker: Any) -> Connection:
     if isinstance(broker, str):
         return Connection(broker)
     if isinstance(broker, Connection):
-        return broker.clone()
+        copy: Connection = broker.clone()
+        return copy
     if hasattr(broker, "connection_for_write"):
         connection: Connection = broker.connection_for_write()
         return connection

@@ -1,4 +1,4 @@
-"""What a stored message says of itself, for people who look at it; and how to change when it says it is due."""
+"""What a stored message says of itself, and how to change when it says that it is due."""
 
 from __future__ import annotations
 

@@ -62,7 +62,8 @@ class DeadLetters(Access):
     def iter(
         self, queue: str | None = None, *, task: str | None = None, limit: int | None = None
     ) -> Iterator[DeadLetter]:
-        """The dead letters of one queue after the other, the oldest first, read in bounded steps as you go on.
+        """The dead letters of one queue after the other, the oldest first, read in bounded steps as you go
+        on.
 
         Arguments:
             task: only tasks of this name.
@@ -81,8 +82,8 @@ class DeadLetters(Access):
         return next((letter for letter in self.iter() if letter.id == id), None)
 
     def requeue(self, id: str) -> bool:
-        """Put the dead letter with this id, or all if there are several, at the tail of the queue that it came
-        from, with its count of deliveries back at 0.
+        """Put the dead letter with this id, or all if there are several, at the tail of the queue that it
+        came from, with its count of deliveries back at 0.
 
         Returns:
             Whether there was one.

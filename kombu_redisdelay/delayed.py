@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from kombu_redisdelay.access import Access, check_limit
-from kombu_redisdelay.broker.schedule import IDS_PER_CALL, MESSAGES_PER_CALL, Schedule, Scheduled
+from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule, Scheduled
 from kombu_redisdelay.content import Content, with_due, without_due
 from kombu_redisdelay.times import LATEST_MS, from_ms, to_ms
 
@@ -145,10 +145,8 @@ class DelayedMessages(Access):
         queues = self.queues()
         remaining = iter(dict.fromkeys(ids))
         while some := list(islice(remaining, IDS_PER_CALL)):
-            counts = [self._schedule.cancel(queue, some) for queue in queues]
-            cancelled += [
-                id for id, removed in zip(some, map(sum, zip(*counts, strict=True)), strict=True) if removed
-            ]
+            removed = [self._schedule.cancel(queue, some) for queue in queues]
+            cancelled += [id for id, *counts in zip(some, *removed, strict=True) if any(counts)]
         return self._revoked(cancelled, mark_revoked)
 
     def cancel_group(self, group_id: str, *, mark_revoked: bool = False) -> list[str]:
@@ -160,7 +158,8 @@ class DelayedMessages(Access):
         """
         self._check_mark_revoked(mark_revoked)
         removed = self._remove(None, None, lambda message: message.headers.get("group") == group_id)
-        return self._revoked(list(dict.fromkeys(removed)), mark_revoked)
+        ids = dict.fromkeys(_message(found).id for found in removed)
+        return self._revoked(list(ids), mark_revoked)
 
     def reschedule(self, id: str, *, countdown: float | None = None, eta: datetime | None = None) -> bool:
         """Have the message with this id delivered at another time, earlier or later.
@@ -193,8 +192,8 @@ class DelayedMessages(Access):
     def purge(
         self, queue: str | None = None, *, task: str | None = None, due_before: datetime | None = None
     ) -> int:
-        """Remove every message that waits, or those of *task*, or those due before *due_before*. Messages that
-        are ready are not touched.
+        """Remove every message that waits, or those of *task*, or those due before *due_before*. Messages
+        that are ready are not touched.
 
         Returns:
             How many were removed.
@@ -205,7 +204,8 @@ class DelayedMessages(Access):
         before_ms = _ms("due_before", due_before)
         if task is None and before_ms is None:
             return sum(map(self._schedule.clear, self._queues(queue)))
-        return len(self._remove(queue, before_ms, lambda message: task is None or message.task == task))
+        removed = self._remove(queue, before_ms, lambda message: task is None or message.task == task)
+        return sum(1 for _ in removed)
 
     @property
     def _schedule(self) -> Schedule:
@@ -219,19 +219,11 @@ class DelayedMessages(Access):
 
     def _remove(
         self, queue: str | None, before_ms: int | None, wanted: Callable[[DelayedMessage], bool]
-    ) -> list[str]:
-        """Remove what is *wanted*. Returns the ids."""
-        removed: list[str] = []
+    ) -> Iterator[Scheduled]:
+        """Remove what is *wanted*, and yield it."""
         for name in self._queues(queue):
-            found = (
-                (message.id, (scheduled.member, scheduled.digest))
-                for scheduled, message in self._iter(name, None, before_ms)
-                if wanted(message)
-            )
-            while some := list(islice(found, MESSAGES_PER_CALL)):
-                done = self._schedule.remove(name, [which for _, which in some])
-                removed += [id for (id, _), gone in zip(some, done, strict=True) if gone]
-        return removed
+            found = (entry for entry, message in self._iter(name, None, before_ms) if wanted(message))
+            yield from self._schedule.remove(name, found)
 
     def _move(self, id: str, due_ms: int, rewrite: Callable[[bytes], bytes]) -> bool:
         moved = False
@@ -280,7 +272,7 @@ def _ms(name: str, moment: object) -> int | None:
     return to_ms(moment)
 
 
-def _new_due_ms(now_ms: int, countdown: object, eta: object) -> int:
+def _new_due_ms(now_ms: int, countdown: Any, eta: object) -> int:
     due_ms = _ms("eta", eta)
     if (countdown is None) == (due_ms is None):
         raise ValueError("give either a countdown or an eta")
@@ -290,12 +282,11 @@ def _new_due_ms(now_ms: int, countdown: object, eta: object) -> int:
         return due_ms
     longest = (LATEST_MS - now_ms) / 1000
     # NaN is in no range.
-    if (
-        isinstance(countdown, bool)
-        or not isinstance(countdown, (int, float))
-        or not 0 <= countdown <= longest
-    ):
+    is_number = isinstance(countdown, (int, float)) and not isinstance(countdown, bool)
+    if not is_number or not 0 <= countdown <= longest:
         raise ValueError(
-            f"countdown must be a number of seconds, not negative and not beyond the year 9999, not {countdown!r}"
+            "countdown must be a number of seconds, not negative and not beyond the year 9999, "
+            f"not {countdown!r}"
         )
-    return now_ms + ceil(countdown * 1000)
+    delay_ms: int = ceil(countdown * 1000)
+    return now_ms + delay_ms

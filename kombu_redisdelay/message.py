@@ -116,7 +116,8 @@ def message_id(message: Mapping[str, Any]) -> str:
 
 
 def on_conflict(message: Mapping[str, Any]) -> str:
-    """What the *message* asks for if another one with its id is scheduled: ``KEEP``, ``REPLACE`` or ``IGNORE``.
+    """What the *message* asks for if another one with its id is scheduled: ``KEEP``, ``REPLACE`` or
+    ``IGNORE``.
 
     Raises:
         ValueError: it asks for something else; names header and value.

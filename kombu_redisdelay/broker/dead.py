@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from kombu_redisdelay.broker.scripts import PAGE_DEAD, REMOVE_DEAD
 from kombu_redisdelay.broker.store import Store
 
-#: One script reads or removes no more than this, so that it never keeps Redis from its other clients for long. To
-#: remove a letter, it may have to look at all of them.
+#: One script reads or removes no more than this, so that it never keeps Redis from its other clients for
+#: long. To remove a letter, it may have to look at all of them.
 LETTERS_PER_CALL = 20
 BYTES_PER_CALL = 1024 * 1024
 
@@ -62,8 +62,8 @@ class Graveyard:
             passed += len(page)
 
     def requeue(self, queue: str, wanted: Callable[[Buried], bool]) -> int:
-        """Put those dead letters that are there now and are *wanted* back to the tail of their ready lists, with
-        a count of 0. Returns how many there were."""
+        """Put those dead letters that are there now and are *wanted* back to the tail of their ready lists,
+        with a count of 0. Returns how many there were."""
         return self._remove(queue, "requeue", wanted)
 
     def drop(self, queue: str, wanted: Callable[[Buried], bool]) -> int:

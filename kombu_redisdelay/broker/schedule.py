@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha1
-from itertools import chain
 from typing import Any
 
 from kombu_redisdelay.broker.scripts import CANCEL, FIND, PAGE, REMOVE, RESCHEDULE
 from kombu_redisdelay.broker.store import Store
 
-#: One script reads or removes no more than this, so that it never keeps Redis from its other clients for long.
+#: One script reads or removes no more than this, so that it never keeps Redis from its other clients for
+#: long.
 MESSAGES_PER_CALL = 200
 BYTES_PER_CALL = 1024 * 1024
 
@@ -42,10 +41,6 @@ class Scheduled:
     def payload(self) -> bytes:
         step, found, payload = self.stored.partition(b":")
         return payload if found and step.isdigit() else self.stored
-
-    @property
-    def digest(self) -> str:
-        return sha1(self.stored, usedforsecurity=False).hexdigest()
 
     def rewritten(self, payload: bytes) -> bytes:
         """What *payload* is stored as in its place."""
@@ -121,23 +116,22 @@ class Schedule:
             begin += done
         return removed
 
-    def remove(self, queue: str, messages: Sequence[tuple[bytes, str]]) -> list[bool]:
-        """Remove messages of *queue*, given by :attr:`Scheduled.member` and :attr:`Scheduled.digest`; not more
-        than ``MESSAGES_PER_CALL``. Returns for each whether it was still scheduled as it was."""
+    def remove(self, queue: str, messages: Iterable[Scheduled]) -> Iterator[Scheduled]:
+        """Remove *messages* of *queue*. Yields those that were still scheduled, as they are here."""
         keys = self._store.keys(queue)
-        reply = REMOVE(
-            self._store.client, (keys.schedule, keys.messages, keys.duplicates), list(chain(*messages))
-        )
-        return list(map(bool, reply))
+        for some in _batches(messages):
+            args = [argument for message in some for argument in (message.member, message.stored)]
+            reply = REMOVE(self._store.client, (keys.schedule, keys.messages, keys.duplicates), args)
+            yield from (message for message, done in zip(some, reply, strict=True) if done)
 
     def reschedule(self, message: Scheduled, payload: bytes, due_ms: int) -> bool:
-        """Replace a message by *payload*, which is due at another time; one that has come puts it at the tail of
-        its ready list. False if it is not scheduled any more as it is here."""
+        """Replace a message by *payload*, which is due at another time; one that has come puts it at the
+        tail of its ready list. False if it is not scheduled any more as it is here."""
         keys = self._store.keys(message.queue)
         done = RESCHEDULE(
             self._store.client,
             (keys.schedule, keys.messages, keys.duplicates, keys.ready, keys.wake),
-            (message.member, message.digest, message.rewritten(payload), due_ms, keys.separator),
+            (message.member, message.stored, message.rewritten(payload), due_ms, keys.separator),
         )
         return bool(done)
 
@@ -168,6 +162,20 @@ class Schedule:
                 pipe.execute_command(command, self._store.keys(queue).schedule, *args)
             replies: list[Any] = pipe.execute()
         return replies
+
+
+def _batches(messages: Iterable[Scheduled]) -> Iterator[list[Scheduled]]:
+    """*messages* in portions that one script may have."""
+    batch: list[Scheduled] = []
+    size = 0
+    for message in messages:
+        batch.append(message)
+        size += len(message.stored)
+        if len(batch) >= MESSAGES_PER_CALL or size >= BYTES_PER_CALL:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _ms(score: Any) -> int:

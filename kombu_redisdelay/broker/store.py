@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from time import monotonic
 from typing import Any
 
 from kombu_redisdelay.broker.client import Client
@@ -13,6 +14,9 @@ from kombu_redisdelay.message import KEEP, Due
 
 #: A script to run, with its KEYS and ARGV.
 Call = tuple[Script, Sequence[str], Sequence[Argument]]
+
+#: Seconds until a queue is noted again, in case that Redis has lost its data meanwhile.
+KNOWN_FOR = 60.0
 
 
 class Store:
@@ -31,7 +35,7 @@ class Store:
         self.separator = separator
         #: queue -> its x-expires in ms, for the queues that were declared with one.
         self.expires_ms: dict[str, int] = {}
-        self._known: set[str] = set()
+        self._known_until: dict[str, float] = {}
 
     def disconnect(self) -> None:
         """Close the connections. The next call opens one again."""
@@ -124,7 +128,8 @@ class Store:
         return tuple(dict.fromkeys(every))
 
     def remember(self, queue: str) -> None:
-        """Note that *queue* has something that only an operator will ask for: scheduled or dead messages."""
-        if queue not in self._known:
+        """Note in Redis that *queue* may have scheduled or dead messages, unless that was just done."""
+        now = monotonic()
+        if now >= self._known_until.get(queue, 0):
             self.client.call("SADD", known_queues(self.prefix), queue)
-            self._known.add(queue)
+            self._known_until[queue] = now + KNOWN_FOR

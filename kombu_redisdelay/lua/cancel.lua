@@ -7,8 +7,8 @@
 -- ARGV[2]  how many bytes, roughly
 -- ARGV[3+] message ids
 --
--- Returns  how many of the ids are done; then for each of these, and for one that is not if it was begun, how
---          many messages were removed
+-- Returns  how many of the ids are done; then for each of these, and for the next one, how many messages were
+--          removed
 --
 -- Keeps: a message that is delivered in the meantime is in another place by now, and is left alone.
 
@@ -27,23 +27,16 @@ local function remove(member)
   return 1
 end
 
-local function may_go_on()
-  return messages_left > 0 and bytes_left > 0
-end
-
 for i = 3, #ARGV do
-  local removed, duplicates = remove(ARGV[i]), nil
-  repeat
-    if not may_go_on() then
-      reply[#reply + 1] = removed
-      return reply
-    end
-    duplicates = duplicates_of(KEYS[3], ARGV[i], '', 1)
-    if duplicates[1] then
-      removed = removed + remove(duplicates[1])
-    end
-  until not duplicates[1]
+  local member, removed = ARGV[i], 0
+  while member and messages_left > 0 and bytes_left > 0 do
+    removed = removed + remove(member)
+    member = duplicates_of(KEYS[3], ARGV[i], '', 1)[1]
+  end
   reply[#reply + 1] = removed
+  if member then
+    break
+  end
   reply[1] = i - 2
 end
 return reply

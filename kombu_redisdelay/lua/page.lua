@@ -8,8 +8,8 @@
 -- ARGV[4]  how many at most
 -- ARGV[5]  how many bytes, roughly; one message may have more
 --
--- Returns  1 when there are no more; then for each: the name that it has in the schedule, due time, message as
---          it is stored (nil: there is none)
+-- Returns  1 when there are no more; then for each: the name that it has in the schedule, due time, message
+--          as it is stored (nil: there is none)
 
 local from, after = ARGV[1], ARGV[2]
 local count, byte_limit = tonumber(ARGV[4]), tonumber(ARGV[5])

@@ -3,7 +3,7 @@
 -- KEYS[1]  schedule
 -- KEYS[2]  messages
 -- KEYS[3]  duplicates
--- ARGV     for each: the name that it has in the schedule, SHA-1 of the message as it is stored
+-- ARGV     for each: the name that it has in the schedule, the message as it is stored
 --
 -- Returns  for each: 1 if it was removed; 0 if it is not scheduled any more, or it is not the same message
 --
@@ -13,8 +13,7 @@
 
 local reply = {}
 for i = 1, #ARGV, 2 do
-  local stored = redis.call('HGET', KEYS[2], ARGV[i])
-  local same = stored and redis.sha1hex(stored) == ARGV[i + 1]
+  local same = redis.call('HGET', KEYS[2], ARGV[i]) == ARGV[i + 1]
   if same then
     unschedule(KEYS[1], KEYS[2], KEYS[3], ARGV[i])
   end

@@ -12,6 +12,7 @@
 --
 -- Keeps: the message is in exactly one place, or dropped.
 
+-- include: clock
 -- include: wake
 -- include: dead
 -- include: deliveries

@@ -7,7 +7,7 @@
 -- KEYS[4]  ready list of step 0
 -- KEYS[5]  wake list
 -- ARGV[1]  the name that it has in the schedule
--- ARGV[2]  SHA-1 of the message as it is stored
+-- ARGV[2]  the message as it is stored
 -- ARGV[3]  the message as it is to be stored
 -- ARGV[4]  due time, ms since the epoch
 -- ARGV[5]  separator between a queue's name and a priority step
@@ -23,8 +23,7 @@
 -- include: duplicates
 
 local member, stored = ARGV[1], ARGV[3]
-local found = redis.call('HGET', KEYS[2], member)
-if not found or redis.sha1hex(found) ~= ARGV[2] then
+if redis.call('HGET', KEYS[2], member) ~= ARGV[2] then
   return 0
 end
 local due_ms = tonumber(ARGV[4])

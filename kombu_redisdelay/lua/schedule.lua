@@ -13,8 +13,8 @@
 -- ARGV[5]  due time, ms since the epoch (0: none)
 -- ARGV[6]  delay, ms from now; the later of both counts
 -- ARGV[7]  priority step
--- ARGV[8]  what if a message with this id is scheduled: "keep" both, "replace" it by this one, or "ignore" this
---          one
+-- ARGV[8]  what if a message with this id is scheduled: "keep" both, "replace" it by this one, or "ignore"
+--          this one
 --
 -- Keeps: the message is in exactly one place, scheduled or ready, unless it is ignored. What it replaces is
 -- in none.

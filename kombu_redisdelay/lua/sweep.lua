@@ -1,5 +1,6 @@
 -- Finds scheduled messages that have no due time, because somebody deleted a part of the schedule, and
--- moves them to the dead letters: nothing else would ever look at them. Also forgets duplicates that are gone.
+-- moves them to the dead letters: nothing else would ever look at them. Also forgets some of the
+-- duplicates that are gone.
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  messages

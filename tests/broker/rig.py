@@ -11,7 +11,7 @@ from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.consumer import Consumer, Delivery, Request
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.message import Due
+from kombu_redisdelay.message import KEEP, Due
 from kombu_redisdelay.options import Options
 from tests.broker.database import Database
 
@@ -69,11 +69,13 @@ class Rig:
         for text in payloads:
             self.store.run(self.store.put(queue, step, text))
 
-    def schedule(self, queue: str, text: str, in_ms: int, *, id: str = "", step: int = 0) -> None:
+    def schedule(
+        self, queue: str, text: str, in_ms: int, *, id: str = "", step: int = 0, on_conflict: str = KEEP
+    ) -> None:
         """Schedule *text* to be due in so many ms of the server's time, or that long ago."""
         when = Due(at_ms=max(1, self.database.now_ms() + in_ms))
         suffix = str(next(self._suffixes))
-        self.store.run(self.store.schedule(queue, step, text, when, id or text, suffix))
+        self.store.run(self.store.schedule(queue, step, text, when, id or text, suffix, on_conflict))
 
     def end_lease(self, queue: str, name: str = "me") -> None:
         """Write that the lease of the consumer has ended."""
@@ -91,6 +93,9 @@ class Rig:
         stored = _texts(self.client.hmget(keys.messages, ids)) if ids else []
         assert len(stored) == self.client.hlen(keys.messages), "messages without a due time"
         return stored
+
+    def listed_duplicates(self, queue: str) -> set[bytes]:
+        return set(self.client.zrange(self.store.keys(queue).duplicates, 0, -1))
 
     def unacked(self, queue: str, name: str = "me") -> dict[str, str]:
         held = self.client.hgetall(self.store.keys(queue).unacked(name))

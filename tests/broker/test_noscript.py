@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer, Delivery
+from kombu_redisdelay.broker.dead import Graveyard
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.scripts import CONSUMERS, RENEW, SWEEP
 from tests.broker.database import Database
 from tests.broker.rig import Rig, taken
@@ -17,6 +19,11 @@ HOUR = 3_600_000
 def expire_and_recover(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     rig.end_lease("q", consumer.name)
     return rig.consumer("other").recover("q")
+
+
+def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    consumer.dead_letter(delivery, "why")
+    return Graveyard(rig.store).requeue("q", lambda letter: True)
 
 
 CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
@@ -34,12 +41,20 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "renew": lambda rig, consumer, delivery: RENEW(rig.store.client, ["redisdelay:{q}:consumers"], ["me", 1]),
     "sweep": lambda rig, consumer, delivery: SWEEP(
         rig.store.client,
-        ["redisdelay:{q}:schedule", "redisdelay:{q}:messages", "redisdelay:{q}:dead"],
+        [f"redisdelay:{{q}}:{name}" for name in ("schedule", "messages", "dead", "duplicates")],
         ["0", 10, 10],
     ),
-    "consumers": lambda rig, consumer, delivery: CONSUMERS(
-        rig.store.client, ["redisdelay:{q}:consumers"], []
+    "page": lambda rig, consumer, delivery: list(Schedule(rig.store).iter("q", None, None)),
+    "find": lambda rig, consumer, delivery: list(Schedule(rig.store).find("q", "id")),
+    "cancel": lambda rig, consumer, delivery: Schedule(rig.store).cancel("q", ["id"]),
+    "remove": lambda rig, consumer, delivery: list(
+        Schedule(rig.store).remove("q", [Scheduled("q", b"id", HOUR, b"0:m")])
     ),
+    "reschedule": lambda rig, consumer, delivery: Schedule(rig.store).reschedule(
+        Scheduled("q", b"id", HOUR, b"0:m"), b"m", HOUR
+    ),
+    "dead": bury_and_requeue,
+    "consumers": lambda rig, consumer, delivery: CONSUMERS(rig.store.client, ["redisdelay:{q}:consumers"], []),
 }
 
 
@@ -87,4 +102,5 @@ def test_every_script_of_the_broker_is_tried() -> None:
     assert names == {
         *("PUT", "SCHEDULE", "TAKE", "GIVE_BACK", "RECOVER"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
+        *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
     }, "a script that CALLS does not know of"
