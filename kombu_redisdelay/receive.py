@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from json import JSONDecoder
 from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
-from kombu.utils.json import loads
+from kombu.utils.json import object_hook
 
 from kombu_redisdelay.broker.consumer import Delivery
 from kombu_redisdelay.message import MalformedMessage, check, eta_ms, mark_delivery, message_id
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from kombu_redisdelay.channel import Channel
 
 logger = logging.getLogger(__name__)
+
+#: As kombu decodes JSON, which makes a new decoder each time.
+_decoder = JSONDecoder(object_hook=object_hook)
 
 
 def receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Message | None:
@@ -43,7 +47,7 @@ def receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Messag
 
 def _decode(delivery: Delivery) -> dict[str, Any]:
     try:
-        payload = loads(delivery.payload)
+        payload = _decoder.decode(delivery.payload.decode())
     except Exception as exc:
         # Whatever foreign bytes make a decoder raise, they are not a message.
         raise MalformedMessage(f"not JSON: {exc}") from exc

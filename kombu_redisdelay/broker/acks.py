@@ -97,7 +97,7 @@ class Acks:
         with self._lock:
             try:
                 self._write()
-                self._send(*command)
+                self._send(self._connection.pack_command(*command))
                 vain = self._read()
             except BaseException:
                 self._begin_again()
@@ -112,12 +112,12 @@ class Acks:
     def _write(self) -> None:
         while self._written < len(self._unconfirmed):
             ack = self._unconfirmed[self._written]
-            self._send("HDEL", ack.unacked_key, ack.tag)
+            self._send(_hdel(ack.unacked_key, ack.tag))
             self._written += 1
 
-    def _send(self, *command: str | bytes | int) -> None:
+    def _send(self, packed: Sequence[bytes]) -> None:
         # redis-py's health check would take the reply to an ack for the one to its PING.
-        self._connection.send_command(*command, check_health=not self._written)
+        self._connection.send_packed_command(packed, check_health=not self._written)
 
     def _read(self) -> list[Ack]:
         """Read the replies that are to come. Returns the acks whose message was not held."""
@@ -141,3 +141,12 @@ class Acks:
     def _tell(self, vain: list[Ack]) -> None:
         for queue in {ack.queue for ack in vain}:
             self._lease_lost(queue, [ack.tag for ack in vain if ack.queue == queue])
+
+
+def _hdel(key: str, field: str) -> tuple[bytes]:
+    """The command as the Redis protocol has it; redis-py takes ten times as long to say so."""
+    key_bytes, field_bytes = key.encode(), field.encode()
+    return (
+        b"*3\r\n$4\r\nHDEL\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
+        % (len(key_bytes), key_bytes, len(field_bytes), field_bytes),
+    )

@@ -23,6 +23,7 @@ from kombu_redisdelay.broker.scripts import (
     Command,
 )
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.message import split_stored
 from kombu_redisdelay.options import Options
 
 logger = logging.getLogger(__name__)
@@ -130,15 +131,16 @@ class Consumer:
         """What the *reply* to the *request* has brought."""
         self._unanswered = None
         queues, no_ack = request.queues, request.no_ack
-        now_ms, next_due_us, missing, *rows = reply
+        now_ms, next_due_us, missing, indices, *messages = reply
         if missing:
             logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, queues)
         deliveries = []
         # The script numbers the messages from the same tag in the same order. The counter moves on only
         # here, so that a take whose reply was lost is told from the next one.
-        for index, step, payload in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-            queue = queues[index - 1]
-            deliveries.append(Delivery(str(self._next_tag), queue, int(step), payload, queue not in no_ack))
+        for index, stored in zip(indices.split(), messages, strict=True):
+            queue = queues[int(index) - 1]
+            step, payload = split_stored(stored)
+            deliveries.append(Delivery(str(self._next_tag), queue, step, payload, queue not in no_ack))
             self._next_tag += 1
         next_due = None if next_due_us < 0 else next_due_us / 1_000_000
         return Taken(deliveries, now_ms, next_due)

@@ -18,8 +18,8 @@
 --          without acks, and its x-expires in ms (0: none)
 --
 -- Returns  server's clock in ms; microseconds until the next message is due (-1: none is scheduled); how
---          many due ids had no message; then for each message: index of its queue (from 1), priority step,
---          message
+--          many due ids had no message; for each message the index of its queue (from 1), separated by
+--          spaces; then the messages, as they are stored (see stored.lua)
 --
 -- A server that is out of memory refuses a script whose first write could take more of it, and lets one go
 -- on that has begun: so in every script that must work then too, removing comes before adding.
@@ -70,7 +70,8 @@ end
 
 local now_us = clock_us()
 local now_ms = math.floor(now_us / 1000)
-local reply = { now_ms, -1, 0 }
+local reply = { now_ms, -1, 0, '' }
+local taken_from = {}
 
 local migration_budget = { messages = migrate_limit, bytes = byte_limit }
 
@@ -110,13 +111,13 @@ local function take_one(queue, step_index)
   if not payload then
     return false
   end
+  local stored = steps[step_index] .. ':' .. payload
   local fields = queue.taken
   fields[#fields + 1] = first_tag + taken
-  fields[#fields + 1] = steps[step_index] .. ':' .. payload
-  reply[#reply + 1] = queue.index
-  reply[#reply + 1] = steps[step_index]
-  reply[#reply + 1] = payload
+  fields[#fields + 1] = stored
   taken, bytes = taken + 1, bytes + #payload
+  taken_from[taken] = queue.index
+  reply[#reply + 1] = stored
   return true
 end
 
@@ -156,14 +157,13 @@ local function take_again_what_was_taken()
       local stored = queue.acked and redis.call('HGET', queue.unacked, tag)
       if stored then
         found = true
-        reply[#reply + 1] = queue.index
-        reply[#reply + 1] = stored_step(stored)
-        reply[#reply + 1] = stored_payload(stored)
+        taken_from[#taken_from + 1] = queue.index
+        reply[#reply + 1] = stored
       end
     end
     tag = tag + 1
   end
-  return #reply > 3
+  return #taken_from > 0
 end
 
 for _, queue in ipairs(queues) do
@@ -194,4 +194,5 @@ for _, queue in ipairs(queues) do
     expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake })
   end
 end
+reply[4] = table.concat(taken_from, ' ')
 return reply

@@ -25,10 +25,13 @@ class Line:
         self._error = error
         self.breaks = ""
 
-    def send_command(self, *command: Any, **options: Any) -> None:
+    def pack_command(self, *command: Any) -> Any:
+        return self._connection.pack_command(*command)
+
+    def send_packed_command(self, packed: Any, **options: Any) -> None:
         if self.breaks == "before":
             raise self._error("lost")
-        self._connection.send_command(*command, **options)
+        self._connection.send_packed_command(packed, **options)
 
     def read_response(self) -> Any:
         reply = self._connection.read_response()
