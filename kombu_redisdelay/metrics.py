@@ -7,15 +7,17 @@ process that consumes; without it, the functions do nothing. Whoever wants the n
 
 from __future__ import annotations
 
+from functools import cache
+
 try:
     from prometheus_client import Counter, Histogram
 except ImportError:
 
     def delivered(queue: str, lateness: float | None) -> None:
-        """A message was handed to its callback.
+        """A message was taken, to be delivered.
 
         Arguments:
-            lateness: seconds since it was due, ``None`` if it was due when it was published.
+            lateness: seconds since its ``eta``, ``None`` if it has none or was delivered before.
         """
 
     def recovered(queue: str, messages: int) -> None:
@@ -36,13 +38,13 @@ else:
 
     LATENESS = Histogram(
         "redisdelay_lateness_seconds",
-        "Time from the due time of a scheduled message to its delivery, by the clock of Redis.",
+        "Time from the eta of a message to its first delivery, by the clock of Redis.",
         ["queue"],
         buckets=LATENESS_BUCKETS,
     )
     DELIVERED = Counter(
         "redisdelay_messages_delivered",
-        "Messages that were handed to a callback of this process.",
+        "Messages that were delivered to this process, redelivered ones included.",
         ["queue"],
     )
     RECOVERED = Counter(
@@ -61,10 +63,14 @@ else:
         ["queue"],
     )
 
+    # Twice as fast as asking the metric each time, which counts for what is done for every message.
+    _delivered_of = cache(DELIVERED.labels)
+    _lateness_of = cache(LATENESS.labels)
+
     def delivered(queue: str, lateness: float | None) -> None:
-        DELIVERED.labels(queue).inc()
+        _delivered_of(queue).inc()
         if lateness is not None:
-            LATENESS.labels(queue).observe(lateness)
+            _lateness_of(queue).observe(lateness)
 
     def recovered(queue: str, messages: int) -> None:
         RECOVERED.labels(queue).inc(messages)
