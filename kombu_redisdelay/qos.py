@@ -9,6 +9,8 @@ from weakref import WeakValueDictionary
 
 from kombu.transport import virtual
 
+from kombu_redisdelay import metrics
+
 if TYPE_CHECKING:
     from kombu_redisdelay.channel import Channel
 
@@ -88,6 +90,7 @@ class QoS(virtual.QoS):
             len(lost),
             queue,
         )
+        metrics.lease_lost(queue, len(lost))
         for tag in lost:
             self._forget(tag)
 

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import virtual
 from kombu.utils.json import object_hook
 
+from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Delivery
-from kombu_redisdelay.message import MalformedMessage, check, eta_ms, mark_delivery, message_id
+from kombu_redisdelay.message import (
+    DELIVERY_COUNT_HEADER,
+    MalformedMessage,
+    check,
+    eta_ms,
+    mark_delivery,
+    message_id,
+)
 
 if TYPE_CHECKING:
     from kombu_redisdelay.channel import Channel
@@ -36,13 +44,17 @@ def receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Messag
             return None
         mark_delivery(payload)
         payload["properties"]["delivery_tag"] = delivery.tag
-        return _to_message(channel, payload)
+        message = _to_message(channel, payload)
     except MalformedMessage as exc:
         channel.consumer.dead_letter(delivery, str(exc))
         logger.error(
             "Moved an entry of queue %r that is not a message to the dead letters: %s", delivery.queue, exc
         )
         return None
+    # What comes back after its time has been late for other reasons.
+    was_scheduled = 0 < at_ms <= now_ms and DELIVERY_COUNT_HEADER not in message.headers
+    metrics.delivered(delivery.queue, (now_ms - at_ms) / 1000 if was_scheduled else None)
+    return message
 
 
 def _decode(delivery: Delivery) -> dict[str, Any]:

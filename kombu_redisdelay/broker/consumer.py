@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.acks import Acks
 from kombu_redisdelay.broker.client import open_connection
 from kombu_redisdelay.broker.identity import is_certainly_gone
@@ -205,6 +206,7 @@ class Consumer:
             if gone or (remaining_ms <= 0 and name != self.name):
                 count, _ = self._recover(queue, name, gone, "failed")
                 if count:
+                    metrics.recovered(queue, count)
                     why = "its process is gone" if gone else "its lease has ended"
                     logger.warning(
                         "Recovered %d message(s) of queue %r from consumer %s: %s",
@@ -231,6 +233,7 @@ class Consumer:
             if cursor == b"0":
                 break
         if total:
+            metrics.dead_lettered(queue, total)
             self.store.remember(queue)
             logger.error(
                 "%d scheduled message(s) of queue %r had no due time: dead letters now", total, queue
@@ -348,6 +351,7 @@ class Consumer:
             (k.unacked(self.name), k.dead),
             (tag, reason, self._options.dead_letter_limit, stored),
         )
+        metrics.dead_lettered(queue, held)
         self._report(queue, 0, dropped)
         return bool(held)
 
@@ -357,6 +361,7 @@ class Consumer:
 
     def _report(self, queue: str, dead: int, dropped: int) -> None:
         if dead:
+            metrics.dead_lettered(queue, dead)
             self.store.remember(queue)
             logger.error(
                 "%d message(s) of queue %r reached the delivery limit of %d and are now dead letters",

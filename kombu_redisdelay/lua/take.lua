@@ -32,6 +32,7 @@
 -- include: wake
 -- include: expire
 -- include: stored
+-- include: migrate
 -- include: deliveries
 
 local KEYS_PER_QUEUE = 6
@@ -72,40 +73,7 @@ local now_ms = math.floor(now_us / 1000)
 local reply = { now_ms, -1, 0, '' }
 local taken_from = {}
 
-local migrated_bytes = 0
-
-local function migrate(queue)
-  local due = redis.call('ZRANGEBYSCORE', queue.schedule, '-inf', now_ms, 'LIMIT', 0, migrate_limit)
-  local ids, messages = {}, {}
-  for _, id in ipairs(due) do
-    if migrated_bytes >= byte_limit then
-      break
-    end
-    local stored = redis.call('HGET', queue.messages, id)
-    if stored then
-      messages[#messages + 1] = stored
-      migrated_bytes = migrated_bytes + #stored
-    else
-      reply[3] = reply[3] + 1
-    end
-    ids[#ids + 1] = id
-  end
-  if #ids > 0 then
-    redis.call('ZREM', queue.schedule, unpack(ids))
-    redis.call('HDEL', queue.messages, unpack(ids))
-    for _, stored in ipairs(messages) do
-      redis.call('LPUSH', ready_key(queue.name, separator, stored_step(stored)), stored_payload(stored))
-    end
-    migrate_limit = migrate_limit - #ids
-  end
-  local next_due = redis.call('ZRANGE', queue.schedule, 0, 0, 'WITHSCORES')[2]
-  if next_due then
-    local remaining_us = math.max(0, tonumber(next_due) * 1000 - now_us)
-    if reply[2] < 0 or remaining_us < reply[2] then
-      reply[2] = remaining_us
-    end
-  end
-end
+local migration_budget = { messages = migrate_limit, bytes = byte_limit }
 
 local taken, bytes, passed_over = 0, 0, 0
 
@@ -199,7 +167,15 @@ local function take_again_what_was_taken()
 end
 
 for _, queue in ipairs(queues) do
-  migrate(queue)
+  local _, missing, next_due_ms =
+    migrate(queue.schedule, queue.messages, queue.name, separator, now_ms, migration_budget)
+  reply[3] = reply[3] + missing
+  if next_due_ms then
+    local remaining_us = math.max(0, next_due_ms * 1000 - now_us)
+    if reply[2] < 0 or remaining_us < reply[2] then
+      reply[2] = remaining_us
+    end
+  end
 end
 if not take_again_what_was_taken() then
   take()

@@ -9,7 +9,8 @@ import pytest
 from kombu_redisdelay.broker.consumer import Consumer, Delivery
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
-from kombu_redisdelay.broker.scripts import CONSUMERS, RENEW, SWEEP
+from kombu_redisdelay.broker.scripts import CONSUMERS, FORWARD, RENEW, SWEEP
+from kombu_redisdelay.stats import queue_stats
 from tests.broker.database import Database
 from tests.broker.rig import Rig, taken
 
@@ -54,6 +55,12 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
         Scheduled("q", b"id", HOUR, b"0:m"), b"m", HOUR
     ),
     "dead": bury_and_requeue,
+    "forward": lambda rig, consumer, delivery: FORWARD(
+        rig.store.client,
+        [f"redisdelay:{{q}}:{name}" for name in ("ready", "schedule", "messages", "wake", "consumers")],
+        [1, 1, "", 0],
+    ),
+    "stats": lambda rig, consumer, delivery: queue_stats(rig.store, ["q"]),
     "consumers": lambda rig, consumer, delivery: CONSUMERS(
         rig.store.client, ["redisdelay:{q}:consumers"], []
     ),
@@ -105,4 +112,5 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("PUT", "SCHEDULE", "TAKE", "GIVE_BACK", "RECOVER"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
+        *("FORWARD", "STATS"),
     }, "a script that CALLS does not know of"
