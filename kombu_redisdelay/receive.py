@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Characters that a reason has at most: it may quote a part of the entry, and that may be large.
+LONGEST_REASON = 200
+
 
 def receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Message | None:
     """The message of *delivery*, to be delivered on *channel*; ``None`` if it went elsewhere.
@@ -34,9 +37,10 @@ def receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Messag
         payload["properties"]["delivery_tag"] = delivery.tag
         return _to_message(channel, payload)
     except MalformedMessage as exc:
-        channel.consumer.dead_letter(delivery, str(exc))
+        reason = " ".join(str(exc)[:LONGEST_REASON].split())
+        channel.consumer.dead_letter(delivery, reason)
         logger.error(
-            "Moved an entry of queue %r that is not a message to the dead letters: %s", delivery.queue, exc
+            "Moved an entry of queue %r that is not a message to the dead letters: %s", delivery.queue, reason
         )
         return None
 
@@ -52,10 +56,14 @@ def _decode(delivery: Delivery) -> dict[str, Any]:
 
 def _to_message(channel: Channel, payload: dict[str, Any]) -> virtual.Message:
     try:
-        return channel.Message(payload, channel=channel)
+        message = channel.Message(payload, channel=channel)
+        if message.errors:
+            # kombu keeps what went wrong for whoever looks at the message.
+            raise message.errors[0][1]
     except Exception as exc:
-        # Its body is in an unknown or a broken encoding.
-        raise MalformedMessage(f"body cannot be decoded: {exc!r}") from exc
+        encoding = payload["properties"].get("body_encoding")
+        raise MalformedMessage(f"body cannot be decoded from {encoding!r}: {exc}") from exc
+    return message
 
 
 def _eta_ms(headers: dict[str, Any]) -> int:

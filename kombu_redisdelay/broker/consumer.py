@@ -197,10 +197,14 @@ class Consumer:
         )
 
     def dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Move a message that cannot be delivered to the dead letters of its queue."""
+        """Move a message that cannot be delivered to the dead letters of its queue.
+
+        Arguments:
+            reason: one line.
+        """
         stored = b"" if delivery.acked else b"%d:%s" % (delivery.step, delivery.payload)
         tag = delivery.tag if delivery.acked else ""
-        self._dead_letter(delivery.queue, tag, " ".join(reason.split()), stored)
+        self._dead_letter(delivery.queue, tag, reason, stored)
 
     def recover(self, queue: str) -> int:
         """Give back what consumers that are gone hold in *queue*: those whose lease has ended, and those

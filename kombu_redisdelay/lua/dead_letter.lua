@@ -13,8 +13,8 @@
 
 -- include: clock
 -- include: stored
--- include: dead
 -- include: deliveries
+-- include: dead
 
 local stored = ARGV[4]
 if ARGV[1] ~= '' then

@@ -19,8 +19,8 @@
 -- include: clock
 -- include: wake
 -- include: stored
--- include: dead
 -- include: deliveries
+-- include: dead
 -- include: give_back
 
 local push = ARGV[2] == 'head' and 'RPUSH' or 'LPUSH'

@@ -24,8 +24,8 @@
 -- include: clock
 -- include: wake
 -- include: stored
--- include: dead
 -- include: deliveries
+-- include: dead
 -- include: give_back
 
 local lease_end_ms = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)

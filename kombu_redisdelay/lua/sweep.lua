@@ -15,8 +15,8 @@
 
 -- include: clock
 -- include: stored
--- include: dead
 -- include: deliveries
+-- include: dead
 
 if ARGV[1] == '0' and redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1]) then
   return { '0', 0, 0 }

@@ -90,4 +90,4 @@ def test_only_the_poison_dies_of_it(rig: Rig, limit: int) -> None:
     assert done == innocents
     [letter] = rig.dead("q")
     assert f" {limit} 0 delivery limit of {limit} reached\n" in letter
-    assert letter.endswith(with_count(payload("poison"), limit - 1))
+    assert letter.endswith("\n" + payload("poison"))

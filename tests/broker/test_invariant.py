@@ -269,7 +269,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert self.rig.ready(name, step) == [message.text for message in messages]
             assert self.rig.scheduled(name) == [f"{m.step}:{m.text}" for m in queue.scheduled]
             buried = sorted(letter.split("\n", 1)[1] for letter in self.rig.dead(name))
-            assert buried == sorted(message.text for message in queue.dead)
+            assert buried == sorted(payload(message.id) for message in queue.dead)
             for held in self.consumers:
                 assert self.rig.unacked(name, held.consumer.name) == {
                     delivery.tag: f"{message.step}:{message.text}"
