@@ -9,7 +9,7 @@ from kombu.transport import virtual
 from kombu.utils.json import loads
 
 from kombu_redisdelay.broker.consumer import Delivery
-from kombu_redisdelay.message import MalformedMessage, check, eta_ms, mark_delivery, message_id
+from kombu_redisdelay.message import MalformedMessage, check, eta_ms, mark_delivery, message_id, storable
 
 if TYPE_CHECKING:
     from kombu_redisdelay.channel import Channel
@@ -30,8 +30,10 @@ def receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Messag
         payload = _decode(delivery)
         at_ms = _eta_ms(payload["headers"])
         if at_ms > now_ms and delivery.acked:
-            suffix = payload["properties"].setdefault("delivery_tag", delivery.tag)
-            channel.consumer.park(delivery, message_id(payload), str(suffix), at_ms)
+            properties = payload["properties"]
+            properties["delivery_tag"] = properties.get("delivery_tag") or delivery.tag
+            suffix = storable(properties["delivery_tag"])
+            channel.consumer.park(delivery, message_id(payload), suffix, at_ms)
             return None
         mark_delivery(payload)
         payload["properties"]["delivery_tag"] = delivery.tag

@@ -99,3 +99,22 @@ _STEP = re.compile(rb"\d+:")
 entries = st.one_of(
     st.just(b""), st.binary(max_size=200), json_of_another_shape, damaged, st.text().map(str.encode)
 ).filter(lambda entry: not _STEP.match(entry))
+
+_names = st.one_of(_scalars, values, st.characters(categories=["Cs"]))
+_moments = st.sampled_from(["2099-01-01T00:00:00+00:00", "2099-01-01", "0001-01-01T00:00:00+23:59", "soon"])
+
+#: Messages that can be delivered, however strange what stands in them is.
+strange = st.builds(
+    lambda headers, properties: {**MESSAGE, "headers": headers, "properties": properties},
+    st.fixed_dictionaries({}, optional={"id": _names, "eta": _names | _moments, "task": _names, "x": values}),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "delivery_tag": _names,
+            "message_id": _names,
+            "correlation_id": _names,
+            "priority": values,
+            "body_encoding": st.just("base64"),
+        },
+    ),
+).map(lambda message: json.dumps(message).encode())

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -73,7 +74,7 @@ class Bench:
 
     def run(self, entries: Sequence[Entry]) -> None:
         """Have the consumer meet *entries*, and check what became of them."""
-        self._start_afresh()
+        self.start_afresh()
         neighbours = self.put(entries)
         log = _Log()
         with log:
@@ -95,7 +96,7 @@ class Bench:
         left = {key.decode().removeprefix("redisdelay:{q}:") for key in self.redis.keys("*q*")}
         assert left <= {"dead", "consumers", "wake", "_kombu.binding.q"}
 
-    def _start_afresh(self) -> None:
+    def start_afresh(self) -> None:
         """Also after a batch that went wrong, while hypothesis looks for the smallest that does."""
         for message in self.inbox.messages:
             if not message.acknowledged:
@@ -170,3 +171,37 @@ LARGE = {
 @pytest.mark.parametrize("kind", LARGE)
 def test_ten_megabytes_of_garbage(bench: Bench, place: str, kind: str) -> None:
     bench.run([Entry(place, LARGE[kind])])
+
+
+def test_strange_messages_are_messages(bench: Bench) -> None:
+    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(malformed.strange, min_size=BATCH, max_size=BATCH))
+    def meet(messages: list[bytes]) -> None:
+        bench.start_afresh()
+        bench.put([Entry(READY, message) for message in messages])
+        drain(
+            bench.connection,
+            lambda: len(bench.inbox) + bench.redis.hlen("redisdelay:{q}:messages") >= 3 * BATCH,
+        )
+        scheduled = bench.redis.zcard("redisdelay:{q}:schedule")
+        assert len(bench.inbox) + scheduled == 3 * BATCH
+        assert not bench.redis.exists("q", "redisdelay:{q}:dead")
+
+    meet()
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"id": None}, {"id": ""}, {"id": "\ud800"}, {"id": {"a": 1}}], ids=json.dumps
+)
+@pytest.mark.parametrize(
+    "properties", [{}, {"delivery_tag": None}, {"delivery_tag": "\udfff"}], ids=json.dumps
+)
+def test_a_message_that_waits_needs_no_name(
+    bench: Bench, headers: dict[str, Any], properties: dict[str, Any]
+) -> None:
+    later = {**malformed.MESSAGE, "headers": {**headers, "eta": "2099-01-01"}, "properties": properties}
+    message = json.dumps(later).encode()
+    bench.put([Entry(READY, message), Entry(READY, message)])
+    drain(bench.connection, lambda: len(bench.inbox) == 4)
+    assert bench.redis.hvals("redisdelay:{q}:messages") == [b"0:" + message] * 2
+    assert bench.redis.zcard("redisdelay:{q}:schedule") == 2
