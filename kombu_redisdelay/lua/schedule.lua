@@ -15,6 +15,7 @@
 --
 -- Keeps: the message is in exactly one place, scheduled or ready.
 
+-- include: expect
 -- include: clock
 -- include: wake
 -- include: expire
@@ -23,6 +24,7 @@
 local now_ms = clock_ms()
 local due_ms = math.max(tonumber(ARGV[5]), now_ms + tonumber(ARGV[6]))
 if due_ms > now_ms then
+  expect_schedule(KEYS[3], KEYS[4])
   schedule(KEYS[3], KEYS[4], KEYS[2], ARGV[3], ARGV[4], due_ms, ARGV[7] .. ':' .. ARGV[1])
 else
   redis.call('LPUSH', KEYS[1], ARGV[1])

@@ -13,6 +13,7 @@
 --
 -- Keeps: a message is in exactly one place.
 
+-- include: expect
 -- include: clock
 -- include: stored
 -- include: deliveries
@@ -22,6 +23,7 @@ if ARGV[1] == '0' and redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1]
   return { '0', 0, 0 }
 end
 
+expect_list(KEYS[3])
 local found, dropped = 0, 0
 local scan = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
 for i = 1, #scan[2], 2 do

@@ -20,5 +20,6 @@ local function with_deliveries(payload, count)
   if not last or not string.find(plain, '^%s*"', last + 1) then
     return payload
   end
-  return string.sub(plain, 1, last) .. '"redisdelay-deliveries": ' .. count .. ', ' .. string.sub(plain, last + 1)
+  local opening, members = string.sub(plain, 1, last), string.sub(plain, last + 1)
+  return opening .. '"redisdelay-deliveries": ' .. count .. ', ' .. members
 end
