@@ -28,6 +28,7 @@
 -- consumed without acks, into the reply). A taken tag is never used again: a call repeated because its
 -- reply was lost returns what the first one took.
 
+-- include: expect
 -- include: clock
 -- include: wake
 -- include: expire
@@ -90,6 +91,9 @@ local function migrate(queue)
     ids[#ids + 1] = id
   end
   if #ids > 0 then
+    for _, ready in ipairs(queue.ready) do
+      expect_list(ready)
+    end
     redis.call('ZREM', queue.schedule, unpack(ids))
     redis.call('HDEL', queue.messages, unpack(ids))
     for _, stored in ipairs(messages) do
