@@ -60,10 +60,12 @@ for i = 1, #KEYS / KEYS_PER_QUEUE do
     expires_ms = tonumber(ARGV[option + 2]),
     name = KEYS[key + 1],
     ready = {},
+    ready_at = {},
     taken = {},
   }
   for step_index, step in ipairs(steps) do
     queue.ready[step_index] = ready_key(queue.name, separator, step)
+    queue.ready_at[step] = queue.ready[step_index]
   end
   queues[i] = queue
 end
@@ -97,7 +99,8 @@ local function migrate(queue)
     redis.call('ZREM', queue.schedule, unpack(ids))
     redis.call('HDEL', queue.messages, unpack(ids))
     for _, stored in ipairs(messages) do
-      redis.call('LPUSH', ready_key(queue.name, separator, stored_step(stored)), stored_payload(stored))
+      -- Of a step that is none any more nobody looks into the list.
+      redis.call('LPUSH', queue.ready_at[stored_step(stored)] or queue.name, stored_payload(stored))
     end
     migrate_limit = migrate_limit - #ids
   end
