@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 from kombu.utils.json import loads
+from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.consumer import Delivery
 from kombu_redisdelay.message import MalformedMessage, check, eta_ms, mark_delivery, message_id, storable
@@ -26,6 +27,16 @@ def receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Messag
     Arguments:
         now_ms: the server's clock when it was taken, ms since the epoch.
     """
+    try:
+        return _receive(channel, delivery, now_ms)
+    except ResponseError as exc:
+        # Not for whoever waits for messages: others were taken with it. It stays unacked, so it is not
+        # lost, and is not taken again and again; when this consumer ends, somebody else will try.
+        logger.error("Could not move an entry of queue %r to where it belongs: %s", delivery.queue, exc)
+        return None
+
+
+def _receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Message | None:
     try:
         payload = _decode(delivery)
         at_ms = _eta_ms(payload["headers"])

@@ -211,7 +211,9 @@ class Consumer:
         whose process on this machine provably does not exist. Returns the number of messages."""
         recovered = 0
         reply = CONSUMERS(self.store.client, (self.store.keys(queue).consumers,), ())
-        for name, remaining_ms in zip(map(bytes.decode, reply[::2]), reply[1::2], strict=True):
+        for member, remaining_ms in zip(reply[::2], reply[1::2], strict=True):
+            # What is no name of a consumer holds nothing.
+            name = member.decode(errors="replace")
             gone = is_certainly_gone(name)
             if gone or (remaining_ms <= 0 and name != self.name):
                 count, _ = self._recover(queue, name, gone, "failed")
@@ -250,8 +252,8 @@ class Consumer:
     def not_held(self, queue: str, tags: Collection[str]) -> set[str]:
         """Those of *tags* that this consumer does not hold, because its lease was lost."""
         unacked = self.store.keys(queue).unacked(self.name)
-        held = self.store.client.execute_command("HKEYS", unacked)
-        return set(tags).difference(map(bytes.decode, held))
+        held = set(self.store.client.execute_command("HKEYS", unacked))
+        return {tag for tag in tags if tag.encode() not in held}
 
     def give_back_all(self, keep: Collection[str] = ()) -> bool:
         """Give back everything that is held, but for the delivery tags to *keep*: properly, which is no

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.broker.test_recover import dead_process
 from tests.channel import malformed
-from tests.channel.kit import Inbox, Site, drain
+from tests.channel.kit import Inbox, Site, drain, drain_for, publish
 
 READY, SCHEDULED, UNACKED = PLACES = ("ready", "messages", "unacked")
 BURIED = "Moved an entry of queue 'q' that is not a message to the dead letters: "
@@ -205,3 +205,46 @@ def test_a_message_that_waits_needs_no_name(
     drain(bench.connection, lambda: len(bench.inbox) == 4)
     assert bench.redis.hvals("redisdelay:{q}:messages") == [b"0:" + message] * 2
     assert bench.redis.zcard("redisdelay:{q}:schedule") == 2
+
+
+def test_an_entry_that_cannot_become_a_dead_letter_stays_held(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither lost, nor taken again and again."""
+    channel = site.channel()
+    inbox = Inbox(channel)
+    site.redis.set("redisdelay:{q}:dead", "of somebody else")
+    site.redis.lpush("q", valid("before"), b"garbage", valid("after"))
+    drain(channel.connection.client, lambda: len(inbox) == 2)
+    drain_for(channel.connection.client, 1)
+    assert len(inbox) == 2
+    [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "redisdelay:{q}:dead" in said
+    [key] = site.redis.keys("*unacked*")
+    assert b"0:garbage" in site.redis.hvals(key)
+
+    for message in inbox:
+        message.ack()
+    channel.close()
+    assert site.redis.lrange("q", 0, -1) == [b"garbage"]
+    site.redis.delete("redisdelay:{q}:dead")
+    channel = site.channel()
+    Inbox(channel)
+    drain(channel.connection.client, lambda: len(site.dead()) == 1)
+    assert site.unacked() == 0
+
+
+def test_a_consumer_that_is_none(site: Site) -> None:
+    """Somebody's hand in the set of consumers, and in the hash of one that is alive."""
+    channel = site.channel()
+    inbox = Inbox(channel)
+    publish(channel, "a")
+    drain(channel.connection.client, lambda: len(inbox) == 1)
+    site.redis.zadd("redisdelay:{q}:consumers", {b"\xff\xfe": 1, "": 2, "a:b:c": 3})
+    assert channel.consumer.recover("q") == 0
+    [key] = site.redis.keys("*unacked*")
+    site.redis.hset(key, b"\xff", "garbage")
+    assert channel.consumer.not_held("q", ["1", "2"]) == {"2"}
+    channel.close()
+    assert site.unacked() == 0
+    assert site.ready() == 2
