@@ -22,6 +22,7 @@ from kombu_redisdelay.broker.identity import new_consumer
 from kombu_redisdelay.broker.lease import RENEWALS_PER_LEASE, Lease
 from kombu_redisdelay.broker.server import warn_of_eviction
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.watch import Watch
 from kombu_redisdelay.caretaker import Caretaker
 from kombu_redisdelay.message import DELAY_HEADER, DELIVERY_COUNT_HEADER, due, message_id
 from kombu_redisdelay.options import Options
@@ -85,7 +86,9 @@ class Channel(redis.Channel):
             lease = Lease(Redis(connection_pool=pool), name, self.options.lease_ms)
             store = self._open_store(self._get_pool())
             store.expires_ms = self.store.expires_ms
-            self._consumer = Consumer(store, name, lease, self.options)
+            # Half as long again as it takes until a lease is renewed.
+            watch = Watch(1.5 * self.options.visibility_timeout / RENEWALS_PER_LEASE)
+            self._consumer = Consumer(store, name, lease, self.options, watch)
             self._consumer_to_stop = self._consumer
             warn_of_eviction(store.client)
         return self._consumer

@@ -23,6 +23,7 @@ from kombu_redisdelay.broker.scripts import (
     TAKE,
 )
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.watch import Watch
 from kombu_redisdelay.options import Options
 
 logger = logging.getLogger(__name__)
@@ -71,12 +72,14 @@ class Consumer:
     Arguments:
         name: as :func:`kombu_redisdelay.broker.identity.new_consumer` makes it.
         lease: kept for as long as the consumer is open.
+        watch: of the other consumers.
     """
 
-    def __init__(self, store: Store, name: str, lease: Lease, options: Options) -> None:
+    def __init__(self, store: Store, name: str, lease: Lease, options: Options, watch: Watch) -> None:
         self.store = store
         self.name = name
         self._lease = lease
+        self._watch = watch
         self._options = options
         self._pid = os.getpid()
         self._next_tag = 1
@@ -207,15 +210,18 @@ class Consumer:
         self._dead_letter(delivery.queue, tag, reason, stored)
 
     def recover(self, queue: str) -> int:
-        """Give back what consumers that are gone hold in *queue*: those whose lease has ended, and those
-        whose process on this machine provably does not exist. Returns the number of messages."""
+        """Give back what consumers that are gone hold in *queue*: those whose lease has ended and was not
+        renewed while we looked on, and those whose process on this machine provably does not exist. To be
+        called again and again. Returns the number of messages."""
         recovered = 0
-        reply = CONSUMERS(self.store.client, (self.store.keys(queue).consumers,), ())
-        for member, remaining_ms in zip(reply[::2], reply[1::2], strict=True):
-            # What is no name of a consumer holds nothing.
-            name = member.decode(errors="replace")
+        now_ms, *rows = CONSUMERS(self.store.client, (self.store.keys(queue).consumers,), ())
+        # What is no name of a consumer holds nothing.
+        names = [member.decode(errors="replace") for member in rows[::2]]
+        lease_ends = dict(zip(names, map(int, rows[1::2]), strict=True))
+        unrenewed = self._watch.unrenewed(queue, lease_ends)
+        for name, lease_end_ms in lease_ends.items():
             gone = is_certainly_gone(name)
-            if gone or (remaining_ms <= 0 and name != self.name):
+            if gone or (lease_end_ms <= now_ms and name in unrenewed and name != self.name):
                 count, _ = self._recover(queue, name, gone, "failed")
                 if count:
                     why = "its process is gone" if gone else "its lease has ended"

@@ -10,6 +10,7 @@ from typing import Any
 from kombu_redisdelay.broker.consumer import Consumer, Delivery
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.watch import Watch
 from kombu_redisdelay.message import Due
 from kombu_redisdelay.options import Options
 from tests.broker.database import Database
@@ -17,6 +18,7 @@ from tests.broker.database import Database
 SEPARATOR = "\x06\x16"
 STEPS = (0, 3, 6, 9)
 LEASE_MS = 60_000
+WATCH_SECONDS = 30
 
 
 class NoHeartbeat(Lease):
@@ -44,12 +46,26 @@ class Rig:
         self.client = database.client
         self.store = Store(self.client, prefix, steps, SEPARATOR)
         self._suffixes = count(1)
+        #: The clock of those who watch others.
+        self._seconds = 0.0
 
     # -- what publishers and consumers do --
 
     def consumer(self, name: str = "me", delivery_limit: int = 0, options: Options | None = None) -> Consumer:
         lease = NoHeartbeat(self.client, name, LEASE_MS)
-        return Consumer(self.store, name, lease, options or Options(delivery_limit=delivery_limit or None))
+        watch = Watch(WATCH_SECONDS, lambda: self._seconds)
+        options = options or Options(delivery_limit=delivery_limit or None)
+        return Consumer(self.store, name, lease, options, watch)
+
+    def recover(self, queue: str, consumer: Consumer) -> int:
+        """Have *consumer* look for others that are gone, for long enough."""
+        recovered = consumer.recover(queue)
+        self.wait(WATCH_SECONDS)
+        return recovered + consumer.recover(queue)
+
+    def wait(self, seconds: float) -> None:
+        """Let so much time pass for those who watch others."""
+        self._seconds += seconds
 
     def put(self, queue: str, *payloads: str, step: int = 0) -> None:
         for text in payloads:

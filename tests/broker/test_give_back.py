@@ -216,7 +216,7 @@ class TestPutBack:
         consumer = rig.consumer("late")
         deliveries = taken(consumer, "q")
         rig.end_lease("q", "late")
-        rig.consumer("other").recover("q")
+        rig.recover("q", rig.consumer("other"))
         consumer.put_back(deliveries)
         assert len(rig.ready("q")) == 1
 

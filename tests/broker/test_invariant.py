@@ -240,7 +240,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 self.renew(held.consumer)
         for queue in QUEUES:
             mine = [d for d, _ in gone.deliveries + gone.unseen if d.queue == queue]
-            recovered = other.recover(queue)
+            recovered = self.rig.recover(queue, other)
             assert recovered == len(mine) - self.buried(gone, queue)
             for delivery in mine:
                 assert not gone.consumer.ack(queue, delivery.tag)

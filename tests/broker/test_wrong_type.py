@@ -74,7 +74,7 @@ class TestOfWhatIsHeld:
         held = rig.unacked("q", "lost")
         rig.end_lease("q", "lost")
         with spoiled(rig, rig.store.keys("q").ready_at(3)):
-            rig.consumer().recover("q")
+            rig.recover("q", rig.consumer())
         assert rig.unacked("q", "lost") == held
 
     def test_dead_letter(self, rig: Rig) -> None:
