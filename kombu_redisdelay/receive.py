@@ -72,7 +72,8 @@ def _to_message(channel: Channel, payload: dict[str, Any]) -> virtual.Message:
         message = channel.Message(payload, channel=channel)
         if message.errors:
             # kombu keeps what went wrong for whoever looks at the message.
-            raise message.errors[0][1]
+            error: Exception = message.errors[0][1]
+            raise error
     except Exception as exc:
         encoding = payload["properties"].get("body_encoding")
         raise MalformedMessage(f"body cannot be decoded from {encoding!r}: {exc}") from exc
