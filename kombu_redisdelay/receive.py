@@ -72,8 +72,8 @@ def _to_message(channel: Channel, payload: dict[str, Any]) -> virtual.Message:
         message = channel.Message(payload, channel=channel)
         if message.errors:
             # kombu keeps what went wrong for whoever looks at the message.
-            error: Exception = message.errors[0][1]
-            raise error
+            _, error, _ = message.errors[0]
+            raise error or ValueError
     except Exception as exc:
         encoding = payload["properties"].get("body_encoding")
         raise MalformedMessage(f"body cannot be decoded from {encoding!r}: {exc}") from exc
