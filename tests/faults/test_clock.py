@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,6 +100,6 @@ def test_workers(clock: MovedClockServer, tmp_path: Path, pool: str) -> None:
 
 def leases_are_right(installation: Installation, clock: MovedClockServer) -> bool:
     """Whether all of them end within their time from now."""
-    consumers = installation.redis.zrange(f"redisdelay:{{{QUEUE}}}:consumers", 0, -1, withscores=True)
+    consumers: Any = installation.redis.zrange(f"redisdelay:{{{QUEUE}}}:consumers", 0, -1, withscores=True)
     now_ms = clock.now_ms()
     return all(now_ms < lease_end <= now_ms + LEASE * 1000 for _, lease_end in consumers)
