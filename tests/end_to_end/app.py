@@ -7,7 +7,6 @@ import signal
 import time
 from typing import Any
 
-from billiard import process as multiprocessing
 from celery import Celery
 from celery.exceptions import Reject
 
@@ -58,9 +57,8 @@ def work_late(self: Any, label: str, seconds: float = 0, gate: str | None = None
 def kill_worker(self: Any, label: str) -> None:
     """Kill the worker, as a bug in an extension module does, or too large an appetite for memory."""
     _note("started", label, self.request)
-    is_child = multiprocessing.current_process().name.startswith("ForkPoolWorker")
-    os.kill(os.getppid() if is_child else os.getpid(), signal.SIGKILL)
-    # A child of the pool outlives its parent by a moment.
+    # Each worker has a session of its own. This process may be a child that outlives it by a moment.
+    os.kill(os.getsid(0), signal.SIGKILL)
     time.sleep(60)
 
 
