@@ -14,8 +14,8 @@
 
 -- include: clock
 -- include: wake
--- include: dead
 -- include: deliveries
+-- include: dead
 -- include: stored
 
 local reply, requeued = {}, false
