@@ -7,6 +7,8 @@ from itertools import chain
 from time import monotonic
 from typing import Any
 
+from redis.exceptions import OutOfMemoryError
+
 from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Argument, Script
 from kombu_redisdelay.keys import QueueKeys, known_queues, queue_keys
@@ -138,5 +140,9 @@ class Store:
         """Note in Redis that *queue* may have scheduled or dead messages, unless that was just done."""
         now = monotonic()
         if now >= self._known_until.get(queue, 0):
-            self.client.call("SADD", known_queues(self.prefix), queue)
+            try:
+                self.client.call("SADD", known_queues(self.prefix), queue)
+            except OutOfMemoryError:
+                # Left to the next time. Publishing will raise it by itself, and consuming has to go on.
+                return
             self._known_until[queue] = now + KNOWN_FOR
