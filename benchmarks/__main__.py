@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 
 from rich.console import Console
 
@@ -77,8 +78,10 @@ def make(console: Console, workloads: Sequence[Workload], rounds: int, *, quick:
             status.update(f"{workload.name}, {case.name}, round {round_ + 1}")
 
         environment = describe(servers)
+        began = monotonic()
         for record in run(servers, workloads, rounds, quick=quick, on_start=started, on_failure=failed):
             records.append(record)
+    environment["took"] = f"{monotonic() - began:.0f} s"
     return Report(environment, missing, records)
 
 

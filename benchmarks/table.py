@@ -40,7 +40,8 @@ def met_text(goal: Goal, results: Results) -> str:
 
 
 def print_goals(console: Console, goals: Iterable[Goal], results: Results) -> None:
-    table = Table(title="Ratios, and what they have to be", title_justify="left", box=SIMPLE)
+    console.print("[bold]Ratios[/], and what they have to be", highlight=False)
+    table = Table(box=SIMPLE)
     table.add_column("what")
     table.add_column("median", justify="right")
     table.add_column("least..most", justify="right")
@@ -69,7 +70,8 @@ def print_figures(console: Console, workloads: Iterable[Workload], results: Resu
         names, rows = figure_rows(workload, results)
         if not rows:
             continue
-        table = Table(title=f"{workload.name}: {workload.about}", title_justify="left", box=SIMPLE)
+        console.print(f"[bold]{workload.name}[/]: {workload.about}", highlight=False)
+        table = Table(box=SIMPLE)
         table.add_column("")
         for name in names:
             table.add_column(f"{name}\n{workload.units[name]}", justify="right")
