@@ -17,3 +17,8 @@ local function with_deliveries(payload, count)
   end
   return '{' .. DELIVERIES .. count .. ', ' .. string.sub(payload, last + 1)
 end
+
+local function without_deliveries(payload)
+  local _, last = string.find(payload, '^{"redisdelay%-deliveries": ?%d+, ?')
+  return last and '{' .. string.sub(payload, last + 1) or payload
+end
