@@ -16,7 +16,7 @@ from benchmarks.goals import GOALS
 from benchmarks.pictures import draw
 from benchmarks.report import Report
 from benchmarks.results import Record
-from benchmarks.run import MeasurementError, Servers, run
+from benchmarks.run import MeasurementError, run, start_servers
 from benchmarks.table import print_figures, print_goals
 from benchmarks.workload import Case, Workload
 from benchmarks.workloads import WORKLOADS
@@ -40,7 +40,8 @@ def main() -> int:
 
     print_goals(console, GOALS, report.results)
     print_figures(console, WORKLOADS.values(), report.results)
-    console.print("\n".join(f"Without {what}: {why}." for what, why in report.missing.items()))
+    for what, why in report.missing.items():
+        console.print(f"Without {what}: {why}.")
     written: list[Path] = []
     if options.json is not None:
         report.write(options.json)
@@ -72,7 +73,7 @@ def make(console: Console, workloads: Sequence[Workload], rounds: int, *, quick:
         console.print(f"[red]{what} failed:[/]")
         console.print(str(error), markup=False, highlight=False)
 
-    with console.status("starting the servers") as status, Servers(peers) as servers:
+    with console.status("starting the servers") as status, start_servers(peers) as servers:
 
         def started(workload: Workload, case: Case, round_: int) -> None:
             status.update(f"{workload.name}, {case.name}, round {round_ + 1}")

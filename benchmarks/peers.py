@@ -44,6 +44,6 @@ OURS = Peer("redisdelay", "redisdelay", pace=5)
 REDIS = Peer("kombu redis", "redis")
 REDIS_PLUS = Peer("celery-redis-plus", "valkey", imports="celery_redis_plus")
 RABBITMQ = Peer("RabbitMQ", "pyamqp", server="rabbitmq", pace=3, options={"confirm_publish": True})
-MEMORY = Peer("memory", "memory", server="", pace=10)
+MEMORY = Peer("memory://", "memory", server="", pace=10)
 
 PEERS = {peer.name: peer for peer in (OURS, REDIS, REDIS_PLUS, RABBITMQ, MEMORY)}

@@ -7,10 +7,8 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
-from types import TracebackType
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 
 from benchmarks.peers import Peer
 from benchmarks.results import Record
@@ -18,10 +16,6 @@ from benchmarks.site import Site
 from benchmarks.workload import Case, Sizes, Workload
 from harness.rabbitmq_server import RabbitMQServer
 from harness.redis_server import RedisServer
-
-if TYPE_CHECKING:
-    # In `typing` from Python 3.11 on.
-    from typing_extensions import Self
 
 #: Seconds after which a measurement has failed.
 TIMEOUT = 300
@@ -31,14 +25,12 @@ class MeasurementError(Exception):
     """A measurement that came to nothing; says what it has written before it ended."""
 
 
+@dataclass(frozen=True)
 class Servers:
-    """The servers that *peers* need, private ones, for the length of a ``with`` block."""
+    """The servers of a run; RabbitMQ only where it can be had."""
 
-    def __init__(self, peers: Iterable[Peer]) -> None:
-        self._exit = ExitStack()
-        self.redis = RedisServer()
-        wanted = any(peer.server == "rabbitmq" and peer.missing() is None for peer in peers)
-        self.rabbitmq = RabbitMQServer() if wanted else None
+    redis: RedisServer
+    rabbitmq: RabbitMQServer | None
 
     def site(self, peer: Peer) -> Site:
         """A clean place for a measurement."""
@@ -51,21 +43,14 @@ class Servers:
             url = self.redis.url(peer.scheme) if peer.server else f"{peer.scheme}://"
         return Site(peer.name, url, self.redis.port, f"benchmark-{uuid.uuid4().hex[:8]}")
 
-    def __enter__(self) -> Self:
-        with ExitStack() as exit_:
-            exit_.enter_context(self.redis)
-            if self.rabbitmq is not None:
-                exit_.enter_context(self.rabbitmq)
-            self._exit = exit_.pop_all()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._exit.close()
+@contextmanager
+def start_servers(peers: Iterable[Peer]) -> Iterator[Servers]:
+    """The servers that *peers* need, private ones."""
+    with ExitStack() as exit_:
+        redis = exit_.enter_context(RedisServer())
+        wanted = any(peer.server == "rabbitmq" and peer.missing() is None for peer in peers)
+        yield Servers(redis, exit_.enter_context(RabbitMQServer()) if wanted else None)
 
 
 def run(

@@ -1,7 +1,4 @@
-"""What it costs to schedule, to take, and to wake up, with more and more messages scheduled.
-
-`DelayedMessages.cancel` belongs here as soon as there is one: a figure "cancel", like "schedule".
-"""
+"""What it costs to schedule, to cancel, to take, and to wake up, with more and more messages scheduled."""
 
 from __future__ import annotations
 
@@ -17,10 +14,11 @@ from benchmarks.redis_info import script_us
 from benchmarks.site import BODY, Drain, Site
 from benchmarks.workload import Case, Measured, Sizes, Workload
 from benchmarks.workloads.lateness import schedule_far_ahead
+from kombu_redisdelay import DelayedMessages
 
 SCHEDULED = (1_000, 100_000, 1_000_000)
 
-_HOUR_MS = 3_600_000
+_DAY_MS = 86_400_000
 #: How long ahead a message is scheduled that shall wake the consumer up.
 _SHORTLY_MS = 20
 
@@ -28,22 +26,29 @@ _SHORTLY_MS = 20
 def measure(site: Site, sizes: Sizes) -> Measured:
     schedule_far_ahead(site, sizes["scheduled"])
     chance = random.Random(4)
-    with site.connect() as connection, site.redis() as redis:
+    scheduled: list[str] = []
+    with site.connect() as connection, site.redis() as redis, DelayedMessages(connection) as delayed:
         producer = Producer(connection.default_channel)
         drain = Drain(site, connection, prefetch=16)
 
-        def publish(headers: dict[str, float]) -> None:
-            producer.publish(BODY, routing_key=site.queue, headers=headers)
+        def publish(delay_ms: float, message_id: str) -> None:
+            headers = {"x-delay": delay_ms}
+            producer.publish(BODY, routing_key=site.queue, headers=headers, message_id=message_id)
 
         def schedule() -> None:
+            scheduled.append(str(len(scheduled)))
             # Anywhere among those that are there.
-            publish({"x-delay": _HOUR_MS + chance.random() * sizes["scheduled"] * 1000})
+            publish(_DAY_MS + chance.random() * sizes["scheduled"] * 1000, scheduled[-1])
+
+        def cancel() -> None:
+            if not delayed.cancel(scheduled.pop()):
+                raise RuntimeError("a scheduled message was not found")
 
         def take() -> None:
             drain.until(drain.seen + 1)
 
         def wake_up() -> None:
-            publish({"x-delay": _SHORTLY_MS})
+            publish(_SHORTLY_MS, "shortly")
             take()
 
         def cost(action: Callable[[], None], name: str, per_block: int) -> dict[str, float]:
@@ -57,10 +62,10 @@ def measure(site: Site, sizes: Sizes) -> Measured:
             # A block that something else got in the way of does not count.
             return {name: median(client), f"{name}, server": median(server)}
 
-        publish({})
         with drain.consumer:
-            take()
+            wake_up()
             figures = cost(schedule, "schedule", sizes["messages"])
+            figures |= cost(cancel, "cancel", sizes["messages"])
             figures |= cost(wake_up, "wake-up", sizes["wake-ups"])
             figures["wake-up"] -= _SHORTLY_MS * 1000
             site.fill(sizes["blocks"] * sizes["messages"], connection)
@@ -70,10 +75,12 @@ def measure(site: Site, sizes: Sizes) -> Measured:
 
 WORKLOAD = Workload(
     name="growth",
-    about="what a message costs beside so many scheduled: to schedule it, to take and ack it, to wake up",
+    about="what a message costs beside so many scheduled: to schedule, cancel, take and ack it, to wake up",
     cases=[Case(f"{count:,} scheduled", OURS, {"scheduled": count}) for count in SCHEDULED],
     units={
-        name: "us" for figure in ("schedule", "take", "wake-up") for name in (figure, f"{figure}, server")
+        name: "us"
+        for figure in ("schedule", "cancel", "take", "wake-up")
+        for name in (figure, f"{figure}, server")
     },
     measure=measure,
     sizes={"blocks": 15, "messages": 200, "wake-ups": 4},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.peers import MEMORY, OURS, REDIS, Peer
 from benchmarks.postbox import Postbox, post
-from benchmarks.run import Servers, measure, run
+from benchmarks.run import Servers, measure, run, start_servers
 from benchmarks.schedule import keys, multiply, now_ms
 from benchmarks.site import Drain
 from benchmarks.workload import Case, Workload, cases
@@ -23,7 +23,7 @@ from harness.redis_server import RedisServer
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Servers]:
-    with Servers([OURS]) as servers:
+    with start_servers([OURS]) as servers:
         yield servers
 
 
@@ -115,12 +115,12 @@ def posting(box: Postbox, letters: Sequence[tuple[str, int]]) -> Iterator[None]:
 
 def test_letters_arrive_in_order_however_many(tmp_path: Path) -> None:
     letters = [("late", n) for n in range(200)]
-    with Postbox(tmp_path / "box") as box, posting(box, letters):
+    with closing(Postbox(tmp_path / "box")) as box, posting(box, letters):
         assert [box.receive(10) for _ in letters] == letters
 
 
 def test_waiting_for_a_letter_drops_those_before_it(tmp_path: Path) -> None:
-    with Postbox(tmp_path / "box") as box, posting(box, [("ready", 1), ("begin", 2), ("end", 3)]):
+    with closing(Postbox(tmp_path / "box")) as box, posting(box, [("ready", 1), ("begin", 2), ("end", 3)]):
         assert box.wait("begin", 10) == 2
         assert box.wait("end", 10) == 3
         with pytest.raises(TimeoutError):
