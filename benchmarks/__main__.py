@@ -62,9 +62,7 @@ FAILED = "the measurement failed"
 def make(console: Console, workloads: Sequence[Workload], rounds: int, *, quick: bool) -> Report:
     """Measure, and say meanwhile what is going on."""
     peers = dict.fromkeys(case.peer for workload in workloads for case in workload.cases)
-    missing = {peer.name: why for peer in peers if (why := peer.missing()) is not None}
-    if quick:
-        missing |= {w.name: "takes too long for --quick" for w in workloads if w.quick_sizes is None}
+    missing = {w.name: "takes too long for --quick" for w in workloads if quick and w.quick_sizes is None}
     records: list[Record] = []
 
     def failed(workload: Workload, case: Case, error: MeasurementError) -> None:
@@ -78,6 +76,7 @@ def make(console: Console, workloads: Sequence[Workload], rounds: int, *, quick:
         def started(workload: Workload, case: Case, round_: int) -> None:
             status.update(f"{workload.name}, {case.name}, round {round_ + 1}")
 
+        missing |= {peer.name: why for peer in peers if (why := servers.missing(peer)) is not None}
         environment = describe(servers)
         began = monotonic()
         for record in run(servers, workloads, rounds, quick=quick, on_start=started, on_failure=failed):

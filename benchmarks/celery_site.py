@@ -17,7 +17,7 @@ from harness.celery_worker import CeleryWorker
 ROOT = Path(__file__).parents[1]
 
 #: Seconds after which what did not happen is not awaited any more.
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class _Worker(CeleryWorker):

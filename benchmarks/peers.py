@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from harness.rabbitmq_server import rabbitmq_server
-
 
 @dataclass(frozen=True)
 class Peer:
@@ -32,9 +30,7 @@ class Peer:
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def missing(self) -> str | None:
-        """Why it cannot be measured here; ``None`` if it can."""
-        if self.server == "rabbitmq" and rabbitmq_server() is None:
-            return "no rabbitmq-server is installed"
+        """Why it cannot be used by this interpreter; ``None`` if it can."""
         if self.imports and find_spec(self.imports) is None:
             return f"{self.imports} is not installed; it needs Python 3.13"
         return None

@@ -27,17 +27,27 @@ class MeasurementError(Exception):
 
 @dataclass(frozen=True)
 class Servers:
-    """The servers of a run; RabbitMQ only where it can be had."""
+    """The servers of a run.
+
+    Attributes:
+        rabbitmq: the server, or why there is none.
+    """
 
     redis: RedisServer
-    rabbitmq: RabbitMQServer | None
+    rabbitmq: RabbitMQServer | str
+
+    def missing(self, peer: Peer) -> str | None:
+        """Why the *peer* cannot be measured; ``None`` if it can."""
+        if peer.server == "rabbitmq" and isinstance(self.rabbitmq, str):
+            return self.rabbitmq
+        return peer.missing()
 
     def site(self, peer: Peer) -> Site:
         """A clean place for a measurement."""
         with self.redis.client() as client:
             client.flushall()
             client.config_resetstat()
-        if peer.server == "rabbitmq" and self.rabbitmq is not None:
+        if peer.server == "rabbitmq" and not isinstance(self.rabbitmq, str):
             url = self.rabbitmq.url()
         else:
             url = self.redis.url(peer.scheme) if peer.server else f"{peer.scheme}://"
@@ -49,8 +59,13 @@ def start_servers(peers: Iterable[Peer]) -> Iterator[Servers]:
     """The servers that *peers* need, private ones."""
     with ExitStack() as exit_:
         redis = exit_.enter_context(RedisServer())
-        wanted = any(peer.server == "rabbitmq" and peer.missing() is None for peer in peers)
-        yield Servers(redis, exit_.enter_context(RabbitMQServer()) if wanted else None)
+        rabbitmq: RabbitMQServer | str = "it was not asked for"
+        if any(peer.server == "rabbitmq" for peer in peers):
+            try:
+                rabbitmq = exit_.enter_context(RabbitMQServer())
+            except (RuntimeError, TimeoutError) as error:
+                rabbitmq = str(error)
+        yield Servers(redis, rabbitmq)
 
 
 def run(
@@ -75,7 +90,7 @@ def run(
             continue
         for round_ in range(min(rounds, workload.rounds or rounds)):
             for case in workload.cases:
-                if case.peer.missing() is not None or (workload.name, case.name) in failed:
+                if servers.missing(case.peer) is not None or (workload.name, case.name) in failed:
                     continue
                 on_start(workload, case, round_)
                 try:
