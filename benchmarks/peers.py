@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -34,6 +35,11 @@ class Peer:
         if self.imports and find_spec(self.imports) is None:
             return f"{self.imports} is not installed; it needs Python 3.13"
         return None
+
+    def register(self) -> None:
+        """Have kombu know the scheme."""
+        if self.imports:
+            import_module(self.imports)
 
 
 OURS = Peer("redisdelay", "redisdelay", pace=5)

@@ -68,7 +68,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
             figures |= cost(cancel, "cancel", sizes["messages"])
             figures |= cost(wake_up, "wake-up", sizes["wake-ups"])
             figures["wake-up"] -= _SHORTLY_MS * 1000
-            site.fill(sizes["blocks"] * sizes["messages"], connection)
+            site.fill(sizes["blocks"] * sizes["messages"])
             figures |= cost(take, "take", sizes["messages"])
     return Measured(figures)
 
