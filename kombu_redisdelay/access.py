@@ -45,6 +45,16 @@ class Access:
             raise
 
     @property
+    def address(self) -> str:
+        """The broker's URL, without the password."""
+        return str(self._connection.as_uri())
+
+    @property
+    def channel(self) -> Channel:
+        """What knows the transport's options."""
+        return self._channel
+
+    @property
     def store(self) -> Store:
         """The broker below."""
         return self._channel.store

@@ -80,12 +80,20 @@ def eta_ms(headers: Mapping[str, Any]) -> int:
     if not eta:
         return 0
     try:
-        moment = eta if isinstance(eta, datetime) else isoparse(eta)
+        moment = eta if isinstance(eta, datetime) else _parse(eta)
         return max(0, to_ms(moment))
     except (ValueError, TypeError, OverflowError) as exc:
         if "task" not in headers:
             return 0
         raise ValueError(f"header {ETA_HEADER!r} must be an ISO 8601 date and time, not {eta!r}") from exc
+
+
+def _parse(eta: str) -> datetime:
+    try:
+        # What Celery writes, in a tenth of the time.
+        return datetime.fromisoformat(eta)
+    except ValueError:
+        return isoparse(eta)
 
 
 def _delay_ms(headers: Mapping[str, Any]) -> int:
@@ -113,6 +121,12 @@ def message_id(message: Mapping[str, Any]) -> str:
         properties["delivery_tag"],
     )
     return str(next(candidate for candidate in candidates if candidate))
+
+
+def split_stored(stored: bytes) -> tuple[int, bytes]:
+    """Priority step and message of a value of our hashes (lua/include/stored.lua)."""
+    step, colon, payload = stored.partition(b":")
+    return (int(step), payload) if colon and step.isdigit() and len(step) < 10 else (0, stored)
 
 
 def on_conflict(message: Mapping[str, Any]) -> str:

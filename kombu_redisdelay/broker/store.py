@@ -7,8 +7,7 @@ from itertools import chain
 from time import monotonic
 from typing import Any
 
-from redis import Redis
-
+from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Argument, Script
 from kombu_redisdelay.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.message import KEEP, Due
@@ -24,13 +23,12 @@ class Store:
     """The queues in one Redis database.
 
     Arguments:
-        client: must not add prefixes to keys.
         prefix: ``global_keyprefix``, in front of every key.
         steps: priority steps, first to be taken first.
         separator: between a queue's name and a priority step.
     """
 
-    def __init__(self, client: Redis, prefix: str, steps: Sequence[int], separator: str) -> None:
+    def __init__(self, client: Client, prefix: str, steps: Sequence[int], separator: str) -> None:
         self.client = client
         self.prefix = prefix
         self.steps = tuple(steps)
@@ -41,7 +39,7 @@ class Store:
 
     def disconnect(self) -> None:
         """Close the connections. The next call opens one again."""
-        self.client.connection_pool.disconnect()
+        self.client.disconnect()
 
     def keys(self, queue: str) -> QueueKeys:
         return queue_keys(self.prefix, queue, self.separator)
@@ -95,20 +93,27 @@ class Store:
             ),
         )
 
+    @staticmethod
+    def if_bound(call: Call, table: str, bindings: Sequence[bytes]) -> Call:
+        """The *call* of :meth:`put` or :meth:`schedule`, to a queue that does not expire, which does nothing
+        and returns 0 if the set *table* holds anything but these *bindings*."""
+        script, keys, args = call
+        return script, (*keys, table), (*args, *bindings)
+
     def scheduled(self, queue: str) -> int:
         """How many messages wait for their time."""
-        count: int = self.client.execute_command("ZCARD", self.keys(queue).schedule)
+        count: int = self.client.call("ZCARD", self.keys(queue).schedule)
         return count
 
     def queues(self) -> list[str]:
         """The queues that ever had a scheduled message or a dead letter, sorted by name."""
-        return sorted(map(bytes.decode, self.client.execute_command("SMEMBERS", known_queues(self.prefix))))
+        return sorted(map(bytes.decode, self.client.call("SMEMBERS", known_queues(self.prefix))))
 
     def exists(self, queue: str) -> bool:
         """Whether there is anything to show for *queue*: a message, or a consumer."""
         keys = self.keys(queue)
         any_of = (*self.ready_keys(queue), keys.schedule, keys.consumers)
-        return bool(self.client.execute_command("EXISTS", *any_of))
+        return bool(self.client.call("EXISTS", *any_of))
 
     def purge(self, queue: str) -> int:
         """Remove what is ready and what is scheduled. Returns how many messages that were."""
@@ -133,5 +138,5 @@ class Store:
         """Note in Redis that *queue* may have scheduled or dead messages, unless that was just done."""
         now = monotonic()
         if now >= self._known_until.get(queue, 0):
-            self.client.execute_command("SADD", known_queues(self.prefix), queue)
+            self.client.call("SADD", known_queues(self.prefix), queue)
             self._known_until[queue] = now + KNOWN_FOR

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from itertools import count
 from typing import Any
 
-from kombu_redisdelay.broker.consumer import Consumer, Delivery
+from kombu_redisdelay.broker.client import Client
+from kombu_redisdelay.broker.consumer import Consumer, Delivery, Request
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.message import KEEP, Due
@@ -42,14 +43,27 @@ class Rig:
     def __init__(self, database: Database, prefix: str = "", steps: Sequence[int] = STEPS) -> None:
         self.database = database
         self.client = database.client
-        self.store = Store(self.client, prefix, steps, SEPARATOR)
+        self.store = Store(Client(self.client.connection_pool), prefix, steps, SEPARATOR)
         self._suffixes = count(1)
+        #: Queue and tag of every ack of a message that was not held.
+        self.acked_in_vain: list[tuple[str, str]] = []
 
     # -- what publishers and consumers do --
 
     def consumer(self, name: str = "me", delivery_limit: int = 0, options: Options | None = None) -> Consumer:
-        lease = NoHeartbeat(self.client, name, LEASE_MS)
-        return Consumer(self.store, name, lease, options or Options(delivery_limit=delivery_limit or None))
+        lease = NoHeartbeat(self.store.client, name, LEASE_MS)
+        options = options or Options(delivery_limit=delivery_limit or None)
+        return Consumer(self.store, name, lease, options, self._lease_lost)
+
+    def _lease_lost(self, queue: str, tags: Sequence[str]) -> None:
+        self.acked_in_vain += [(queue, tag) for tag in tags]
+
+    def ack(self, consumer: Consumer, queue: str, tag: str) -> bool:
+        """Whether the message was still held."""
+        self.acked_in_vain.clear()
+        consumer.ack(queue, tag)
+        consumer.confirm_acks()
+        return (queue, tag) not in self.acked_in_vain
 
     def put(self, queue: str, *payloads: str, step: int = 0) -> None:
         for text in payloads:
@@ -105,7 +119,7 @@ def taken(
     in_turn: bool = True,
     no_ack: Collection[str] = (),
 ) -> list[Delivery]:
-    return consumer.take(queues, limit, in_turn=in_turn, no_ack=no_ack).deliveries
+    return consumer.take(Request(queues, limit, in_turn, no_ack)).deliveries
 
 
 def texts(deliveries: Sequence[Delivery]) -> list[str]:

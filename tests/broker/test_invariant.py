@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kombu_redisdelay.broker.consumer import Consumer, Delivery
+from kombu_redisdelay.broker.consumer import Consumer, Delivery, Request
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.message import IGNORE, KEEP, REPLACE
@@ -192,7 +192,7 @@ class BrokerMachine(RuleBasedStateMachine):
             expected, held.unseen = held.unseen, []
             for queue in self.model.queues.values():
                 queue.migrate(self.model.now)
-            taken = held.consumer.take(QUEUES, limit, in_turn=held.in_turn).deliveries
+            taken = held.consumer.take(Request(QUEUES, limit, in_turn=held.in_turn)).deliveries
             assert taken == [delivery for delivery, _ in expected]
             held.deliveries += expected
         else:
@@ -216,14 +216,14 @@ class BrokerMachine(RuleBasedStateMachine):
         held = self.consumers[who]
         if not held.unseen:
             expected = self.model.take(limit, in_turn=held.in_turn)
-            taken = held.consumer.take(QUEUES, limit, in_turn=held.in_turn, no_ack=QUEUES).deliveries
+            taken = held.consumer.take(Request(QUEUES, limit, held.in_turn, QUEUES)).deliveries
             assert texts(taken) == [message.text for _, message in expected]
 
     def take_as_the_model_says(
         self, held: Held, consumer: Consumer, limit: int
     ) -> list[tuple[Delivery, Message]]:
         expected = self.model.take(limit, in_turn=held.in_turn)
-        taken = consumer.take(QUEUES, limit, in_turn=held.in_turn).deliveries
+        taken = consumer.take(Request(QUEUES, limit, in_turn=held.in_turn)).deliveries
         assert [(d.queue, d.step, d.payload.decode()) for d in taken] == [
             (queue, message.step, message.text) for queue, message in expected
         ]
@@ -245,8 +245,8 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(who=consumers, which=choices)
     def ack(self, who: int, which: int) -> None:
         consumer, delivery, _ = self.one_delivery(who, which)
-        assert consumer.ack(delivery.queue, delivery.tag)
-        assert not consumer.ack(delivery.queue, delivery.tag)
+        assert self.rig.ack(consumer, delivery.queue, delivery.tag)
+        assert not self.rig.ack(consumer, delivery.queue, delivery.tag)
 
     @precondition(holds_any)
     @rule(who=consumers, which=choices)
@@ -311,7 +311,7 @@ class BrokerMachine(RuleBasedStateMachine):
             recovered = other.recover(queue)
             assert recovered == len(mine) - self.buried(gone, queue)
             for delivery in mine:
-                assert not gone.consumer.ack(queue, delivery.tag)
+                assert not self.rig.ack(gone.consumer, queue, delivery.tag)
         for delivery, message in gone.in_reverse():
             self.model.queues[delivery.queue].give_back_delivered(message, DELIVERY_LIMIT, head=True)
         self.consumers[who] = self.new_consumer()

@@ -9,7 +9,8 @@ import pytest
 from kombu_redisdelay.broker.consumer import Consumer, Delivery
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
-from kombu_redisdelay.broker.scripts import CONSUMERS, RENEW, SWEEP
+from kombu_redisdelay.broker.scripts import CONSUMERS, FORWARD, RENEW, SWEEP
+from kombu_redisdelay.stats import queue_stats
 from tests.broker.database import Database
 from tests.broker.rig import Rig, taken
 
@@ -38,9 +39,9 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "dead_letter": lambda rig, consumer, delivery: consumer.dead_letter(delivery, "why"),
     "recover": expire_and_recover,
     "give_back_all": lambda rig, consumer, delivery: consumer.give_back_all(),
-    "renew": lambda rig, consumer, delivery: RENEW(rig.client, ["redisdelay:{q}:consumers"], ["me", 1]),
+    "renew": lambda rig, consumer, delivery: RENEW(rig.store.client, ["redisdelay:{q}:consumers"], ["me", 1]),
     "sweep": lambda rig, consumer, delivery: SWEEP(
-        rig.client,
+        rig.store.client,
         [f"redisdelay:{{q}}:{name}" for name in ("schedule", "messages", "dead", "duplicates")],
         ["0", 10, 10],
     ),
@@ -54,7 +55,15 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
         Scheduled("q", b"id", HOUR, b"0:m"), b"m", HOUR
     ),
     "dead": bury_and_requeue,
-    "consumers": lambda rig, consumer, delivery: CONSUMERS(rig.client, ["redisdelay:{q}:consumers"], []),
+    "forward": lambda rig, consumer, delivery: FORWARD(
+        rig.store.client,
+        [f"redisdelay:{{q}}:{name}" for name in ("ready", "schedule", "messages", "wake", "consumers")],
+        [1, 1, "", 0],
+    ),
+    "stats": lambda rig, consumer, delivery: queue_stats(rig.store, ["q"]),
+    "consumers": lambda rig, consumer, delivery: CONSUMERS(
+        rig.store.client, ["redisdelay:{q}:consumers"], []
+    ),
 }
 
 
@@ -103,4 +112,5 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("PUT", "SCHEDULE", "TAKE", "GIVE_BACK", "RECOVER"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
+        *("FORWARD", "STATS"),
     }, "a script that CALLS does not know of"
