@@ -78,7 +78,11 @@ class Drain:
         self._no_ack = no_ack
         self.channel = connection.channel()
         self.consumer = Consumer(
-            self.channel, [Queue(site.queue)], callbacks=[self._on_message], no_ack=no_ack, prefetch_count=prefetch
+            self.channel,
+            [Queue(site.queue)],
+            callbacks=[self._on_message],
+            no_ack=no_ack,
+            prefetch_count=prefetch,
         )
 
     def _on_message(self, body: Any, message: Any) -> None:

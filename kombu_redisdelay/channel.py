@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any
@@ -26,6 +26,7 @@ from kombu_redisdelay.intake import Intake
 from kombu_redisdelay.message import DELAY_HEADER, KEEP, Due, due, message_id, on_conflict
 from kombu_redisdelay.options import Options
 from kombu_redisdelay.qos import QoS
+from kombu_redisdelay.routes import Route, Routes
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class Channel(redis.Channel):
         transport = args[0] if args else kwargs["connection"]
         self.options = Options.of(transport.client.transport_options)
         self.intake = Intake(self)
+        self._routes = Routes()
         self._store: Store | None = None
         self._consumer: Consumer | None = None
         self._consumer_to_stop: Consumer | None = None
@@ -114,8 +116,36 @@ class Channel(redis.Channel):
 
     # -- publishing ------------------------------------------------------------------------------------
 
-    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+    def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> Any:
+        route = self._routes.get(exchange, routing_key)
+        if route is None or route.queue in self.store.expires_ms or "_publish_batch" in kwargs:
+            return super().basic_publish(message, exchange, routing_key, **kwargs)
+        self._inplace_augment_message(message, exchange, routing_key)
+        if self._put(route.queue, message, route=route):
+            return None
+        self._routes.forget(exchange, routing_key)
+        return self.typeof(exchange).deliver(message, exchange, routing_key, **kwargs)
+
+    def get_table(self, exchange: str) -> list[tuple[str, ...]]:
+        table = self.global_keyprefix + self.keyprefix_queue % (exchange,)
+        bindings = self.store.client.call("SMEMBERS", table)
+        self._routes.has_read(table, bindings)
+        return [tuple(binding.decode().split(self.sep)) for binding in bindings]
+
+    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Collection[str]:
+        queues: Collection[str] = super()._lookup(exchange, routing_key, default)
+        if exchange:
+            self._routes.found(exchange, routing_key, queues)
+        return queues
+
+    def _put(self, queue: str, message: dict[str, Any], route: Route | None = None, **kwargs: Any) -> bool:
         """Publish *message* to *queue*, now or for later.
+
+        Arguments:
+            route: what led to *queue*, unless it was read just now.
+
+        Returns:
+            Whether it was published: not if the *route* is no more.
 
         Raises:
             ValueError: its due time, or ``x-delay-on-conflict``, makes no sense. Nothing was published.
@@ -131,14 +161,15 @@ class Channel(redis.Channel):
         else:
             suffix = message["properties"]["delivery_tag"]
             call = self.store.schedule(queue, step, payload, when, message_id(message), suffix, conflict)
+        if route is not None:
+            call = self.store.if_bound(call, route.table, route.bindings)
         batch = kwargs.get("_publish_batch")
         if batch is None:
-            self.store.run(call)
-        else:
-            # By its text: in the middle of a pipeline, a server that does not know a script cannot be
-            # given it.
-            script, keys, args = call
-            batch.add("execute_command", "EVAL", script.text, len(keys), *keys, *args)
+            return bool(self.store.run(call))
+        # By its text: in the middle of a pipeline, a server that does not know a script cannot be given it.
+        script, keys, args = call
+        batch.add("execute_command", "EVAL", script.text, len(keys), *keys, *args)
+        return True
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         when = due(message)
@@ -204,6 +235,8 @@ class Channel(redis.Channel):
         for queue in queues:
             self.consumer.recover(queue)
             self.consumer.sweep(queue)
+            if queue not in self.auto_delete_queues:
+                self.store.remember(queue)
 
     def give_back_all(self) -> None:
         """Give back every message, first those that no callback has seen: as if they were never taken."""

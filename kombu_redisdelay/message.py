@@ -123,6 +123,12 @@ def message_id(message: Mapping[str, Any]) -> str:
     return str(next(candidate for candidate in candidates if candidate))
 
 
+def split_stored(stored: bytes) -> tuple[int, bytes]:
+    """Priority step and message of a value of our hashes (lua/include/stored.lua)."""
+    step, colon, payload = stored.partition(b":")
+    return (int(step), payload) if colon and step.isdigit() and len(step) < 10 else (0, stored)
+
+
 def on_conflict(message: Mapping[str, Any]) -> str:
     """What the *message* asks for if another one with its id is scheduled: ``KEEP``, ``REPLACE`` or
     ``IGNORE``.
@@ -136,12 +142,6 @@ def on_conflict(message: Mapping[str, Any]) -> str:
             f"header {CONFLICT_HEADER!r} must be {KEEP!r}, {REPLACE!r} or {IGNORE!r}, not {wanted!r}"
         )
     return str(wanted)
-
-
-def split_stored(stored: bytes) -> tuple[int, bytes]:
-    """Priority step and message of a value of our hashes (lua/include/stored.lua)."""
-    step, colon, payload = stored.partition(b":")
-    return (int(step), payload) if colon and step.isdigit() and len(step) < 10 else (0, stored)
 
 
 def mark_delivery(payload: dict[str, Any]) -> None:

@@ -33,7 +33,9 @@ def measure(site: Site, sizes: Sizes) -> Measured:
         drain = Drain(site, connection, prefetch=16)
 
         def publish(**headers: float) -> None:
-            producer.publish(BODY, routing_key=site.queue, headers={k.replace("_", "-"): v for k, v in headers.items()})
+            producer.publish(
+                BODY, routing_key=site.queue, headers={k.replace("_", "-"): v for k, v in headers.items()}
+            )
 
         def schedule() -> int:
             for _ in range(sizes["calls"]):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from time import monotonic
 from typing import Any
+
+from redis.exceptions import OutOfMemoryError
 
 from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Argument, Script
@@ -93,6 +96,13 @@ class Store:
             ),
         )
 
+    @staticmethod
+    def if_bound(call: Call, table: str, bindings: Sequence[bytes]) -> Call:
+        """The *call* of :meth:`put` or :meth:`schedule`, to a queue that does not expire, which does nothing
+        and returns 0 if the set *table* holds anything but these *bindings*."""
+        script, keys, args = call
+        return script, (*keys, table), (*args, *bindings)
+
     def scheduled(self, queue: str) -> int:
         """How many messages wait for their time."""
         count: int = self.client.call("ZCARD", self.keys(queue).schedule)
@@ -100,7 +110,7 @@ class Store:
 
     def queues(self) -> list[str]:
         """The queues that ever had a scheduled message or a dead letter, sorted by name."""
-        return sorted(map(bytes.decode, self.client.execute_command("SMEMBERS", known_queues(self.prefix))))
+        return sorted(map(bytes.decode, self.client.call("SMEMBERS", known_queues(self.prefix))))
 
     def exists(self, queue: str) -> bool:
         """Whether there is anything to show for *queue*: a message, or a consumer."""
@@ -128,8 +138,10 @@ class Store:
         return tuple(dict.fromkeys(every))
 
     def remember(self, queue: str) -> None:
-        """Note in Redis that *queue* may have scheduled or dead messages, unless that was just done."""
+        """Note in Redis that *queue* is in use, for those who look at queues, unless that was just done. A
+        server that is out of memory is told another time: what is done for the queue must go on."""
         now = monotonic()
         if now >= self._known_until.get(queue, 0):
-            self.client.call("SADD", known_queues(self.prefix), queue)
+            with suppress(OutOfMemoryError):
+                self.client.call("SADD", known_queues(self.prefix), queue)
             self._known_until[queue] = now + KNOWN_FOR

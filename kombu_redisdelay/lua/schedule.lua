@@ -5,7 +5,7 @@
 -- KEYS[3]  schedule
 -- KEYS[4]  messages
 -- KEYS[5]  duplicates
--- KEYS[6+] the queue's other keys, when it expires
+-- KEYS[6+] the queue's other keys, when it expires; or the bindings of the exchange that it was routed by
 -- ARGV[1]  message
 -- ARGV[2]  x-expires of the queue, ms (0: none)
 -- ARGV[3]  message id
@@ -15,6 +15,9 @@
 -- ARGV[7]  priority step
 -- ARGV[8]  what if a message with this id is scheduled: "keep" both, "replace" it by this one, or "ignore"
 --          this one
+-- ARGV[9+] the bindings that it was routed by (none: it needs no binding)
+--
+-- Returns  1, or 0 if there are other bindings now: then it was not published
 --
 -- Keeps: the message is in exactly one place, scheduled or ready, unless it is ignored. What it replaces is
 -- in none.
@@ -24,6 +27,7 @@
 -- include: expire
 -- include: duplicates
 -- include: schedule
+-- include: bindings
 
 -- More than one only if others were published with "keep". So many go, to be bounded.
 local REPLACED_AT_MOST = 500
@@ -42,8 +46,11 @@ local function is_scheduled()
   return false
 end
 
+if not still_bound(KEYS[#KEYS], 9) then
+  return 0
+end
 if on_conflict == 'ignore' and is_scheduled() then
-  return
+  return 1
 end
 if on_conflict == 'replace' then
   unschedule(KEYS[3], KEYS[4], KEYS[5], id)
@@ -62,3 +69,4 @@ else
   wake(KEYS[2])
 end
 expire(tonumber(ARGV[2]), KEYS)
+return 1
