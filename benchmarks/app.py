@@ -23,7 +23,7 @@ READY = "ready"
 
 
 def new_app(site: Site) -> Celery:
-    """The app of a worker, or of a producer: all defaults but the broker, its options and the queue's name."""
+    """The app of a worker, or of a producer: defaults but for broker, its options, queue."""
     peer = PEERS[site.peer]
     if peer.imports:
         importlib.import_module(peer.imports)

@@ -40,13 +40,10 @@ class Peer:
         return None
 
 
-#: redis-py alone, without kombu: what a round trip costs at least.
-ROUND_TRIP = Peer("redis-py", scheme="")
-
 OURS = Peer("redisdelay", "redisdelay", pace=5)
 REDIS = Peer("kombu redis", "redis")
 REDIS_PLUS = Peer("celery-redis-plus", "valkey", imports="celery_redis_plus")
 RABBITMQ = Peer("RabbitMQ", "pyamqp", server="rabbitmq", pace=3, options={"confirm_publish": True})
 MEMORY = Peer("memory", "memory", server="", pace=10)
 
-PEERS = {peer.name: peer for peer in (OURS, REDIS, REDIS_PLUS, RABBITMQ, MEMORY, ROUND_TRIP)}
+PEERS = {peer.name: peer for peer in (OURS, REDIS, REDIS_PLUS, RABBITMQ, MEMORY)}

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from types import TracebackType
@@ -32,12 +32,13 @@ class MeasurementError(Exception):
 
 
 class Servers:
-    """The servers that a run needs, private ones, for the length of a ``with`` block."""
+    """The servers that *peers* need, private ones, for the length of a ``with`` block."""
 
-    def __init__(self, peers: Sequence[Peer]) -> None:
+    def __init__(self, peers: Iterable[Peer]) -> None:
         self._exit = ExitStack()
         self.redis = RedisServer()
-        self.rabbitmq = RabbitMQServer() if any(peer.server == "rabbitmq" for peer in peers) else None
+        wanted = any(peer.server == "rabbitmq" and peer.missing() is None for peer in peers)
+        self.rabbitmq = RabbitMQServer() if wanted else None
 
     def site(self, peer: Peer) -> Site:
         """A clean place for a measurement."""
@@ -68,6 +69,7 @@ class Servers:
 
 
 def run(
+    servers: Servers,
     workloads: Sequence[Workload],
     rounds: int,
     *,
@@ -78,26 +80,24 @@ def run(
     """Measure, and return the records one by one. What fails once is left out of the further rounds.
 
     Arguments:
+        servers: that are running.
         quick: with the smaller sizes, and without the workloads that have none.
     """
-    peers = {case.peer.name: case.peer for workload in workloads for case in workload.cases}
-    present = [peer for peer in peers.values() if peer.missing() is None]
     failed: set[tuple[str, str]] = set()
-    with Servers(present) as servers:
-        for workload in workloads:
-            sizes = workload.quick_sizes if quick else workload.sizes
-            if sizes is None:
-                continue
-            for round_ in range(min(rounds, workload.rounds or rounds)):
-                for case in workload.cases:
-                    if case.peer not in present or (workload.name, case.name) in failed:
-                        continue
-                    on_start(workload, case, round_)
-                    try:
-                        yield measure(workload, case, sizes, servers.site(case.peer), round_)
-                    except MeasurementError as error:
-                        failed.add((workload.name, case.name))
-                        on_failure(workload, case, error)
+    for workload in workloads:
+        sizes = workload.quick_sizes if quick else workload.sizes
+        if sizes is None:
+            continue
+        for round_ in range(min(rounds, workload.rounds or rounds)):
+            for case in workload.cases:
+                if case.peer.missing() is not None or (workload.name, case.name) in failed:
+                    continue
+                on_start(workload, case, round_)
+                try:
+                    yield measure(workload, case, sizes, servers.site(case.peer), round_)
+                except MeasurementError as error:
+                    failed.add((workload.name, case.name))
+                    on_failure(workload, case, error)
 
 
 def measure(workload: Workload, case: Case, sizes: Sizes, site: Site, round_: int) -> Record:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import redis
-from kombu import Connection, Consumer, Producer, Queue
+from kombu.connection import Connection
+from kombu.entity import Queue
+from kombu.messaging import Consumer, Producer
 
 from benchmarks.peers import PEERS, Peer
 

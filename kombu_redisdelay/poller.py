@@ -49,6 +49,8 @@ class Poller(redis.MultiChannelPoller):
         self._pid = os.getpid()
         #: The event loop, once the transport was registered with one.
         self.hub: Any = None
+        #: What the event loop does for us in each round.
+        self.on_tick: set[Any] = set()
         self._alarms: dict[Channel, Alarm] = {}
         self._turns: list[Channel] = []
 
@@ -66,13 +68,24 @@ class Poller(redis.MultiChannelPoller):
         for channel in list(self._alarms):
             self._cancel_alarm(channel)
         self._turns.clear()
+        if self.hub is not None:
+            self.hub.on_tick -= self.on_tick
         if self._pid == os.getpid():
             super().close()
 
     def _on_connection_disconnect(self, connection: Any) -> None:
+        """Poll the socket that *connection* had no more. The next one is polled from the next wait on."""
         # epoll is shared with the process that we were forked from, which polls on.
-        if self._pid == os.getpid():
-            super()._on_connection_disconnect(connection)
+        if self._pid != os.getpid():
+            return
+        super()._on_connection_disconnect(connection)
+        for key in [key for key in self._chan_to_sock if key[1].connection is connection]:
+            del self._chan_to_sock[key]
+            channel, _, kind = key
+            for fd in [fd for fd, served in self._fd_to_chan.items() if served == (channel, kind)]:
+                del self._fd_to_chan[fd]
+                if self.hub is not None:
+                    self.hub.remove(fd)
 
     def on_poll_start(self) -> None:
         """See that every channel that may consume has asked for messages."""

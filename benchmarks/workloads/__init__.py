@@ -11,14 +11,12 @@ from benchmarks.workloads import (
     memory,
     ping_pong,
     publish,
-    round_trip,
     worker,
 )
 
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in (
-        round_trip.WORKLOAD,
         publish.WORKLOAD,
         consume.WORKLOAD,
         *worker.WORKLOADS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-from itertools import repeat
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from time import monotonic
@@ -49,7 +48,7 @@ def rate(site: Site, messages: int, consumers: int, no_ack: bool) -> float:
         process.start()
     start.wait()
     began = monotonic()
-    results = [ends.get() for _ in repeat(None, consumers)]
+    results: list[tuple[int, float]] = [ends.get() for _ in processes]
     for process in processes:
         process.join()
     seen = sum(count for count, _ in results)
@@ -75,6 +74,7 @@ WORKLOAD = Workload(
     cases=cases(OURS, REDIS),
     units=dict.fromkeys(("ack, 1", "no ack, 1", "ack, 10", "no ack, 10"), "messages/s"),
     measure=measure,
-    sizes={"messages": 1200},
+    sizes={"messages": 1000},
     quick_sizes=None,
+    rounds=2,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter, sleep
 
-from kombu import Producer
+from kombu.messaging import Producer
 from redis import Redis
 
 from benchmarks.peers import OURS

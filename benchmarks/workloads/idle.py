@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from time import monotonic
 
-from kombu import Connection
+from kombu.connection import Connection
 
 from benchmarks.peers import OURS, REDIS, REDIS_PLUS
 from benchmarks.redis_info import cpu_seconds
@@ -42,7 +42,7 @@ WORKLOAD = Workload(
     cases=cases(OURS, REDIS, REDIS_PLUS),
     units={"server CPU": "% of a core"},
     measure=measure,
-    sizes={"consumers": 100, "warm ms": 2000, "ms": 6000},
+    sizes={"consumers": 100, "warm ms": 1500, "ms": 5000},
     quick_sizes=None,
     rounds=1,
 )

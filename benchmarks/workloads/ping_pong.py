@@ -32,6 +32,6 @@ WORKLOAD = Workload(
     cases=cases(OURS, REDIS, REDIS_PLUS, RABBITMQ),
     units={"p50": "ms", "p99": "ms"},
     measure=measure,
-    sizes={"warm": 10, "pings": 200},
+    sizes={"warm": 10, "pings": 150},
     quick_sizes={"warm": 10, "pings": 100},
 )

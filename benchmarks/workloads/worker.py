@@ -34,7 +34,7 @@ def _workload(pool: str) -> Workload:
         cases=cases(OURS, REDIS, REDIS_PLUS, RABBITMQ),
         units={"rate": "tasks/s"},
         measure=partial(measure, pool=pool),
-        sizes={"warm": 100, "tasks": 600},
+        sizes={"warm": 100, "tasks": 500},
         quick_sizes={"warm": 50, "tasks": 250} if pool == "solo" else None,
     )
 

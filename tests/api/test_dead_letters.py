@@ -20,9 +20,7 @@ def give_up(
     channel = site.channel(dead_letter=True)
     inbox = Inbox(channel, queue, on_message=lambda message: message.reject())
     for id in ids:
-        app.send_task(
-            options.get("task", "work"), [id], task_id=id, queue=queue, headers=options.get("headers")
-        )
+        app.send_task(task, [id], task_id=id, queue=queue, **options)
     drain(channel.connection.client, lambda: len(inbox) == len(ids))
     inbox.consumer.cancel()
 
