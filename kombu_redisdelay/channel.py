@@ -238,6 +238,8 @@ class Channel(redis.Channel):
         for queue in queues:
             self.consumer.recover(queue)
             self.consumer.sweep(queue)
+            if queue not in self.auto_delete_queues:
+                self.store.remember(queue)
 
     def give_back_all(self) -> None:
         """Give back every message, first those that no callback has seen: as if they were never taken."""
