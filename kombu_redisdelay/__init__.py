@@ -5,24 +5,33 @@ Importing this package registers the URL schemes ``redisdelay`` and ``redisdelay
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kombu_redisdelay import registration
 
 if TYPE_CHECKING:
+    from kombu_redisdelay.dead_letters import DeadLetter, DeadLetters
+    from kombu_redisdelay.delayed import DelayedMessage, DelayedMessages
     from kombu_redisdelay.transport import Transport
 
 __version__ = "0.1.0"
-__all__ = ("Transport",)
+__all__ = ("DeadLetter", "DeadLetters", "DelayedMessage", "DelayedMessages", "Transport")
+
+_MODULES = {
+    "DeadLetter": "dead_letters",
+    "DeadLetters": "dead_letters",
+    "DelayedMessage": "delayed",
+    "DelayedMessages": "delayed",
+    "Transport": "transport",
+}
 
 registration.register()
 
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use: this package is imported while kombu.serialization still is (see
-    # registration), and the transport needs all of kombu.
-    if name == "Transport":
-        from kombu_redisdelay.transport import Transport
-
-        return Transport
+    # registration), and these need all of kombu.
+    if name in _MODULES:
+        return getattr(import_module(f"kombu_redisdelay.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

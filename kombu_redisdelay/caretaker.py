@@ -52,7 +52,7 @@ class Caretaker(Thread):
             except (RedisError, OSError) as exc:
                 logger.debug("Cannot give messages of a lost connection back yet: %s", exc)
         self._consumer.stop()
-        self._consumer.store.disconnect()
+        self._consumer.disconnect()
 
 
 def _in_use(messages: Mapping[str, virtual.Message], seconds: float) -> set[str]:

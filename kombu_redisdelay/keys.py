@@ -20,6 +20,7 @@ class QueueKeys:
             appended.
         schedule: zset, message id -> due time in ms since the epoch.
         messages: hash, message id -> scheduled message.
+        duplicates: zset, names of the messages whose id another scheduled message had before; score 0.
         consumers: zset, consumer -> when its lease ends, ms since the epoch.
         wake: list, at most one wake-up token.
         dead: list, dead letters.
@@ -28,6 +29,7 @@ class QueueKeys:
     ready: str
     schedule: str
     messages: str
+    duplicates: str
     consumers: str
     wake: str
     dead: str
@@ -50,6 +52,7 @@ def queue_keys(prefix: str, queue: str, separator: str) -> QueueKeys:
         ready=prefix + queue,
         schedule=ours + "schedule",
         messages=ours + "messages",
+        duplicates=ours + "duplicates",
         consumers=ours + "consumers",
         wake=ours + "wake",
         dead=ours + "dead",
@@ -58,11 +61,11 @@ def queue_keys(prefix: str, queue: str, separator: str) -> QueueKeys:
 
 
 def known_queues(prefix: str) -> str:
-    """Set of the queues that ever had a schedule."""
+    """Set of the queues that ever had a scheduled message or a dead letter."""
     return prefix + "redisdelay:queues"
 
 
-_TYPES = {"schedule": "zset", "messages": "hash", "consumers": "zset"}
+_TYPES = {"schedule": "zset", "messages": "hash", "duplicates": "zset", "consumers": "zset"}
 
 
 def expected_type(key: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from time import time
 from typing import Any
 
 from dateutil.parser import isoparse
+
+from kombu_redisdelay.times import LATEST_MS, to_ms
 
 #: Header of plain kombu messages: milliseconds until the message is due. The name and the unit are those
 #: of RabbitMQ's delayed message exchange.
@@ -18,15 +20,22 @@ DELAY_HEADER = "x-delay"
 #: Header of Celery's task messages (protocol 2): ISO 8601.
 ETA_HEADER = "eta"
 
+#: Header that says what a publish does if a message with the same id is scheduled: one of the three below.
+CONFLICT_HEADER = "x-delay-on-conflict"
+
+#: Both are delivered. The default.
+KEEP = "keep"
+#: The new message takes the place of the scheduled one.
+REPLACE = "replace"
+#: The scheduled message stays, and the new one is dropped.
+IGNORE = "ignore"
+
 #: Header set on redelivered messages: the number of earlier deliveries, as RabbitMQ's quorum queues do.
 DELIVERY_COUNT_HEADER = "x-delivery-count"
 
 #: The JSON member, outside what the publisher wrote, in which the scripts count deliveries
 #: (lua/include/deliveries.lua).
 DELIVERIES_MEMBER = "redisdelay-deliveries"
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_LATEST_MS = math.floor((datetime.max.replace(tzinfo=timezone.utc) - _EPOCH).total_seconds() * 1000)
 
 
 class MalformedMessage(Exception):
@@ -73,21 +82,27 @@ def eta_ms(headers: Mapping[str, Any]) -> int:
     try:
         if not isinstance(eta, (str, datetime)):
             raise TypeError
-        moment = eta if isinstance(eta, datetime) else isoparse(eta)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=timezone.utc)
-        return max(0, math.ceil((moment - _EPOCH).total_seconds() * 1000))
+        moment = eta if isinstance(eta, datetime) else _parse(eta)
+        return max(0, to_ms(moment))
     except (ValueError, TypeError, OverflowError) as exc:
         if "task" not in headers:
             return 0
         raise ValueError(f"header {ETA_HEADER!r} must be an ISO 8601 date and time, not {eta!r}") from exc
 
 
+def _parse(eta: str) -> datetime:
+    try:
+        # What Celery writes, in a tenth of the time.
+        return datetime.fromisoformat(eta)
+    except ValueError:
+        return isoparse(eta)
+
+
 def _delay_ms(headers: Mapping[str, Any]) -> int:
     delay = headers.get(DELAY_HEADER)
     if delay is None:
         return 0
-    longest = _LATEST_MS - time() * 1000
+    longest = LATEST_MS - time() * 1000
     # NaN is in no range.
     if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not 0 <= delay <= longest:
         raise ValueError(
@@ -116,10 +131,34 @@ def storable(value: object) -> str:
     return str(value).encode(errors="backslashreplace").decode()
 
 
+def split_stored(stored: bytes) -> tuple[int, bytes]:
+    """Priority step and message of a value of our hashes (lua/include/stored.lua)."""
+    step, colon, payload = stored.partition(b":")
+    return (int(step), payload) if colon and step.isdigit() and len(step) < 10 else (0, stored)
+
+
+def on_conflict(message: Mapping[str, Any]) -> str:
+    """What the *message* asks for if another one with its id is scheduled: ``KEEP``, ``REPLACE`` or
+    ``IGNORE``.
+
+    Raises:
+        ValueError: it asks for something else; names header and value.
+    """
+    wanted = (message["headers"] or {}).get(CONFLICT_HEADER, KEEP)
+    if wanted not in (KEEP, REPLACE, IGNORE):
+        raise ValueError(
+            f"header {CONFLICT_HEADER!r} must be {KEEP!r}, {REPLACE!r} or {IGNORE!r}, not {wanted!r}"
+        )
+    return str(wanted)
+
+
 def mark_delivery(payload: dict[str, Any]) -> None:
     """Turn the scripts' count in a taken message *payload* into what consumers look at:
-    ``delivery_info["redelivered"]`` and the header ``x-delivery-count``."""
+    ``delivery_info["redelivered"]`` and the header ``x-delivery-count``. What was for the broker goes."""
     headers = payload["headers"]
+    # It was about the publish. A task that retries publishes the headers it was delivered with, and is not
+    # to take the place of a message that was scheduled meanwhile, nor to be dropped for it.
+    headers.pop(CONFLICT_HEADER, None)
     deliveries = payload.pop(DELIVERIES_MEMBER, 0)
     if deliveries:
         headers[DELIVERY_COUNT_HEADER] = deliveries

@@ -49,6 +49,8 @@ class Poller(redis.MultiChannelPoller):
         self._pid = os.getpid()
         #: The event loop, once the transport was registered with one.
         self.hub: Any = None
+        #: What the event loop does for us in each round.
+        self.on_tick: set[Any] = set()
         self._alarms: dict[Channel, Alarm] = {}
         self._turns: list[Channel] = []
 
@@ -66,24 +68,32 @@ class Poller(redis.MultiChannelPoller):
         for channel in list(self._alarms):
             self._cancel_alarm(channel)
         self._turns.clear()
+        if self.hub is not None:
+            self.hub.on_tick -= self.on_tick
         if self._pid == os.getpid():
             super().close()
 
     def _on_connection_disconnect(self, connection: Any) -> None:
+        """Poll the socket that *connection* had no more. The next one is polled from the next wait on."""
         # epoll is shared with the process that we were forked from, which polls on.
-        if self._pid == os.getpid():
-            super()._on_connection_disconnect(connection)
+        if self._pid != os.getpid():
+            return
+        super()._on_connection_disconnect(connection)
+        for key in [key for key in self._chan_to_sock if key[1].connection is connection]:
+            del self._chan_to_sock[key]
+            channel, _, kind = key
+            for fd in [fd for fd, served in self._fd_to_chan.items() if served == (channel, kind)]:
+                del self._fd_to_chan[fd]
+                if self.hub is not None:
+                    self.hub.remove(fd)
 
     def on_poll_start(self) -> None:
-        """Put every channel that may consume into waiting."""
+        """See that every channel that may consume has asked for messages."""
         for channel in list(self._channels):
-            channel.check_reply()
+            channel.check()
             if channel.active_queues:
                 channel.recover()
-                if channel.qos.can_consume():
-                    self._register_BRPOP(channel)
-                else:
-                    channel.take_before_waiting = True
+                self._ask(channel)
             if channel.active_fanout_queues:
                 self._register_LISTEN(channel)
 
@@ -94,10 +104,9 @@ class Poller(redis.MultiChannelPoller):
             return
         if kind == "LISTEN":
             super().on_readable(fileno)
-        elif channel.is_waiting:
-            # Also without credit: the token must go on to somebody who has some.
-            channel.stop_waiting()
-            self._take(channel)
+        elif channel.intake.is_waiting:
+            # Also without credit: a wake-up must go on to somebody who has some.
+            self._received(channel, channel.intake.answer())
         else:
             # Nothing was asked for, so the server closed the connection; the next wait opens it again.
             channel.client.connection.disconnect()
@@ -115,6 +124,7 @@ class Poller(redis.MultiChannelPoller):
             self._maintain()
             self.on_poll_start()
             heard_fanout = False
+            # Also when there is something to deliver: other channels must not wait for us to run dry.
             for fileno, event in self.poller.poll(self._poll_timeout(timeout)) or ():
                 heard_fanout |= self._fd_to_chan.get(fileno, (None, None))[1] == "LISTEN"
                 self.handle_event(fileno, event)
@@ -148,27 +158,42 @@ class Poller(redis.MultiChannelPoller):
         self._cancel_alarm(channel)
         if channel in self._channels and channel.active_queues:
             # Without credit too, which moves what is due and wakes a consumer that has some.
-            self._take(channel)
+            self._received(channel, channel.intake.take())
 
-    def _take(self, channel: Channel) -> None:
-        self.set_alarm(channel, channel.take())
+    def _ask(self, channel: Channel) -> None:
+        intake = channel.intake
+        if not channel.qos.can_consume():
+            intake.expects_more = True
+        elif not self._in_protected_read:
+            self._register_BRPOP(channel)
+        else:
+            # The caller has time to wait for what is likely to be there.
+            if intake.expects_more and not intake.has_taken:
+                self._received(channel, intake.take())
+            if not intake.has_taken:
+                self._register_BRPOP(channel)
+
+    def _received(self, channel: Channel, next_due: float | None) -> None:
+        self.set_alarm(channel, next_due)
         if not self._in_protected_read:
-            while channel.has_taken:
-                channel.deliver_one()
+            while channel.intake.has_taken:
+                channel.intake.deliver_one()
 
     def _deliver_one(self) -> bool:
         """Deliver one message that was taken, of the channel that has not had its turn for longest."""
         for channel in self._turns:
-            if channel.has_taken:
+            if channel.intake.has_taken:
                 self._turns.remove(channel)
                 self._turns.append(channel)
-                channel.deliver_one()
+                channel.intake.deliver_one()
                 return True
         return False
 
     def _poll_timeout(self, timeout: float | None) -> float:
         """How long to poll: *timeout*, but not past an alarm, and not so long that credit which another
         thread gives back by an ack goes unnoticed."""
+        if any(channel.intake.has_taken for channel in self._turns):
+            return 0.0
         now = monotonic()
         limits = [LONGEST_POLL, *(alarm.at - now for alarm in self._alarms.values())]
         if timeout is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from kombu.transport import virtual
+
+from kombu_redisdelay import metrics
 
 if TYPE_CHECKING:
     from kombu_redisdelay.channel import Channel
@@ -45,11 +47,18 @@ class QoS(virtual.QoS):
         return not self._alone and bool(super().can_consume())
 
     def ack(self, delivery_tag: str) -> None:
-        self._settle(delivery_tag, self.channel.consumer.ack)
+        queue = self._queues.get(delivery_tag)
+        if queue is not None:
+            self.channel.consumer.ack(queue, delivery_tag)
+        self._forget(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        consumer = self.channel.consumer
-        self._settle(delivery_tag, consumer.requeue if requeue else consumer.discard)
+        queue, consumer = self._queues.get(delivery_tag), self.channel.consumer
+        if queue is not None:
+            reject = consumer.requeue if requeue else consumer.discard
+            if not reject(queue, delivery_tag):
+                self.lease_lost(queue, [delivery_tag])
+        self._forget(delivery_tag)
 
     def restore_unacked(self) -> list[Any]:
         """Give every message back. The base class wants a list of errors; there are none."""
@@ -70,6 +79,21 @@ class QoS(virtual.QoS):
         """Give back what consumers that are gone have left behind. kombu's poller calls this."""
         self.channel.recover()
 
+    def lease_lost(self, queue: str, tags: Collection[str]) -> None:
+        """Messages of *queue* that were settled as *tags* were not held any more. See what else is not."""
+        held = [tag for tag, name in list(self._queues.items()) if name == queue]
+        lost = self.channel.consumer.not_held(queue, held).union(tags)
+        logger.warning(
+            "The lease of this consumer was lost: %d message(s) of queue %r that it held were given to "
+            "other consumers, and may be handled twice. Was the process stopped, or Redis out of reach, "
+            "for longer than visibility_timeout?",
+            len(lost),
+            queue,
+        )
+        metrics.lease_lost(queue, len(lost))
+        for tag in lost:
+            self._forget(tag)
+
     def forget_queue(self, queue: str) -> None:
         """The queue was deleted, and what was unacked in it."""
         for tag in [tag for tag, name in list(self._queues.items()) if name == queue]:
@@ -83,28 +107,9 @@ class QoS(virtual.QoS):
         self._delivered.clear()
         return self._unsettled
 
-    def _settle(self, delivery_tag: str, how: Callable[[str, str], bool]) -> None:
-        queue = self._queues.get(delivery_tag)
-        if queue is not None and not how(queue, delivery_tag):
-            self._lease_lost(queue)
-        self._forget(delivery_tag)
-
     def _forget(self, delivery_tag: str) -> None:
         self._queues.pop(delivery_tag, None)
         self._alone.discard(delivery_tag)
         self._unsettled.pop(delivery_tag, None)
         if delivery_tag in self._delivered:
             super().ack(delivery_tag)
-
-    def _lease_lost(self, queue: str) -> None:
-        held = [tag for tag, name in list(self._queues.items()) if name == queue]
-        lost = self.channel.consumer.not_held(queue, held)
-        logger.warning(
-            "The lease of this consumer was lost: %d message(s) of queue %r that it held were given to "
-            "other consumers, and may be handled twice. Was the process stopped, or Redis out of reach, "
-            "for longer than visibility_timeout?",
-            len(lost),
-            queue,
-        )
-        for tag in lost:
-            self._forget(tag)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import logging
+from json import JSONDecoder
 from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
-from kombu.utils.json import loads
+from kombu.utils.json import object_hook
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Delivery
-from kombu_redisdelay.message import MalformedMessage, check, eta_ms, mark_delivery, message_id, storable
+from kombu_redisdelay.message import (
+    DELIVERY_COUNT_HEADER,
+    MalformedMessage,
+    check,
+    eta_ms,
+    mark_delivery,
+    message_id,
+    storable,
+)
 
 if TYPE_CHECKING:
     from kombu_redisdelay.channel import Channel
@@ -19,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 #: Characters that a reason has at most: it may quote a part of the entry, and that may be large.
 LONGEST_REASON = 200
+
+#: As kombu decodes JSON, which makes a new decoder each time.
+_decoder = JSONDecoder(object_hook=object_hook)
 
 
 def receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Message | None:
@@ -48,19 +61,23 @@ def _receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Messa
             return None
         mark_delivery(payload)
         payload["properties"]["delivery_tag"] = delivery.tag
-        return _to_message(channel, payload)
+        message = _to_message(channel, payload)
     except MalformedMessage as exc:
-        reason = " ".join(str(exc)[:LONGEST_REASON].split())
+        reason = str(exc)[:LONGEST_REASON]
         channel.consumer.dead_letter(delivery, reason)
         logger.error(
             "Moved an entry of queue %r that is not a message to the dead letters: %s", delivery.queue, reason
         )
         return None
+    # What comes back after its time has been late for other reasons.
+    was_scheduled = 0 < at_ms <= now_ms and DELIVERY_COUNT_HEADER not in message.headers
+    metrics.delivered(delivery.queue, (now_ms - at_ms) / 1000 if was_scheduled else None)
+    return message
 
 
 def _decode(delivery: Delivery) -> dict[str, Any]:
     try:
-        payload = loads(delivery.payload)
+        payload = _decoder.decode(delivery.payload.decode())
     except Exception as exc:
         # Whatever foreign bytes make a decoder raise, they are not a message.
         raise MalformedMessage(f"not JSON: {exc}") from exc

@@ -31,7 +31,12 @@ class Transport(redis.Transport):
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         self.cycle.hub = loop
+        others = set(loop.on_tick)
         super().register_with_event_loop(connection, loop)
+        self.cycle.on_tick = loop.on_tick - others
+        # kombu's replacement for the poller's method. Up to kombu 5.6 it stops polling for good when a
+        # connection is closed, also when that was no error: redis-py replaces what the server has closed.
+        del self.cycle._on_connection_disconnect
         wake_on_signals(loop)
 
     def drain_events(self, connection: Any, timeout: float | None = None, **kwargs: Any) -> Any:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from threading import Lock
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
-from redis.exceptions import ConnectionError, TimeoutError
-
+from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.acks import Acks
+from kombu_redisdelay.broker.client import open_connection
 from kombu_redisdelay.broker.identity import is_certainly_gone
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.scripts import (
@@ -21,9 +20,12 @@ from kombu_redisdelay.broker.scripts import (
     RECOVER,
     SWEEP,
     TAKE,
+    Argument,
+    Command,
 )
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
+from kombu_redisdelay.message import split_stored
 from kombu_redisdelay.options import Options
 
 logger = logging.getLogger(__name__)
@@ -34,8 +36,24 @@ MESSAGES_PER_SWEEP = 100
 BYTES_PER_CALL = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Request(NamedTuple):
+    """What a consumer wants to take.
+
+    Attributes:
+        limit: how many messages at most. With 0 nothing is taken, but what is due is moved, and others are
+            woken for what is ready. Passed over when the reply to the last request was lost: then what
+            that one brought is returned.
+        in_turn: one message from each queue in turn, not the first queue until it is empty.
+        no_ack: those of the queues whose messages count as acked when they are taken.
+    """
+
+    queues: Sequence[str]
+    limit: int
+    in_turn: bool = True
+    no_ack: Collection[str] = ()
+
+
+class Delivery(NamedTuple):
     """A taken message.
 
     Attributes:
@@ -52,8 +70,7 @@ class Delivery:
     acked: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """What a take brought.
 
     Attributes:
@@ -72,10 +89,19 @@ class Consumer:
     Arguments:
         name: as :func:`kombu_redisdelay.broker.identity.new_consumer` makes it.
         lease: kept for as long as the consumer is open.
+        lease_lost: called with a queue and the tags of acks that found nothing there.
         watch: of the other consumers.
     """
 
-    def __init__(self, store: Store, name: str, lease: Lease, options: Options, watch: Watch) -> None:
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        lease: Lease,
+        options: Options,
+        lease_lost: Callable[[str, Sequence[str]], None],
+        watch: Watch,
+    ) -> None:
         self.store = store
         self.name = name
         self._lease = lease
@@ -84,87 +110,54 @@ class Consumer:
         self._pid = os.getpid()
         self._next_tag = 1
         self._queues: set[str] = set()
-        #: Acks that have no reply yet: queue and delivery tag.
-        self._unconfirmed: deque[tuple[str, str]] = deque()
-        self._acking = Lock()
-        #: Queues of a take that has no reply, or lost it.
-        self._unanswered: set[str] = set()
+        self._acks = Acks(open_connection(store.client.connection_pool), lease_lost)
+        #: What has no reply yet, or lost it.
+        self._unanswered: Request | None = None
 
     @property
     def is_ours(self) -> bool:
         """Whether this process is the consumer, not a child that was forked from it."""
         return self._pid == os.getpid()
 
-    def take(
-        self, queues: Sequence[str], limit: int, *, in_turn: bool, no_ack: Collection[str] = ()
-    ) -> Taken:
-        """Take up to *limit* messages from *queues*, after moving what is due to the ready lists.
+    def take(self, request: Request) -> Taken:
+        """Take messages, after moving what is due to the ready lists."""
+        return self.taken(request, TAKE(self._acks, *self._begin(request)))
 
-        Arguments:
-            limit: 0 takes nothing, but moves what is due and wakes others for what is ready. Passed
-                over when a reply was lost: then what that one brought is returned.
-            in_turn: one message from each queue in turn, not the first queue until it is empty.
-            no_ack: those of the queues whose messages count as acked when they are taken.
+    def ask_for(self, request: Request) -> Command:
+        """Begin to :meth:`take`, without waiting for the reply.
+
+        Returns:
+            The command to send, over any connection. :meth:`taken` must get the reply before anything else
+            is taken. If that is an error, :meth:`take` says which.
         """
-        self._send_acks()
-        store = self.store
-        keys: list[str] = []
-        queue_options: list[int] = []
-        for queue in queues:
-            k = store.keys(queue)
-            keys += (k.ready, k.schedule, k.messages, k.wake, k.unacked(self.name), k.consumers)
-            queue_options += (queue in no_ack, store.expires_ms.get(queue, 0))
-            if queue not in no_ack and queue not in self._queues:
-                self._queues.add(queue)
-                self._lease.cover(k.consumers)
-        if not self._unanswered.issubset(queues):
-            # A reply was lost that may have been about other queues: stay clear of the tags in it.
-            self._next_tag += MESSAGES_PER_CALL
-        self._unanswered = set(queues)
-        now_ms, next_due_us, missing, *rows = TAKE(
-            store.client,
-            keys,
-            (
-                limit,
-                MESSAGES_PER_CALL,
-                BYTES_PER_CALL,
-                self._next_tag,
-                self.name,
-                self._options.lease_ms,
-                store.separator,
-                int(in_turn),
-                self._options.alone_after,
-                len(store.steps),
-                *store.steps,
-                *map(int, queue_options),
-            ),
-        )
-        self._unanswered = set()
+        return TAKE.command(*self._begin(request))
+
+    def taken(self, request: Request, reply: Any) -> Taken:
+        """What the *reply* to the *request* has brought."""
+        self._unanswered = None
+        queues, no_ack = request.queues, request.no_ack
+        now_ms, next_due_us, missing, indices, *messages = reply
         if missing:
             logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, queues)
         deliveries = []
         # The script numbers the messages from the same tag in the same order. The counter moves on only
         # here, so that a take whose reply was lost is told from the next one.
-        for index, step, payload in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-            queue = queues[index - 1]
-            acked = queue not in no_ack
-            deliveries.append(Delivery(str(self._next_tag), queue, int(step), payload, acked))
+        for index, stored in zip(indices.split(), messages, strict=True):
+            queue = queues[int(index) - 1]
+            step, payload = split_stored(stored)
+            deliveries.append(Delivery(str(self._next_tag), queue, step, payload, queue not in no_ack))
             self._next_tag += 1
         next_due = None if next_due_us < 0 else next_due_us / 1_000_000
         return Taken(deliveries, now_ms, next_due)
 
-    def ack(self, queue: str, tag: str) -> bool:
-        """Forget a message for good. False if it was not held any more: the lease was lost.
+    def ack(self, queue: str, tag: str) -> None:
+        """Forget a message for good. Written when this returns; `lease_lost` is called later if it was
+        not held any more."""
+        self._acks.add(queue, self.store.keys(queue).unacked(self.name), tag)
 
-        If the connection fails, the ack is not lost with it: it is sent again before anything else is
-        done with what is held. Doing that twice does no harm.
-        """
-        self._unconfirmed.append((queue, tag))
-        try:
-            return self._send_acks()
-        except (ConnectionError, TimeoutError) as exc:
-            logger.warning("An ack was not confirmed and will be sent again: %s", exc)
-            return True
+    def confirm_acks(self) -> None:
+        """Wait until the server has done every ack so far."""
+        self._acks.confirm()
 
     def requeue(self, queue: str, tag: str) -> bool:
         """Give a message that was delivered back to the tail of its ready list. False if it was not held
@@ -175,7 +168,8 @@ class Consumer:
         """Be done with a message that was rejected: drop it, or keep it as a dead letter, as the options
         say. False if it was not held any more."""
         if not self._options.dead_letter:
-            return self.ack(queue, tag)
+            self.ack(queue, tag)
+            return True
         return self._dead_letter(queue, tag, "rejected", b"")
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
@@ -192,22 +186,19 @@ class Consumer:
 
     def park(self, delivery: Delivery, message_id: str, suffix: str, due_ms: int) -> None:
         """Schedule a message that was taken before it is due."""
+        self.store.remember(delivery.queue)
         k = self.store.keys(delivery.queue)
         PARK(
             self.store.client,
-            (k.unacked(self.name), k.schedule, k.messages, k.wake),
+            (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates),
             (delivery.tag, message_id, suffix, due_ms),
         )
 
     def dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Move a message that cannot be delivered to the dead letters of its queue.
-
-        Arguments:
-            reason: one line.
-        """
+        """Move a message that cannot be delivered to the dead letters of its queue."""
         stored = b"" if delivery.acked else b"%d:%s" % (delivery.step, delivery.payload)
         tag = delivery.tag if delivery.acked else ""
-        self._dead_letter(delivery.queue, tag, reason, stored)
+        self._dead_letter(delivery.queue, tag, " ".join(reason.split()), stored)
 
     def recover(self, queue: str) -> int:
         """Give back what consumers that are gone hold in *queue*: those whose lease has ended and was not
@@ -224,6 +215,7 @@ class Consumer:
             if gone or (lease_end_ms <= now_ms and name in unrenewed and name != self.name):
                 count, _ = self._recover(queue, name, gone, "failed")
                 if count:
+                    metrics.recovered(queue, count)
                     why = "its process is gone" if gone else "its lease has ended"
                     logger.warning(
                         "Recovered %d message(s) of queue %r from consumer %s: %s",
@@ -242,7 +234,7 @@ class Consumer:
         while True:
             cursor, found, dropped = SWEEP(
                 self.store.client,
-                (k.schedule, k.messages, k.dead),
+                (k.schedule, k.messages, k.dead, k.duplicates),
                 (cursor, MESSAGES_PER_SWEEP, self._options.dead_letter_limit),
             )
             total += int(found)
@@ -250,6 +242,8 @@ class Consumer:
             if cursor == b"0":
                 break
         if total:
+            metrics.dead_lettered(queue, total)
+            self.store.remember(queue)
             logger.error(
                 "%d scheduled message(s) of queue %r had no due time: dead letters now", total, queue
             )
@@ -258,13 +252,13 @@ class Consumer:
     def not_held(self, queue: str, tags: Collection[str]) -> set[str]:
         """Those of *tags* that this consumer does not hold, because its lease was lost."""
         unacked = self.store.keys(queue).unacked(self.name)
-        held = set(self.store.client.execute_command("HKEYS", unacked))
+        held = set(self.store.client.call("HKEYS", unacked))
         return {tag for tag in tags if tag.encode() not in held}
 
     def give_back_all(self, keep: Collection[str] = ()) -> bool:
         """Give back everything that is held, but for the delivery tags to *keep*: properly, which is no
         failure of a message. Returns whether nothing is held any more."""
-        self._send_acks()
+        self._acks.confirm()
         done = [self._recover(queue, self.name, True, "returned", keep)[1] for queue in self._queues]
         return all(done)
 
@@ -274,23 +268,47 @@ class Consumer:
             self._queues.remove(queue)
             k = self.store.keys(queue)
             self._lease.uncover(k.consumers)
-            self.store.client.execute_command("ZREM", k.consumers, self.name)
-            self.store.client.execute_command("UNLINK", k.unacked(self.name))
+            self.store.client.call("ZREM", k.consumers, self.name)
+            self.store.client.call("UNLINK", k.unacked(self.name))
 
     def stop(self) -> None:
         """Let the lease run out. What is held can still be acked until it has."""
         self._lease.stop()
 
-    def _send_acks(self) -> bool:
-        """Send every ack that has no reply yet. Returns whether the last one found its message."""
-        held = True
-        with self._acking:
-            while self._unconfirmed:
-                queue, tag = self._unconfirmed[0]
-                unacked = self.store.keys(queue).unacked(self.name)
-                held = bool(self.store.client.execute_command("HDEL", unacked, tag))
-                self._unconfirmed.popleft()
-        return held
+    def disconnect(self) -> None:
+        """Close the connections. The next command opens one again."""
+        self._acks.disconnect()
+        self.store.disconnect()
+
+    def _begin(self, request: Request) -> tuple[list[str], list[Argument]]:
+        """Returns KEYS and ARGV of a take."""
+        store = self.store
+        if self._unanswered is not None and not set(self._unanswered.queues).issubset(request.queues):
+            # A reply was lost that may have been about other queues: stay clear of the tags in it.
+            self._next_tag += MESSAGES_PER_CALL
+        self._unanswered = request
+        keys: list[str] = []
+        args: list[Argument] = [
+            request.limit,
+            MESSAGES_PER_CALL,
+            BYTES_PER_CALL,
+            self._next_tag,
+            self.name,
+            self._options.lease_ms,
+            store.separator,
+            int(request.in_turn),
+            self._options.alone_after,
+            len(store.steps),
+            *store.steps,
+        ]
+        for queue in request.queues:
+            k = store.keys(queue)
+            keys += (k.ready, k.schedule, k.messages, k.wake, k.unacked(self.name), k.consumers)
+            args += (int(queue in request.no_ack), store.expires_ms.get(queue, 0))
+            if queue not in request.no_ack and queue not in self._queues:
+                self._queues.add(queue)
+                self._lease.cover(k.consumers)
+        return keys, args
 
     def _recover(
         self, queue: str, name: str, gone: bool, how: str, keep: Collection[str] = ()
@@ -301,7 +319,7 @@ class Consumer:
         kept = {tag.encode() for tag in keep}
         given_back = 0
         while True:
-            tags = [tag for tag in self.store.client.execute_command("HKEYS", unacked) if tag not in kept]
+            tags = [tag for tag in self.store.client.call("HKEYS", unacked) if tag not in kept]
             # What was taken last goes first, so that what was taken first is at the head in the end.
             tags.sort(key=lambda tag: (len(tag), tag), reverse=True)
             held, dead, dropped, done = RECOVER(
@@ -335,12 +353,14 @@ class Consumer:
         return int(held)
 
     def _dead_letter(self, queue: str, tag: str, reason: str, stored: bytes) -> bool:
+        self.store.remember(queue)
         k = self.store.keys(queue)
         held, dropped = DEAD_LETTER(
             self.store.client,
             (k.unacked(self.name), k.dead),
             (tag, reason, self._options.dead_letter_limit, stored),
         )
+        metrics.dead_lettered(queue, held)
         self._report(queue, 0, dropped)
         return bool(held)
 
@@ -350,6 +370,8 @@ class Consumer:
 
     def _report(self, queue: str, dead: int, dropped: int) -> None:
         if dead:
+            metrics.dead_lettered(queue, dead)
+            self.store.remember(queue)
             logger.error(
                 "%d message(s) of queue %r reached the delivery limit of %d and are now dead letters",
                 dead,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from threading import Event, Lock, Thread
 
-from redis import Redis
 from redis.exceptions import RedisError
 
+from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.scripts import RENEW
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class Lease:
         lease_ms: how long it lasts after a renewal.
     """
 
-    def __init__(self, client: Redis, consumer: str, lease_ms: int) -> None:
+    def __init__(self, client: Client, consumer: str, lease_ms: int) -> None:
         self._client = client
         self._consumer = consumer
         self._lease_ms = lease_ms
@@ -74,4 +74,4 @@ class Lease:
                 failing = False
             # After a failure not much of the lease may be left.
             self._stopped.wait(min(1.0, self._interval) if failing else self._interval)
-        self._client.connection_pool.disconnect()
+        self._client.disconnect()

@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from hashlib import sha1
 from importlib.resources import files
-from typing import Any
+from typing import Any, Protocol
 
-from redis import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from kombu_redisdelay.keys import expected_type
@@ -17,6 +16,13 @@ _LUA = files("kombu_redisdelay") / "lua"
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 
 Argument = str | bytes | int
+Command = tuple[Argument, ...]
+
+
+class Server(Protocol):
+    """What runs a command and returns its reply as it came."""
+
+    def call(self, *command: Argument) -> Any: ...
 
 
 class Script:
@@ -33,22 +39,26 @@ class Script:
         )
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
-    def __call__(self, client: Redis, keys: Sequence[str], args: Sequence[Argument]) -> Any:
-        """Run it on *client*. Raises what redis-py raises; a wrong type is told with the key that has it."""
+    def command(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
+        """The command that runs it, if the server knows it."""
+        return ("EVALSHA", self.sha, len(keys), *keys, *args)
+
+    def __call__(self, server: Server, keys: Sequence[str], args: Sequence[Argument]) -> Any:
+        """Run it. Raises what redis-py raises; a wrong type is told with the key that has it."""
         try:
             try:
-                return client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
+                return server.call(*self.command(keys, args))
             except NoScriptError:
                 # The server does not have it: new, restarted, failed over, or flushed. EVAL also stores it.
-                return client.execute_command("EVAL", self.text, len(keys), *keys, *args)
+                return server.call("EVAL", self.text, len(keys), *keys, *args)
         except ResponseError as exc:
             if "WRONGTYPE" in str(exc):
-                raise ResponseError(_explain_wrong_type(client, keys) or str(exc)) from exc
+                raise ResponseError(_explain_wrong_type(server, keys) or str(exc)) from exc
             raise
 
 
-def _explain_wrong_type(client: Redis, keys: Sequence[str]) -> str:
-    found = {key: client.execute_command("TYPE", key).decode() for key in dict.fromkeys(keys)}
+def _explain_wrong_type(server: Server, keys: Sequence[str]) -> str:
+    found = {key: server.call("TYPE", key).decode() for key in dict.fromkeys(keys)}
     return "; ".join(
         f"WRONGTYPE: key {key!r} holds a {kind}, where a {expected_type(key)} belongs"
         for key, kind in found.items()
@@ -66,3 +76,12 @@ DEAD_LETTER = Script("dead_letter")
 SWEEP = Script("sweep")
 RENEW = Script("renew")
 CONSUMERS = Script("consumers")
+FORWARD = Script("forward")
+STATS = Script("stats")
+PAGE = Script("page")
+FIND = Script("find")
+CANCEL = Script("cancel")
+REMOVE = Script("remove")
+RESCHEDULE = Script("reschedule")
+PAGE_DEAD = Script("page_dead")
+REMOVE_DEAD = Script("remove_dead")

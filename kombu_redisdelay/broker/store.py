@@ -4,40 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from time import monotonic
 from typing import Any
 
-from redis import Redis
-
+from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Argument, Script
 from kombu_redisdelay.keys import QueueKeys, known_queues, queue_keys
-from kombu_redisdelay.message import Due
+from kombu_redisdelay.message import KEEP, Due
 
 #: A script to run, with its KEYS and ARGV.
 Call = tuple[Script, Sequence[str], Sequence[Argument]]
+
+#: Seconds until a queue is noted again, in case that Redis has lost its data meanwhile.
+KNOWN_FOR = 60.0
 
 
 class Store:
     """The queues in one Redis database.
 
     Arguments:
-        client: must not add prefixes to keys.
         prefix: ``global_keyprefix``, in front of every key.
         steps: priority steps, first to be taken first.
         separator: between a queue's name and a priority step.
     """
 
-    def __init__(self, client: Redis, prefix: str, steps: Sequence[int], separator: str) -> None:
+    def __init__(self, client: Client, prefix: str, steps: Sequence[int], separator: str) -> None:
         self.client = client
         self.prefix = prefix
         self.steps = tuple(steps)
         self.separator = separator
         #: queue -> its x-expires in ms, for the queues that were declared with one.
         self.expires_ms: dict[str, int] = {}
-        self._known: set[str] = set()
+        self._known_until: dict[str, float] = {}
 
     def disconnect(self) -> None:
         """Close the connections. The next call opens one again."""
-        self.client.connection_pool.disconnect()
+        self.client.disconnect()
 
     def keys(self, queue: str) -> QueueKeys:
         return queue_keys(self.prefix, queue, self.separator)
@@ -56,15 +58,26 @@ class Store:
         used = (keys.ready_at(step), keys.wake)
         return PUT, self._with_expiring(queue, used), (payload, end, self.expires_ms.get(queue, 0))
 
-    def schedule(self, queue: str, step: int, payload: str, due: Due, message_id: str, suffix: str) -> Call:
+    def schedule(
+        self,
+        queue: str,
+        step: int,
+        payload: str,
+        due: Due,
+        message_id: str,
+        suffix: str,
+        on_conflict: str = KEEP,
+    ) -> Call:
         """The call that schedules a message, or appends it to its ready list if its time has come.
 
         Arguments:
             suffix: tells the message from another one that is scheduled under the same *message_id*.
+            on_conflict: what to do about that one: :data:`~kombu_redisdelay.message.KEEP`, ``REPLACE`` or
+                ``IGNORE``.
         """
-        self._remember(queue)
+        self.remember(queue)
         keys = self.keys(queue)
-        used = (keys.ready_at(step), keys.wake, keys.schedule, keys.messages)
+        used = (keys.ready_at(step), keys.wake, keys.schedule, keys.messages, keys.duplicates)
         return (
             SCHEDULE,
             self._with_expiring(queue, used),
@@ -76,19 +89,31 @@ class Store:
                 due.at_ms,
                 due.delay_ms,
                 step,
+                on_conflict,
             ),
         )
 
+    @staticmethod
+    def if_bound(call: Call, table: str, bindings: Sequence[bytes]) -> Call:
+        """The *call* of :meth:`put` or :meth:`schedule`, to a queue that does not expire, which does nothing
+        and returns 0 if the set *table* holds anything but these *bindings*."""
+        script, keys, args = call
+        return script, (*keys, table), (*args, *bindings)
+
     def scheduled(self, queue: str) -> int:
         """How many messages wait for their time."""
-        count: int = self.client.execute_command("ZCARD", self.keys(queue).schedule)
+        count: int = self.client.call("ZCARD", self.keys(queue).schedule)
         return count
+
+    def queues(self) -> list[str]:
+        """The queues that ever had a scheduled message or a dead letter, sorted by name."""
+        return sorted(map(bytes.decode, self.client.call("SMEMBERS", known_queues(self.prefix))))
 
     def exists(self, queue: str) -> bool:
         """Whether there is anything to show for *queue*: a message, or a consumer."""
         keys = self.keys(queue)
         any_of = (*self.ready_keys(queue), keys.schedule, keys.consumers)
-        return bool(self.client.execute_command("EXISTS", *any_of))
+        return bool(self.client.call("EXISTS", *any_of))
 
     def purge(self, queue: str) -> int:
         """Remove what is ready and what is scheduled. Returns how many messages that were."""
@@ -97,7 +122,8 @@ class Store:
             for ready in self.ready_keys(queue):
                 pipe.execute_command("LLEN", ready)
             pipe.execute_command("ZCARD", keys.schedule)
-            pipe.execute_command("UNLINK", *self.ready_keys(queue), keys.schedule, keys.messages, keys.wake)
+            scheduled = (keys.schedule, keys.messages, keys.duplicates)
+            pipe.execute_command("UNLINK", *self.ready_keys(queue), *scheduled, keys.wake)
             *counts, _ = pipe.execute()
         return sum(counts)
 
@@ -105,10 +131,12 @@ class Store:
         if queue not in self.expires_ms:
             return used
         keys = self.keys(queue)
-        every = chain(used, self.ready_keys(queue), (keys.schedule, keys.messages))
+        every = chain(used, self.ready_keys(queue), (keys.schedule, keys.messages, keys.duplicates))
         return tuple(dict.fromkeys(every))
 
-    def _remember(self, queue: str) -> None:
-        if queue not in self._known:
-            self.client.execute_command("SADD", known_queues(self.prefix), queue)
-            self._known.add(queue)
+    def remember(self, queue: str) -> None:
+        """Note in Redis that *queue* may have scheduled or dead messages, unless that was just done."""
+        now = monotonic()
+        if now >= self._known_until.get(queue, 0):
+            self.client.call("SADD", known_queues(self.prefix), queue)
+            self._known_until[queue] = now + KNOWN_FOR

@@ -5,6 +5,7 @@
 -- KEYS[2]  schedule
 -- KEYS[3]  messages
 -- KEYS[4]  wake list
+-- KEYS[5]  duplicates
 -- ARGV[1]  delivery tag
 -- ARGV[2]  message id
 -- ARGV[3]  suffix that makes the id unique if it is taken
@@ -14,11 +15,12 @@
 
 -- include: expect
 -- include: wake
+-- include: duplicates
 -- include: schedule
 
 expect_schedule(KEYS[2], KEYS[3])
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
 if stored then
   redis.call('HDEL', KEYS[1], ARGV[1])
-  schedule(KEYS[2], KEYS[3], KEYS[4], ARGV[2], ARGV[3], ARGV[4], stored)
+  schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], ARGV[3], ARGV[4], stored)
 end

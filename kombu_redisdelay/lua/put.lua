@@ -2,16 +2,24 @@
 --
 -- KEYS[1]  ready list of the message's priority step
 -- KEYS[2]  wake list
--- KEYS[3+] the queue's other keys, when it expires
+-- KEYS[3+] the queue's other keys, when it expires; or the bindings of the exchange that it was routed by
 -- ARGV[1]  message
 -- ARGV[2]  "tail", where publishers put it, or "head", where it is the next to be taken
 -- ARGV[3]  x-expires of the queue, ms (0: none)
+-- ARGV[4+] the bindings that it was routed by (none: it needs no binding)
+--
+-- Returns  1, or 0 if there are other bindings now: then it was not added
 --
 -- Keeps: the message is in exactly one place, the ready list; whoever waits is woken.
 
 -- include: wake
 -- include: expire
+-- include: bindings
 
+if not still_bound(KEYS[#KEYS], 4) then
+  return 0
+end
 redis.call(ARGV[2] == 'head' and 'RPUSH' or 'LPUSH', KEYS[1], ARGV[1])
 wake(KEYS[2])
 expire(tonumber(ARGV[3]), KEYS)
+return 1

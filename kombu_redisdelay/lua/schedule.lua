@@ -4,7 +4,8 @@
 -- KEYS[2]  wake list
 -- KEYS[3]  schedule
 -- KEYS[4]  messages
--- KEYS[5+] the queue's other keys, when it expires
+-- KEYS[5]  duplicates
+-- KEYS[6+] the queue's other keys, when it expires; or the bindings of the exchange that it was routed by
 -- ARGV[1]  message
 -- ARGV[2]  x-expires of the queue, ms (0: none)
 -- ARGV[3]  message id
@@ -12,22 +13,62 @@
 -- ARGV[5]  due time, ms since the epoch (0: none)
 -- ARGV[6]  delay, ms from now; the later of both counts
 -- ARGV[7]  priority step
+-- ARGV[8]  what if a message with this id is scheduled: "keep" both, "replace" it by this one, or "ignore"
+--          this one
+-- ARGV[9+] the bindings that it was routed by (none: it needs no binding)
 --
--- Keeps: the message is in exactly one place, scheduled or ready.
+-- Returns  1, or 0 if there are other bindings now: then it was not published
+--
+-- Keeps: the message is in exactly one place, scheduled or ready, unless it is ignored. What it replaces is
+-- in none.
 
 -- include: expect
 -- include: clock
 -- include: wake
 -- include: expire
+-- include: duplicates
 -- include: schedule
+-- include: bindings
+
+-- More than one only if others were published with "keep". So many go, to be bounded.
+local REPLACED_AT_MOST = 500
+
+local id, on_conflict = ARGV[3], ARGV[8]
+
+local function is_scheduled()
+  if redis.call('HEXISTS', KEYS[4], id) == 1 then
+    return true
+  end
+  for _, member in ipairs(duplicates_of(KEYS[5], id, '', REPLACED_AT_MOST)) do
+    if redis.call('HEXISTS', KEYS[4], member) == 1 then
+      return true
+    end
+  end
+  return false
+end
+
+if not still_bound(KEYS[#KEYS], 9) then
+  return 0
+end
+if on_conflict == 'ignore' and is_scheduled() then
+  return 1
+end
+if on_conflict == 'replace' then
+  unschedule(KEYS[3], KEYS[4], KEYS[5], id)
+  for _, member in ipairs(duplicates_of(KEYS[5], id, '', REPLACED_AT_MOST)) do
+    unschedule(KEYS[3], KEYS[4], KEYS[5], member)
+  end
+end
 
 local now_ms = clock_ms()
 local due_ms = math.max(tonumber(ARGV[5]), now_ms + tonumber(ARGV[6]))
 if due_ms > now_ms then
   expect_schedule(KEYS[3], KEYS[4])
-  schedule(KEYS[3], KEYS[4], KEYS[2], ARGV[3], ARGV[4], due_ms, ARGV[7] .. ':' .. ARGV[1])
+  local stored = ARGV[7] .. ':' .. ARGV[1]
+  schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, ARGV[4], due_ms, stored)
 else
   redis.call('LPUSH', KEYS[1], ARGV[1])
   wake(KEYS[2])
 end
 expire(tonumber(ARGV[2]), KEYS)
+return 1

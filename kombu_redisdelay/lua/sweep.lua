@@ -1,9 +1,11 @@
 -- Finds scheduled messages that have no due time, because somebody deleted a part of the schedule, and
--- moves them to the dead letters: nothing else would ever look at them.
+-- moves them to the dead letters: nothing else would ever look at them. Also forgets some of the
+-- duplicates that are gone.
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  messages
 -- KEYS[3]  dead
+-- KEYS[4]  duplicates
 -- ARGV[1]  cursor: "0" to begin, then what the last call returned
 -- ARGV[2]  how many messages to look at, roughly
 -- ARGV[3]  how many dead letters the queue keeps
@@ -18,7 +20,11 @@
 -- include: stored
 -- include: deliveries
 -- include: dead
+-- include: duplicates
 
+if ARGV[1] == '0' then
+  forget_duplicates(KEYS[4], KEYS[2], ARGV[2])
+end
 if ARGV[1] == '0' and redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1]) then
   return { '0', 0, 0 }
 end

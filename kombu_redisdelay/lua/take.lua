@@ -18,8 +18,8 @@
 --          without acks, and its x-expires in ms (0: none)
 --
 -- Returns  server's clock in ms; microseconds until the next message is due (-1: none is scheduled); how
---          many due ids had no message; then for each message: index of its queue (from 1), priority step,
---          message
+--          many due ids had no message; for each message the index of its queue (from 1), separated by
+--          spaces; then the messages, as they are stored (see stored.lua)
 --
 -- A server that is out of memory refuses a script whose first write could take more of it, and lets one go
 -- on that has begun: so in every script that must work then too, removing comes before adding.
@@ -33,6 +33,7 @@
 -- include: wake
 -- include: expire
 -- include: stored
+-- include: migrate
 -- include: deliveries
 
 local KEYS_PER_QUEUE = 6
@@ -60,58 +61,20 @@ for i = 1, #KEYS / KEYS_PER_QUEUE do
     expires_ms = tonumber(ARGV[option + 2]),
     name = KEYS[key + 1],
     ready = {},
-    ready_at = {},
     taken = {},
   }
   for step_index, step in ipairs(steps) do
     queue.ready[step_index] = ready_key(queue.name, separator, step)
-    queue.ready_at[step] = queue.ready[step_index]
   end
   queues[i] = queue
 end
 
 local now_us = clock_us()
 local now_ms = math.floor(now_us / 1000)
-local reply = { now_ms, -1, 0 }
+local reply = { now_ms, -1, 0, '' }
+local taken_from = {}
 
-local migrated_bytes = 0
-
-local function migrate(queue)
-  local due = redis.call('ZRANGEBYSCORE', queue.schedule, '-inf', now_ms, 'LIMIT', 0, migrate_limit)
-  local ids, messages = {}, {}
-  for _, id in ipairs(due) do
-    if migrated_bytes >= byte_limit then
-      break
-    end
-    local stored = redis.call('HGET', queue.messages, id)
-    if stored then
-      messages[#messages + 1] = stored
-      migrated_bytes = migrated_bytes + #stored
-    else
-      reply[3] = reply[3] + 1
-    end
-    ids[#ids + 1] = id
-  end
-  if #ids > 0 then
-    for _, ready in ipairs(queue.ready) do
-      expect_list(ready)
-    end
-    redis.call('ZREM', queue.schedule, unpack(ids))
-    redis.call('HDEL', queue.messages, unpack(ids))
-    for _, stored in ipairs(messages) do
-      -- Of a step that is none any more nobody looks into the list.
-      redis.call('LPUSH', queue.ready_at[stored_step(stored)] or queue.name, stored_payload(stored))
-    end
-    migrate_limit = migrate_limit - #ids
-  end
-  local next_due = redis.call('ZRANGE', queue.schedule, 0, 0, 'WITHSCORES')[2]
-  if next_due then
-    local remaining_us = math.max(0, tonumber(next_due) * 1000 - now_us)
-    if reply[2] < 0 or remaining_us < reply[2] then
-      reply[2] = remaining_us
-    end
-  end
-end
+local migration_budget = { messages = migrate_limit, bytes = byte_limit }
 
 local taken, bytes, passed_over = 0, 0, 0
 
@@ -149,13 +112,13 @@ local function take_one(queue, step_index)
   if not payload then
     return false
   end
+  local stored = steps[step_index] .. ':' .. payload
   local fields = queue.taken
   fields[#fields + 1] = first_tag + taken
-  fields[#fields + 1] = steps[step_index] .. ':' .. payload
-  reply[#reply + 1] = queue.index
-  reply[#reply + 1] = steps[step_index]
-  reply[#reply + 1] = payload
+  fields[#fields + 1] = stored
   taken, bytes = taken + 1, bytes + #payload
+  taken_from[taken] = queue.index
+  reply[#reply + 1] = stored
   return true
 end
 
@@ -195,18 +158,25 @@ local function take_again_what_was_taken()
       local stored = queue.acked and redis.call('HGET', queue.unacked, tag)
       if stored then
         found = true
-        reply[#reply + 1] = queue.index
-        reply[#reply + 1] = stored_step(stored)
-        reply[#reply + 1] = stored_payload(stored)
+        taken_from[#taken_from + 1] = queue.index
+        reply[#reply + 1] = stored
       end
     end
     tag = tag + 1
   end
-  return #reply > 3
+  return #taken_from > 0
 end
 
 for _, queue in ipairs(queues) do
-  migrate(queue)
+  local _, missing, next_due_ms =
+    migrate(queue.schedule, queue.messages, queue.ready, queue.name, separator, now_ms, migration_budget)
+  reply[3] = reply[3] + missing
+  if next_due_ms then
+    local remaining_us = math.max(0, next_due_ms * 1000 - now_us)
+    if reply[2] < 0 or remaining_us < reply[2] then
+      reply[2] = remaining_us
+    end
+  end
 end
 if not take_again_what_was_taken() then
   take()
@@ -225,4 +195,5 @@ for _, queue in ipairs(queues) do
     expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake })
   end
 end
+reply[4] = table.concat(taken_from, ' ')
 return reply

@@ -16,6 +16,7 @@ class Message:
         deliveries: how often it was given back after it had been delivered.
         due: when it is due, in the model's units of time.
         number: tells messages that are due in the same unit apart, in the order of their scheduling.
+        scheduled_as: the id that it was scheduled under, which others may have, too.
     """
 
     id: str
@@ -23,6 +24,7 @@ class Message:
     deliveries: int = 0
     due: int = 0
     number: int = 0
+    scheduled_as: str = ""
 
     @property
     def text(self) -> str:
@@ -47,9 +49,16 @@ class Queue:
     def put_first(self, message: Message) -> None:
         self.ready[message.step].insert(0, message)
 
-    def schedule(self, message: Message) -> None:
+    def schedule(self, message: Message, id: str) -> None:
+        message.scheduled_as = id
         self.scheduled.append(message)
         self.scheduled.sort(key=attrgetter("due", "number"))
+
+    def cancel(self, id: str) -> int:
+        """Returns how many there were."""
+        before = len(self.scheduled)
+        self.scheduled = [message for message in self.scheduled if message.scheduled_as != id]
+        return before - len(self.scheduled)
 
     def migrate(self, now: int) -> None:
         for message in [message for message in self.scheduled if message.due <= now]:

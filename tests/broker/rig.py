@@ -7,11 +7,12 @@ from collections.abc import Collection, Sequence
 from itertools import count
 from typing import Any
 
-from kombu_redisdelay.broker.consumer import Consumer, Delivery
+from kombu_redisdelay.broker.client import Client
+from kombu_redisdelay.broker.consumer import Consumer, Delivery, Request
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
-from kombu_redisdelay.message import Due
+from kombu_redisdelay.message import KEEP, Due
 from kombu_redisdelay.options import Options
 from tests.broker.database import Database
 
@@ -44,18 +45,20 @@ class Rig:
     def __init__(self, database: Database, prefix: str = "", steps: Sequence[int] = STEPS) -> None:
         self.database = database
         self.client = database.client
-        self.store = Store(self.client, prefix, steps, SEPARATOR)
+        self.store = Store(Client(self.client.connection_pool), prefix, steps, SEPARATOR)
         self._suffixes = count(1)
         #: The clock of those who watch others.
         self._seconds = 0.0
+        #: Queue and tag of every ack of a message that was not held.
+        self.acked_in_vain: list[tuple[str, str]] = []
 
     # -- what publishers and consumers do --
 
     def consumer(self, name: str = "me", delivery_limit: int = 0, options: Options | None = None) -> Consumer:
-        lease = NoHeartbeat(self.client, name, LEASE_MS)
+        lease = NoHeartbeat(self.store.client, name, LEASE_MS)
         watch = Watch(WATCH_SECONDS, lambda: self._seconds)
         options = options or Options(delivery_limit=delivery_limit or None)
-        return Consumer(self.store, name, lease, options, watch)
+        return Consumer(self.store, name, lease, options, self._lease_lost, watch)
 
     def recover(self, queue: str, consumer: Consumer) -> int:
         """Have *consumer* look for others that are gone, for long enough."""
@@ -67,15 +70,27 @@ class Rig:
         """Let so much time pass for those who watch others."""
         self._seconds += seconds
 
+    def _lease_lost(self, queue: str, tags: Sequence[str]) -> None:
+        self.acked_in_vain += [(queue, tag) for tag in tags]
+
+    def ack(self, consumer: Consumer, queue: str, tag: str) -> bool:
+        """Whether the message was still held."""
+        self.acked_in_vain.clear()
+        consumer.ack(queue, tag)
+        consumer.confirm_acks()
+        return (queue, tag) not in self.acked_in_vain
+
     def put(self, queue: str, *payloads: str, step: int = 0) -> None:
         for text in payloads:
             self.store.run(self.store.put(queue, step, text))
 
-    def schedule(self, queue: str, text: str, in_ms: int, *, id: str = "", step: int = 0) -> None:
+    def schedule(
+        self, queue: str, text: str, in_ms: int, *, id: str = "", step: int = 0, on_conflict: str = KEEP
+    ) -> None:
         """Schedule *text* to be due in so many ms of the server's time, or that long ago."""
         when = Due(at_ms=max(1, self.database.now_ms() + in_ms))
         suffix = str(next(self._suffixes))
-        self.store.run(self.store.schedule(queue, step, text, when, id or text, suffix))
+        self.store.run(self.store.schedule(queue, step, text, when, id or text, suffix, on_conflict))
 
     def end_lease(self, queue: str, name: str = "me") -> None:
         """Write that the lease of the consumer has ended."""
@@ -93,6 +108,9 @@ class Rig:
         stored = _texts(self.client.hmget(keys.messages, ids)) if ids else []
         assert len(stored) == self.client.hlen(keys.messages), "messages without a due time"
         return stored
+
+    def listed_duplicates(self, queue: str) -> set[bytes]:
+        return set(self.client.zrange(self.store.keys(queue).duplicates, 0, -1))
 
     def unacked(self, queue: str, name: str = "me") -> dict[str, str]:
         held = self.client.hgetall(self.store.keys(queue).unacked(name))
@@ -116,7 +134,7 @@ def taken(
     in_turn: bool = True,
     no_ack: Collection[str] = (),
 ) -> list[Delivery]:
-    return consumer.take(queues, limit, in_turn=in_turn, no_ack=no_ack).deliveries
+    return consumer.take(Request(queues, limit, in_turn, no_ack)).deliveries
 
 
 def texts(deliveries: Sequence[Delivery]) -> list[str]:

@@ -1,62 +1,131 @@
-"""Acks over a connection that fails."""
+"""Acks are written at once and confirmed later, over a connection that may fail in between."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
+from kombu_redisdelay.broker.acks import UNREAD_LIMIT
+from kombu_redisdelay.broker.consumer import Consumer
 from tests.broker.rig import Rig, payload, taken
 
 
-class Failure:
-    """Makes the client lose the connection at every HDEL, before or after the server has done it."""
+class Line:
+    """A consumer's connection for acks, which breaks when it is told to.
 
-    def __init__(
-        self, rig: Rig, monkeypatch: pytest.MonkeyPatch, error: type[Exception], after: bool
-    ) -> None:
-        self.over = False
-        execute = rig.client.execute_command
+    Attributes:
+        breaks: "before" a command gets through, or "after", when its reply is read; "" for not.
+    """
 
-        def execute_command(*args: Any, **options: Any) -> Any:
-            if args[0] != "HDEL" or self.over:
-                return execute(*args, **options)
-            if after:
-                execute(*args, **options)
-            raise error("lost")
+    def __init__(self, consumer: Consumer, error: type[Exception] = ConnectionError) -> None:
+        self._connection = consumer._acks._connection
+        consumer._acks._connection = self
+        self._error = error
+        self.breaks = ""
 
-        monkeypatch.setattr(rig.client, "execute_command", execute_command)
+    def pack_command(self, *command: Any) -> Any:
+        return self._connection.pack_command(*command)
+
+    def send_packed_command(self, packed: Any, **options: Any) -> None:
+        if self.breaks == "before":
+            raise self._error("lost")
+        self._connection.send_packed_command(packed, **options)
+
+    def read_response(self) -> Any:
+        reply = self._connection.read_response()
+        if self.breaks == "after":
+            raise self._error("lost")
+        return reply
+
+    def disconnect(self) -> None:
+        self._connection.disconnect()
 
 
 @pytest.mark.parametrize("error", [ConnectionError, TimeoutError])
-@pytest.mark.parametrize("after", [False, True], ids=["not received", "reply lost"])
-def test_is_sent_again(
-    rig: Rig,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    error: type[Exception],
-    after: bool,
-) -> None:
+@pytest.mark.parametrize("breaks", ["before", "after"])
+def test_is_sent_again(rig: Rig, error: type[Exception], breaks: str) -> None:
     rig.put("q", *(payload(str(n)) for n in range(3)))
     me = rig.consumer()
     first, second, third = taken(me, "q")
-    failure = Failure(rig, monkeypatch, error, after)
-    assert me.ack("q", first.tag)
-    assert me.ack("q", second.tag)
-    assert "will be sent again" in caplog.text
-    failure.over = True
+    line = Line(me, error)
+    line.breaks = breaks
+    me.ack("q", first.tag)
+    me.ack("q", second.tag)
+    with pytest.raises(error):
+        me.confirm_acks()
+    line.breaks = ""
     assert taken(me, "q") == []
     assert list(rig.unacked("q")) == [third.tag]
+    # That a repeated ack finds nothing says nothing about the lease.
+    assert rig.acked_in_vain == []
 
 
-def test_comes_before_giving_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_cannot_be_written_is_said_so(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.put("q", payload("1"))
+    me = rig.consumer()
+    [delivery] = taken(me, "q")
+    Line(me).breaks = "before"
+    me.ack("q", delivery.tag)
+    assert "will be sent again" in caplog.text
+
+
+def test_is_with_the_server_before_anything_is_confirmed(rig: Rig) -> None:
+    rig.put("q", payload("1"))
+    me = rig.consumer()
+    [delivery] = taken(me, "q")
+    line = Line(me)
+    me.ack("q", delivery.tag)
+    line.breaks = "before"
+    # The server has only one thread: when it answers somebody else, it has done what came before.
+    while rig.unacked("q"):
+        pass
+
+
+def test_comes_before_giving_back(rig: Rig) -> None:
     rig.put("q", payload("acked"), payload("held"))
     me = rig.consumer()
     acked, _ = taken(me, "q")
-    failure = Failure(rig, monkeypatch, ConnectionError, after=False)
+    line = Line(me)
+    line.breaks = "before"
     me.ack("q", acked.tag)
-    failure.over = True
+    line.breaks = ""
     assert me.give_back_all()
     [again] = taken(rig.consumer("other"), "q")
     assert b'"held"' in again.payload
+
+
+def test_what_was_not_held_is_told(rig: Rig) -> None:
+    rig.put("q", payload("1"), payload("2"))
+    me = rig.consumer()
+    first, second = taken(me, "q")
+    rig.client.hdel(rig.store.keys("q").unacked("me"), first.tag)
+    me.ack("q", first.tag)
+    me.ack("q", second.tag)
+    assert rig.acked_in_vain == []
+    taken(me, "q")
+    assert rig.acked_in_vain == [("q", first.tag)]
+
+
+def test_replies_do_not_pile_up(rig: Rig) -> None:
+    me = rig.consumer()
+    for number in range(UNREAD_LIMIT):
+        me.ack("q", str(number))
+    assert len(rig.acked_in_vain) == UNREAD_LIMIT
+
+
+def test_the_server_refuses(rig: Rig) -> None:
+    rig.put("q", payload("1"), payload("2"))
+    me = rig.consumer()
+    first, second = taken(me, "q")
+    unacked = rig.store.keys("q").unacked("me")
+    rig.client.rename(unacked, "elsewhere")
+    rig.client.set(unacked, "of another type")
+    me.ack("q", first.tag)
+    me.ack("q", second.tag)
+    with pytest.raises(ResponseError):
+        me.confirm_acks()
+    rig.client.rename("elsewhere", unacked)
+    me.confirm_acks()
+    assert rig.unacked("q") == {}

@@ -6,8 +6,10 @@ import logging
 
 import pytest
 
+from kombu_redisdelay.broker import dead as module
+from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.options import Options
-from tests.broker.rig import Rig, payload, taken
+from tests.broker.rig import Rig, payload, taken, with_count
 
 
 def dead(rig: Rig) -> list[str]:
@@ -75,3 +77,92 @@ class TestDamagedSchedule:
         rig.schedule("q", payload("1"), 60_000)
         assert rig.consumer().sweep("q") == 0
         assert caplog.records == []
+
+
+class TestGraveyard:
+    """Looking at dead letters, and taking them out."""
+
+    def bury(self, rig: Rig, *payloads: str, step: int = 0) -> None:
+        me = rig.consumer(options=Options(dead_letter=True))
+        for text in payloads:
+            rig.put("q", text, step=step)
+            [delivery] = taken(me, "q")
+            me.dead_letter(delivery, f"because of\n{text}")
+
+    def test_what_they_say(self, rig: Rig) -> None:
+        before = rig.database.now_ms()
+        self.bury(rig, with_count("{}", 0), "two\nlines", step=3)
+        first, second = Graveyard(rig.store).iter("q")
+        assert (first.payload, second.payload) == (b"{}", b"two\nlines")
+        assert (second.queue, second.step, second.deliveries) == ("q", 3, 0)
+        assert second.reason == "because of two lines"
+        assert before <= first.died_ms <= second.died_ms <= rig.database.now_ms()
+
+    def test_many_pages_the_oldest_first(self, rig: Rig) -> None:
+        texts = [f"letter {number}" for number in range(50)]
+        self.bury(rig, *texts)
+        yard = Graveyard(rig.store)
+        found = yard.iter("q")
+        seen = [next(found).payload.decode() for _ in range(5)]
+        # Those that come meanwhile shift nothing.
+        self.bury(rig, "late")
+        assert seen + [letter.payload.decode() for letter in found] == [*texts, "late"]
+        assert yard.count(["q", "empty"]) == 51
+
+    def test_a_page_is_bounded_by_bytes(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "BYTES_PER_CALL", 5)
+        self.bury(rig, *"abcd")
+        assert [letter.payload for letter in Graveyard(rig.store).iter("q")] == [b"a", b"b", b"c", b"d"]
+
+    def test_requeue_goes_back_to_where_it_came_from_with_no_count(self, rig: Rig) -> None:
+        text = payload("1")
+        rig.put("q", with_count(text, 7), step=6)
+        me = rig.consumer(options=Options(delivery_limit=8))
+        [delivery] = taken(me, "q")
+        me.requeue("q", delivery.tag)
+        rig.put("q", "waiting", step=6)
+        rig.use_up_token("q")
+        assert Graveyard(rig.store).requeue("q", lambda letter: letter.deliveries == 8) == 1
+        assert rig.ready("q", 6) == ["waiting", text]
+        assert rig.dead("q") == []
+        assert rig.tokens("q") == 1
+
+    def test_only_what_is_wanted_over_many_pages(self, rig: Rig) -> None:
+        self.bury(rig, *(f"{number:02}" for number in range(70)))
+        yard = Graveyard(rig.store)
+        assert yard.requeue("q", lambda letter: int(letter.payload) % 3 == 0) == 24
+        assert [int(text) for text in rig.ready("q")] == list(range(0, 70, 3))
+        assert yard.drop("q", lambda letter: int(letter.payload) % 3 == 1) == 23
+        assert [int(letter.payload) for letter in yard.iter("q")] == list(range(2, 70, 3))
+
+    def test_all_are_requeued_once(self, rig: Rig) -> None:
+        """Also those of equal bytes, which died in the same millisecond."""
+        me = rig.consumer()
+        rig.put("q", *["same"] * 30)
+        for delivery in taken(me, "q"):
+            me.dead_letter(delivery, "why")
+        assert Graveyard(rig.store).requeue("q", lambda letter: True) == 30
+        assert rig.ready("q") == ["same"] * 30
+
+    def test_drop_wakes_nobody(self, rig: Rig) -> None:
+        self.bury(rig, "m")
+        rig.use_up_token("q")
+        assert Graveyard(rig.store).drop("q", lambda letter: True) == 1
+        assert (rig.tokens("q"), rig.ready("q"), rig.dead("q")) == (0, [], [])
+
+    def test_clear(self, rig: Rig) -> None:
+        self.bury(rig, "a", "b")
+        assert Graveyard(rig.store).clear("q") == 2
+        assert Graveyard(rig.store).clear("q") == 0
+
+    def test_queues_with_dead_letters_are_known(self, rig: Rig) -> None:
+        rig.put("limit", payload("m"))
+        rig.put("q", "m")
+        me = rig.consumer(options=Options(delivery_limit=1))
+        for delivery in taken(me, "limit"):
+            me.requeue("limit", delivery.tag)
+        for delivery in taken(me, "q"):
+            me.dead_letter(delivery, "why")
+        rig.client.hset("redisdelay:{swept}:messages", "id", "0:m")
+        me.sweep("swept")
+        assert rig.store.queues() == ["limit", "q", "swept"]

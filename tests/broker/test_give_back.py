@@ -16,7 +16,7 @@ class TestAck:
         rig.put("q", "a", "b")
         consumer = rig.consumer()
         a, b = taken(consumer, "q")
-        assert consumer.ack("q", a.tag)
+        assert rig.ack(consumer, "q", a.tag)
         assert rig.unacked("q") == {b.tag: "0:b"}
         assert rig.ready("q") == []
 
@@ -24,13 +24,13 @@ class TestAck:
         rig.put("q", "a")
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
-        assert consumer.ack("q", delivery.tag)
-        assert not consumer.ack("q", delivery.tag)
+        assert rig.ack(consumer, "q", delivery.tag)
+        assert not rig.ack(consumer, "q", delivery.tag)
 
     def test_another_consumers_tags_are_not_ours(self, rig: Rig) -> None:
         rig.put("q", "a")
         [delivery] = taken(rig.consumer("one"), "q")
-        assert not rig.consumer("two").ack("q", delivery.tag)
+        assert not rig.ack(rig.consumer("two"), "q", delivery.tag)
         assert rig.unacked("q", "one") == {delivery.tag: "0:a"}
 
     def test_which_are_not_held(self, rig: Rig) -> None:
@@ -256,7 +256,7 @@ class TestDeadLetter:
         rig.put("q", "not\nJSON", step=9)
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
-        consumer.dead_letter(delivery, "not JSON: line 1 column 1")
+        consumer.dead_letter(delivery, "not JSON:\n line 1  column 1")
         [letter] = rig.dead("q")
         when, deliveries, step, rest = letter.split(" ", 3)
         assert abs(int(when) - rig.database.now_ms()) < 60_000

@@ -4,7 +4,7 @@ and not acked is in exactly one place, and where an order is promised, it is kep
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
@@ -18,7 +18,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kombu_redisdelay.broker.consumer import Consumer, Delivery
+from kombu_redisdelay.broker.consumer import Consumer, Delivery, Request
+from kombu_redisdelay.broker.dead import Graveyard
+from kombu_redisdelay.broker.schedule import Schedule
+from kombu_redisdelay.message import IGNORE, KEEP, REPLACE
 from kombu_redisdelay.options import Options
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.model import Broker, Message
@@ -33,6 +36,7 @@ DELIVERY_LIMIT = 2
 queues = st.sampled_from(QUEUES)
 priorities = st.sampled_from(PRIORITIES)
 consumers = st.integers(0, 2)
+conflicts = st.sampled_from((KEEP, REPLACE, IGNORE))
 choices = st.integers(0, 1000)
 units = st.integers(-2, 4)
 
@@ -95,16 +99,22 @@ class BrokerMachine(RuleBasedStateMachine):
             self.rig.put(queue, message.text, step=step)
             self.model.queues[queue].put(message)
 
-    @rule(queue=queues, step=priorities, in_units=units, same_id=st.booleans())
-    def schedule(self, queue: str, step: int, in_units: int, same_id: bool) -> None:
+    @rule(queue=queues, step=priorities, in_units=units, same_id=st.booleans(), on_conflict=conflicts)
+    def schedule(self, queue: str, step: int, in_units: int, same_id: bool, on_conflict: str) -> None:
         number = next(self.numbers)
         message = Message(f"m{number}", step, due=self.model.now + in_units, number=number)
         id = "same" if same_id else message.id
-        self.rig.schedule(queue, message.text, self.in_ms(in_units, number), id=id, step=step)
+        in_ms = self.in_ms(in_units, number)
+        self.rig.schedule(queue, message.text, in_ms, id=id, step=step, on_conflict=on_conflict)
+        there = self.model.queues[queue]
+        if on_conflict == IGNORE and any(other.scheduled_as == id for other in there.scheduled):
+            return
+        if on_conflict == REPLACE:
+            there.cancel(id)
         if in_units > 0:
-            self.model.queues[queue].schedule(message)
+            there.schedule(message, id)
         else:
-            self.model.queues[queue].put(message)
+            there.put(message)
 
     @rule(by=st.integers(1, 5))
     def time_passes(self, by: int) -> None:
@@ -115,6 +125,64 @@ class BrokerMachine(RuleBasedStateMachine):
     def purge(self, queue: str) -> None:
         assert self.rig.store.purge(queue) == self.model.queues[queue].purge()
 
+    # -- steering --
+
+    def any_scheduled(self) -> bool:
+        return any(queue.scheduled for queue in self.model.queues.values())
+
+    def one_scheduled(self, which: int) -> tuple[str, str]:
+        """The queue and the id of one that is scheduled."""
+        every = [(name, m.scheduled_as) for name, queue in self.model.queues.items() for m in queue.scheduled]
+        return every[which % len(every)]
+
+    @precondition(any_scheduled)
+    @rule(which=choices)
+    def cancel(self, which: int) -> None:
+        queue, id = self.one_scheduled(which)
+        removed = Schedule(self.rig.store).cancel(queue, ["unknown", id])
+        assert removed == [0, self.model.queues[queue].cancel(id)]
+
+    @precondition(any_scheduled)
+    @rule(which=choices, in_units=units)
+    def reschedule(self, which: int, in_units: int) -> None:
+        queue, id = self.one_scheduled(which)
+        schedule, there = Schedule(self.rig.store), self.model.queues[queue]
+        by_text = {message.text: message for message in there.scheduled if message.scheduled_as == id}
+        for found in schedule.find(queue, id):
+            message = by_text.pop(found.payload.decode())
+            message.number = next(self.numbers)
+            message.due = self.model.now + in_units
+            due_ms = self.database.now_ms() + self.in_ms(in_units, message.number)
+            assert schedule.reschedule(found, found.payload, due_ms)
+            there.scheduled.remove(message)
+            if in_units > 0:
+                there.schedule(message, id)
+            else:
+                there.put(message)
+        assert not by_text
+
+    @precondition(any_scheduled)
+    @rule(which=choices)
+    def remove_what_was_seen(self, which: int) -> None:
+        queue, _ = self.one_scheduled(which)
+        schedule, there = Schedule(self.rig.store), self.model.queues[queue]
+        seen = list(schedule.iter(queue, None, None))
+        assert [found.stored.decode() for found in seen] == [f"{m.step}:{m.text}" for m in there.scheduled]
+        index = which % len(seen)
+        changed = replace(seen[index], stored=b"0:another")
+        assert list(schedule.remove(queue, [changed, seen[index]])) == [seen[index]]
+        del there.scheduled[index]
+
+    @precondition(lambda self: any(queue.dead for queue in self.model.queues.values()))
+    @rule(which=choices)
+    def requeue_dead(self, which: int) -> None:
+        name, queue = next((name, queue) for name, queue in self.model.queues.items() if queue.dead)
+        message = queue.dead.pop(which % len(queue.dead))
+        text = payload(message.id)
+        assert Graveyard(self.rig.store).requeue(name, lambda letter: letter.payload.decode() == text) == 1
+        message.deliveries = 0
+        queue.put(message)
+
     # -- taking --
 
     @rule(who=consumers, limit=st.integers(0, 6))
@@ -124,7 +192,7 @@ class BrokerMachine(RuleBasedStateMachine):
             expected, held.unseen = held.unseen, []
             for queue in self.model.queues.values():
                 queue.migrate(self.model.now)
-            taken = held.consumer.take(QUEUES, limit, in_turn=held.in_turn).deliveries
+            taken = held.consumer.take(Request(QUEUES, limit, in_turn=held.in_turn)).deliveries
             assert taken == [delivery for delivery, _ in expected]
             held.deliveries += expected
         else:
@@ -148,14 +216,14 @@ class BrokerMachine(RuleBasedStateMachine):
         held = self.consumers[who]
         if not held.unseen:
             expected = self.model.take(limit, in_turn=held.in_turn)
-            taken = held.consumer.take(QUEUES, limit, in_turn=held.in_turn, no_ack=QUEUES).deliveries
+            taken = held.consumer.take(Request(QUEUES, limit, held.in_turn, QUEUES)).deliveries
             assert texts(taken) == [message.text for _, message in expected]
 
     def take_as_the_model_says(
         self, held: Held, consumer: Consumer, limit: int
     ) -> list[tuple[Delivery, Message]]:
         expected = self.model.take(limit, in_turn=held.in_turn)
-        taken = consumer.take(QUEUES, limit, in_turn=held.in_turn).deliveries
+        taken = consumer.take(Request(QUEUES, limit, in_turn=held.in_turn)).deliveries
         assert [(d.queue, d.step, d.payload.decode()) for d in taken] == [
             (queue, message.step, message.text) for queue, message in expected
         ]
@@ -177,8 +245,8 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(who=consumers, which=choices)
     def ack(self, who: int, which: int) -> None:
         consumer, delivery, _ = self.one_delivery(who, which)
-        assert consumer.ack(delivery.queue, delivery.tag)
-        assert not consumer.ack(delivery.queue, delivery.tag)
+        assert self.rig.ack(consumer, delivery.queue, delivery.tag)
+        assert not self.rig.ack(consumer, delivery.queue, delivery.tag)
 
     @precondition(holds_any)
     @rule(who=consumers, which=choices)
@@ -195,7 +263,7 @@ class BrokerMachine(RuleBasedStateMachine):
         message.due = self.model.now + in_units
         due_ms = self.database.now_ms() + self.in_ms(in_units, message.number)
         consumer.park(delivery, message.id, f"suffix{message.number}", due_ms)
-        self.model.queues[delivery.queue].schedule(message)
+        self.model.queues[delivery.queue].schedule(message, message.id)
 
     @precondition(holds_any)
     @rule(who=consumers, which=choices)
@@ -243,7 +311,7 @@ class BrokerMachine(RuleBasedStateMachine):
             recovered = self.rig.recover(queue, other)
             assert recovered == len(mine) - self.buried(gone, queue)
             for delivery in mine:
-                assert not gone.consumer.ack(queue, delivery.tag)
+                assert not self.rig.ack(gone.consumer, queue, delivery.tag)
         for delivery, message in gone.in_reverse():
             self.model.queues[delivery.queue].give_back_delivered(message, DELIVERY_LIMIT, head=True)
         self.consumers[who] = self.new_consumer()
@@ -276,6 +344,12 @@ class BrokerMachine(RuleBasedStateMachine):
                     for delivery, message in held.deliveries + held.unseen
                     if delivery.queue == name
                 }
+
+    @invariant()
+    def every_duplicate_is_listed(self) -> None:
+        for name in QUEUES:
+            members = self.rig.client.zrange(self.rig.store.keys(name).schedule, 0, -1)
+            assert {member for member in members if b"\x1f" in member} <= self.rig.listed_duplicates(name)
 
     @invariant()
     def whoever_waits_for_what_is_ready_is_woken(self) -> None:

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from redis import Redis
+from redis import ConnectionPool
 
 from harness.process import wait_until
+from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.lease import Lease
 from tests.broker.database import REAL_SERVERS
 from tests.broker.database import database as open_database
@@ -35,7 +36,7 @@ def rig(shared_rig: Rig) -> Rig:
 @pytest.fixture
 def lease(rig: Rig) -> Iterator[Lease]:
     address = rig.client.connection_pool.connection_kwargs
-    lease = Lease(Redis(host=address["host"], port=address["port"]), "me", LEASE_MS)
+    lease = Lease(Client(ConnectionPool(host=address["host"], port=address["port"])), "me", LEASE_MS)
     yield lease
     lease.stop()
 

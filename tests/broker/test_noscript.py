@@ -7,7 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer, Delivery
-from kombu_redisdelay.broker.scripts import CONSUMERS, RENEW, SWEEP
+from kombu_redisdelay.broker.dead import Graveyard
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled
+from kombu_redisdelay.broker.scripts import CONSUMERS, FORWARD, RENEW, SWEEP
+from kombu_redisdelay.stats import queue_stats
 from tests.broker.database import Database
 from tests.broker.rig import Rig, taken
 
@@ -17,6 +20,11 @@ HOUR = 3_600_000
 def expire_and_recover(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     rig.end_lease("q", consumer.name)
     return rig.recover("q", rig.consumer("other"))
+
+
+def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    consumer.dead_letter(delivery, "why")
+    return Graveyard(rig.store).requeue("q", lambda letter: True)
 
 
 CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
@@ -31,13 +39,31 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "dead_letter": lambda rig, consumer, delivery: consumer.dead_letter(delivery, "why"),
     "recover": expire_and_recover,
     "give_back_all": lambda rig, consumer, delivery: consumer.give_back_all(),
-    "renew": lambda rig, consumer, delivery: RENEW(rig.client, ["redisdelay:{q}:consumers"], ["me", 1]),
+    "renew": lambda rig, consumer, delivery: RENEW(rig.store.client, ["redisdelay:{q}:consumers"], ["me", 1]),
     "sweep": lambda rig, consumer, delivery: SWEEP(
-        rig.client,
-        ["redisdelay:{q}:schedule", "redisdelay:{q}:messages", "redisdelay:{q}:dead"],
+        rig.store.client,
+        [f"redisdelay:{{q}}:{name}" for name in ("schedule", "messages", "dead", "duplicates")],
         ["0", 10, 10],
     ),
-    "consumers": lambda rig, consumer, delivery: CONSUMERS(rig.client, ["redisdelay:{q}:consumers"], []),
+    "page": lambda rig, consumer, delivery: list(Schedule(rig.store).iter("q", None, None)),
+    "find": lambda rig, consumer, delivery: list(Schedule(rig.store).find("q", "id")),
+    "cancel": lambda rig, consumer, delivery: Schedule(rig.store).cancel("q", ["id"]),
+    "remove": lambda rig, consumer, delivery: list(
+        Schedule(rig.store).remove("q", [Scheduled("q", b"id", HOUR, b"0:m")])
+    ),
+    "reschedule": lambda rig, consumer, delivery: Schedule(rig.store).reschedule(
+        Scheduled("q", b"id", HOUR, b"0:m"), b"m", HOUR
+    ),
+    "dead": bury_and_requeue,
+    "forward": lambda rig, consumer, delivery: FORWARD(
+        rig.store.client,
+        [f"redisdelay:{{q}}:{name}" for name in ("ready", "schedule", "messages", "wake", "consumers")],
+        [1, 1, "", 0],
+    ),
+    "stats": lambda rig, consumer, delivery: queue_stats(rig.store, ["q"]),
+    "consumers": lambda rig, consumer, delivery: CONSUMERS(
+        rig.store.client, ["redisdelay:{q}:consumers"], []
+    ),
 }
 
 
@@ -85,4 +111,6 @@ def test_every_script_of_the_broker_is_tried() -> None:
     assert names == {
         *("PUT", "SCHEDULE", "TAKE", "GIVE_BACK", "RECOVER"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
+        *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
+        *("FORWARD", "STATS"),
     }, "a script that CALLS does not know of"

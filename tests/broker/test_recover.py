@@ -100,7 +100,7 @@ class TestLeaseThatEnded:
         [delivery] = taken(lost, "q")
         rig.end_lease("q", "lost")
         rig.recover("q", rig.consumer("other"))
-        assert not lost.ack("q", delivery.tag)
+        assert not rig.ack(lost, "q", delivery.tag)
         assert not lost.requeue("q", delivery.tag)
         assert lost.not_held("q", [delivery.tag]) == {delivery.tag}
         assert rig.ready("q") == ["m"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 import pytest
 
+from kombu_redisdelay.broker import store
 from kombu_redisdelay.message import Due
 from tests.broker.database import Database
 from tests.broker.rig import STEPS, Rig, payload, taken
@@ -85,6 +88,17 @@ class TestSchedule:
         rig.schedule("later", "m", HOUR)
         rig.schedule("past", "m", -HOUR)
         assert rig.client.smembers("redisdelay:queues") == {b"later", b"past"}
+
+    def test_they_are_noted_again_after_redis_lost_its_data(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rig.schedule("q", "m", HOUR)
+        rig.client.flushall()
+        rig.schedule("q", "m", HOUR)
+        assert rig.store.queues() == []
+        monkeypatch.setattr(store, "monotonic", lambda: monotonic() + store.KNOWN_FOR)
+        rig.schedule("q", "m", HOUR)
+        assert rig.store.queues() == ["q"]
 
 
 class TestCounting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kombu_redisdelay.broker.consumer import Request
 from tests.broker.rig import STEPS, Rig, payload, taken, texts
 
 HOUR = 3_600_000
@@ -153,7 +154,7 @@ class TestBounds:
         rig.database.advance(HOUR)
         assert taken(rig.consumer(), "q", limit=0) == []
         assert rig.ready("q") == [f"{n:03}" for n in range(500)]
-        reply = rig.consumer().take(["q"], 0, in_turn=True)
+        reply = rig.consumer().take(Request(["q"], 0, in_turn=True))
         assert len(rig.ready("q")) == 700
         assert reply.next_due is None
 
@@ -161,7 +162,7 @@ class TestBounds:
         for n in range(501):
             rig.schedule("q", str(n), 1000)
         rig.database.advance(HOUR)
-        assert rig.consumer().take(["q"], 0, in_turn=True).next_due == 0
+        assert rig.consumer().take(Request(["q"], 0, in_turn=True)).next_due == 0
 
     def test_migrates_500_from_all_queues_together(self, rig: Rig) -> None:
         queues = ("a", "b", "c")
@@ -209,19 +210,19 @@ class TestBounds:
 class TestNextDue:
     def test_nothing_is_scheduled(self, rig: Rig) -> None:
         rig.put("q", "m")
-        assert rig.consumer().take(["q"], 1, in_turn=True).next_due is None
+        assert rig.consumer().take(Request(["q"], 1, in_turn=True)).next_due is None
 
     def test_is_a_remainder_of_the_first_in_any_queue(self, rig: Rig) -> None:
         rig.schedule("a", "m", 90_000)
         rig.schedule("b", "m", 30_000)
         rig.schedule("b", "n", 60_000)
-        next_due = rig.consumer().take(["a", "b"], 1, in_turn=True).next_due
+        next_due = rig.consumer().take(Request(["a", "b"], 1, in_turn=True)).next_due
         assert next_due is not None
         assert 25 < next_due <= 30
 
     def test_tells_the_servers_time(self, rig: Rig) -> None:
         before = rig.database.now_ms()
-        assert before <= rig.consumer().take(["q"], 1, in_turn=True).now_ms <= rig.database.now_ms()
+        assert before <= rig.consumer().take(Request(["q"], 1, in_turn=True)).now_ms <= rig.database.now_ms()
 
 
 class TestLostReply:

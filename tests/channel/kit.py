@@ -114,6 +114,11 @@ class Site:
         return int(self.redis.zcard(f"redisdelay:{{{queue}}}:schedule"))
 
     def unacked(self, queue: str = "q") -> int:
+        """How many messages are held in Redis, once the acks so far have come there."""
+        for connection in self._connections:
+            for channel in (connection.connected and connection.transport.channels) or ():
+                if getattr(channel, "_consumer", None) is not None:
+                    channel.consumer.confirm_acks()
         keys = self.redis.keys(f"redisdelay:{{{queue}}}:unacked:*")
         return sum(self.redis.hlen(key) for key in keys)
 

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from kombu_redisdelay.broker.consumer import Request
 from tests.channel.kit import Inbox, Site, drain, drain_for, publish
 
 
@@ -101,7 +102,7 @@ class TestBasicGet:
         channel = site.channel()
         publish(channel, "a", "b", "c")
         # The copy counts the tags, the consumer does not hear of them.
-        copy.copy(channel.consumer).take(["q"], 3, in_turn=True)
+        copy.copy(channel.consumer).take(Request(["q"], 3))
         assert [channel.basic_get("q").payload for _ in range(3)] == ["a", "b", "c"]
 
     def test_without_acks(self, site: Site) -> None:

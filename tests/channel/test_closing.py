@@ -193,6 +193,8 @@ class TestLostLease:
         caplog.clear()
         for message in inbox:
             message.ack()
+        consuming: Any = inbox.consumer.channel
+        consuming.consumer.confirm_acks()
         [record] = [r for r in caplog.records if r.name.startswith("kombu_redisdelay")]
         assert record.levelno == logging.WARNING
         assert "3 message(s)" in record.getMessage()

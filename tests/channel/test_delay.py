@@ -100,8 +100,8 @@ class TestFoundOnAReadyList:
     def test_is_delivered_when_due(self, site: Site) -> None:
         channel = site.channel()
         inbox = Inbox(channel)
-        self.put(site, 0.4)
         due_at = time.monotonic() + 0.4
+        self.put(site, 0.4)
         drain(channel.connection.client, lambda: len(inbox) == 1)
         assert 0 <= time.monotonic() - due_at < 0.3
         assert "redelivered" not in inbox.messages[0].delivery_info

@@ -51,8 +51,8 @@ def test_what_is_not_delivered_yet_counts_in_every_take(site: Site) -> None:
     channel = site.channel()
     publish(channel, *map(str, range(10)))
     inbox = Inbox(channel, prefetch=4)
-    channel.take()
-    channel.take()
+    channel.intake.take()
+    channel.intake.take()
     assert (len(inbox), site.unacked(), site.ready()) == (0, 4, 6)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
 from kombu.transport import TRANSPORT_ALIASES, redis, virtual
 from kombu.utils import scheduling
 from kombu.utils.eventio import READ
@@ -26,7 +27,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         {
             *("_put", "_put_fanout", "_brpop_start", "_basic_cancel", "_get_pool", "_new_queue"),
             *("_has_queue", "_purge", "_delete", "_after_fork", "basic_consume", "basic_get"),
-            *("queue_delete", "close", "_restore"),
+            *("queue_delete", "close", "_restore", "basic_publish", "get_table", "_lookup"),
         },
     ),
     (
@@ -92,6 +93,9 @@ class TestChannel:
         takes(channel._disconnect_pools)
         takes(channel._connparams, asynchronous=True)
         takes(channel._size, "q")
+        takes(channel._inplace_augment_message, {}, "exchange", "routing_key")
+        takes(channel.typeof, "exchange")
+        takes(virtual.exchange.DirectExchange.deliver, {}, "exchange", "routing_key")
         assert isinstance(vars(channel)["active_queues"], property)
         assert isinstance(vars(channel)["pool"], property)
 
@@ -131,6 +135,16 @@ class TestChannel:
         poller._in_protected_read = False
         poller.after_read.pop()()
         assert channel._active_queues == []
+
+    def test_bindings_are_a_set_under_this_key(self, site: Site) -> None:
+        channel = site.channel()
+        Queue("q", Exchange("e"), "k", channel=channel).declare()
+        assert site.redis.smembers(channel.keyprefix_queue % "e") == {b"k\x06\x16\x06\x16q"}
+
+    def test_exchanges_look_up_their_queues(self) -> None:
+        for exchange in (virtual.exchange.DirectExchange, virtual.exchange.TopicExchange):
+            assert "self.channel._lookup" in inspect.getsource(exchange.deliver)
+        assert "self.get_table" in inspect.getsource(virtual.Channel._lookup)
 
     def test_exchanges_call_put_for_each_queue(self) -> None:
         source = inspect.getsource(virtual.exchange.DirectExchange.deliver)

@@ -9,3 +9,11 @@ local function bury(dead_key, limit, count, step, reason, payload)
   redis.call('LTRIM', dead_key, 0, limit - 1)
   return dropped
 end
+
+local function dead_step(letter)
+  return string.match(letter, '^%d+ %d+ (%d+) ')
+end
+
+local function dead_payload(letter)
+  return string.sub(letter, string.find(letter, '\n', 1, true) + 1)
+end

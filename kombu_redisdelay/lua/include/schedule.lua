@@ -1,10 +1,15 @@
 -- Puts a message on the schedule under its id. An id that is already there belongs to another message,
--- which must not be overwritten: then the id gets a suffix that no other message has.
+-- which must not be overwritten: then this one becomes a duplicate, by a suffix that no other message has.
 -- A message that became the first to be due wakes a consumer, which then knows when to come back.
-local function schedule(schedule_key, messages_key, wake_key, id, suffix, due_ms, stored)
+local function schedule(schedule_key, messages_key, duplicates_key, wake_key, id, suffix, due_ms, stored)
   local member = id
   while redis.call('HSETNX', messages_key, member, stored) == 0 do
-    member = member .. '#' .. suffix
+    member = member .. DUPLICATE .. suffix
+  end
+  if member ~= id then
+    -- More than one for one, so that most of those that are listed are scheduled.
+    forget_duplicates(duplicates_key, messages_key, 3)
+    redis.call('ZADD', duplicates_key, 0, member)
   end
   redis.call('ZADD', schedule_key, due_ms, member)
   if redis.call('ZRANGE', schedule_key, 0, 0)[1] == member then

@@ -1,0 +1,74 @@
+"""A Celery worker and a producer for it, with the peer's broker between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from celery import Celery
+
+from benchmarks.app import READY, new_app, variables
+from benchmarks.postbox import Postbox
+from benchmarks.site import Site, batch
+from harness.celery_worker import CeleryWorker
+
+ROOT = Path(__file__).parents[1]
+
+#: Seconds after which what did not happen is not awaited any more.
+PATIENCE = 60.0
+
+
+class _Worker(CeleryWorker):
+    """Says that it is ready by a letter, because it logs warnings only, as by default."""
+
+    def is_ready(self) -> bool:
+        return True
+
+
+class CelerySite:
+    """Made by `open_site`."""
+
+    def __init__(self, site: Site, postbox: Postbox) -> None:
+        self.postbox = postbox
+        self.app: Celery = new_app(site)
+        self._site = site
+
+    def send(self, *tasks: tuple[str, Sequence[str]], **options: object) -> None:
+        """Publish tasks, given by name and arguments; together if the transport knows how to."""
+        with self.app.producer_or_acquire() as producer, batch(producer):
+            for name, args in tasks:
+                self.app.send_task(name, args, producer=producer, **options)
+
+    @contextmanager
+    def worker(self, pool: str) -> Iterator[CeleryWorker]:
+        """A worker with default settings that is ready; killed at the end."""
+        worker = _Worker(
+            "benchmarks.app",
+            pool=pool,
+            # Its own default would be the number of cores.
+            concurrency=2,
+            # Mingling is a second of waiting for other workers, at the start. What costs while the worker
+            # works stays on.
+            args=("--without-mingle", "-l", "WARNING"),
+            env=variables(self._site, str(self.postbox.path)),
+            cwd=ROOT,
+        )
+        with worker:
+            try:
+                self.postbox.wait(READY, PATIENCE)
+                yield worker
+            except TimeoutError as error:
+                raise TimeoutError(f"{error}\n{worker.log()}") from None
+
+
+@contextmanager
+def open_site(site: Site) -> Iterator[CelerySite]:
+    """A place to send tasks to, and to start a worker at."""
+    with TemporaryDirectory(prefix="redisdelay-") as directory, Postbox(Path(directory) / "box") as postbox:
+        celery_site = CelerySite(site, postbox)
+        try:
+            yield celery_site
+        finally:
+            celery_site.app.close()

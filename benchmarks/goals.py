@@ -1,0 +1,238 @@
+"""What has to come out: issue 4's goals, each as a figure computed round by round.
+
+Rounds are compared with themselves, because the machine is not the same in each: what is told is the median
+of the ratios, and not the ratio of the medians.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
+from benchmarks.results import Results, Spread
+from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads.lateness import CROWDED
+
+#: A figure by round.
+Rounds = dict[int, float]
+Figure = Callable[[Results], Rounds]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure that has to be *at_least* or *at_most* something.
+
+    Attributes:
+        unit: of the figure; "x" for a ratio.
+    """
+
+    what: str
+    figure: Figure
+    at_least: float | None = None
+    at_most: float | None = None
+    unit: str = "x"
+
+    def spread(self, results: Results) -> Spread | None:
+        """What came out; ``None`` where something is missing for it."""
+        values = self.figure(results).values()
+        return Spread.of(values) if values else None
+
+    def met(self, results: Results) -> bool | None:
+        """Whether the median is as it has to be; ``None`` where something is missing for it."""
+        spread = self.spread(results)
+        if spread is None:
+            return None
+        return (self.at_least is None or spread.median >= self.at_least) and (
+            self.at_most is None or spread.median <= self.at_most
+        )
+
+
+def measured(workload: str, case: str, figure: str) -> Figure:
+    """A figure as it was measured.
+
+    Raises:
+        KeyError: no workload measures that.
+    """
+    if figure not in WORKLOADS[workload].units or case not in [
+        each.name for each in WORKLOADS[workload].cases
+    ]:
+        raise KeyError(f"{workload}, {case}, {figure}")
+    return lambda results: results.rounds(workload, case, figure)
+
+
+def quotient(dividend: Figure, divisor: Figure) -> Figure:
+    """One figure by another, in the rounds that have both."""
+
+    def figure(results: Results) -> Rounds:
+        above, below = dividend(results), divisor(results)
+        return {round_: above[round_] / below[round_] for round_ in sorted(above.keys() & below.keys())}
+
+    return figure
+
+
+def ours_to(peer: Peer, workload: str, figure: str) -> Figure:
+    """Our figure by the *peer*'s."""
+    return quotient(measured(workload, OURS.name, figure), measured(workload, peer.name, figure))
+
+
+def publish_limit(figure: str) -> Figure:
+    """What kombu's own work and one round trip leave possible, in messages a second."""
+    kombu, trip = measured("publish", MEMORY.name, figure), measured("publish", OURS.name, "round trip")
+
+    def limit(results: Results) -> Rounds:
+        above, below = kombu(results), trip(results)
+        return {
+            round_: 1 / (1 / above[round_] + 1 / below[round_])
+            for round_ in sorted(above.keys() & below.keys())
+        }
+
+    return limit
+
+
+def largest(*figures: Figure) -> Figure:
+    """The largest of several, in the rounds that have all of them."""
+
+    def figure(results: Results) -> Rounds:
+        every = [figure(results) for figure in figures]
+        shared = set(every[0]).intersection(*every[1:])
+        return {round_: max(values[round_] for values in every) for round_ in sorted(shared)}
+
+    return figure
+
+
+def _consume() -> list[Goal]:
+    goals = {REDIS: 10.0, REDIS_PLUS: 6.0, RABBITMQ: 1.5, MEMORY: 0.45}
+    return [
+        Goal(f"consume + ack : {peer.name}", ours_to(peer, "consume", "rate"), at_least=least)
+        for peer, least in goals.items()
+    ]
+
+
+def _publish() -> list[Goal]:
+    goals = []
+    for figure in ("immediate", "scheduled"):
+        ours = measured("publish", OURS.name, figure)
+        goals += [
+            Goal(f"publish, {figure} : limit", quotient(ours, publish_limit(figure)), at_least=0.65),
+            Goal(f"publish, {figure} : {REDIS.name}", ours_to(REDIS, "publish", figure), at_least=3),
+        ]
+    return goals + [
+        Goal(f"publish, {figure} : one by one", quotient(measured("publish", OURS.name, figure), one_by_one))
+        for figure, one_by_one in {
+            "batch": measured("publish", OURS.name, "immediate"),
+            "scheduled batch": measured("publish", OURS.name, "scheduled"),
+        }.items()
+    ]
+
+
+def _worker() -> list[Goal]:
+    return [
+        Goal(f"worker, {pool} : {peer.name}", ours_to(peer, f"worker-{pool}", "rate"), at_least=least)
+        for pool, times in {"solo": 5.0, "threads": 3.0, "prefork": 2.5}.items()
+        for peer, least in {REDIS: times, RABBITMQ: 1.0}.items()
+    ]
+
+
+def _waiting() -> list[Goal]:
+    crowded = {
+        figure: quotient(measured("lateness", CROWDED.name, figure), measured("lateness", OURS.name, figure))
+        for figure in ("p50", "p99")
+    }
+    return [
+        Goal(f"lateness, p50 : {REDIS.name}", ours_to(REDIS, "lateness", "p50"), at_most=1.25),
+        Goal(f"lateness, p99 : {REDIS.name}", ours_to(REDIS, "lateness", "p99"), at_most=2),
+        *(
+            Goal(f"lateness, {name}, 1,000,000 scheduled : none", figure, at_most=1.1)
+            for name, figure in crowded.items()
+        ),
+        Goal(f"ping-pong, p50 : {REDIS.name}", ours_to(REDIS, "ping-pong", "p50"), at_most=1),
+        Goal(f"ping-pong, p99 : {REDIS.name}", ours_to(REDIS, "ping-pong", "p99"), at_most=1),
+    ]
+
+
+def _cost() -> list[Goal]:
+    return [
+        Goal(
+            f"Redis CPU a message, consume + ack : {REDIS.name}",
+            ours_to(REDIS, "consume", "server CPU"),
+            at_most=0.3,
+        ),
+        Goal(
+            f"memory of a scheduled message : ready in {REDIS.name}",
+            ours_to(REDIS, "memory-server", "server"),
+            at_most=1.25,
+        ),
+        # A page or two that the allocator took meanwhile are no growth.
+        Goal(
+            "worker memory for each scheduled task",
+            measured("memory-worker", OURS.name, "worker"),
+            at_most=50,
+            unit="bytes",
+        ),
+        Goal(
+            "100 idle consumers, CPU of Redis",
+            measured("idle", OURS.name, "server CPU"),
+            at_most=1,
+            unit="%",
+        ),
+    ]
+
+
+def _acks() -> list[Goal]:
+    return [
+        Goal(
+            f"cost with acks : no_ack, {consumers} consumer(s)",
+            quotient(
+                measured("acks", OURS.name, f"no ack, {consumers}"),
+                measured("acks", OURS.name, f"ack, {consumers}"),
+            ),
+            at_most=1.3,
+        )
+        for consumers in (1, 10)
+    ]
+
+
+def _growth() -> list[Goal]:
+    few, *more = (case.name for case in WORKLOADS["growth"].cases)
+    return [
+        Goal(
+            f"{figure}, up to 1,000,000 scheduled : 1,000",
+            quotient(
+                largest(*(measured("growth", many, figure) for many in more)),
+                measured("growth", few, figure),
+            ),
+            at_most=1.2,
+        )
+        for figure in WORKLOADS["growth"].units
+    ]
+
+
+def _burst() -> list[Goal]:
+    return [
+        Goal(
+            "100,000 due at once : ready before, rate",
+            quotient(measured("burst", OURS.name, "due at once"), measured("burst", OURS.name, "ready")),
+            # The full rate, but for the noise.
+            at_least=0.9,
+        ),
+        *(
+            Goal(what, measured("burst", OURS.name, figure), at_most=5, unit="ms")
+            for figure, what in {
+                "longest script": "100,000 due at once, longest script",
+                "1 MB, longest script": "1 MB payloads due at once, longest script",
+            }.items()
+        ),
+    ]
+
+
+GOALS: list[Goal] = [
+    *_consume(),
+    *_publish(),
+    *_worker(),
+    *_waiting(),
+    *_cost(),
+    *_acks(),
+    *_growth(),
+    *_burst(),
+]

@@ -1,0 +1,101 @@
+"""The results on a terminal: ratios first, then what they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.goals import Goal
+from benchmarks.results import Results, Spread
+from benchmarks.workload import Workload
+
+#: The name of a case, and its figures.
+Row = tuple[str, list[Spread | None]]
+
+
+def number(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    if value >= 999.5:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value >= 0.001 or value == 0 else f"{value:.4f}"
+
+
+def spread_text(spread: Spread) -> str:
+    return f"{number(spread.least)}..{number(spread.most)}"
+
+
+def goal_text(goal: Goal) -> str:
+    if goal.at_least is not None:
+        return f">= {number(goal.at_least)}"
+    return f"<= {number(goal.at_most)}" if goal.at_most is not None else ""
+
+
+def met_text(goal: Goal, results: Results) -> str:
+    if goal.at_least is None and goal.at_most is None:
+        return ""
+    return {True: "yes", False: "NO", None: ""}[goal.met(results)]
+
+
+def print_goals(console: Console, goals: Iterable[Goal], results: Results) -> None:
+    table = Table(title="Ratios, and what they have to be", title_justify="left", box=SIMPLE)
+    table.add_column("what")
+    table.add_column("median", justify="right")
+    table.add_column("least..most", justify="right")
+    table.add_column("goal", justify="right")
+    table.add_column("met")
+    for goal in goals:
+        spread = goal.spread(results)
+        if spread is None:
+            continue
+        met = met_text(goal, results)
+        style = {"yes": "green", "NO": "red"}.get(met, "")
+        unit = " x" if goal.unit == "x" else f" {goal.unit}"
+        table.add_row(
+            goal.what,
+            number(spread.median) + unit,
+            spread_text(spread),
+            goal_text(goal),
+            f"[{style}]{met}[/]" if style else met,
+        )
+    console.print(table)
+
+
+def print_figures(console: Console, workloads: Iterable[Workload], results: Results) -> None:
+    """A table for each workload, a row for each case: the median, and under it the least and the most."""
+    for workload in workloads:
+        names, rows = figure_rows(workload, results)
+        if not rows:
+            continue
+        table = Table(title=f"{workload.name}: {workload.about}", title_justify="left", box=SIMPLE)
+        table.add_column("")
+        for name in names:
+            table.add_column(f"{name}\n{workload.units[name]}", justify="right")
+        for case, spreads in rows:
+            table.add_row(case, *("\n".join(figure_texts(spread)) for spread in spreads))
+        console.print(table)
+
+
+def figure_rows(workload: Workload, results: Results) -> tuple[list[str], list[Row]]:
+    """The names of the figures that any case has, and for each case that was measured what it has of them."""
+    names = [
+        name
+        for name in workload.units
+        if any(results.spread(workload.name, case.name, name) for case in workload.cases)
+    ]
+    rows = [
+        (case.name, [results.spread(workload.name, case.name, name) for name in names])
+        for case in workload.cases
+    ]
+    return names, [row for row in rows if any(row[1])]
+
+
+def figure_texts(spread: Spread | None) -> list[str]:
+    """The median, and the spread if there were several rounds; nothing for what was not measured."""
+    if spread is None:
+        return []
+    if spread.least == spread.most:
+        return [number(spread.median)]
+    return [number(spread.median), spread_text(spread)]

@@ -1,0 +1,62 @@
+"""What a workload is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.peers import Peer
+from benchmarks.site import Site
+
+#: How much is done, by name; each workload has its own names.
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one measurement has shown.
+
+    Attributes:
+        figures: by name.
+        samples: what the figures were computed from, where a picture shows it.
+    """
+
+    figures: dict[str, float]
+    samples: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One of the things that a workload compares: a peer, and what is particular to this case."""
+
+    name: str
+    peer: Peer
+    sizes: Sizes = field(default_factory=dict)
+
+
+def cases(*peers: Peer) -> tuple[Case, ...]:
+    """Each peer as it is."""
+    return tuple(Case(peer.name, peer) for peer in peers)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Something to measure.
+
+    Attributes:
+        about: what is done, in one line.
+        units: of each figure.
+        measure: does it once, in a process of its own.
+        sizes: how much of it.
+        quick_sizes: how much with ``--quick``; ``None`` for what takes too long for that.
+        rounds: how often, at most; ``None`` for as often as asked.
+    """
+
+    name: str
+    about: str
+    cases: Sequence[Case]
+    units: Mapping[str, str]
+    measure: Callable[[Site, Sizes], Measured]
+    sizes: Sizes
+    quick_sizes: Sizes | None
+    rounds: int | None = None

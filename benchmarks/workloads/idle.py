@@ -1,0 +1,48 @@
+"""What consumers with nothing to do cost Redis."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from time import monotonic
+
+from kombu.connection import Connection
+
+from benchmarks.peers import OURS, REDIS, REDIS_PLUS
+from benchmarks.redis_info import cpu_seconds
+from benchmarks.site import Drain, Site
+from benchmarks.workload import Measured, Sizes, Workload, cases
+
+
+def measure(site: Site, sizes: Sizes) -> Measured:
+    with site.connect() as connection, site.redis() as redis:
+        site.declare(connection)
+        # A channel is what has connections to Redis; one process drains them all.
+        drains = [Drain(site, connection, prefetch=16) for _ in range(sizes["consumers"])]
+        for drain in drains:
+            drain.consumer.consume()
+        _drain_for(connection, sizes["warm ms"] / 1000)
+        before, began = cpu_seconds(redis), monotonic()
+        _drain_for(connection, sizes["ms"] / 1000)
+        used = (cpu_seconds(redis) - before) / (monotonic() - began)
+        for drain in drains:
+            drain.channel.close()
+    return Measured({"server CPU": used * 100})
+
+
+def _drain_for(connection: Connection, seconds: float) -> None:
+    deadline = monotonic() + seconds
+    while (left := deadline - monotonic()) > 0:
+        with suppress(TimeoutError):
+            connection.drain_events(timeout=left)
+
+
+WORKLOAD = Workload(
+    name="idle",
+    about="100 consumers of an empty queue",
+    cases=cases(OURS, REDIS, REDIS_PLUS),
+    units={"server CPU": "% of a core"},
+    measure=measure,
+    sizes={"consumers": 100, "warm ms": 1500, "ms": 5000},
+    quick_sizes=None,
+    rounds=1,
+)

@@ -1,0 +1,37 @@
+"""From `apply_async` to the running task, with a worker that has nothing else to do."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from benchmarks.celery_site import PATIENCE, open_site
+from benchmarks.peers import OURS, RABBITMQ, REDIS, REDIS_PLUS
+from benchmarks.results import percentile
+from benchmarks.site import Site
+from benchmarks.workload import Measured, Sizes, Workload, cases
+
+
+def measure(site: Site, sizes: Sizes) -> Measured:
+    took = []
+    with open_site(site) as celery, celery.worker("solo"):
+        for n in range(sizes["warm"] + sizes["pings"]):
+            # For the worker to be idle again.
+            time.sleep(random.uniform(0.003, 0.008))
+            sent = time.monotonic()
+            celery.send(("mark", ("pong",)))
+            ms = (celery.postbox.wait("pong", PATIENCE) - sent) * 1000
+            if n >= sizes["warm"]:
+                took.append(ms)
+    return Measured({"p50": percentile(took, 50), "p99": percentile(took, 99)}, took)
+
+
+WORKLOAD = Workload(
+    name="ping-pong",
+    about="one task at a time for an idle Celery worker (solo): from apply_async to the start of the task",
+    cases=cases(OURS, REDIS, REDIS_PLUS, RABBITMQ),
+    units={"p50": "ms", "p99": "ms"},
+    measure=measure,
+    sizes={"warm": 10, "pings": 150},
+    quick_sizes={"warm": 10, "pings": 100},
+)

@@ -1,0 +1,107 @@
+"""Publish one message after the other, each confirmed by the server, and many at once with a batch.
+
+Beside it the least that a confirmed operation can cost: a raw round trip over a connection of redis-py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from time import perf_counter, time
+from typing import Any
+
+from kombu.messaging import Producer
+
+from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
+from benchmarks.site import BODY, Site, batch
+from benchmarks.workload import Measured, Sizes, Workload, cases
+
+DELAY = 3600.0
+
+
+def later(peer: Peer) -> dict[str, Any]:
+    """What a message that is due in an hour is published with."""
+    if peer is OURS:
+        return {"headers": {"x-delay": DELAY * 1000}}
+    if peer is REDIS_PLUS:
+        return {"eta": time() + DELAY}
+    # A worker would wait for it; the transport does not look.
+    return {"headers": {"eta": (datetime.now(timezone.utc) + timedelta(seconds=DELAY)).isoformat()}}
+
+
+def measure(site: Site, sizes: Sizes) -> Measured:
+    delayed = later(site.transport)
+    with site.connect() as connection, site.redis() as redis:
+        queue = site.declare(connection)
+        producer = Producer(connection.default_channel)
+        raw = redis.connection_pool.get_connection()
+
+        def publish(properties: Mapping[str, Any]) -> int:
+            producer.publish(BODY, routing_key=queue.name, **properties)
+            return 1
+
+        def publish_batch(properties: Mapping[str, Any]) -> int:
+            with batch(producer):
+                for _ in range(sizes["batch"]):
+                    publish(properties)
+            return sizes["batch"]
+
+        def round_trip() -> int:
+            raw.send_command("PING")
+            raw.read_response()
+            return 1
+
+        actions: dict[str, Callable[[], int]] = {"immediate": partial(publish, {})}
+        if site.transport is not RABBITMQ:
+            actions["scheduled"] = partial(publish, delayed)
+        if site.transport is OURS:
+            actions["round trip"] = round_trip
+        if site.transport in (OURS, REDIS):
+            actions["batch"] = partial(publish_batch, {})
+            actions["scheduled batch"] = partial(publish_batch, delayed)
+
+        pace = {name: Pace() for name in actions}
+        # In turn, so that what disturbs the machine for a moment disturbs all alike.
+        for _ in range(sizes["turns"]):
+            for name, action in actions.items():
+                pace[name].go(action, sizes["ms"] / 1000)
+                queue.purge()
+        queue.delete()
+    return Measured({name: each.rate for name, each in pace.items()})
+
+
+class Pace:
+    """How often something can be done in a second."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._seconds = 0.0
+
+    def go(self, action: Callable[[], int], seconds: float) -> None:
+        """Do it for about so many *seconds*; it returns how many it did."""
+        # What happens at the first time only is not what is asked for.
+        action()
+        count, began = 0, perf_counter()
+        while (elapsed := perf_counter() - began) < seconds:
+            count += action()
+        self._count += count
+        self._seconds += elapsed
+
+    @property
+    def rate(self) -> float:
+        return self._count / self._seconds
+
+
+WORKLOAD = Workload(
+    name="publish",
+    about="publish small messages, due at once and in an hour, one by one and in batches",
+    cases=cases(OURS, REDIS, REDIS_PLUS, RABBITMQ, MEMORY),
+    units={
+        **dict.fromkeys(("immediate", "scheduled", "batch", "scheduled batch"), "messages/s"),
+        "round trip": "1/s",
+    },
+    measure=measure,
+    sizes={"turns": 4, "ms": 75, "batch": 200},
+    quick_sizes={"turns": 3, "ms": 75, "batch": 200},
+)

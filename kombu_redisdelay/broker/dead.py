@@ -1,0 +1,104 @@
+"""What an operator does with dead letters: look at them, give them back, drop them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from kombu_redisdelay.broker.scripts import PAGE_DEAD, REMOVE_DEAD
+from kombu_redisdelay.broker.store import Store
+
+#: One script reads or removes no more than this, so that it never keeps Redis from its other clients for
+#: long. To remove a letter, it may have to look at all of them.
+LETTERS_PER_CALL = 20
+BYTES_PER_CALL = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Buried:
+    """A dead letter.
+
+    Attributes:
+        entry: as it is in Redis.
+        died_ms: since the epoch.
+        payload: the message, byte for byte.
+    """
+
+    queue: str
+    entry: bytes
+    died_ms: int
+    deliveries: int
+    step: int
+    reason: str
+    payload: bytes
+
+    @classmethod
+    def of(cls, queue: str, entry: bytes) -> Buried:
+        line, _, payload = entry.partition(b"\n")
+        died_ms, deliveries, step, reason = line.split(b" ", 3)
+        return cls(
+            queue, entry, int(died_ms), int(deliveries), int(step), reason.decode(errors="replace"), payload
+        )
+
+
+class Graveyard:
+    """The dead letters in *store*, queue by queue."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def count(self, queues: Sequence[str]) -> int:
+        with self._store.client.pipeline(transaction=False) as pipe:
+            for queue in queues:
+                pipe.execute_command("LLEN", self._store.keys(queue).dead)
+            return sum(pipe.execute())
+
+    def iter(self, queue: str) -> Iterator[Buried]:
+        """The dead letters of *queue*, the oldest first, read page by page."""
+        # Counted from the tail, so that those that come meanwhile, at the head, do not shift them.
+        passed = 0
+        while page := self._page(queue, passed):
+            yield from page
+            passed += len(page)
+
+    def requeue(self, queue: str, wanted: Callable[[Buried], bool]) -> int:
+        """Put those dead letters that are there now and are *wanted* back to the tail of their ready lists,
+        with a count of 0. Returns how many there were."""
+        return self._remove(queue, "requeue", wanted)
+
+    def drop(self, queue: str, wanted: Callable[[Buried], bool]) -> int:
+        """Remove those dead letters that are there now and are *wanted*. Returns how many there were."""
+        return self._remove(queue, "drop", wanted)
+
+    def clear(self, queue: str) -> int:
+        """Remove all dead letters of *queue*. Returns how many there were."""
+        key = self._store.keys(queue).dead
+        with self._store.client.pipeline(transaction=True) as pipe:
+            pipe.execute_command("LLEN", key)
+            pipe.execute_command("UNLINK", key)
+            count, _ = pipe.execute()
+        return int(count)
+
+    def _page(self, queue: str, passed: int) -> list[Buried]:
+        key = self._store.keys(queue).dead
+        entries = PAGE_DEAD(self._store.client, (key,), (passed, LETTERS_PER_CALL, BYTES_PER_CALL))
+        return [Buried.of(queue, entry) for entry in entries]
+
+    def _remove(self, queue: str, how: str, wanted: Callable[[Buried], bool]) -> int:
+        keys = self._store.keys(queue)
+        removed = kept = 0
+        # What is requeued may die again meanwhile, and is not for us to requeue twice.
+        remaining = self.count([queue])
+        while remaining > 0 and (page := self._page(queue, kept)):
+            chosen = [letter.entry for letter in page[:remaining] if wanted(letter)]
+            remaining -= len(page)
+            kept += len(page) - len(chosen)
+            if chosen:
+                removed += sum(
+                    REMOVE_DEAD(
+                        self._store.client,
+                        (keys.dead, keys.ready, keys.wake),
+                        (how, keys.separator, *chosen),
+                    )
+                )
+        return removed

@@ -1,0 +1,187 @@
+"""What an operator does with scheduled messages: look at them, cancel them, move them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kombu_redisdelay.broker.scripts import CANCEL, FIND, PAGE, REMOVE, RESCHEDULE
+from kombu_redisdelay.broker.store import Store
+
+#: One script reads or removes no more than this, so that it never keeps Redis from its other clients for
+#: long.
+MESSAGES_PER_CALL = 200
+BYTES_PER_CALL = 1024 * 1024
+
+#: Half of that, since an id may have more than one message.
+IDS_PER_CALL = 100
+
+#: Messages of the first page that is read of a schedule; each one after it has twice as many.
+FIRST_PAGE = 10
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A scheduled message.
+
+    Attributes:
+        member: the name that it has in the schedule: its id, unless another message had that before.
+        due_ms: since the epoch.
+        stored: as it is in Redis, with its priority step.
+    """
+
+    queue: str
+    member: bytes
+    due_ms: int
+    stored: bytes
+
+    @cached_property
+    def payload(self) -> bytes:
+        step, found, payload = self.stored.partition(b":")
+        return payload if found and step.isdigit() else self.stored
+
+    def rewritten(self, payload: bytes) -> bytes:
+        """What *payload* is stored as in its place."""
+        return self.stored[: len(self.stored) - len(self.payload)] + payload
+
+
+class Schedule:
+    """The scheduled messages in *store*, queue by queue."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def now_ms(self) -> int:
+        """The server's clock, since the epoch."""
+        seconds, microseconds = self._store.client.execute_command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    def count(self, queues: Sequence[str], from_ms: int | None, before_ms: int | None) -> int:
+        """How many messages of *queues* are due in that time."""
+        low = "-inf" if from_ms is None else from_ms
+        high = "+inf" if before_ms is None else f"({before_ms}"
+        return sum(self._for_each(queues, "ZCOUNT", low, high))
+
+    def next_due_ms(self, queues: Sequence[str]) -> int | None:
+        """When the first of all messages of *queues* is due; ``None`` if there is none."""
+        first = self._for_each(queues, "ZRANGE", 0, 0, "WITHSCORES")
+        return min((_ms(row[-1]) for row in map(_flat, first) if row), default=None)
+
+    def iter(self, queue: str, from_ms: int | None, before_ms: int | None) -> Iterator[Scheduled]:
+        """The messages that are due in that time, in due order, read page by page."""
+        keys = self._store.keys(queue)
+        start: int | str = "-inf" if from_ms is None else from_ms
+        after, size, done = b"", FIRST_PAGE, 0
+        while not done:
+            done, *rows = PAGE(
+                self._store.client,
+                (keys.schedule, keys.messages),
+                (start, after, "+inf" if before_ms is None else before_ms, size, BYTES_PER_CALL),
+            )
+            for member, score, stored in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+                start, after = _ms(score), member
+                if stored is not None:
+                    yield Scheduled(queue, member, start, stored)
+            size = min(2 * size, MESSAGES_PER_CALL)
+
+    def find(self, queue: str, id: str) -> Iterator[Scheduled]:
+        """The messages of *queue* with that id."""
+        keys = self._store.keys(queue)
+        after, more = b"", True
+        while more:
+            after, *rows = FIND(
+                self._store.client,
+                (keys.schedule, keys.messages, keys.duplicates),
+                (id, after, MESSAGES_PER_CALL, BYTES_PER_CALL),
+            )
+            for member, score, stored in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+                yield Scheduled(queue, member, _ms(score), stored)
+            more = bool(after)
+
+    def cancel(self, queue: str, ids: Sequence[str]) -> list[int]:
+        """Remove the messages of *queue* with these ids. Returns for each how many there were."""
+        keys = self._store.keys(queue)
+        removed = [0] * len(ids)
+        begin = 0
+        while begin < len(ids):
+            done, *counts = CANCEL(
+                self._store.client,
+                (keys.schedule, keys.messages, keys.duplicates),
+                (MESSAGES_PER_CALL, BYTES_PER_CALL, *ids[begin : begin + IDS_PER_CALL]),
+            )
+            for index, count in enumerate(counts, begin):
+                removed[index] += count
+            begin += done
+        return removed
+
+    def remove(self, queue: str, messages: Iterable[Scheduled]) -> Iterator[Scheduled]:
+        """Remove *messages* of *queue*. Yields those that were still scheduled, as they are here."""
+        keys = self._store.keys(queue)
+        for some in _batches(messages):
+            args = [argument for message in some for argument in (message.member, message.stored)]
+            reply = REMOVE(self._store.client, (keys.schedule, keys.messages, keys.duplicates), args)
+            yield from (message for message, done in zip(some, reply, strict=True) if done)
+
+    def reschedule(self, message: Scheduled, payload: bytes, due_ms: int) -> bool:
+        """Replace a message by *payload*, which is due at another time; one that has come puts it at the
+        tail of its ready list. False if it is not scheduled any more as it is here."""
+        keys = self._store.keys(message.queue)
+        done = RESCHEDULE(
+            self._store.client,
+            (keys.schedule, keys.messages, keys.duplicates, keys.ready, keys.wake),
+            (message.member, message.stored, message.rewritten(payload), due_ms, keys.separator),
+        )
+        return bool(done)
+
+    def reread(self, message: Scheduled) -> Scheduled | None:
+        """What is scheduled under the name of *message* now."""
+        keys = self._store.keys(message.queue)
+        with self._store.client.pipeline(transaction=True) as pipe:
+            pipe.execute_command("HGET", keys.messages, message.member)
+            pipe.execute_command("ZSCORE", keys.schedule, message.member)
+            stored, score = pipe.execute()
+        if stored is None or score is None:
+            return None
+        return Scheduled(message.queue, message.member, _ms(score), stored)
+
+    def clear(self, queue: str) -> int:
+        """Remove all messages of *queue*. Returns how many there were."""
+        keys = self._store.keys(queue)
+        with self._store.client.pipeline(transaction=True) as pipe:
+            pipe.execute_command("ZCARD", keys.schedule)
+            pipe.execute_command("UNLINK", keys.schedule, keys.messages, keys.duplicates)
+            count, _ = pipe.execute()
+        return int(count)
+
+    def _for_each(self, queues: Sequence[str], command: str, *args: str | int) -> list[Any]:
+        """The replies to a command on the schedule of each queue."""
+        with self._store.client.pipeline(transaction=False) as pipe:
+            for queue in queues:
+                pipe.execute_command(command, self._store.keys(queue).schedule, *args)
+            replies: list[Any] = pipe.execute()
+        return replies
+
+
+def _batches(messages: Iterable[Scheduled]) -> Iterator[list[Scheduled]]:
+    """*messages* in portions that one script may have."""
+    batch: list[Scheduled] = []
+    size = 0
+    for message in messages:
+        batch.append(message)
+        size += len(message.stored)
+        if len(batch) >= MESSAGES_PER_CALL or size >= BYTES_PER_CALL:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _ms(score: Any) -> int:
+    return int(float(score))
+
+
+def _flat(row: list[Any]) -> list[Any]:
+    """A reply WITHSCORES: redis-py makes pairs of it, except where a pipeline does not."""
+    return list(row[0]) if row and isinstance(row[0], (list, tuple)) else row

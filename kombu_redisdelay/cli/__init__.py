@@ -1,0 +1,19 @@
+"""``celery delayed``: see and steer what is scheduled.
+
+Celery finds :data:`delayed` by the entry point group ``celery.commands``, and loads it for each of its
+own commands. So nothing heavy is imported before one of ours is called.
+"""
+
+from __future__ import annotations
+
+from kombu_redisdelay.cli.group import LazyGroup
+
+delayed = LazyGroup(
+    "delayed",
+    package=__name__,
+    commands=(
+        *("stats", "list", "show", "cancel", "reschedule", "deliver-now", "timeline", "top"),
+        *("dead", "purge", "doctor", "forward", "exporter"),
+    ),
+    help="See and steer scheduled tasks, dead letters and queues of a redisdelay:// broker.",
+)

@@ -1,0 +1,23 @@
+"""``celery delayed cancel``"""
+
+from __future__ import annotations
+
+import click
+
+from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.options import json_option
+from kombu_redisdelay.cli.output import show_outcome
+from kombu_redisdelay.delayed import DelayedMessages
+
+
+@click.command("cancel")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--mark-revoked", is_flag=True, help="Also set the state REVOKED in the app's result backend.")
+@json_option
+def command(ids: tuple[str, ...], mark_revoked: bool, as_json: bool) -> None:
+    """Remove scheduled messages. They will not run.
+
+    The exit status is 1 if one of them was not scheduled, or has been delivered.
+    """
+    cancelled = connect(DelayedMessages).cancel_many(ids, mark_revoked=mark_revoked)
+    show_outcome({id: id in cancelled for id in ids}, "cancelled", as_json)

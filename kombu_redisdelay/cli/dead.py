@@ -1,0 +1,132 @@
+"""``celery delayed dead``"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from itertools import islice
+
+import click
+
+from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.options import json_option, queue_option, task_option, yes_option
+from kombu_redisdelay.cli.output import (
+    call,
+    cut,
+    fixed,
+    flexible,
+    right,
+    show,
+    show_fields,
+    show_json,
+    show_outcome,
+    table,
+    when,
+)
+from kombu_redisdelay.dead_letters import DeadLetters
+
+#: Dead letters in one table.
+_PAGE = 1000
+
+
+@click.group("dead")
+def command() -> None:
+    """See and steer dead letters: messages that will not be delivered any more."""
+
+
+@command.command("list")
+@queue_option
+@task_option
+@click.option("--limit", type=click.IntRange(1), help="At most so many.")
+@json_option
+def list_(queue: str | None, task: str | None, limit: int | None, as_json: bool) -> None:
+    """List dead letters, the oldest of each queue first."""
+    found = connect(DeadLetters).iter(queue, task=task, limit=limit)
+    if as_json:
+        show_json(found)
+        return
+    now = datetime.now(timezone.utc)
+    while page := list(islice(found, _PAGE)):
+        rows = table(
+            fixed("WHEN"),
+            fixed("ID"),
+            flexible("QUEUE"),
+            right("TIMES"),
+            flexible("REASON"),
+            flexible("TASK"),
+        )
+        for letter in page:
+            rows.add_row(
+                when(letter.when, now),
+                letter.id,
+                cut(letter.queue),
+                str(letter.deliveries),
+                cut(letter.reason),
+                cut(call(letter)),
+            )
+        show(rows)
+
+
+@command.command("show")
+@click.argument("id")
+@json_option
+def show_one(id: str, as_json: bool) -> None:
+    """Show the dead letter with this id, with its bytes."""
+    letter = connect(DeadLetters).get(id)
+    if letter is None:
+        raise click.ClickException(f"no dead letter has the id {id}")
+    if as_json:
+        show_json([letter])
+        return
+    show_fields(
+        {
+            "id": letter.id,
+            "queue": letter.queue,
+            "when": f"{letter.when.isoformat(' ')} ({when(letter.when, datetime.now(timezone.utc))})",
+            "reason": letter.reason,
+            "deliveries": letter.deliveries,
+            "task": letter.task,
+            "args": letter.args,
+            "kwargs": letter.kwargs,
+            "payload": letter.payload.decode("utf-8", "backslashreplace"),
+        }
+    )
+
+
+@command.command("requeue")
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.option("--all", "every", is_flag=True, help="All of them, or those that -Q and --task name.")
+@queue_option
+@task_option
+@json_option
+def requeue(ids: tuple[str, ...], every: bool, queue: str | None, task: str | None, as_json: bool) -> None:
+    """Give dead letters another chance: put them back into their queues, with their count back at 0."""
+    if bool(ids) == every or (ids and (queue or task)):
+        raise click.UsageError("Give either ids, or --all with or without -Q and --task.")
+    letters = connect(DeadLetters)
+    if ids:
+        show_outcome({id: letters.requeue(id) for id in ids}, "requeued", as_json)
+        return
+    _show_count(letters.requeue_all(queue, task=task), "requeued", as_json)
+
+
+@command.command("purge")
+@queue_option
+@task_option
+@yes_option
+@json_option
+def purge(queue: str | None, task: str | None, yes: bool, as_json: bool) -> None:
+    """Remove dead letters for good."""
+    letters = connect(DeadLetters)
+    if not yes:
+        what = f"{letters.count(queue):,} dead letter(s)"
+        if task is not None:
+            what = f"those of {what} that are {task}"
+        click.confirm(f"Remove {what}?", abort=True, err=True)
+    _show_count(letters.purge(queue, task=task), "removed", as_json)
+
+
+def _show_count(count: int, what: str, as_json: bool) -> None:
+    if as_json:
+        show_json([{what: count}])
+    else:
+        click.echo(f"{what.capitalize()} {count:,} dead letter(s).")

@@ -1,0 +1,37 @@
+"""``celery delayed doctor``"""
+
+from __future__ import annotations
+
+import click
+from rich.text import Text
+
+from kombu_redisdelay.access import Access
+from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.options import json_option, queues_option
+from kombu_redisdelay.cli.output import console, show_json
+from kombu_redisdelay.doctor import Level, examine
+
+_STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.WRONG: "bold red"}
+
+
+@click.command("doctor")
+@queues_option
+@json_option
+def command(queues: tuple[str, ...], as_json: bool) -> None:
+    """Look for everything that could bite, and say what to do about it.
+
+    The exit status is 1 when something is wrong; a warning is not.
+    """
+    access = connect(Access)
+    findings = examine(access.channel, queue_names(access, queues))
+    if as_json:
+        show_json(findings)
+    else:
+        target = console()
+        for finding in findings:
+            level = Text(f"{finding.level.value:8}", _STYLES[finding.level])
+            target.print(level + Text(f"{finding.check}: {finding.found}"))
+            if finding.advice:
+                target.print(Text(f"{'':8}{finding.advice}", "dim"))
+    if any(finding.level is Level.WRONG for finding in findings):
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,60 @@
+"""The group of commands: imports them when they are called, and turns errors into one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+#: Which extra brings what a command imports.
+_EXTRAS = {"rich": "cli", "prometheus_client": "metrics"}
+
+
+class LazyGroup(click.Group):
+    """Commands in modules of *package*: the command ``deliver-now`` is the object ``command`` of the module
+    ``deliver_now``."""
+
+    def __init__(self, name: str, *, package: str, commands: Sequence[str], help: str) -> None:
+        # Celery wraps the callback of every command when the app has options of its own.
+        super().__init__(name, help=help, callback=lambda **kwargs: None)
+        self._package = package
+        self._names = commands
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._names)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._names:
+            return None
+        try:
+            module = import_module(f"{self._package}.{cmd_name.replace('-', '_')}")
+        except ModuleNotFoundError as exc:
+            missing = (exc.name or "").partition(".")[0]
+            if missing not in _EXTRAS:
+                raise
+            why = f"Needs {missing}: pip install 'kombu-redisdelay[{_EXTRAS[missing]}]'"
+            return _unavailable(cmd_name, why)
+        command: click.Command = module.command
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        # Not at the top: Celery imports this file for each of its commands.
+        from kombu.exceptions import OperationalError
+        from redis.exceptions import RedisError
+
+        try:
+            return super().invoke(ctx)
+        except (RedisError, OperationalError, ConnectionError, TimeoutError) as exc:
+            raise click.ClickException(f"Redis: {' '.join(str(exc).split())}") from exc
+
+
+def _unavailable(name: str, why: str) -> click.Command:
+    """Stands for a command that cannot be imported, so that the others can be listed with it."""
+
+    def fail() -> None:
+        raise click.ClickException(why)
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return click.Command(name, callback=fail, short_help=why, context_settings=anything)

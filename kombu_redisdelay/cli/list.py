@@ -1,0 +1,46 @@
+"""``celery delayed list``"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from itertools import islice
+
+import click
+
+from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.options import FromNow, json_option, queue_option, task_option
+from kombu_redisdelay.cli.output import call, cut, fixed, flexible, show, show_json, table, when
+from kombu_redisdelay.delayed import DelayedMessage, DelayedMessages
+
+#: Messages in one table: the width of its columns is known once all of them are.
+_PAGE = 1000
+
+
+@click.command("list")
+@queue_option
+@task_option
+@click.option(
+    "--before", type=FromNow(), help="Only what is due before: 90s, 10m, 2h, 3d from now, or ISO 8601."
+)
+@click.option("--limit", type=click.IntRange(1), help="At most so many.")
+@json_option
+def command(
+    queue: str | None, task: str | None, before: datetime | None, limit: int | None, as_json: bool
+) -> None:
+    """List scheduled messages, first those that are due first."""
+    delayed = connect(DelayedMessages)
+    found = delayed.iter(queue, due_before=before, task=task, limit=limit)
+    if as_json:
+        show_json(found)
+        return
+    while page := list(islice(found, _PAGE)):
+        _show_page(page)
+
+
+def _show_page(page: Iterable[DelayedMessage]) -> None:
+    now = datetime.now(timezone.utc)
+    rows = table(fixed("DUE"), fixed("ID"), flexible("QUEUE"), flexible("TASK"))
+    for message in page:
+        rows.add_row(when(message.due, now), message.id, cut(message.queue), cut(call(message)))
+    show(rows)

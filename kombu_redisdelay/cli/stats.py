@@ -1,0 +1,61 @@
+"""``celery delayed stats``"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timezone
+
+import click
+from rich.table import Table
+
+from kombu_redisdelay.access import Access
+from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.options import json_option, queues_option
+from kombu_redisdelay.cli.output import (
+    STYLES,
+    count,
+    cut,
+    flexible,
+    right,
+    show,
+    show_json,
+    span,
+    table,
+    when,
+)
+from kombu_redisdelay.stats import QueueStats, queue_stats
+
+
+@click.command("stats")
+@queues_option
+@json_option
+def command(queues: tuple[str, ...], as_json: bool) -> None:
+    """Show what is in each queue, and whether somebody looks after it.
+
+    LATE is for how long the first scheduled message has been due without being taken.
+    """
+    access = connect(Access)
+    found = queue_stats(access.store, queue_names(access, queues))
+    if as_json:
+        show_json(found)
+    else:
+        show(stats_table(found))
+
+
+def stats_table(stats: Iterable[QueueStats]) -> Table:
+    now = datetime.now(timezone.utc)
+    headers = ("READY", "SCHEDULED", "OVERDUE", "UNACKED", "DEAD", "CONSUMERS", "NEXT DUE", "LATE")
+    rows = table(flexible("QUEUE"), *map(right, headers))
+    for queue in stats:
+        rows.add_row(
+            cut(queue.queue),
+            count(queue.ready, STYLES["ready"]),
+            count(queue.scheduled, STYLES["scheduled"]),
+            count(queue.overdue, STYLES["overdue"]),
+            count(queue.unacked, STYLES["unacked"]),
+            count(queue.dead, STYLES["dead"]),
+            count(queue.consumers, STYLES["consumers"]),
+            when(queue.next_due, now) if queue.next_due else "-",
+            span(queue.lateness) if queue.overdue else "-",
+        )
+    return rows

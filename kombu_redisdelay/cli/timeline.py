@@ -1,0 +1,111 @@
+"""``celery delayed timeline``"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.options import json_option, queues_option
+from kombu_redisdelay.cli.output import (
+    STYLES,
+    count,
+    cut,
+    fixed,
+    flexible,
+    progress,
+    right,
+    show,
+    show_json,
+    span,
+    table,
+)
+from kombu_redisdelay.delayed import DelayedMessages
+from kombu_redisdelay.stats import server_time_ms
+from kombu_redisdelay.timeline import EDGES, Span, span_index, spans, timeline
+
+#: Bars of eighths of a line's height, for the timeline of one task in one line.
+_HEIGHTS = " ▁▂▃▄▅▆▇█"
+
+#: And of a column's width.
+_WIDTHS = " ▏▎▍▌▋▊▉█"
+
+_BAR_COLUMNS = 50
+
+
+@click.command("timeline")
+@queues_option
+@click.option("--by", type=click.Choice(["task"]), help="One timeline for each task. Reads every message.")
+@json_option
+def command(queues: tuple[str, ...], by: str | None, as_json: bool) -> None:
+    """Show when the work comes: how many scheduled messages become due when."""
+    delayed = connect(DelayedMessages)
+    names = queue_names(delayed, queues)
+    if by is None:
+        found = timeline(delayed.store, names)
+        if as_json:
+            show_json(map(_as_json, found))
+        else:
+            show(timeline_table(found))
+        return
+    by_task = _read(delayed, names)
+    if as_json:
+        show_json({"task": task, **_as_json(part)} for task in by_task for part in by_task[task])
+    else:
+        show(_task_table(by_task))
+
+
+def timeline_table(found: Sequence[Span]) -> Table:
+    rows = table(right("DUE IN"), right("MESSAGES"), fixed(""))
+    largest = max(1, *(part.messages for part in found))
+    for part in found:
+        style = STYLES["overdue" if part.start is None else "scheduled"]
+        rows.add_row(label(part), count(part.messages, style), Text(_bar(part.messages / largest), style))
+    return rows
+
+
+def label(part: Span) -> str:
+    """When the messages of a span are due."""
+    if part.start is None:
+        return "overdue"
+    if part.end is None:
+        return f"more than {span(part.start)}"
+    return f"up to {span(part.end)}"
+
+
+def _bar(share: float) -> str:
+    """A bar that is visible for everything above 0."""
+    full, part = divmod(ceil(share * _BAR_COLUMNS * 8), 8)
+    return ("█" * full + _WIDTHS[part]).rstrip()
+
+
+def _read(delayed: DelayedMessages, queues: Sequence[str]) -> dict[str, list[Span]]:
+    """The timeline of each task, first the one with the most messages."""
+    now_ms = server_time_ms(delayed.store)
+    counts: dict[str, list[int]] = {}
+    with progress() as bar:
+        job = bar.add_task("Reading", total=sum(map(delayed.count, queues)))
+        for queue in queues:
+            for message in delayed.iter(queue):
+                of_task = counts.setdefault(message.task or "(no task)", [0] * (len(EDGES) + 1))
+                of_task[span_index(message.due.timestamp() * 1000, now_ms)] += 1
+                bar.advance(job)
+    return {task: spans(counts[task]) for task in sorted(counts, key=lambda task: -sum(counts[task]))}
+
+
+def _task_table(by_task: dict[str, list[Span]]) -> Table:
+    rows = table(flexible("TASK"), right("MESSAGES"), fixed("OVERDUE TO 4 WEEKS"))
+    for task, found in by_task.items():
+        largest = max(part.messages for part in found)
+        line = "".join(_HEIGHTS[ceil(part.messages / largest * 8)] for part in found)
+        rows.add_row(cut(task), count(sum(part.messages for part in found), "cyan"), line)
+    return rows
+
+
+def _as_json(part: Span) -> dict[str, Any]:
+    return {"from_seconds": part.start, "to_seconds": part.end, "messages": part.messages}

@@ -1,0 +1,117 @@
+"""``celery delayed top``"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from time import monotonic, sleep
+
+import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from kombu_redisdelay.access import Access
+from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.options import queues_option
+from kombu_redisdelay.cli.output import STYLES, console, count, cut, flexible, next_due, right, table
+from kombu_redisdelay.cli.timeline import timeline_table
+from kombu_redisdelay.stats import QueueStats, queue_stats
+from kombu_redisdelay.timeline import EDGES, Span, timeline
+
+#: Lines that are not about queues: the title, headers, blanks, and the timeline.
+_OTHER_LINES = len(EDGES) + 7
+
+
+@click.command("top")
+@queues_option
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+def command(queues: tuple[str, ...], interval: float) -> None:
+    """Show the queues and the timeline, live. Ctrl-C ends it.
+
+    +/S is by how much a number has grown in the last second, on average.
+    """
+    target = console()
+    if not target.is_terminal:
+        raise click.UsageError("top needs a terminal; see `stats` and `timeline`, which have --json, too.")
+    access = connect(Access)
+    view = View(access.address)
+    try:
+        with Live(console=target, screen=True, auto_refresh=False) as live:
+            while True:
+                names = queue_names(access, queues)
+                found = queue_stats(access.store, names), timeline(access.store, names)
+                live.update(view.render(*found, monotonic(), target.height), refresh=True)
+                sleep(interval)
+    except KeyboardInterrupt:
+        pass
+
+
+class View:
+    """What `top` shows, from one look to the next."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._before: Mapping[str, QueueStats] = {}
+        self._looked_at = float("-inf")
+
+    def render(
+        self, stats: Sequence[QueueStats], spans: Sequence[Span], now: float, height: int
+    ) -> RenderableType:
+        """
+        Arguments:
+            now: seconds, by the monotonic clock.
+            height: lines of the terminal.
+        """
+        seconds = now - self._looked_at
+        room = max(1, height - _OTHER_LINES)
+        # Those with most to do, if there is no room for all; in the same order every time.
+        busiest = sorted(stats, key=lambda queue: -(queue.ready + queue.scheduled + queue.unacked))[:room]
+        shown = [queue for queue in stats if queue in busiest]
+        queues = self._queue_table(shown, seconds)
+        parts: list[RenderableType] = [cut(self._title, "bold"), Text(), queues]
+        if len(shown) < len(stats):
+            parts.append(Text(f"and {len(stats) - len(shown)} more", "dim"))
+        self._before = {queue.queue: queue for queue in stats}
+        self._looked_at = now
+        return Group(*parts, Text(), timeline_table(spans))
+
+    def _queue_table(self, stats: Sequence[QueueStats], seconds: float) -> Table:
+        now = datetime.now(timezone.utc)
+        rows = table(
+            flexible("QUEUE"),
+            right("READY"),
+            right("+/S"),
+            right("SCHEDULED"),
+            right("+/S"),
+            right("UNACKED"),
+            right("DEAD"),
+            right("CONSUMERS"),
+            right("NEXT DUE"),
+        )
+        for queue in stats:
+            before = self._before.get(queue.queue, queue)
+            rows.add_row(
+                cut(queue.queue),
+                count(queue.ready, STYLES["ready"]),
+                _rate(queue.ready - before.ready, seconds),
+                count(queue.scheduled, STYLES["scheduled"]),
+                _rate(queue.scheduled - before.scheduled, seconds),
+                count(queue.unacked, STYLES["unacked"]),
+                count(queue.dead, STYLES["dead"]),
+                count(queue.consumers, STYLES["consumers"]),
+                next_due(queue.next_due, now),
+            )
+        return rows
+
+
+def _rate(difference: int, seconds: float) -> Text:
+    rate = round(difference / seconds)
+    return Text(f"{rate:+,}" if rate else "", "dim")

@@ -1,0 +1,43 @@
+"""Looks for everything that could bite. Finds and advises; printing is somebody else's business."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from redis.exceptions import ResponseError
+
+from kombu_redisdelay.channel import Channel
+from kombu_redisdelay.doctor.finding import Finding, Level
+from kombu_redisdelay.doctor.leftovers import check_leftovers
+from kombu_redisdelay.doctor.permissions import check_permissions
+from kombu_redisdelay.doctor.queues import check_queues
+from kombu_redisdelay.doctor.server import check_server
+
+__all__ = ("Finding", "Level", "examine")
+
+
+def examine(channel: Channel, queues: Sequence[str]) -> list[Finding]:
+    """Check the server of *channel*, what we may do there, and *queues*.
+
+    It leaves nothing behind. Reading is bounded by the number of queues and their consumers, not by what
+    is in them.
+
+    Raises:
+        redis.exceptions.RedisError: the server cannot be reached, or stopped answering.
+    """
+    store = channel.store
+    prefix = channel.global_keyprefix
+    stock_keys = prefix + channel.unacked_key, prefix + channel.unacked_index_key
+    return [
+        *check_server(store.client),
+        *check_permissions(store, queues, channel.keyprefix_fanout),
+        *_as_far_as_allowed("redis:// leftovers", check_leftovers(store.client, *stock_keys)),
+        *_as_far_as_allowed("queues", check_queues(store, queues, channel.options)),
+    ]
+
+
+def _as_far_as_allowed(check: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    try:
+        yield from findings
+    except ResponseError as exc:
+        yield Finding(Level.WRONG, check, f"could not be checked: {exc}", "See what stands above.")

@@ -1,0 +1,146 @@
+"""Moves due messages to their ready lists while no worker is there.
+
+Workers move what is due themselves, so this is for fleets that an autoscaler takes to zero: it watches the
+length of the ready lists, and would never see a scheduled task.
+
+Any number of forwarders may run side by side, and beside workers: each move is one script. Where a queue
+has no consumer, a forwarder blocks on its wake list as a consumer would, and so hears of a message that
+is due earlier than what it waits for. Where there are consumers, the tokens on that list are theirs: the
+forwarder only looks at the queue when it knows a message to be due, and else once in :data:`LONGEST_WAIT`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from time import monotonic
+
+from redis.exceptions import RedisError
+
+from kombu_redisdelay.broker.consumer import BYTES_PER_CALL, MESSAGES_PER_CALL
+from kombu_redisdelay.broker.scripts import FORWARD
+from kombu_redisdelay.broker.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks at a queue, at most. What a lost token costs, at most, too.
+LONGEST_WAIT = 1.0
+
+#: Seconds that tokens are left alone after one was taken, so that producers of messages that are due at
+#: once, each of which leaves a token, do not keep the forwarder busy.
+TOKEN_PAUSE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """What was moved to the ready lists of a queue by one call.
+
+    Attributes:
+        lateness: seconds for which the first of the messages was due.
+    """
+
+    queue: str
+    messages: int
+    lateness: float
+
+
+class Forwarder:
+    """Forwards the due messages of some queues.
+
+    Arguments:
+        store: its client is used by two threads.
+        find_queues: names the queues; asked again each :data:`LONGEST_WAIT`.
+        on_forwarded: told what was moved.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        find_queues: Callable[[], Iterable[str]],
+        on_forwarded: Callable[[Forwarded], object],
+    ) -> None:
+        self._store = store
+        self._find_queues = find_queues
+        self._on_forwarded = on_forwarded
+        self._stopped = Event()
+        #: Queues whose token was taken; ``None`` to wake :meth:`run` for nothing.
+        self._tokens: SimpleQueue[str | None] = SimpleQueue()
+        #: When to look at each queue, and for new queues, by the monotonic clock.
+        self._look_at: dict[str, float] = {}
+        self._find_at = 0.0
+        self._unattended: tuple[str, ...] = ()
+
+    def stop(self) -> None:
+        """Have :meth:`run` return soon. May be called from a signal handler, or another thread."""
+        self._stopped.set()
+        self._tokens.put(None)
+
+    def run(self) -> None:
+        """Forward until stopped. A Redis that goes away is waited for."""
+        token_taker = Thread(target=self._take_tokens, name="redisdelay-forwarder-tokens", daemon=True)
+        token_taker.start()
+        failing = False
+        while not self._stopped.is_set():
+            try:
+                self._step()
+            except (RedisError, OSError) as exc:
+                if not failing:
+                    logger.error("Lost Redis, trying again each second: %s", exc)
+                failing = True
+                self._stopped.wait(LONGEST_WAIT)
+            else:
+                failing = False
+        # It blocks for a while yet, and nobody should close its connection meanwhile.
+        token_taker.join(timeout=2 * LONGEST_WAIT)
+
+    def _step(self) -> None:
+        """Forward what is due, then wait until something may be."""
+        if self._find_at <= monotonic():
+            self._find_at = monotonic() + LONGEST_WAIT
+            self._look_at = {queue: self._look_at.get(queue, 0.0) for queue in self._find_queues()}
+        for queue in [queue for queue, at in self._look_at.items() if at <= monotonic()]:
+            self._forward(queue)
+        until = min((self._find_at, *self._look_at.values()))
+        try:
+            queue_with_token = self._tokens.get(timeout=max(0.0, until - monotonic()))
+        except Empty:
+            return
+        if queue_with_token is not None:
+            self._forward(queue_with_token, has_token=True)
+
+    def _forward(self, queue: str, has_token: bool = False) -> None:
+        k = self._store.keys(queue)
+        other_steps = [ready for ready in self._store.ready_keys(queue) if ready != k.ready]
+        moved, missing, late_us, next_due_us, attended = FORWARD(
+            self._store.client,
+            (k.ready, k.schedule, k.messages, k.wake, k.consumers, *other_steps),
+            (MESSAGES_PER_CALL, BYTES_PER_CALL, self._store.separator, int(has_token)),
+        )
+        wait = LONGEST_WAIT if next_due_us < 0 else min(LONGEST_WAIT, next_due_us / 1_000_000)
+        self._look_at[queue] = monotonic() + wait
+        others = (name for name in self._unattended if name != queue)
+        self._unattended = tuple(others) if attended else (*others, queue)
+        if missing:
+            logger.error("Skipped %d scheduled id(s) of queue %r that had no message", missing, queue)
+        if moved:
+            self._on_forwarded(Forwarded(queue, moved, late_us / 1_000_000))
+
+    def _take_tokens(self) -> None:
+        """Wait for tokens of the queues that have no consumer; the thread for that."""
+        while not self._stopped.is_set():
+            wake = {self._store.keys(queue).wake: queue for queue in self._unattended}
+            if not wake:
+                self._stopped.wait(LONGEST_WAIT)
+                continue
+            try:
+                reply = self._store.client.execute_command("BRPOP", *wake, LONGEST_WAIT)
+            except (RedisError, OSError):
+                # `run` finds out, too, and says so.
+                self._stopped.wait(LONGEST_WAIT)
+                continue
+            if reply is not None:
+                self._tokens.put(wake[reply[0].decode()])
+                self._stopped.wait(TOKEN_PAUSE)

@@ -1,0 +1,223 @@
+"""How messages come into a channel: when it asks for some, for how many, over which connection."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport import virtual
+from kombu.utils.scheduling import priority_cycle
+from redis.exceptions import ConnectionError, ResponseError
+
+from kombu_redisdelay.broker.consumer import Delivery, Request, Taken
+from kombu_redisdelay.message import DELIVERY_COUNT_HEADER
+from kombu_redisdelay.receive import receive
+
+if TYPE_CHECKING:
+    from kombu_redisdelay.channel import Channel
+
+#: Seconds after which it is time to see that the server got the acks that were sent to it.
+CONFIRM_AFTER = 1.0
+
+
+class Intake:
+    """What a channel consumes: it takes messages from the broker, and delivers them.
+
+    It asks over two connections. :meth:`take` waits for the reply. :meth:`ask` does not: it asks over the
+    poll connection, for messages or, where none are to be expected, for a wake-up, and the poller tells
+    when :meth:`answer` can read the reply.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._callbacks: dict[str, Callable[[virtual.Message], Any]] = {}
+        self._no_ack_queues: set[str] = set()
+        self._taken: deque[tuple[Delivery, virtual.Message]] = deque()
+        #: Take without waiting to be woken: there is more, or nothing is known.
+        self.expects_more = True
+        #: What the poll connection was asked for; ``None``: to be woken.
+        self._asked_for: Request | None = None
+        self._confirmed_at = monotonic()
+        self._was_overdue = False
+
+    def consume(self, queue: str, no_ack: bool, callback: Callable[[virtual.Message], Any]) -> None:
+        self._callbacks[queue] = callback
+        self._no_ack_queues.discard(queue)
+        if no_ack:
+            self._no_ack_queues.add(queue)
+        self.expects_more = True
+
+    def cancel(self, queue: str) -> list[Delivery]:
+        """Deliver nothing more of *queue*. Returns what was taken from it for that."""
+        self._callbacks.pop(queue, None)
+        taken = [delivery for delivery, _ in self._taken if delivery.queue == queue]
+        self._taken = deque(entry for entry in self._taken if entry[0].queue != queue)
+        return taken
+
+    def cancel_all(self) -> list[Delivery]:
+        """Deliver nothing of what was taken. Returns it."""
+        taken = [delivery for delivery, _ in self._taken]
+        self._taken.clear()
+        return taken
+
+    # -- taking ----------------------------------------------------------------------------------------
+
+    @property
+    def has_taken(self) -> bool:
+        """Whether there are messages that were taken and not delivered yet."""
+        return bool(self._taken)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the poll connection owes us a reply."""
+        return bool(self._channel._in_poll)
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether that reply will bring messages."""
+        return self.is_waiting and self._asked_for is not None
+
+    def take(self) -> float | None:
+        """Take as many messages as the prefetch count leaves room for.
+
+        Returns:
+            Seconds until the next message is due, ``None`` if none is scheduled.
+        """
+        if self.is_taking:
+            return self.answer()
+        request = self._request()
+        if not request.queues:
+            return None
+        return self._receive(request, self._channel.consumer.take(request))
+
+    def ask(self, connection: Any, timeout: float) -> None:
+        """Ask over the poll connection.
+
+        Arguments:
+            timeout: seconds that the server may let pass when there is nothing to be woken for.
+        """
+        self._asked_for = self._request() if self.expects_more else None
+        if self._asked_for is not None:
+            connection.send_command(*self._channel.consumer.ask_for(self._asked_for))
+        else:
+            wake = [self._channel.store.keys(queue).wake for queue in self._channel.active_queues]
+            connection.send_command("BRPOP", *wake, timeout)
+        self._was_overdue = False
+
+    def answer(self) -> float | None:
+        """Read the reply that came over the poll connection, and take if it was a wake-up. Returns what
+        :meth:`take` does."""
+        channel, request = self._channel, self._asked_for
+        connection = channel.client.connection
+        reply = None
+        try:
+            reply = connection.read_response()
+        except ResponseError:
+            if request is None:
+                raise
+            # Taking again repeats it, or tells better what is wrong.
+        except channel.connection_errors:
+            connection.disconnect()
+            raise
+        finally:
+            channel._in_poll = None
+        if request is None or reply is None:
+            return self.take()
+        return self._receive(request, channel.consumer.taken(request, reply))
+
+    def get(self, queue: str, no_ack: bool) -> virtual.Message | None:
+        """Take one message of *queue*, if there is one."""
+        consumer = self._channel.consumer
+        if self.is_taking:
+            self.answer()
+        request = Request([queue], 1, no_ack=[queue] if self._without_acks(no_ack) else ())
+        while True:
+            taken = consumer.take(request)
+            if not taken.deliveries:
+                return None
+            # More than one if a reply was lost.
+            consumer.put_back(taken.deliveries[1:])
+            message = receive(self._channel, taken.deliveries[0], taken.now_ms)
+            if message is not None:
+                self._hold(taken.deliveries[0], message, no_ack)
+                return message
+
+    def deliver_one(self) -> None:
+        """Hand the next message that was taken to its callback."""
+        delivery, message = self._taken.popleft()
+        self._hold(delivery, message, delivery.queue in self._no_ack_queues)
+        self._callbacks[delivery.queue](message)
+
+    def check(self, timeout: float, silence_limit: float) -> None:
+        """See that the server is still there.
+
+        Arguments:
+            timeout: seconds that the server may let pass before it answers over the poll connection.
+            silence_limit: seconds that it may be silent for after that.
+
+        Raises:
+            ConnectionError: it has been silent for too long, or the connection failed.
+        """
+        consumer, now = self._channel._consumer, monotonic()
+        if consumer is not None and now - self._confirmed_at > CONFIRM_AFTER:
+            self._confirmed_at = now
+            consumer.confirm_acks()
+        if not self.is_waiting:
+            return
+        overdue = now - self._channel._brpop_sent_at > timeout + silence_limit
+        if overdue and self._was_overdue:
+            # For the second time, with a poll in between: the reply does not just wait to be read.
+            self._channel.client.connection.disconnect()
+            raise ConnectionError(f"no reply from Redis for {silence_limit:g} seconds")
+        self._was_overdue = overdue
+
+    def _request(self) -> Request:
+        queue_cycle = self._channel._queue_cycle
+        queues = queue_cycle.consume(len(self._channel.active_queues))
+        return Request(
+            list(queues),
+            self._credit(),
+            in_turn=not isinstance(queue_cycle, priority_cycle),
+            no_ack=[queue for queue in queues if self._without_acks(queue in self._no_ack_queues)],
+        )
+
+    def _receive(self, request: Request, taken: Taken) -> float | None:
+        channel = self._channel
+        # Without credit, nothing is known.
+        self.expects_more = len(taken.deliveries) >= request.limit
+        for delivery in taken.deliveries:
+            if delivery.queue not in self._callbacks:
+                # Cancelled while the reply was on its way.
+                channel.consumer.put_back([delivery])
+                continue
+            channel._queue_cycle.rotate(delivery.queue)
+            message = receive(channel, delivery, taken.now_ms)
+            if message is not None:
+                self._taken.append((delivery, message))
+        return taken.next_due
+
+    def _credit(self) -> int:
+        """How many messages may be taken now."""
+        qos, max_batch = self._channel.qos, self._channel.options.max_batch
+        if not qos.can_consume():
+            return 0
+        if "can_consume" in vars(qos):
+            # Replaced by somebody who decides message by message (Celery's worker_disable_prefetch).
+            return 1
+        room: int | None = qos.can_consume_max_estimate()
+        if room is None:
+            return max_batch
+        return max(0, min(max_batch, room - len(self._taken)))
+
+    def _without_acks(self, no_ack: bool) -> bool:
+        return no_ack or not self._channel.ack_emulation
+
+    def _hold(self, delivery: Delivery, message: virtual.Message, no_ack: bool) -> None:
+        channel = self._channel
+        if delivery.acked:
+            deliveries = message.headers.get(DELIVERY_COUNT_HEADER, 0)
+            channel.qos.hold(delivery.tag, delivery.queue, alone=deliveries >= channel.options.alone_after)
+        if not no_ack:
+            channel.qos.append(message, delivery.tag)

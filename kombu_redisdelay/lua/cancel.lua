@@ -1,0 +1,42 @@
+-- Removes the scheduled messages with some ids. Bounded: call it until all ids are done.
+--
+-- KEYS[1]  schedule
+-- KEYS[2]  messages
+-- KEYS[3]  duplicates
+-- ARGV[1]  how many messages at most
+-- ARGV[2]  how many bytes, roughly
+-- ARGV[3+] message ids
+--
+-- Returns  how many of the ids are done; then for each of these, and for the next one, how many messages were
+--          removed
+--
+-- Keeps: a message that is delivered in the meantime is in another place by now, and is left alone.
+
+-- include: duplicates
+
+local messages_left, bytes_left = tonumber(ARGV[1]), tonumber(ARGV[2])
+local reply = { 0 }
+
+local function remove(member)
+  local stored = unschedule(KEYS[1], KEYS[2], KEYS[3], member)
+  messages_left = messages_left - 1
+  if not stored then
+    return 0
+  end
+  bytes_left = bytes_left - #stored
+  return 1
+end
+
+for i = 3, #ARGV do
+  local member, removed = ARGV[i], 0
+  while member and messages_left > 0 and bytes_left > 0 do
+    removed = removed + remove(member)
+    member = duplicates_of(KEYS[3], ARGV[i], '', 1)[1]
+  end
+  reply[#reply + 1] = removed
+  if member then
+    break
+  end
+  reply[1] = i - 2
+end
+return reply

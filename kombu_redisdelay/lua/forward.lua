@@ -1,0 +1,49 @@
+-- Moves due messages of a queue to their ready lists while nobody takes from it.
+--
+-- KEYS[1]  ready list of step 0
+-- KEYS[2]  schedule
+-- KEYS[3]  messages
+-- KEYS[4]  wake list
+-- KEYS[5]  consumers
+-- KEYS[6+] ready lists of the other steps
+-- ARGV[1]  how many messages to move at most
+-- ARGV[2]  how many bytes to move at most, about
+-- ARGV[3]  separator between a queue's name and a priority step
+-- ARGV[4]  "1" if the caller has taken the wake-up token
+--
+-- Returns  how many messages were moved; how many due ids had no message; microseconds for which the first
+--          of them was due; microseconds until the next message is due (-1: none is scheduled); 1 if the
+--          queue has a consumer, else 0
+--
+-- Keeps: a message leaves the schedule only into a ready list. A token is for consumers: where there are
+-- any, it is put back, and they are woken for what was moved. Where there is none, a token would only wake
+-- the caller again.
+
+-- include: expect
+-- include: clock
+-- include: wake
+-- include: expire
+-- include: stored
+-- include: migrate
+
+local ready_keys = { KEYS[1], unpack(KEYS, 6) }
+local ready, schedule_key, messages, wake_key, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local now_us = clock_us()
+local now_ms = math.floor(now_us / 1000)
+local budget = { messages = tonumber(ARGV[1]), bytes = tonumber(ARGV[2]) }
+
+local first_due_ms = tonumber(redis.call('ZRANGE', schedule_key, 0, 0, 'WITHSCORES')[2])
+local expires_ms = redis.call('PTTL', schedule_key)
+local moved, missing, next_due_ms =
+  migrate(schedule_key, messages, ready_keys, ready, ARGV[3], now_ms, budget)
+if moved > 0 then
+  -- Of a queue with x-expires, the ready lists live as long as the schedule did.
+  expire(expires_ms, ready_keys)
+end
+local attended = redis.call('ZCOUNT', consumers, '(' .. now_ms, '+inf')
+if attended > 0 and (moved > 0 or ARGV[4] == '1') then
+  wake(wake_key)
+end
+local late_us = moved > 0 and math.max(0, now_us - first_due_ms * 1000) or 0
+local next_due_us = next_due_ms and math.max(0, next_due_ms * 1000 - now_us) or -1
+return { moved, missing, late_us, next_due_us, math.min(1, attended) }

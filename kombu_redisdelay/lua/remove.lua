@@ -1,0 +1,22 @@
+-- Removes messages from a schedule that somebody has looked at before.
+--
+-- KEYS[1]  schedule
+-- KEYS[2]  messages
+-- KEYS[3]  duplicates
+-- ARGV     for each: the name that it has in the schedule, the message as it is stored
+--
+-- Returns  for each: 1 if it was removed; 0 if it is not scheduled any more, or it is not the same message
+--
+-- Keeps: a message that is delivered in the meantime is in another place by now, and is left alone.
+
+-- include: duplicates
+
+local reply = {}
+for i = 1, #ARGV, 2 do
+  local same = redis.call('HGET', KEYS[2], ARGV[i]) == ARGV[i + 1]
+  if same then
+    unschedule(KEYS[1], KEYS[2], KEYS[3], ARGV[i])
+  end
+  reply[#reply + 1] = same and 1 or 0
+end
+return reply

@@ -1,0 +1,39 @@
+-- Takes dead letters out of the list of them: for good, or back to the tail of the ready list that they came
+-- from, as if they had never been delivered.
+--
+-- KEYS[1]  dead
+-- KEYS[2]  ready list of step 0
+-- KEYS[3]  wake list
+-- ARGV[1]  "requeue", or "drop"
+-- ARGV[2]  separator between a queue's name and a priority step
+-- ARGV[3+] the dead letters as they are in the list, the oldest first
+--
+-- Returns  for each: 1 if it was there, else 0
+--
+-- Keeps: the message is in exactly one place, or dropped.
+
+-- include: expect
+-- include: clock
+-- include: wake
+-- include: deliveries
+-- include: dead
+-- include: stored
+
+local reply, requeued = {}, false
+for i = 3, #ARGV do
+  local ready
+  if ARGV[1] == 'requeue' then
+    ready = ready_key(KEYS[2], ARGV[2], dead_step(ARGV[i]))
+    expect_list(ready)
+  end
+  -- From the tail, where the oldest are.
+  reply[#reply + 1] = redis.call('LREM', KEYS[1], -1, ARGV[i])
+  if ready and reply[#reply] == 1 then
+    redis.call('LPUSH', ready, without_deliveries(dead_payload(ARGV[i])))
+    requeued = true
+  end
+end
+if requeued then
+  wake(KEYS[3])
+end
+return reply

@@ -1,0 +1,41 @@
+-- Gives a scheduled message, which says itself when it is due and was written anew for that, another due
+-- time; if that has come, it goes to its ready list.
+--
+-- KEYS[1]  schedule
+-- KEYS[2]  messages
+-- KEYS[3]  duplicates
+-- KEYS[4]  ready list of step 0
+-- KEYS[5]  wake list
+-- ARGV[1]  the name that it has in the schedule
+-- ARGV[2]  the message as it is stored
+-- ARGV[3]  the message as it is to be stored
+-- ARGV[4]  due time, ms since the epoch
+-- ARGV[5]  separator between a queue's name and a priority step
+--
+-- Returns  1 if it was done; 0 if it is not scheduled any more, or is not the same message
+--
+-- Keeps: the message is in exactly one place, scheduled before, scheduled or ready after. One that is
+-- delivered in the meantime is in another place by now, and is left alone.
+
+-- include: clock
+-- include: wake
+-- include: stored
+-- include: duplicates
+
+local member, stored = ARGV[1], ARGV[3]
+if redis.call('HGET', KEYS[2], member) ~= ARGV[2] then
+  return 0
+end
+local due_ms = tonumber(ARGV[4])
+if due_ms <= clock_ms() then
+  unschedule(KEYS[1], KEYS[2], KEYS[3], member)
+  redis.call('LPUSH', ready_key(KEYS[4], ARGV[5], stored_step(stored)), stored_payload(stored))
+  wake(KEYS[5])
+else
+  redis.call('HSET', KEYS[2], member, stored)
+  redis.call('ZADD', KEYS[1], due_ms, member)
+  if redis.call('ZRANGE', KEYS[1], 0, 0)[1] == member then
+    wake(KEYS[5])
+  end
+end
+return 1

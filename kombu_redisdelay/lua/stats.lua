@@ -1,0 +1,46 @@
+-- Counts what is where in a queue. Writes nothing, and so works on a server that is out of memory, where a
+-- transaction does not.
+--
+-- KEYS[1]  schedule
+-- KEYS[2]  dead
+-- KEYS[3]  consumers
+-- KEYS[4+] ready lists of all steps
+-- ARGV[1]  what the keys of unacked hashes begin with; the consumer follows
+--
+-- Returns  ready, scheduled, overdue, unacked and dead messages; consumers; consumers whose lease has ended
+--          and that hold messages; due time of the first scheduled message, ms since the epoch (-1: none);
+--          ms for which it has been due (0: it is not yet)
+
+-- include: clock
+
+local now_ms = clock_ms()
+
+local ready = 0
+for i = 4, #KEYS do
+  ready = ready + redis.call('LLEN', KEYS[i])
+end
+
+local unacked, alive, lost = 0, 0, 0
+local consumers = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
+for i = 1, #consumers, 2 do
+  local held = redis.call('HLEN', ARGV[1] .. consumers[i])
+  unacked = unacked + held
+  if tonumber(consumers[i + 1]) > now_ms then
+    alive = alive + 1
+  elseif held > 0 then
+    lost = lost + 1
+  end
+end
+
+local due_ms = tonumber(redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2])
+return {
+  ready,
+  redis.call('ZCARD', KEYS[1]),
+  redis.call('ZCOUNT', KEYS[1], '-inf', now_ms),
+  unacked,
+  redis.call('LLEN', KEYS[2]),
+  alive,
+  lost,
+  due_ms or -1,
+  due_ms and math.max(0, now_ms - due_ms) or 0,
+}

@@ -1,0 +1,82 @@
+"""What a worker tells Prometheus: counters and the lateness of messages, by queue.
+
+Measured where prometheus-client is installed (the extra ``metrics``), in its default registry, in the
+process that consumes; without it, the functions do nothing. Whoever wants the numbers starts
+``prometheus_client.start_http_server`` in the worker: see docs/metrics.rst.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+try:
+    from prometheus_client import Counter, Histogram
+except ImportError:
+
+    def delivered(queue: str, lateness: float | None) -> None:
+        """A message was taken, to be delivered.
+
+        Arguments:
+            lateness: seconds since its ``eta``, ``None`` if it has none or was delivered before.
+        """
+
+    def recovered(queue: str, messages: int) -> None:
+        """Messages were given back, because their consumer is gone."""
+
+    def dead_lettered(queue: str, messages: int) -> None:
+        """Messages became dead letters."""
+
+    def lease_lost(queue: str, messages: int) -> None:
+        """Messages that this consumer held were given to others, because its lease has ended."""
+
+else:
+    #: Seconds. On time is a few ms; what comes after minutes had no worker.
+    LATENESS_BUCKETS = (
+        *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+        *(30.0, 60.0, 300.0, 900.0, 3600.0),
+    )
+
+    LATENESS = Histogram(
+        "redisdelay_lateness_seconds",
+        "Time from the eta of a message to its first delivery, by the clock of Redis.",
+        ["queue"],
+        buckets=LATENESS_BUCKETS,
+    )
+    DELIVERED = Counter(
+        "redisdelay_messages_delivered",
+        "Messages that were delivered to this process, redelivered ones included.",
+        ["queue"],
+    )
+    RECOVERED = Counter(
+        "redisdelay_messages_recovered",
+        "Messages that this process gave back because their consumer was gone.",
+        ["queue"],
+    )
+    DEAD_LETTERED = Counter(
+        "redisdelay_messages_dead_lettered",
+        "Messages that this process moved to the dead letters.",
+        ["queue"],
+    )
+    LEASE_LOST = Counter(
+        "redisdelay_messages_lease_lost",
+        "Messages held by this process that others were given, because its lease had ended.",
+        ["queue"],
+    )
+
+    # Twice as fast as asking the metric each time, which counts for what is done for every message.
+    _delivered_of = cache(DELIVERED.labels)
+    _lateness_of = cache(LATENESS.labels)
+
+    def delivered(queue: str, lateness: float | None) -> None:
+        _delivered_of(queue).inc()
+        if lateness is not None:
+            _lateness_of(queue).observe(lateness)
+
+    def recovered(queue: str, messages: int) -> None:
+        RECOVERED.labels(queue).inc(messages)
+
+    def dead_lettered(queue: str, messages: int) -> None:
+        DEAD_LETTERED.labels(queue).inc(messages)
+
+    def lease_lost(queue: str, messages: int) -> None:
+        LEASE_LOST.labels(queue).inc(messages)

@@ -1,0 +1,23 @@
+"""Between datetimes and what Redis holds: milliseconds since the epoch."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MS = timedelta(milliseconds=1)
+
+#: The end of the year 9999, beyond which there is no datetime.
+LATEST_MS = (datetime.max.replace(tzinfo=timezone.utc) - _EPOCH) // _MS
+
+
+def to_ms(moment: datetime) -> int:
+    """*moment* in ms since the epoch, rounded up. A naive time is in UTC, as Celery's worker reads it."""
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return -((_EPOCH - moment) // _MS)
+
+
+def from_ms(ms: int) -> datetime:
+    """*ms* since the epoch as a time in UTC; what no datetime can hold, as the nearest that one can."""
+    return _EPOCH + min(max(0, ms), LATEST_MS) * _MS

@@ -1,0 +1,1 @@
+"""The public API, through kombu and on a real server."""

@@ -1,0 +1,141 @@
+"""Measuring: the smallest of everything, with a real server and real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from benchmarks.peers import MEMORY, OURS, REDIS, Peer
+from benchmarks.postbox import Postbox, post
+from benchmarks.run import Servers, measure, run
+from benchmarks.schedule import keys, multiply, now_ms
+from benchmarks.site import Drain
+from benchmarks.workload import Case, Workload, cases
+from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads.lateness import schedule_far_ahead
+from harness.redis_server import RedisServer
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    with Servers([OURS]) as servers:
+        yield servers
+
+
+def tiny(name: str, *peers: Peer, **sizes: int) -> Workload:
+    workload = WORKLOADS[name]
+    return replace(workload, cases=cases(*peers), sizes={**workload.sizes, **sizes})
+
+
+def fail(workload: Workload, case: Case, error: Exception) -> None:
+    raise AssertionError(f"{workload.name}, {case.name}: {error}")
+
+
+def test_the_peers_take_turns(servers: Servers) -> None:
+    workload = tiny("publish", OURS, REDIS, MEMORY, turns=1, ms=5, batch=2)
+    order: list[tuple[str, int]] = []
+    records = list(
+        run(
+            servers,
+            [workload],
+            2,
+            quick=False,
+            on_start=lambda workload, case, round_: order.append((case.name, round_)),
+            on_failure=fail,
+        )
+    )
+    assert order == [(peer.name, round_) for round_ in (0, 1) for peer in (OURS, REDIS, MEMORY)]
+    assert [(record.case, record.round) for record in records] == order
+    assert all(record.figures["scheduled"] > 0 for record in records)
+
+
+@pytest.mark.parametrize("peer", [OURS, REDIS])
+def test_a_worker_drains_its_tasks(servers: Servers, peer: Peer) -> None:
+    workload = tiny("worker-solo", peer)
+    record = measure(workload, workload.cases[0], {"warm": 2, "tasks": 3}, servers.site(peer), 0)
+    assert record.figures["rate"] > 0
+
+
+def test_quick_leaves_out_what_takes_long(servers: Servers) -> None:
+    long = replace(tiny("consume", OURS), quick_sizes=None)
+    assert list(run(servers, [long], 1, quick=True, on_start=fail, on_failure=fail)) == []  # type: ignore[arg-type]
+
+
+def test_what_failed_is_told_once_and_the_rest_goes_on(servers: Servers) -> None:
+    # `consume` needs to be told how much of it.
+    broken = replace(tiny("consume", OURS), sizes={})
+    failures: list[str] = []
+    records = run(
+        servers,
+        [broken, tiny("publish", MEMORY, turns=1, ms=1)],
+        2,
+        quick=False,
+        on_start=lambda workload, case, round_: None,
+        on_failure=lambda workload, case, error: failures.append(str(error)),
+    )
+    assert [record.workload for record in records] == ["publish", "publish"]
+    (failure,) = failures
+    assert "KeyError: 'warm'" in failure
+
+
+def test_a_multiplied_schedule_is_taken_like_any_other(servers: Servers) -> None:
+    site = servers.site(OURS)
+    schedule_far_ahead(site, 3)
+    with site.redis() as redis, site.connect() as connection:
+        k = keys(site.queue)
+        (first, due), *_ = redis.zrange(k.schedule, 0, -1, withscores=True)
+        assert redis.zcard(k.schedule) == redis.hlen(k.messages) == 3
+        assert due > now_ms(redis) + 3_600_000
+        # One of these is taken for a model: all shall be due now.
+        redis.zremrangebyrank(k.schedule, 1, -1)
+        redis.hdel(k.messages, *(id_ for id_ in redis.hkeys(k.messages) if id_ != first))
+        multiply(redis, site.queue, 5, now_ms(redis) - 1000, step_ms=0)
+        drain = Drain(site, connection, prefetch=16)
+        with drain.consumer:
+            drain.until(5)
+        assert redis.zcard(k.schedule) == redis.hlen(k.messages) == 0
+
+
+@contextmanager
+def posting(box: Postbox, letters: Sequence[tuple[str, int]]) -> Iterator[None]:
+    def send() -> None:
+        for subject, content in letters:
+            post(str(box.path), subject, content)
+
+    thread = Thread(target=send)
+    thread.start()
+    yield
+    thread.join()
+
+
+def test_letters_arrive_in_order_however_many(tmp_path: Path) -> None:
+    letters = [("late", n) for n in range(200)]
+    with Postbox(tmp_path / "box") as box, posting(box, letters):
+        assert [box.receive(10) for _ in letters] == letters
+
+
+def test_waiting_for_a_letter_drops_those_before_it(tmp_path: Path) -> None:
+    with Postbox(tmp_path / "box") as box, posting(box, [("ready", 1), ("begin", 2), ("end", 3)]):
+        assert box.wait("begin", 10) == 2
+        assert box.wait("end", 10) == 3
+        with pytest.raises(TimeoutError):
+            box.receive(0.01)
+
+
+def test_a_site_is_empty_and_its_queue_new(servers: Servers) -> None:
+    first = servers.site(OURS)
+    with first.redis() as redis:
+        redis.set("left", "over")
+        second = servers.site(OURS)
+        assert redis.dbsize() == 0
+    assert first.queue != second.queue
+
+
+def test_servers_are_their_own(servers: Servers) -> None:
+    assert isinstance(servers.redis, RedisServer)
+    assert servers.rabbitmq is None

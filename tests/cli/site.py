@@ -1,0 +1,81 @@
+"""An app with a broker, `celery delayed` for it, and what is in Redis."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from celery import Celery
+from celery.bin.base import CLIContext
+from click.testing import CliRunner, Result
+from kombu import pools
+
+from harness.redis_server import RedisServer
+from kombu_redisdelay.access import Access
+from kombu_redisdelay.cli import delayed
+
+QUEUE = "celery"
+
+
+class Site:
+    """One broker, and one app of which it is.
+
+    Attributes:
+        redis: typed as Any because redis-py's types say that each command may return an awaitable.
+    """
+
+    def __init__(self, server: RedisServer) -> None:
+        self.redis: Any = server.client(decode_responses=True)
+        self.app = Celery("shop", broker=server.url(), set_as_current=False)
+        self.access = Access(self.app)
+        self.store = self.access.store
+
+    def close(self) -> None:
+        self.access.close()
+        self.redis.close()
+        self.app.close()
+        # Producers are kept by broker URL, and they remember what they told a server that is emptied now.
+        pools.reset()
+
+    def send(self, task: str = "shop.close_order", **options: Any) -> str:
+        """Publish a task. Returns its id."""
+        return str(self.app.send_task(task, **options).id)
+
+    def make_due(self, task_id: str, in_ms: int, queue: str = QUEUE) -> None:
+        """Have a scheduled message be due so many ms from now, or before."""
+        self.redis.zadd(self.store.keys(queue).schedule, {task_id: self.now_ms() + in_ms}, xx=True)
+
+    def add_consumer(self, name: str, lease_ms: int, holds: int = 0, queue: str = QUEUE) -> None:
+        """Write down a consumer whose lease ends so many ms from now."""
+        keys = self.store.keys(queue)
+        self.redis.zadd(keys.consumers, {name: self.now_ms() + lease_ms})
+        for tag in range(holds):
+            self.redis.hset(keys.unacked(name), str(tag), "0:{}")
+
+    def bury(self, payload: str, reason: str, queue: str = QUEUE) -> None:
+        """Write down a dead letter."""
+        self.store.remember(queue)
+        self.redis.lpush(self.store.keys(queue).dead, f"{self.now_ms()} 1 0 {reason}\n{payload}")
+
+    def now_ms(self) -> int:
+        seconds, microseconds = self.redis.time()
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    def run(self, *words: str, app: Celery | None = None, input: str | None = None) -> Result:
+        """``celery delayed ...``, from whose errors only those are let through that are bugs."""
+        context = CLIContext(app or self.app, False, None)
+        return CliRunner().invoke(
+            delayed, words, obj=context, input=input, prog_name="celery delayed", standalone_mode=True
+        )
+
+    def rows(self, *words: str, status: int = 0) -> list[dict[str, Any]]:
+        """What ``celery delayed ... --json`` prints."""
+        result = self.run(*words, "--json")
+        assert result.exit_code == status, (result.output, result.exception)
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    def text(self, *words: str, input: str | None = None) -> str:
+        """What ``celery delayed ...`` prints when all is well."""
+        result = self.run(*words, input=input)
+        assert result.exit_code == 0, (result.output, result.exception)
+        return result.stdout

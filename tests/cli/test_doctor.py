@@ -1,0 +1,185 @@
+"""`celery delayed doctor`: each thing that is wrong is found, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+import kombu_redisdelay
+from harness.redis_server import RedisServer
+from kombu_redisdelay.broker.scripts import Script
+from kombu_redisdelay.doctor.permissions import probes
+from tests.cli.site import QUEUE, Site
+
+
+@pytest.fixture(scope="module")
+def good_server() -> Iterator[RedisServer]:
+    """As the doctor wants it."""
+    with RedisServer(appendonly=True) as server:
+        yield server
+
+
+@pytest.fixture
+def server(good_server: RedisServer) -> RedisServer:
+    with good_server.client() as client:
+        client.flushall()
+    return good_server
+
+
+def _findings(site: Site, level: str) -> dict[str, str]:
+    """What of this level is found, by check."""
+    rows = site.rows("doctor", status=1 if level == "wrong" else 0)
+    assert all(bool(row["advice"]) == (row["level"] != "ok") for row in rows)
+    return {row["check"]: row["found"] for row in rows if row["level"] == level}
+
+
+def test_all_is_well(site: Site) -> None:
+    site.send()
+    site.send(countdown=60)
+    site.add_consumer("alive", 60_000, holds=3)
+    assert {row["level"] for row in site.rows("doctor")} == {"ok"}
+    assert set(_findings(site, "ok")) == {
+        *("clock", "version", "role", "persistence", "eviction", "memory", "permissions"),
+        *("redis:// leftovers", f"queue {QUEUE}"),
+    }
+
+
+def test_it_leaves_nothing_behind(site: Site) -> None:
+    site.send()
+    before = {key: site.redis.dump(key) for key in site.redis.scan_iter()}
+    site.rows("doctor")
+    assert {key: site.redis.dump(key) for key in site.redis.scan_iter()} == before
+
+
+def test_the_text_has_the_advice_below(site: Site) -> None:
+    site.bury("{}", "because")
+    lines = site.text("doctor").splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("warning"))
+    assert lines[at : at + 2] == [
+        f"warning queue {QUEUE}: 1 dead letter(s)",
+        "        See `celery delayed dead list`, then requeue or purge them.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "level", "check", "found"),
+    [
+        ({"maxmemory-policy": "allkeys-lru"}, "wrong", "eviction", "allkeys-lru"),
+        ({"appendonly": "no"}, "wrong", "persistence", "none"),
+        ({"appendonly": "no", "save": "3600 1"}, "warning", "persistence", "snapshots only"),
+        ({"appendfsync": "no"}, "warning", "persistence", "appendfsync no"),
+        ({"maxmemory": "1100000"}, "warning", "memory", "maxmemory"),
+    ],
+)
+def test_settings_of_the_server(
+    site: Site, settings: dict[str, str], level: str, check: str, found: str
+) -> None:
+    before = {name: site.redis.config_get(name)[name] for name in settings}
+    try:
+        for name, value in settings.items():
+            site.redis.config_set(name, value)
+        assert found in _findings(site, level)[check]
+    finally:
+        for name, value in before.items():
+            site.redis.config_set(name, value)
+
+
+def test_a_replica(site: Site) -> None:
+    site.redis.execute_command("REPLICAOF", "127.0.0.1", "1")
+    try:
+        assert "read-only" in _findings(site, "wrong")["role"]
+    finally:
+        site.redis.execute_command("REPLICAOF", "NO", "ONE")
+
+
+def test_another_clock(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kombu_redisdelay.doctor.server.time", lambda: site.now_ms() / 1000 + 90)
+    assert "are 90.0 s apart" in _findings(site, "wrong")["clock"]
+
+
+def test_overdue_messages_without_a_worker(site: Site) -> None:
+    site.make_due(site.send(countdown=60), -30_000)
+    assert "overdue" in _findings(site, "wrong")[f"queue {QUEUE}"]
+
+
+def test_overdue_messages_that_workers_leave(site: Site) -> None:
+    site.add_consumer("alive", 60_000)
+    site.make_due(site.send(countdown=60), -30_000)
+    assert "that no worker takes" in _findings(site, "wrong")[f"queue {QUEUE}"]
+
+
+def test_ready_messages_without_a_worker(site: Site) -> None:
+    site.send()
+    assert "ready, and no worker" in _findings(site, "warning")[f"queue {QUEUE}"]
+
+
+def test_consumers_whose_lease_ended(site: Site) -> None:
+    site.add_consumer("gone", -1000, holds=2)
+    site.add_consumer("gone, and holds nothing", -1000)
+    assert _findings(site, "wrong")[f"queue {QUEUE}"].startswith("1 consumer(s) whose lease ended")
+    site.add_consumer("alive", 60_000)
+    assert _findings(site, "warning")[f"queue {QUEUE}"].startswith("1 consumer(s) whose lease ended")
+
+
+def test_leftovers_of_stock_workers(site: Site) -> None:
+    check = "redis:// leftovers"
+    site.redis.hset("unacked", mapping={"a": "[]", "b": "[]"})
+    now = site.now_ms() // 1000
+    site.redis.zadd("unacked_index", {"a": now - 10, "b": now - 60})
+    assert _findings(site, "warning")[check].startswith("2 message(s) in 'unacked'")
+    site.redis.zadd("unacked_index", {"b": now - 7200})
+    assert "; 1 for more than an hour" in _findings(site, "wrong")[check]
+
+
+def test_a_schedule_of_which_a_part_is_gone(site: Site) -> None:
+    task_id = site.send(countdown=60)
+    site.redis.hdel(site.store.keys(QUEUE).messages, task_id)
+    assert "1 scheduled id(s), but 0 message(s)" in _findings(site, "wrong")[f"queue {QUEUE}"]
+
+
+@pytest.mark.parametrize("name", ["ready", "schedule", "messages", "consumers", "wake", "dead"])
+def test_a_key_of_the_wrong_type(site: Site, name: str) -> None:
+    key = getattr(site.store.keys(QUEUE), name)
+    site.redis.set(key, "")
+    assert f"{key!r} holds a string" in _findings(site, "wrong")[f"queue {QUEUE}"]
+
+
+def _limited(site: Site, server: RedisServer, *rules: str) -> Celery:
+    """An app whose user may do all but what *rules* take away."""
+    site.redis.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">secret", *rules)
+    return Celery("limited", broker=server.url().replace("://", "://limited:secret@"), set_as_current=False)
+
+
+@pytest.mark.parametrize("command", ["EVALSHA", "BRPOP", "HSETNX"])
+def test_commands_that_are_not_allowed(site: Site, server: RedisServer, command: str) -> None:
+    app = _limited(site, server, "~*", "&*", "+@all", f"-{command.lower()}")
+    result = site.run("doctor", app=app)
+    assert result.exit_code == 1, result.output
+    assert f"wrong   permissions: commands refused: {command}\n" in result.stdout
+    assert f"+{command.lower()}" in result.stdout
+
+
+def test_keys_that_are_not_allowed(site: Site, server: RedisServer) -> None:
+    app = _limited(site, server, "~redisdelay:*", "~_kombu.*", "~unacked*", "&*", "+@all")
+    result = site.run("doctor", app=app)
+    assert result.exit_code == 1, result.output
+    assert f"wrong   permissions: keys refused: {QUEUE}, " in result.stdout
+
+
+def test_every_command_that_we_use_is_tried(site: Site) -> None:
+    """Those in the scripts, and those that are sent directly."""
+    lua = files("kombu_redisdelay") / "lua"
+    texts = [
+        Script(file.name.removesuffix(".lua")).text for file in lua.iterdir() if file.name.endswith(".lua")
+    ]
+    used = {name for text in texts for name in re.findall(r"redis\.p?call\(\s*'([A-Z]+)'", text)}
+    used |= {name for text in texts for name in re.findall(r"'([LR]PUSH|[LR]POP)'", text)}
+    for source in Path(kombu_redisdelay.__file__).parent.rglob("*.py"):
+        used |= set(re.findall(r"(?:execute_command|call|send_command)\(\s*\"([A-Z]+)\"", source.read_text()))
+    assert len(used) > 25
+    assert used <= set(probes(site.store, "/0."))

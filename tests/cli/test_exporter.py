@@ -1,0 +1,128 @@
+"""`celery delayed exporter`, what workers measure, and the dashboard that uses both."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from harness.redis_server import RedisServer
+from kombu_redisdelay import metrics
+from kombu_redisdelay.exporter import QueueCollector
+from tests.cli.site import QUEUE, Site
+
+DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana" / "kombu-redisdelay.json"
+
+
+def _scrape(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
+    """What Prometheus reads, by name and queue."""
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return {
+        (sample.name, sample.labels.get("queue", "")): sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name.startswith("redisdelay_")
+    }
+
+
+def _exported(site: Site) -> dict[tuple[str, str], float]:
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(site.store, lambda: [QUEUE, "other"]))
+    return _scrape(registry)
+
+
+def test_the_columns_of_stats_are_gauges(site: Site) -> None:
+    site.send()
+    first, second = site.send(countdown=3600), site.send(countdown=7200)
+    site.make_due(first, -10_000)
+    site.add_consumer("alive", 60_000, holds=2)
+    site.bury("{}", "because")
+    found = _exported(site)
+    lateness = found.pop(("redisdelay_queue_oldest_lateness_seconds", QUEUE))
+    assert 10 <= lateness < 70
+    due_ms = site.redis.zscore(site.store.keys(QUEUE).schedule, first)
+    assert found.pop(("redisdelay_queue_next_due_timestamp_seconds", QUEUE)) == pytest.approx(due_ms / 1000)
+    of_queue = {name: value for (name, queue), value in found.items() if queue == QUEUE}
+    assert of_queue == {
+        "redisdelay_queue_ready_messages": 1,
+        "redisdelay_queue_scheduled_messages": 2,
+        "redisdelay_queue_overdue_messages": 1,
+        "redisdelay_queue_unacked_messages": 2,
+        "redisdelay_queue_dead_messages": 1,
+        "redisdelay_queue_consumers": 1,
+    }
+    assert {value for (_, queue), value in found.items() if queue == "other"} == {0}
+    assert found["redisdelay_up", ""] == 1
+    assert second
+
+
+def test_a_redis_that_is_gone_is_said_so() -> None:
+    with RedisServer() as server:
+        site = Site(server)
+        assert _exported(site)["redisdelay_up", ""] == 1
+        server.stop()
+        assert _exported(site) == {("redisdelay_up", ""): 0}
+        site.close()
+
+
+def _measured(name: str, queue: str) -> float:
+    return REGISTRY.get_sample_value(name, {"queue": queue}) or 0.0
+
+
+def test_what_workers_measure(request: pytest.FixtureRequest) -> None:
+    queue = request.node.name
+    metrics.delivered(queue, None)
+    metrics.delivered(queue, 0.02)
+    metrics.recovered(queue, 3)
+    metrics.dead_lettered(queue, 4)
+    metrics.lease_lost(queue, 5)
+    assert _measured("redisdelay_messages_delivered_total", queue) == 2
+    assert _measured("redisdelay_messages_recovered_total", queue) == 3
+    assert _measured("redisdelay_messages_dead_lettered_total", queue) == 4
+    assert _measured("redisdelay_messages_lease_lost_total", queue) == 5
+    assert _measured("redisdelay_lateness_seconds_count", queue) == 1
+    assert _measured("redisdelay_lateness_seconds_sum", queue) == 0.02
+
+
+def test_without_the_extra_nothing_is_measured() -> None:
+    """In an interpreter of its own, in which prometheus-client cannot be imported."""
+    program = (
+        "import sys; sys.modules['prometheus_client'] = None\n"
+        "from kombu_redisdelay import metrics\n"
+        "metrics.delivered('q', 0.1); metrics.recovered('q', 1)\n"
+        "metrics.dead_lettered('q', 1); metrics.lease_lost('q', 1)\n"
+        "print(hasattr(metrics, 'DELIVERED'))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "False\n"
+
+
+def test_the_dashboard_uses_only_metrics_that_exist(site: Site) -> None:
+    metrics.delivered(QUEUE, 0.1)
+    metrics.recovered(QUEUE, 1)
+    metrics.dead_lettered(QUEUE, 1)
+    metrics.lease_lost(QUEUE, 1)
+    exist = {name for name, _ in {**_exported(site), **_scrape(REGISTRY)}}
+    used = set(re.findall(r"\bredisdelay_\w+", " ".join(_expressions(json.loads(DASHBOARD.read_text())))))
+    assert used <= exist
+    # And all there is, but for what only helps to compute others.
+    assert {name for name in exist - used if not name.endswith(("_created", "_sum", "_count"))} == set()
+
+
+def _expressions(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        for name, value in node.items():
+            if name in ("expr", "definition", "query") and isinstance(value, str):
+                yield value
+            yield from _expressions(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _expressions(value)

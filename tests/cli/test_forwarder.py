@@ -1,0 +1,161 @@
+"""The forwarder, in a thread of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from threading import Thread
+
+import pytest
+
+from harness.process import wait_until
+from harness.redis_server import RedisServer
+from kombu_redisdelay.access import Access
+from kombu_redisdelay.broker.consumer import MESSAGES_PER_CALL
+from kombu_redisdelay.forwarder import LONGEST_WAIT, Forwarded, Forwarder
+from tests.cli.site import QUEUE, Site
+
+
+@pytest.fixture
+def start(server: RedisServer, site: Site) -> Iterator[Callable[[], list[Forwarded]]]:
+    """Starts a forwarder with a connection of its own; returns what it will have forwarded."""
+    running: list[tuple[Forwarder, Thread, Access]] = []
+
+    def start() -> list[Forwarded]:
+        access = Access(site.app)
+        forwarded: list[Forwarded] = []
+        forwarder = Forwarder(access.store, lambda: [QUEUE, "other"], forwarded.append)
+        thread = Thread(target=forwarder.run)
+        thread.start()
+        running.append((forwarder, thread, access))
+        return forwarded
+
+    yield start
+    for forwarder, thread, access in running:
+        forwarder.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+        access.close()
+
+
+def _ready(site: Site, queue: str = QUEUE) -> int:
+    return int(site.redis.llen(queue))
+
+
+def _blocked(site: Site) -> int:
+    return int(site.redis.info("clients")["blocked_clients"])
+
+
+def test_what_is_due_becomes_ready_in_the_order_in_which_it_is_due(
+    site: Site, start: Callable[[], object]
+) -> None:
+    ids = [site.send(countdown=3600) for _ in range(3)]
+    for task_id, in_ms in zip(ids, (-10, -30, -20), strict=True):
+        site.make_due(task_id, in_ms)
+    later = site.send(countdown=3600)
+    start()
+    wait_until(lambda: _ready(site) == 3, 10, "that all are ready")
+    taken = [site.redis.rpop(QUEUE) for _ in range(3)]
+    assert [next(task_id for task_id in ids if task_id in message) for message in taken] == [
+        ids[1],
+        ids[2],
+        ids[0],
+    ]
+    assert site.redis.zrange(site.store.keys(QUEUE).schedule, 0, -1) == [later]
+    assert site.redis.hkeys(site.store.keys(QUEUE).messages) == [later]
+
+
+def test_a_message_goes_to_the_list_of_its_priority(site: Site, start: Callable[[], object]) -> None:
+    site.make_due(site.send(countdown=3600, priority=6), -10)
+    start()
+    wait_until(lambda: site.redis.llen(site.store.keys(QUEUE).ready_at(6)) == 1, 10, "that it is ready")
+
+
+def test_a_backlog_is_moved_in_bounded_steps(site: Site, start: Callable[[], list[Forwarded]]) -> None:
+    count = 2 * MESSAGES_PER_CALL + 1
+    keys = site.store.keys(QUEUE)
+    site.redis.zadd(keys.schedule, {str(n): 1 for n in range(count)})
+    site.redis.hset(keys.messages, mapping={str(n): "0:{}" for n in range(count)})
+    forwarded = start()
+    wait_until(lambda: _ready(site) == count, 10, "that all are ready")
+    wait_until(lambda: sum(f.messages for f in forwarded) == count, 10, "that all are told")
+    assert max(f.messages for f in forwarded) == MESSAGES_PER_CALL
+
+
+def test_a_message_that_is_due_before_the_one_waited_for_is_in_time(
+    site: Site, start: Callable[[], list[Forwarded]]
+) -> None:
+    site.send(countdown=3600)
+    forwarded = start()
+    wait_until(lambda: _blocked(site) == 1, 10, "that it waits for a token")
+    for _ in range(5):
+        before = len(forwarded)
+        site.send(countdown=0.05)
+        wait_until(lambda: len(forwarded) > before, 10, "that it is forwarded")  # noqa: B023
+    # Whoever only looked now and then would do so at the end of LONGEST_WAIT each time.
+    assert min(f.lateness for f in forwarded) < LONGEST_WAIT / 2
+
+
+def test_any_number_may_run(site: Site, start: Callable[[], list[Forwarded]]) -> None:
+    told = [start() for _ in range(3)]
+    for _ in range(50):
+        site.send(countdown=0.2)
+    wait_until(lambda: _ready(site) == 50, 10, "that all are ready")
+    wait_until(lambda: sum(f.messages for some in told for f in some) == 50, 10, "that all are told")
+    assert site.redis.zcard(site.store.keys(QUEUE).schedule) == 0
+
+
+def test_the_tokens_of_consumers_are_left_to_them(site: Site, start: Callable[[], object]) -> None:
+    site.add_consumer("alive", 60_000)
+    site.add_consumer("alive", 60_000, queue="other")
+    start()
+    site.make_due(site.send(countdown=3600), -10)
+    wait_until(lambda: _ready(site) == 1, 10, "that it is forwarded")
+    # Nobody of us blocks on it, so it stays for the consumer.
+    assert site.redis.lrange(site.store.keys(QUEUE).wake, 0, -1) == ["1"]
+    assert _blocked(site) == 0
+
+
+def test_a_token_taken_while_a_consumer_came_is_passed_on(site: Site, start: Callable[[], object]) -> None:
+    start()
+    wait_until(lambda: _blocked(site) == 1, 10, "that it waits for a token")
+    site.add_consumer("alive", 60_000)
+    site.send()
+    wait_until(lambda: site.redis.llen(site.store.keys(QUEUE).wake) == 1, 10, "that the token is back")
+
+
+def test_without_a_consumer_no_token_is_left_that_wakes_forwarders_for_ever(
+    site: Site, start: Callable[[], object]
+) -> None:
+    start()
+    site.send()
+    site.send(countdown=0.05)
+    wait_until(lambda: _ready(site) == 2, 10, "that both are ready")
+    wait_until(lambda: _blocked(site) == 1, 10, "that it waits for a token")
+    assert site.redis.exists(site.store.keys(QUEUE).wake) == 0
+
+
+def test_an_id_without_a_message_is_skipped_and_said(
+    site: Site, start: Callable[[], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    site.redis.zadd(site.store.keys(QUEUE).schedule, {"nothing": 1})
+    start()
+    wait_until(lambda: site.redis.zcard(site.store.keys(QUEUE).schedule) == 0, 10, "that it is gone")
+    wait_until(lambda: "Skipped 1 scheduled id(s)" in caplog.text, 10, "that it is said")
+
+
+def test_ready_lists_of_a_queue_that_expires_expire(site: Site, start: Callable[[], object]) -> None:
+    site.make_due(site.send(countdown=3600), -10)
+    keys = site.store.keys(QUEUE)
+    site.redis.pexpire(keys.schedule, 600_000)
+    start()
+    wait_until(lambda: _ready(site) == 1, 10, "that it is ready")
+    assert 0 < site.redis.pttl(keys.ready) <= 600_000
+
+
+def test_redis_may_go_and_come_back(site: Site, start: Callable[[], object]) -> None:
+    start()
+    wait_until(lambda: _blocked(site) == 1, 10, "that it waits for a token")
+    for kind in ("normal", "pubsub"):
+        site.redis.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+    site.make_due(site.send(countdown=3600), -10)
+    wait_until(lambda: _ready(site) == 1, 10, "that it is forwarded")

@@ -1,0 +1,108 @@
+"""What all commands have in common: how they are found, and how they fail."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+from celery import Celery
+from click import Context
+
+from kombu_redisdelay.cli import delayed
+from tests.cli.site import Site
+
+COMMANDS = delayed.list_commands(Context(delayed))
+
+#: With what each command, that ends by itself, can be called.
+CALLS = {
+    "stats": (),
+    "list": (),
+    "show": ("id",),
+    "cancel": ("id",),
+    "reschedule": ("id", "--countdown", "60"),
+    "deliver-now": ("id",),
+    "timeline": (),
+    "dead": ("list",),
+    "purge": ("--yes",),
+    "doctor": (),
+    "forward": (),
+    "exporter": ("--port", "0"),
+}
+
+
+def test_celery_finds_the_group() -> None:
+    [entry] = entry_points(group="celery.commands", name="delayed")
+    assert entry.load() is delayed
+
+
+def test_help_lists_every_command(site: Site) -> None:
+    listed = site.text("--help").partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == COMMANDS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(site: Site, name: str) -> None:
+    assert site.text(name, "--help").startswith(f"Usage: celery delayed {name} ")
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"top", "exporter"}))
+def test_every_command_that_prints_has_json(site: Site, name: str) -> None:
+    words = ("dead", "list") if name == "dead" else (name,)
+    assert "--json" in site.text(*words, "--help")
+
+
+def test_an_unknown_command_is_a_usage_error(site: Site) -> None:
+    assert site.run("nothing").exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["stats", "purge", "doctor", "forward", "exporter"])
+def test_a_broker_that_cannot_be_reached_is_one_line(site: Site, name: str) -> None:
+    # Nothing listens there.
+    result = site.run(
+        name, *CALLS[name], app=Celery(broker="redisdelay://127.0.0.1:1/0", set_as_current=False)
+    )
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: Redis: Error 111 connecting to 127.0.0.1:1")
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "broker", ["redis://localhost:6379/0", "memory://", "amqp://guest:secret@localhost//"]
+)
+def test_an_app_on_another_transport_is_one_line(site: Site, name: str, broker: str) -> None:
+    result = site.run(name, *CALLS[name], app=Celery(broker=broker, set_as_current=False))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: not a redisdelay:// broker: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert "secret" not in result.stderr
+
+
+def test_a_wrong_password_is_one_line(site: Site) -> None:
+    broker = site.app.conf.broker_url.replace("://", "://nobody:wrong@")
+    result = site.run("stats", app=Celery(broker=broker, set_as_current=False))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: Redis: ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("missing", "command", "extra"), [("rich", "stats", "cli"), ("prometheus_client", "exporter", "metrics")]
+)
+def test_what_is_not_installed_is_named(
+    site: Site, monkeypatch: pytest.MonkeyPatch, missing: str, command: str, extra: str
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("kombu_redisdelay.cli.", f"{missing}."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    result = site.run(command)
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: Needs {missing}: pip install 'kombu-redisdelay[{extra}]'\n"
+    assert site.run("--help").exit_code == 0
+
+
+def test_top_needs_a_terminal(site: Site) -> None:
+    result = site.run("top")
+    assert result.exit_code == 2
+    assert "top needs a terminal" in result.stderr

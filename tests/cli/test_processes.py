@@ -1,0 +1,148 @@
+"""Real `celery -A project delayed ...` processes, and workers beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from harness.celery_worker import CeleryWorker
+from harness.process import ChildProcess, wait_until
+from harness.redis_server import RedisServer
+from tests.cli.site import QUEUE, Site
+
+ROOT = Path(__file__).parents[2]
+PROJECT = "tests.cli.project"
+
+
+def _environment(server: RedisServer, **others: str) -> dict[str, str]:
+    return {**os.environ, "PROJECT_BROKER": server.url(), "PYTHONPATH": str(ROOT), **others}
+
+
+def _command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "celery", "-A", PROJECT, "delayed", *words]
+
+
+def _run(server: RedisServer, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        _command(*words), env=_environment(server), capture_output=True, text=True, check=False
+    )
+
+
+class Daemon(ChildProcess):
+    """A command that runs until it is told to stop."""
+
+    def __init__(self, server: RedisServer, *words: str, ready: str = "") -> None:
+        super().__init__()
+        self._words = words
+        self._server = server
+        self._ready = ready
+
+    def command(self) -> Sequence[str]:
+        return _command(*self._words)
+
+    def environment(self) -> Mapping[str, str]:
+        return _environment(self._server)
+
+    def is_ready(self) -> bool:
+        if self._ready:
+            return self._ready in self.log()
+        with self._server.client() as client:
+            return bool(client.info("clients")["blocked_clients"])
+
+
+def test_the_apps_configuration_is_used(server: RedisServer, site: Site) -> None:
+    task_id = site.send(countdown=3600)
+    result = _run(server, "stats", "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["scheduled"] == 1
+    assert _run(server, "cancel", task_id).stdout == f"{task_id} cancelled\n"
+    assert _run(server, "cancel", task_id).returncode == 1
+    assert _run(server, "cancel").returncode == 2
+
+
+def test_a_broker_that_cannot_be_reached_is_one_line() -> None:
+    environment = {**os.environ, "PROJECT_BROKER": "redisdelay://127.0.0.1:1/0", "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(_command("stats"), env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert re.fullmatch(r"Error: Redis: .*Connection refused\.\n", result.stderr)
+
+
+def test_a_queue_is_forwarded_while_no_worker_is_there(server: RedisServer, site: Site) -> None:
+    with Daemon(server, "forward", "--json") as forward:
+        site.send(countdown=0.3)
+        site.send(countdown=0.1)
+        wait_until(lambda: site.redis.llen(QUEUE) == 2, 10, "that the queue has grown")
+        wait_until(lambda: len(forward.log().splitlines()) == 2, 10, "that it is told")
+        moved = [json.loads(line) for line in forward.log().splitlines()]
+        assert [(row["queue"], row["messages"]) for row in moved] == [(QUEUE, 1), (QUEUE, 1)]
+        os.kill(forward.pid, signal.SIGTERM)
+        wait_until(lambda: not forward.running, 10, "that it stops")
+
+
+def test_forwarders_beside_a_worker_lose_and_repeat_nothing(server: RedisServer, site: Site) -> None:
+    worker = CeleryWorker(PROJECT, pool="solo", env=_environment(server), cwd=ROOT)
+    with Daemon(server, "forward"), Daemon(server, "forward"), worker:
+        ids = [site.send(countdown=0.1 + 0.01 * number) for number in range(200)]
+
+        def succeeded() -> list[str]:
+            return re.findall(r"Task shop\.close_order\[(\S+)\] succeeded", worker.log())
+
+        wait_until(lambda: len(succeeded()) >= len(ids), 30, "that all have run")
+        assert sorted(succeeded()) == sorted(ids)
+    assert site.redis.llen(QUEUE) == 0
+    assert site.redis.zcard(site.store.keys(QUEUE).schedule) == 0
+
+
+def test_the_exporter_serves(server: RedisServer, site: Site) -> None:
+    site.send(countdown=3600)
+    with Daemon(
+        server, "exporter", "--port", "0", "--address", "127.0.0.1", ready="Serving metrics"
+    ) as exporter:
+        [url] = re.findall(r"http://\S+", exporter.log())
+        text = urlopen(url, timeout=10).read().decode()
+        assert f'redisdelay_queue_scheduled_messages{{queue="{QUEUE}"}} 1.0\n' in text
+        os.kill(exporter.pid, signal.SIGTERM)
+        wait_until(lambda: not exporter.running, 10, "that it stops")
+
+
+def test_an_exporter_whose_port_is_taken_says_so(server: RedisServer) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        result = _run(server, "exporter", "--port", port, "--address", "127.0.0.1")
+    assert (result.returncode, result.stderr) == (
+        1,
+        f"Error: cannot listen on 127.0.0.1:{port}: Address already in use\n",
+    )
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork"])
+def test_a_worker_serves_what_it_measures(server: RedisServer, site: Site, pool: str) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    environment = _environment(server, PROJECT_METRICS_PORT=port)
+    with CeleryWorker(PROJECT, pool=pool, env=environment, cwd=ROOT) as worker:
+        site.send()
+        site.send(countdown=0.2)
+        wait_until(lambda: worker.log().count(" succeeded in ") == 2, 20, "that both have run")
+        wait_until(lambda: _serves(port), 10, "that it serves")
+        text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    assert f'redisdelay_messages_delivered_total{{queue="{QUEUE}"}} 2.0\n' in text
+    assert f'redisdelay_lateness_seconds_count{{queue="{QUEUE}"}} 1.0\n' in text
+
+
+def _serves(port: str) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(port))) == 0

@@ -1,0 +1,74 @@
+"""`celery delayed stats`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from tests.cli.site import QUEUE, Site
+
+
+def test_every_place_of_a_message_is_counted(site: Site) -> None:
+    for priority in (0, 3, 9):
+        site.send(priority=priority)
+    waiting = [site.send(countdown=3600) for _ in range(4)]
+    site.make_due(waiting[0], -5000)
+    site.make_due(waiting[1], -2000)
+    site.add_consumer("alive", 60_000, holds=2)
+    site.add_consumer("idle", 60_000)
+    site.add_consumer("gone", -1000, holds=1)
+    site.bury("{}", "because")
+
+    [stats] = site.rows("stats")
+    due = datetime.fromisoformat(stats.pop("next_due")).timestamp() * 1000
+    lateness = stats.pop("lateness")
+    assert stats == {
+        "queue": QUEUE,
+        "ready": 3,
+        "scheduled": 4,
+        "overdue": 2,
+        "unacked": 3,
+        "dead": 1,
+        "consumers": 2,
+        "consumers_lost": 1,
+    }
+    assert due == site.redis.zscore(site.store.keys(QUEUE).schedule, waiting[0])
+    assert 5 <= lateness <= 5 + (site.now_ms() - due - 5000) / 1000
+
+
+def test_an_empty_queue_is_all_zeros(site: Site) -> None:
+    [stats] = site.rows("stats")
+    assert stats.pop("queue") == QUEUE
+    assert stats.pop("next_due") is None
+    assert set(stats.values()) == {0}
+
+
+def test_the_queues_are_those_of_the_broker_and_those_of_the_app(site: Site) -> None:
+    site.send(queue="other", countdown=60)
+    assert [row["queue"] for row in site.rows("stats")] == [QUEUE, "other"]
+    assert [row["queue"] for row in site.rows("stats", "-Q", "other")] == ["other"]
+    assert [row["queue"] for row in site.rows("stats", "-Q", "b", "-Q", "a", "-Q", "b")] == ["b", "a"]
+
+
+def test_the_table_is_plain_text_where_there_is_no_terminal(site: Site) -> None:
+    site.send(
+        queue="a-queue-with-a-name-that-is-longer-than-a-narrow-terminal-would-have-room-for-at-all",
+        countdown=60,
+    )
+    header, *rows = site.text("stats").splitlines()
+    assert header.split() == [
+        "QUEUE",
+        "READY",
+        "SCHEDULED",
+        "OVERDUE",
+        "UNACKED",
+        "DEAD",
+        "CONSUMERS",
+        "NEXT",
+        "DUE",
+        "LATE",
+    ]
+    assert rows[0].split()[1:4] == ["0", "1", "0"]
+    assert rows[0].startswith(
+        "a-queue-with-a-name-that-is-longer-than-a-narrow-terminal-would-have-room-for-at-all "
+    )
+    assert all(line == line.rstrip() for line in [header, *rows])
