@@ -92,6 +92,7 @@ class Bench:
         assert all(reason and len(reason) < 300 for reason in reasons)
         for message in self.inbox.messages:
             message.ack()
+        self.channel.consumer.confirm_acks()
         # Nothing is anywhere else.
         left = {key.decode().removeprefix("redisdelay:{q}:") for key in self.redis.keys("*q*")}
         assert left <= {"dead", "consumers", "wake", "_kombu.binding.q", "redisdelay:queues"}
