@@ -256,7 +256,7 @@ class TestDeadLetter:
         rig.put("q", "not\nJSON", step=9)
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
-        consumer.dead_letter(delivery, "not JSON: line 1 column 1")
+        consumer.dead_letter(delivery, "not JSON:\n line 1  column 1")
         [letter] = rig.dead("q")
         when, deliveries, step, rest = letter.split(" ", 3)
         assert abs(int(when) - rig.database.now_ms()) < 60_000

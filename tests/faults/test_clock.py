@@ -1,7 +1,10 @@
-"""The server's clock jumps by an hour while messages wait and tasks run."""
+"""The server's clock jumps while messages wait and tasks run."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import pytest
 
 from harness.moved_clock import MovedClockServer, compiler
 from harness.process import wait_until
+from harness.redis_server import RedisServer
 from tests.channel.kit import Site, publish
 from tests.end_to_end.installation import QUEUE, Installation
 from tests.faults.application import running
@@ -68,7 +72,9 @@ def test_workers(clock: MovedClockServer, tmp_path: Path, pool: str) -> None:
     with Installation(clock, tmp_path, **settings) as installation:
         workers = [
             # A blocked client's time goes by the clock of the server, too.
-            installation.start_worker(pool=pool, concurrency=2, expected=LOST_CONNECTION)
+            installation.start_worker(
+                pool=pool, concurrency=2, prefetch_multiplier=1, expected=LOST_CONNECTION
+            )
             for _ in range(3)
         ]
         for worker in workers:
@@ -96,6 +102,41 @@ def test_workers(clock: MovedClockServer, tmp_path: Path, pool: str) -> None:
         wait_until(lambda: installation.unacked() == 1, 10, "acks")
         assert sorted(installation.ledger.started()) == sorted([*running, "at once"])
         assert (installation.ready(), installation.scheduled()) == (0, 1)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_server_that_stands_still_for_longer_than_the_lease(
+    server: RedisServer, tmp_path: Path, pool: str
+) -> None:
+    """To its clients, its clock jumps ahead: all leases have ended when it goes on."""
+    gate = tmp_path / "gate"
+    settings = {"broker_transport_options": {"visibility_timeout": 3}}
+    with Installation(server, tmp_path, **settings) as installation:
+        workers = [
+            installation.start_worker(
+                pool=pool, concurrency=2, prefetch_multiplier=1, expected=LOST_CONNECTION
+            )
+            for _ in range(3)
+        ]
+        for worker in workers:
+            worker.wait_ready()
+        producer = installation.producer()
+        running = [f"running {number}" for number in range(4)]
+        for task in running:
+            producer.send_task("work_late", [task], kwargs={"gate": str(gate)})
+        installation.wait_started(*running)
+
+        os.kill(server.pid, signal.SIGSTOP)
+        time.sleep(6)
+        os.kill(server.pid, signal.SIGCONT)
+        for number in range(20):
+            producer.send_task("work", [f"after {number}"])
+        installation.wait_ended([f"after {number}" for number in range(20)])
+
+        gate.touch()
+        installation.wait_ended(running)
+        wait_until(lambda: installation.unacked() == 0, 10, "acks")
+        assert installation.ledger.run_twice() == {}
 
 
 def leases_are_right(installation: Installation, clock: MovedClockServer) -> bool:
