@@ -195,14 +195,10 @@ class Consumer:
         )
 
     def dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Move a message that cannot be delivered to the dead letters of its queue.
-
-        Arguments:
-            reason: one line.
-        """
+        """Move a message that cannot be delivered to the dead letters of its queue."""
         stored = b"" if delivery.acked else b"%d:%s" % (delivery.step, delivery.payload)
         tag = delivery.tag if delivery.acked else ""
-        self._dead_letter(delivery.queue, tag, reason, stored)
+        self._dead_letter(delivery.queue, tag, " ".join(reason.split()), stored)
 
     def recover(self, queue: str) -> int:
         """Give back what consumers that are gone hold in *queue*: those whose lease has ended and was not
