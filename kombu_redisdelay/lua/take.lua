@@ -28,6 +28,7 @@
 -- consumed without acks, into the reply). A taken tag is never used again: a call repeated because its
 -- reply was lost returns what the first one took.
 
+-- include: expect
 -- include: clock
 -- include: wake
 -- include: expire
@@ -60,10 +61,12 @@ for i = 1, #KEYS / KEYS_PER_QUEUE do
     expires_ms = tonumber(ARGV[option + 2]),
     name = KEYS[key + 1],
     ready = {},
+    ready_at = {},
     taken = {},
   }
   for step_index, step in ipairs(steps) do
     queue.ready[step_index] = ready_key(queue.name, separator, step)
+    queue.ready_at[step] = queue.ready[step_index]
   end
   queues[i] = queue
 end
@@ -166,9 +169,10 @@ local function take_again_what_was_taken()
   return #taken_from > 0
 end
 
+local any_ready = false
 for _, queue in ipairs(queues) do
   local _, missing, next_due_ms =
-    migrate(queue.schedule, queue.messages, queue.name, separator, now_ms, migration_budget)
+    migrate(queue.schedule, queue.messages, queue.name, queue.ready_at, now_ms, migration_budget)
   reply[3] = reply[3] + missing
   if next_due_ms then
     local remaining_us = math.max(0, next_due_ms * 1000 - now_us)
@@ -176,12 +180,14 @@ for _, queue in ipairs(queues) do
       reply[2] = remaining_us
     end
   end
+  queue.has_ready = redis.call('EXISTS', unpack(queue.ready)) > 0
+  any_ready = any_ready or queue.has_ready
 end
-if not take_again_what_was_taken() then
+if not take_again_what_was_taken() and any_ready then
   take()
 end
 for _, queue in ipairs(queues) do
-  if redis.call('EXISTS', unpack(queue.ready)) > 0 then
+  if queue.has_ready and redis.call('EXISTS', unpack(queue.ready)) > 0 then
     -- Not for what was just passed over and nothing else: we would only wake ourselves, again and again.
     if passed_over == 0 or taken > 0 then
       wake(queue.wake)
