@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 
 from rich.console import Console
 
@@ -15,7 +16,7 @@ from benchmarks.goals import GOALS
 from benchmarks.pictures import draw
 from benchmarks.report import Report
 from benchmarks.results import Record
-from benchmarks.run import MeasurementError, Servers, run
+from benchmarks.run import MeasurementError, run, start_servers
 from benchmarks.table import print_figures, print_goals
 from benchmarks.workload import Case, Workload
 from benchmarks.workloads import WORKLOADS
@@ -39,7 +40,8 @@ def main() -> int:
 
     print_goals(console, GOALS, report.results)
     print_figures(console, WORKLOADS.values(), report.results)
-    console.print("\n".join(f"Without {what}: {why}." for what, why in report.missing.items()))
+    for what, why in report.missing.items():
+        console.print(f"Without {what}: {why}.")
     written: list[Path] = []
     if options.json is not None:
         report.write(options.json)
@@ -60,9 +62,7 @@ FAILED = "the measurement failed"
 def make(console: Console, workloads: Sequence[Workload], rounds: int, *, quick: bool) -> Report:
     """Measure, and say meanwhile what is going on."""
     peers = dict.fromkeys(case.peer for workload in workloads for case in workload.cases)
-    missing = {peer.name: why for peer in peers if (why := peer.missing()) is not None}
-    if quick:
-        missing |= {w.name: "takes too long for --quick" for w in workloads if w.quick_sizes is None}
+    missing = {w.name: "takes too long for --quick" for w in workloads if quick and w.quick_sizes is None}
     records: list[Record] = []
 
     def failed(workload: Workload, case: Case, error: MeasurementError) -> None:
@@ -71,14 +71,17 @@ def make(console: Console, workloads: Sequence[Workload], rounds: int, *, quick:
         console.print(f"[red]{what} failed:[/]")
         console.print(str(error), markup=False, highlight=False)
 
-    with console.status("starting the servers") as status, Servers(peers) as servers:
+    with console.status("starting the servers") as status, start_servers(peers) as servers:
 
         def started(workload: Workload, case: Case, round_: int) -> None:
             status.update(f"{workload.name}, {case.name}, round {round_ + 1}")
 
+        missing |= {peer.name: why for peer in peers if (why := servers.missing(peer)) is not None}
         environment = describe(servers)
+        began = monotonic()
         for record in run(servers, workloads, rounds, quick=quick, on_start=started, on_failure=failed):
             records.append(record)
+    environment["took"] = f"{monotonic() - began:.0f} s"
     return Report(environment, missing, records)
 
 

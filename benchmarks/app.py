@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import time
@@ -13,7 +12,6 @@ from typing import Any
 from celery import Celery
 from celery.signals import worker_ready
 
-from benchmarks.peers import PEERS
 from benchmarks.postbox import post
 from benchmarks.site import Site
 
@@ -24,12 +22,9 @@ READY = "ready"
 
 def new_app(site: Site) -> Celery:
     """The app of a worker, or of a producer: defaults but for broker, its options, queue."""
-    peer = PEERS[site.peer]
-    if peer.imports:
-        importlib.import_module(peer.imports)
     app = Celery("benchmarks", broker=site.url, set_as_current=False)
     app.conf.update(
-        broker_transport_options=dict(peer.options),
+        broker_transport_options=dict(site.transport.options),
         broker_connection_retry_on_startup=True,
         task_default_queue=site.queue,
         task_ignore_result=True,
@@ -48,7 +43,9 @@ def _no_op() -> None:
 
 if VARIABLE in os.environ:
     _site, _postbox = json.loads(os.environ[VARIABLE])
-    app = new_app(Site(**_site))
+    site = Site(**_site)
+    site.transport.register()
+    app = new_app(site)
 
     app.task(_no_op, name="no_op")
 

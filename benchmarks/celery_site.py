@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,7 +17,7 @@ from harness.celery_worker import CeleryWorker
 ROOT = Path(__file__).parents[1]
 
 #: Seconds after which what did not happen is not awaited any more.
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class _Worker(CeleryWorker):
@@ -66,9 +66,10 @@ class CelerySite:
 @contextmanager
 def open_site(site: Site) -> Iterator[CelerySite]:
     """A place to send tasks to, and to start a worker at."""
-    with TemporaryDirectory(prefix="redisdelay-") as directory, Postbox(Path(directory) / "box") as postbox:
+    with (
+        TemporaryDirectory(prefix="redisdelay-") as directory,
+        closing(Postbox(Path(directory) / "box")) as postbox,
+    ):
         celery_site = CelerySite(site, postbox)
-        try:
+        with closing(celery_site.app):
             yield celery_site
-        finally:
-            celery_site.app.close()

@@ -44,9 +44,9 @@ def page(report: Report) -> str:
             figures.append(f"{workload.name}: {workload.about}.")
             figures.append(
                 _table(
-                    ["", *(f"{name}, {workload.units[name]}" for name in names)],
+                    ["", *names],
                     [24, *[76 // len(names)] * len(names)],
-                    [[case, *(" | ".join(figure_texts(each)) for each in spreads)] for case, spreads in rows],
+                    [[what, *(" | ".join(figure_texts(each)) for each in spreads)] for what, spreads in rows],
                 )
             )
     parts = [

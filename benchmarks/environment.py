@@ -27,7 +27,7 @@ def describe(servers: Servers) -> dict[str, str]:
         "Python": platform.python_version(),
         "Redis server": servers.redis.binary.version,
     }
-    if servers.rabbitmq is not None:
+    if not isinstance(servers.rabbitmq, str):
         described["RabbitMQ server"] = servers.rabbitmq.version() or "does not answer"
     for package in _PACKAGES:
         try:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
-
-from harness.rabbitmq_server import rabbitmq_server
 
 
 @dataclass(frozen=True)
@@ -32,18 +31,21 @@ class Peer:
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def missing(self) -> str | None:
-        """Why it cannot be measured here; ``None`` if it can."""
-        if self.server == "rabbitmq" and rabbitmq_server() is None:
-            return "no rabbitmq-server is installed"
+        """Why it cannot be used by this interpreter; ``None`` if it can."""
         if self.imports and find_spec(self.imports) is None:
             return f"{self.imports} is not installed; it needs Python 3.13"
         return None
+
+    def register(self) -> None:
+        """Have kombu know the scheme."""
+        if self.imports:
+            import_module(self.imports)
 
 
 OURS = Peer("redisdelay", "redisdelay", pace=5)
 REDIS = Peer("kombu redis", "redis")
 REDIS_PLUS = Peer("celery-redis-plus", "valkey", imports="celery_redis_plus")
 RABBITMQ = Peer("RabbitMQ", "pyamqp", server="rabbitmq", pace=3, options={"confirm_publish": True})
-MEMORY = Peer("memory", "memory", server="", pace=10)
+MEMORY = Peer("memory://", "memory", server="", pace=10)
 
 PEERS = {peer.name: peer for peer in (OURS, REDIS, REDIS_PLUS, RABBITMQ, MEMORY)}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil, floor, log10
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.results import Results, percentile
@@ -59,12 +60,12 @@ def throughput(results: Results) -> Figure | None:
         return None
     rows = (len(panels) + 1) // 2
     figure = Figure(figsize=(9, 0.5 + 1.75 * rows), layout="constrained")
-    axes = figure.subplots(rows, 2, squeeze=False).flat
+    axes = list(figure.subplots(rows, 2, squeeze=False).flat)
     for axis, (workload, name, title, unit) in zip(axes, panels, strict=False):
         _bars(axis, results, workload, name)
         axis.set_title(title)
         axis.set_xlabel(unit)
-    for axis in list(axes)[len(panels) :]:
+    for axis in axes[len(panels) :]:
         axis.set_axis_off()
     return figure
 
@@ -88,8 +89,8 @@ def _bars(axis: Axes, results: Results, workload: str, name: str) -> None:
         peers.append(case.peer)
     axis.set_yticks(range(len(peers)), [peer.name for peer in peers])
     axis.invert_yaxis()
-    axis.margins(x=0.15)
-    axis.set_xlim(left=0)
+    # Room for the numbers.
+    axis.set_xlim(0, axis.dataLim.x1 * 1.2)
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.tick_params(axis="y", length=0)
@@ -107,14 +108,18 @@ def lateness(results: Results) -> Figure | None:
         samples = sorted(results.samples("lateness", case))
         axis.ecdf(samples, color=_COLOURS[case], label=case, linewidth=2 if case == OURS.name else 1.4)
         longest = max(longest, percentile(samples, 99))
-    axis.set_xlim(0, longest * 1.05)
-    axis.set_ylim(0, 1)
+    axis.set_xscale("log")
+    axis.set_xlim(0.3, longest * 1.1)
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_ylim(0, 1.01)
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
     axis.grid(alpha=0.3)
     axis.set_title("Countdown tasks on an idle Celery worker, solo")
     axis.set_xlabel("started at most so late, ms")
     axis.set_ylabel("share of the tasks")
-    axis.legend(frameon=False, loc="lower right")
+    axis.legend(frameon=False, loc="upper left")
     return figure
 
 
@@ -137,30 +142,33 @@ def _curves(axis: Axes, results: Results, counts: Sequence[int], names: Sequence
     cases = WORKLOADS["growth"].cases
     for name, colour in zip(names, ("#0b6e99", "#d9984a", "#7b6aa8", "#c0504d"), strict=False):
         spreads = [spread for case in cases if (spread := results.spread("growth", case.name, name))]
-        medians = [spread.median for spread in spreads]
         errors = [
             [spread.median - spread.least for spread in spreads],
             [spread.most - spread.median for spread in spreads],
         ]
-        axis.errorbar(counts, medians, yerr=errors, color=colour, marker="o", markersize=4, capsize=2)
-        label = name.removesuffix(", server")
-        axis.annotate(
-            label,
-            (counts[-1], medians[-1]),
-            xytext=(7, 0),
-            textcoords="offset points",
-            va="center",
+        axis.errorbar(
+            counts,
+            [spread.median for spread in spreads],
+            yerr=errors,
             color=colour,
+            marker="o",
+            markersize=4,
+            capsize=2,
+            label=name.removesuffix(", server"),
         )
     axis.set_xscale("log")
-    axis.set_xlim(counts[0] / 2, counts[-1] * 5)
+    axis.set_xlim(counts[0] / 2, counts[-1] * 2)
     axis.set_xticks(counts, [f"{count:,}" for count in counts])
     axis.minorticks_off()
     axis.set_yscale("log")
+    # Whole decades, so that a small change looks small.
+    axis.set_ylim(10 ** floor(log10(axis.dataLim.y0)), 10 ** ceil(log10(axis.dataLim.y1)))
     axis.grid(alpha=0.3)
     axis.set_xlabel("messages scheduled")
     axis.set_ylabel("µs a message")
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.legend(frameon=False, ncols=len(names), loc="upper left", bbox_to_anchor=(0, 1.0))
 
 
 PICTURES: dict[str, Picture] = {"throughput": throughput, "lateness": lateness, "growth": growth}

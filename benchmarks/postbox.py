@@ -7,12 +7,7 @@ import os
 import socket
 from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    # In `typing` from Python 3.11 on.
-    from typing_extensions import Self
+from typing import Any
 
 
 class Postbox:
@@ -40,15 +35,7 @@ class Postbox:
             if received == subject:
                 return content
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._socket.close()
 
 

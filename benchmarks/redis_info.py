@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from redis import Redis
 
 #: The commands that run scripts.
@@ -21,19 +19,7 @@ def used_memory(redis: Redis) -> int:
     return int(redis.info("memory")["used_memory"])
 
 
-@dataclass(frozen=True)
-class ScriptTime:
-    """The scripts that ran: how often, and how long together."""
-
-    calls: int
-    microseconds: int
-
-    def __sub__(self, earlier: ScriptTime) -> ScriptTime:
-        return ScriptTime(self.calls - earlier.calls, self.microseconds - earlier.microseconds)
-
-
-def script_time(redis: Redis) -> ScriptTime:
-    """All scripts since the statistics began."""
+def script_us(redis: Redis) -> int:
+    """Microseconds that scripts have run for, since the statistics began."""
     stats = redis.info("commandstats")
-    rows = [stats[key] for name in _SCRIPTS if (key := f"cmdstat_{name}") in stats]
-    return ScriptTime(sum(row["calls"] for row in rows), sum(row["usec"] for row in rows))
+    return sum(stats[key]["usec"] for name in _SCRIPTS if (key := f"cmdstat_{name}") in stats)

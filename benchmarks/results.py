@@ -46,6 +46,10 @@ class Results:
             if (record.workload, record.case) == (workload, case) and figure in record.figures
         }
 
+    def has(self, workload: str, case: str) -> bool:
+        """Whether the case was measured at all."""
+        return any((record.workload, record.case) == (workload, case) for record in self.records)
+
     def spread(self, workload: str, case: str, figure: str) -> Spread | None:
         values = self.rounds(workload, case, figure).values()
         return Spread.of(values) if values else None

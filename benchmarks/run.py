@@ -7,10 +7,8 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
-from types import TracebackType
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 
 from benchmarks.peers import Peer
 from benchmarks.results import Record
@@ -18,10 +16,6 @@ from benchmarks.site import Site
 from benchmarks.workload import Case, Sizes, Workload
 from harness.rabbitmq_server import RabbitMQServer
 from harness.redis_server import RedisServer
-
-if TYPE_CHECKING:
-    # In `typing` from Python 3.11 on.
-    from typing_extensions import Self
 
 #: Seconds after which a measurement has failed.
 TIMEOUT = 300
@@ -31,41 +25,47 @@ class MeasurementError(Exception):
     """A measurement that came to nothing; says what it has written before it ended."""
 
 
+@dataclass(frozen=True)
 class Servers:
-    """The servers that *peers* need, private ones, for the length of a ``with`` block."""
+    """The servers of a run.
 
-    def __init__(self, peers: Iterable[Peer]) -> None:
-        self._exit = ExitStack()
-        self.redis = RedisServer()
-        wanted = any(peer.server == "rabbitmq" and peer.missing() is None for peer in peers)
-        self.rabbitmq = RabbitMQServer() if wanted else None
+    Attributes:
+        rabbitmq: the server, or why there is none.
+    """
+
+    redis: RedisServer
+    rabbitmq: RabbitMQServer | str
+
+    def missing(self, peer: Peer) -> str | None:
+        """Why the *peer* cannot be measured; ``None`` if it can."""
+        if peer.server == "rabbitmq" and isinstance(self.rabbitmq, str):
+            return self.rabbitmq
+        return peer.missing()
 
     def site(self, peer: Peer) -> Site:
         """A clean place for a measurement."""
         with self.redis.client() as client:
             client.flushall()
             client.config_resetstat()
-        if peer.server == "rabbitmq" and self.rabbitmq is not None:
+        if peer.server == "rabbitmq" and not isinstance(self.rabbitmq, str):
             url = self.rabbitmq.url()
         else:
             url = self.redis.url(peer.scheme) if peer.server else f"{peer.scheme}://"
         return Site(peer.name, url, self.redis.port, f"benchmark-{uuid.uuid4().hex[:8]}")
 
-    def __enter__(self) -> Self:
-        with ExitStack() as exit_:
-            exit_.enter_context(self.redis)
-            if self.rabbitmq is not None:
-                exit_.enter_context(self.rabbitmq)
-            self._exit = exit_.pop_all()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._exit.close()
+@contextmanager
+def start_servers(peers: Iterable[Peer]) -> Iterator[Servers]:
+    """The servers that *peers* need, private ones."""
+    with ExitStack() as exit_:
+        redis = exit_.enter_context(RedisServer())
+        rabbitmq: RabbitMQServer | str = "it was not asked for"
+        if any(peer.server == "rabbitmq" for peer in peers):
+            try:
+                rabbitmq = exit_.enter_context(RabbitMQServer())
+            except (RuntimeError, TimeoutError) as error:
+                rabbitmq = str(error)
+        yield Servers(redis, rabbitmq)
 
 
 def run(
@@ -90,7 +90,7 @@ def run(
             continue
         for round_ in range(min(rounds, workload.rounds or rounds)):
             for case in workload.cases:
-                if case.peer.missing() is not None or (workload.name, case.name) in failed:
+                if servers.missing(case.peer) is not None or (workload.name, case.name) in failed:
                     continue
                 on_start(workload, case, round_)
                 try:

@@ -16,7 +16,9 @@ def main() -> None:
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     request = json.load(sys.stdin)
-    measured = WORKLOADS[request["workload"]].measure(Site(**request["site"]), request["sizes"])
+    site = Site(**request["site"])
+    site.transport.register()
+    measured = WORKLOADS[request["workload"]].measure(site, request["sizes"])
     json.dump(asdict(measured), reply)
     reply.close()
 

@@ -12,7 +12,7 @@ from benchmarks.goals import Goal
 from benchmarks.results import Results, Spread
 from benchmarks.workload import Workload
 
-#: The name of a case, and its figures.
+#: The name of a figure and its unit, and what each case has of it.
 Row = tuple[str, list[Spread | None]]
 
 
@@ -40,7 +40,8 @@ def met_text(goal: Goal, results: Results) -> str:
 
 
 def print_goals(console: Console, goals: Iterable[Goal], results: Results) -> None:
-    table = Table(title="Ratios, and what they have to be", title_justify="left", box=SIMPLE)
+    console.print("[bold]Ratios[/], and what they have to be", highlight=False)
+    table = Table(box=SIMPLE)
     table.add_column("what")
     table.add_column("median", justify="right")
     table.add_column("least..most", justify="right")
@@ -64,30 +65,27 @@ def print_goals(console: Console, goals: Iterable[Goal], results: Results) -> No
 
 
 def print_figures(console: Console, workloads: Iterable[Workload], results: Results) -> None:
-    """A table for each workload, a row for each case: the median, and under it the least and the most."""
+    """A table for each workload: the median, and under it the least and the most."""
     for workload in workloads:
         names, rows = figure_rows(workload, results)
         if not rows:
             continue
-        table = Table(title=f"{workload.name}: {workload.about}", title_justify="left", box=SIMPLE)
+        console.print(f"[bold]{workload.name}[/]: {workload.about}", highlight=False)
+        table = Table(box=SIMPLE)
         table.add_column("")
         for name in names:
-            table.add_column(f"{name}\n{workload.units[name]}", justify="right")
-        for case, spreads in rows:
-            table.add_row(case, *("\n".join(figure_texts(spread)) for spread in spreads))
+            table.add_column(name, justify="right", overflow="fold")
+        for what, spreads in rows:
+            table.add_row(what, *("\n".join(figure_texts(spread)) for spread in spreads))
         console.print(table)
 
 
 def figure_rows(workload: Workload, results: Results) -> tuple[list[str], list[Row]]:
-    """The names of the figures that any case has, and for each case that was measured what it has of them."""
-    names = [
-        name
-        for name in workload.units
-        if any(results.spread(workload.name, case.name, name) for case in workload.cases)
-    ]
+    """The names of the cases of which anything was measured, and a row for each figure."""
+    names = [case.name for case in workload.cases if results.has(workload.name, case.name)]
     rows = [
-        (case.name, [results.spread(workload.name, case.name, name) for name in names])
-        for case in workload.cases
+        (f"{figure}, {unit}", [results.spread(workload.name, name, figure) for name in names])
+        for figure, unit in workload.units.items()
     ]
     return names, [row for row in rows if any(row[1])]
 

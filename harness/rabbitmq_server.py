@@ -8,17 +8,11 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 import amqp
 
 from harness.process import ChildProcess
 from harness.redis_server import HOST, free_port
-
-if TYPE_CHECKING:
-    # In `typing` from Python 3.11 on.
-    from typing_extensions import Self
 
 #: Debian's commands of the same name on the PATH change the user; these do not.
 _COMMANDS = "/usr/lib/rabbitmq/bin"
@@ -96,21 +90,10 @@ class RabbitMQServer(ChildProcess):
     def url(self) -> str:
         return f"pyamqp://guest:guest@{HOST}:{self.port}//"
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         self._exit.enter_context(self._mapper)
-        try:
-            self.start()
-            self.wait_ready(60)
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
+        super().start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _clean_up(self) -> None:
         with self._exit:
-            super().__exit__(kind, error, traceback)
+            super()._clean_up()

@@ -39,8 +39,7 @@ def rate(site: Site, messages: int, consumers: int, no_ack: bool) -> float:
     Raises:
         RuntimeError: they did not get all of them.
     """
-    with site.connect() as connection:
-        site.fill(messages, connection)
+    site.fill(messages)
     fork = multiprocessing.get_context("fork")
     start, ends = fork.Barrier(consumers + 1), fork.SimpleQueue()
     processes = [fork.Process(target=consume, args=(site, no_ack, start, ends)) for _ in range(consumers)]

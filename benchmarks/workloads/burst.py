@@ -44,7 +44,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
         producer = Producer(connection.default_channel)
         drain = Drain(site, connection, prefetch=16)
 
-        site.fill(sizes["messages"] // 10, connection)
+        site.fill(sizes["messages"] // 10)
         with drain.consumer:
             figures["ready"] = rate(drain, sizes["messages"] // 10)
 

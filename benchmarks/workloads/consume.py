@@ -15,7 +15,7 @@ PREFETCH = 16
 def measure(site: Site, sizes: Sizes) -> Measured:
     warm, count = sizes["warm"], site.scaled(sizes["messages"])
     with site.connect() as connection, site.redis() as redis:
-        site.fill(warm + count, connection)
+        site.fill(warm + count)
         drain = Drain(site, connection, prefetch=PREFETCH)
         with drain.consumer:
             drain.until(warm)

@@ -33,5 +33,5 @@ WORKLOAD = Workload(
     units={"p50": "ms", "p99": "ms"},
     measure=measure,
     sizes={"warm": 10, "pings": 150},
-    quick_sizes={"warm": 10, "pings": 100},
+    quick_sizes={"warm": 10, "pings": 60},
 )

@@ -37,7 +37,7 @@ def everything(rounds: int = 2) -> Report:
 
 
 def printed(report: Report) -> str:
-    console = Console(file=StringIO(), width=120)
+    console = Console(file=StringIO(), width=200)
     print_goals(console, GOALS, report.results)
     print_figures(console, WORKLOADS.values(), report.results)
     assert isinstance(console.file, StringIO)

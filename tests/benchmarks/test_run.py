@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from benchmarks.peers import MEMORY, OURS, REDIS, Peer
+from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, Peer
 from benchmarks.postbox import Postbox, post
-from benchmarks.run import Servers, measure, run
+from benchmarks.run import Servers, measure, run, start_servers
 from benchmarks.schedule import keys, multiply, now_ms
 from benchmarks.site import Drain
 from benchmarks.workload import Case, Workload, cases
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.lateness import schedule_far_ahead
+from harness import rabbitmq_server
 from harness.redis_server import RedisServer
 
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Servers]:
-    with Servers([OURS]) as servers:
+    with start_servers([OURS]) as servers:
         yield servers
 
 
 def tiny(name: str, *peers: Peer, **sizes: int) -> Workload:
     workload = WORKLOADS[name]
     return replace(workload, cases=cases(*peers), sizes={**workload.sizes, **sizes})
+
+
+def ignore(workload: Workload, case: Case, round_: int) -> None:
+    pass
 
 
 def fail(workload: Workload, case: Case, error: Exception) -> None:
@@ -63,7 +68,7 @@ def test_a_worker_drains_its_tasks(servers: Servers, peer: Peer) -> None:
 
 def test_quick_leaves_out_what_takes_long(servers: Servers) -> None:
     long = replace(tiny("consume", OURS), quick_sizes=None)
-    assert list(run(servers, [long], 1, quick=True, on_start=fail, on_failure=fail)) == []  # type: ignore[arg-type]
+    assert list(run(servers, [long], 1, quick=True, on_start=ignore, on_failure=fail)) == []
 
 
 def test_what_failed_is_told_once_and_the_rest_goes_on(servers: Servers) -> None:
@@ -75,7 +80,7 @@ def test_what_failed_is_told_once_and_the_rest_goes_on(servers: Servers) -> None
         [broken, tiny("publish", MEMORY, turns=1, ms=1)],
         2,
         quick=False,
-        on_start=lambda workload, case, round_: None,
+        on_start=ignore,
         on_failure=lambda workload, case, error: failures.append(str(error)),
     )
     assert [record.workload for record in records] == ["publish", "publish"]
@@ -115,12 +120,12 @@ def posting(box: Postbox, letters: Sequence[tuple[str, int]]) -> Iterator[None]:
 
 def test_letters_arrive_in_order_however_many(tmp_path: Path) -> None:
     letters = [("late", n) for n in range(200)]
-    with Postbox(tmp_path / "box") as box, posting(box, letters):
+    with closing(Postbox(tmp_path / "box")) as box, posting(box, letters):
         assert [box.receive(10) for _ in letters] == letters
 
 
 def test_waiting_for_a_letter_drops_those_before_it(tmp_path: Path) -> None:
-    with Postbox(tmp_path / "box") as box, posting(box, [("ready", 1), ("begin", 2), ("end", 3)]):
+    with closing(Postbox(tmp_path / "box")) as box, posting(box, [("ready", 1), ("begin", 2), ("end", 3)]):
         assert box.wait("begin", 10) == 2
         assert box.wait("end", 10) == 3
         with pytest.raises(TimeoutError):
@@ -138,4 +143,17 @@ def test_a_site_is_empty_and_its_queue_new(servers: Servers) -> None:
 
 def test_servers_are_their_own(servers: Servers) -> None:
     assert isinstance(servers.redis, RedisServer)
-    assert servers.rabbitmq is None
+    assert servers.missing(OURS) is None
+    assert servers.missing(RABBITMQ) == "it was not asked for"
+
+
+def test_without_rabbitmq_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        return None
+
+    monkeypatch.setattr(rabbitmq_server, "rabbitmq_server", none)
+    workload = tiny("publish", RABBITMQ, MEMORY, turns=1, ms=1)
+    with start_servers([RABBITMQ, MEMORY]) as servers:
+        records = list(run(servers, [workload], 1, quick=False, on_start=ignore, on_failure=fail))
+        assert servers.missing(RABBITMQ) == "no RabbitMQ server: install rabbitmq-server"
+    assert [record.case for record in records] == [MEMORY.name]
