@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 #: One script moves no more than this, so that it never keeps Redis from its other clients for long.
 MESSAGES_PER_CALL = 500
 MESSAGES_PER_SWEEP = 100
-BYTES_PER_CALL = 4 * 1024 * 1024
+BYTES_PER_CALL = 512 * 1024
 
 
 class Request(NamedTuple):
@@ -195,14 +195,10 @@ class Consumer:
         )
 
     def dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Move a message that cannot be delivered to the dead letters of its queue.
-
-        Arguments:
-            reason: one line.
-        """
+        """Move a message that cannot be delivered to the dead letters of its queue."""
         stored = b"" if delivery.acked else b"%d:%s" % (delivery.step, delivery.payload)
         tag = delivery.tag if delivery.acked else ""
-        self._dead_letter(delivery.queue, tag, reason, stored)
+        self._dead_letter(delivery.queue, tag, " ".join(reason.split()), stored)
 
     def recover(self, queue: str) -> int:
         """Give back what consumers that are gone hold in *queue*: those whose lease has ended and was not
