@@ -20,6 +20,7 @@
 -- include: clock
 -- include: wake
 -- include: expire
+-- include: expect
 -- include: stored
 -- include: duplicates
 
@@ -31,6 +32,7 @@ local due_ms = tonumber(ARGV[4])
 if due_ms <= clock_ms() then
   local expires_ms = redis.call('PTTL', KEYS[1])
   local ready = ready_key(KEYS[4], ARGV[5], stored_step(stored))
+  expect_list(ready)
   unschedule(KEYS[1], KEYS[2], KEYS[3], member)
   redis.call('LPUSH', ready, stored_payload(stored))
   wake(KEYS[5])
