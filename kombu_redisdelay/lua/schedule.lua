@@ -26,7 +26,6 @@
 -- include: clock
 -- include: wake
 -- include: expire
--- include: expect
 -- include: duplicates
 -- include: schedule
 -- include: bindings
