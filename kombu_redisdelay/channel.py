@@ -21,6 +21,7 @@ from kombu_redisdelay.broker.identity import new_consumer
 from kombu_redisdelay.broker.lease import RENEWALS_PER_LEASE, Lease
 from kombu_redisdelay.broker.server import warn_of_eviction
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.watch import Watch
 from kombu_redisdelay.caretaker import Caretaker
 from kombu_redisdelay.intake import Intake
 from kombu_redisdelay.message import DELAY_HEADER, KEEP, Due, due, message_id, on_conflict
@@ -82,8 +83,10 @@ class Channel(redis.Channel):
             lease = Lease(Client(pool), name, self.options.lease_ms)
             store = self._open_store(self._get_pool())
             store.expires_ms = self.store.expires_ms
+            # Half as long again as it takes until a lease is renewed.
+            watch = Watch(1.5 * self.options.visibility_timeout / RENEWALS_PER_LEASE)
             self._consumer = Consumer(
-                store, name, lease, self.options, lambda queue, tags: self.qos.lease_lost(queue, tags)
+                store, name, lease, self.options, watch, lambda queue, tags: self.qos.lease_lost(queue, tags)
             )
             self._consumer_to_stop = self._consumer
             warn_of_eviction(store.client)
@@ -235,6 +238,8 @@ class Channel(redis.Channel):
         for queue in queues:
             self.consumer.recover(queue)
             self.consumer.sweep(queue)
+            if queue not in self.auto_delete_queues:
+                self.store.remember(queue)
 
     def give_back_all(self) -> None:
         """Give back every message, first those that no callback has seen: as if they were never taken."""

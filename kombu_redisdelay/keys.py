@@ -61,7 +61,7 @@ def queue_keys(prefix: str, queue: str, separator: str) -> QueueKeys:
 
 
 def known_queues(prefix: str) -> str:
-    """Set of the queues that ever had a scheduled message or a dead letter."""
+    """Set of the queues that ever had a consumer, a scheduled message or a dead letter."""
     return prefix + "redisdelay:queues"
 
 

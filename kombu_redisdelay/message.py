@@ -80,6 +80,8 @@ def eta_ms(headers: Mapping[str, Any]) -> int:
     if not eta:
         return 0
     try:
+        if not isinstance(eta, (str, datetime)):
+            raise TypeError
         moment = eta if isinstance(eta, datetime) else _parse(eta)
         return max(0, to_ms(moment))
     except (ValueError, TypeError, OverflowError) as exc:
@@ -120,7 +122,13 @@ def message_id(message: Mapping[str, Any]) -> str:
         properties.get("correlation_id"),
         properties["delivery_tag"],
     )
-    return str(next(candidate for candidate in candidates if candidate))
+    return storable(next(candidate for candidate in candidates if candidate))
+
+
+def storable(value: object) -> str:
+    """The text of a *value* that came out of JSON, which can hold halves of a surrogate pair, as Redis can
+    keep it."""
+    return str(value).encode(errors="backslashreplace").decode()
 
 
 def split_stored(stored: bytes) -> tuple[int, bytes]:

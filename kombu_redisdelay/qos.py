@@ -73,6 +73,10 @@ class QoS(virtual.QoS):
         """Give every message back when the channel is closed, or when the interpreter exits."""
         self._on_collect.cancel()
         if self.channel.do_restore:
+            # When the interpreter exits a thread may still consume, and would take it all again. kombu's
+            # basic_cancel would wait for that thread.
+            for consumer_tag in list(self.channel._consumers):
+                self.channel._basic_cancel(consumer_tag)
             self.restore_unacked()
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 from kombu.utils.json import object_hook
+from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Delivery
@@ -18,6 +19,7 @@ from kombu_redisdelay.message import (
     eta_ms,
     mark_delivery,
     message_id,
+    storable,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ logger = logging.getLogger(__name__)
 #: As kombu decodes JSON, which makes a new decoder each time.
 _decoder = JSONDecoder(object_hook=object_hook)
 
+#: Characters that a reason has at most: it may quote a part of the entry, and that may be large.
+LONGEST_REASON = 200
+
 
 def receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Message | None:
     """The message of *delivery*, to be delivered on *channel*; ``None`` if it went elsewhere.
@@ -36,19 +41,32 @@ def receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Messag
         now_ms: the server's clock when it was taken, ms since the epoch.
     """
     try:
+        return _receive(channel, delivery, now_ms)
+    except ResponseError as exc:
+        # Not for whoever waits for messages: others were taken with it. It stays unacked, so it is not
+        # lost, and is not taken again and again; when this consumer ends, somebody else will try.
+        logger.error("Could not move an entry of queue %r to where it belongs: %s", delivery.queue, exc)
+        return None
+
+
+def _receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Message | None:
+    try:
         payload = _decode(delivery)
         at_ms = _eta_ms(payload["headers"])
         if at_ms > now_ms and delivery.acked:
-            suffix = payload["properties"].setdefault("delivery_tag", delivery.tag)
-            channel.consumer.park(delivery, message_id(payload), str(suffix), at_ms)
+            properties = payload["properties"]
+            properties["delivery_tag"] = properties.get("delivery_tag") or delivery.tag
+            suffix = storable(properties["delivery_tag"])
+            channel.consumer.park(delivery, message_id(payload), suffix, at_ms)
             return None
         mark_delivery(payload)
         payload["properties"]["delivery_tag"] = delivery.tag
         message = _to_message(channel, payload)
     except MalformedMessage as exc:
-        channel.consumer.dead_letter(delivery, str(exc))
+        reason = " ".join(str(exc)[:LONGEST_REASON].split())
+        channel.consumer.dead_letter(delivery, reason)
         logger.error(
-            "Moved an entry of queue %r that is not a message to the dead letters: %s", delivery.queue, exc
+            "Moved an entry of queue %r that is not a message to the dead letters: %s", delivery.queue, reason
         )
         return None
     # What comes back after its time has been late for other reasons.
@@ -68,10 +86,15 @@ def _decode(delivery: Delivery) -> dict[str, Any]:
 
 def _to_message(channel: Channel, payload: dict[str, Any]) -> virtual.Message:
     try:
-        return channel.Message(payload, channel=channel)
+        message = channel.Message(payload, channel=channel)
+        if message.errors:
+            # kombu keeps what went wrong for whoever looks at the message.
+            _, error, _ = message.errors[0]
+            raise error or ValueError
     except Exception as exc:
-        # Its body is in an unknown or a broken encoding.
-        raise MalformedMessage(f"body cannot be decoded: {exc!r}") from exc
+        encoding = payload["properties"].get("body_encoding")
+        raise MalformedMessage(f"body cannot be decoded from {encoding!r}: {exc}") from exc
+    return message
 
 
 def _eta_ms(headers: dict[str, Any]) -> int:

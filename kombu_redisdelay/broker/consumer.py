@@ -24,6 +24,7 @@ from kombu_redisdelay.broker.scripts import (
     Command,
 )
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.watch import Watch
 from kombu_redisdelay.message import split_stored
 from kombu_redisdelay.options import Options
 
@@ -89,6 +90,7 @@ class Consumer:
         name: as :func:`kombu_redisdelay.broker.identity.new_consumer` makes it.
         lease: kept for as long as the consumer is open.
         lease_lost: called with a queue and the tags of acks that found nothing there.
+        watch: of the other consumers.
     """
 
     def __init__(
@@ -97,11 +99,13 @@ class Consumer:
         name: str,
         lease: Lease,
         options: Options,
+        watch: Watch,
         lease_lost: Callable[[str, Sequence[str]], None],
     ) -> None:
         self.store = store
         self.name = name
         self._lease = lease
+        self._watch = watch
         self._options = options
         self._pid = os.getpid()
         self._next_tag = 1
@@ -197,13 +201,18 @@ class Consumer:
         self._dead_letter(delivery.queue, tag, " ".join(reason.split()), stored)
 
     def recover(self, queue: str) -> int:
-        """Give back what consumers that are gone hold in *queue*: those whose lease has ended, and those
-        whose process on this machine provably does not exist. Returns the number of messages."""
+        """Give back what consumers that are gone hold in *queue*: those whose lease has ended and was not
+        renewed while we looked on, and those whose process on this machine provably does not exist. To be
+        called again and again. Returns the number of messages."""
         recovered = 0
-        reply = CONSUMERS(self.store.client, (self.store.keys(queue).consumers,), ())
-        for name, remaining_ms in zip(map(bytes.decode, reply[::2]), reply[1::2], strict=True):
+        now_ms, *rows = CONSUMERS(self.store.client, (self.store.keys(queue).consumers,), ())
+        # What is no name of a consumer holds nothing.
+        names = [member.decode(errors="replace") for member in rows[::2]]
+        lease_ends = dict(zip(names, map(int, rows[1::2]), strict=True))
+        unrenewed = self._watch.unrenewed(queue, lease_ends)
+        for name, lease_end_ms in lease_ends.items():
             gone = is_certainly_gone(name)
-            if gone or (remaining_ms <= 0 and name != self.name):
+            if gone or (lease_end_ms <= now_ms and name in unrenewed and name != self.name):
                 count, _ = self._recover(queue, name, gone, "failed")
                 if count:
                     metrics.recovered(queue, count)
@@ -243,8 +252,8 @@ class Consumer:
     def not_held(self, queue: str, tags: Collection[str]) -> set[str]:
         """Those of *tags* that this consumer does not hold, because its lease was lost."""
         unacked = self.store.keys(queue).unacked(self.name)
-        held = self.store.client.call("HKEYS", unacked)
-        return set(tags).difference(map(bytes.decode, held))
+        held = set(self.store.client.call("HKEYS", unacked))
+        return {tag for tag in tags if tag.encode() not in held}
 
     def give_back_all(self, keep: Collection[str] = ()) -> bool:
         """Give back everything that is held, but for the delivery tags to *keep*: properly, which is no

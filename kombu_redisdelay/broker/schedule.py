@@ -13,7 +13,7 @@ from kombu_redisdelay.broker.store import Store
 #: One script reads or removes no more than this, so that it never keeps Redis from its other clients for
 #: long.
 MESSAGES_PER_CALL = 200
-BYTES_PER_CALL = 1024 * 1024
+BYTES_PER_CALL = 512 * 1024
 
 #: Half of that, since an id may have more than one message.
 IDS_PER_CALL = 100

@@ -8,7 +8,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any, Protocol
 
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from kombu_redisdelay.keys import expected_type
 
@@ -52,6 +52,9 @@ class Script:
                 # The server does not have it: new, restarted, failed over, or flushed. EVAL also stores it.
                 return server.call("EVAL", self.text, len(keys), *keys, *args)
         except ResponseError as exc:
+            if "-OOM " in str(exc):
+                # Redis before 7 puts its error into one about the script, where redis-py does not see it.
+                raise OutOfMemoryError(str(exc)) from exc
             if "WRONGTYPE" in str(exc):
                 raise ResponseError(_explain_wrong_type(server, keys) or str(exc)) from exc
             raise

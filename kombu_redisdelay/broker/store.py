@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from time import monotonic
 from typing import Any
+
+from redis.exceptions import OutOfMemoryError
 
 from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Argument, Script
@@ -135,8 +138,10 @@ class Store:
         return tuple(dict.fromkeys(every))
 
     def remember(self, queue: str) -> None:
-        """Note in Redis that *queue* may have scheduled or dead messages, unless that was just done."""
+        """Note in Redis that *queue* is in use, for those who look at queues, unless that was just done. A
+        server that is out of memory is told another time: what is done for the queue must go on."""
         now = monotonic()
         if now >= self._known_until.get(queue, 0):
-            self.client.call("SADD", known_queues(self.prefix), queue)
+            with suppress(OutOfMemoryError):
+                self.client.call("SADD", known_queues(self.prefix), queue)
             self._known_until[queue] = now + KNOWN_FOR

@@ -10,6 +10,7 @@ import click
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.options import json_option, queue_option, task_option, yes_option
 from kombu_redisdelay.cli.output import (
+    busy,
     call,
     cut,
     fixed,
@@ -106,7 +107,9 @@ def requeue(ids: tuple[str, ...], every: bool, queue: str | None, task: str | No
     if ids:
         show_outcome({id: letters.requeue(id) for id in ids}, "requeued", as_json)
         return
-    _show_count(letters.requeue_all(queue, task=task), "requeued", as_json)
+    with busy("Requeueing"):
+        count = letters.requeue_all(queue, task=task)
+    _show_count(count, "requeued", as_json)
 
 
 @command.command("purge")
@@ -122,7 +125,9 @@ def purge(queue: str | None, task: str | None, yes: bool, as_json: bool) -> None
         if task is not None:
             what = f"those of {what} that are {task}"
         click.confirm(f"Remove {what}?", abort=True, err=True)
-    _show_count(letters.purge(queue, task=task), "removed", as_json)
+    with busy("Removing"):
+        count = letters.purge(queue, task=task)
+    _show_count(count, "removed", as_json)
 
 
 def _show_count(count: int, what: str, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import datetime
 from itertools import pairwise
@@ -126,6 +127,12 @@ def progress() -> Progress:
     target = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=target, transient=True, disable=not target.is_terminal)
+
+
+def busy(what: str) -> AbstractContextManager[object]:
+    """Shows on standard error that something is being done, of which it is not known how far it is."""
+    target = console(stderr=True)
+    return target.status(what) if target.is_terminal else nullcontext()
 
 
 def count(number: int, style: str = "") -> Text:

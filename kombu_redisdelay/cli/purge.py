@@ -8,7 +8,7 @@ import click
 
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.options import FromNow, json_option, queue_option, task_option, yes_option
-from kombu_redisdelay.cli.output import show_json
+from kombu_redisdelay.cli.output import busy, show_json
 from kombu_redisdelay.delayed import DelayedMessages
 
 
@@ -29,7 +29,8 @@ def command(queue: str | None, task: str | None, before: datetime | None, yes: b
             what = f"those of {what} that are {task}"
         where = "all queues" if queue is None else f"queue {queue!r}"
         click.confirm(f"Remove {what} from {where}?", abort=True, err=True)
-    removed = delayed.purge(queue, task=task, due_before=before)
+    with busy("Removing"):
+        removed = delayed.purge(queue, task=task, due_before=before)
     if as_json:
         show_json([{"removed": removed}])
     else:

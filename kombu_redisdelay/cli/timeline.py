@@ -14,6 +14,7 @@ from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import (
     STYLES,
+    console,
     count,
     cut,
     fixed,
@@ -35,7 +36,9 @@ _HEIGHTS = " ▁▂▃▄▅▆▇█"
 #: And of a column's width.
 _WIDTHS = " ▏▎▍▌▋▊▉█"
 
+#: Columns of the longest bar, if there is room, and of all that stands before it.
 _BAR_COLUMNS = 50
+_OTHER_COLUMNS = 28
 
 
 @click.command("timeline")
@@ -51,7 +54,7 @@ def command(queues: tuple[str, ...], by: str | None, as_json: bool) -> None:
         if as_json:
             show_json(map(_as_json, found))
         else:
-            show(timeline_table(found))
+            show(timeline_table(found, console().width))
         return
     by_task = _read(delayed, names)
     if as_json:
@@ -60,12 +63,16 @@ def command(queues: tuple[str, ...], by: str | None, as_json: bool) -> None:
         show(_task_table(by_task))
 
 
-def timeline_table(found: Sequence[Span]) -> Table:
+def timeline_table(found: Sequence[Span], width: int) -> Table:
+    """The timeline in a table that is no wider than *width*, if that leaves any room for bars."""
+    columns = max(1, min(_BAR_COLUMNS, width - _OTHER_COLUMNS))
     rows = table(right("DUE IN"), right("MESSAGES"), fixed(""))
     largest = max(1, *(part.messages for part in found))
     for part in found:
         style = STYLES["overdue" if part.start is None else "scheduled"]
-        rows.add_row(label(part), count(part.messages, style), Text(_bar(part.messages / largest), style))
+        rows.add_row(
+            label(part), count(part.messages, style), Text(_bar(part.messages / largest, columns), style)
+        )
     return rows
 
 
@@ -78,9 +85,9 @@ def label(part: Span) -> str:
     return f"up to {span(part.end)}"
 
 
-def _bar(share: float) -> str:
+def _bar(share: float, columns: int) -> str:
     """A bar that is visible for everything above 0."""
-    full, part = divmod(ceil(share * _BAR_COLUMNS * 8), 8)
+    full, part = divmod(ceil(share * columns * 8), 8)
     return ("█" * full + _WIDTHS[part]).rstrip()
 
 

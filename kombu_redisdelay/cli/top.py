@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from time import monotonic, sleep
 
 import click
-from rich.console import Group, RenderableType
+from rich.console import ConsoleDimensions, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -48,7 +48,7 @@ def command(queues: tuple[str, ...], interval: float) -> None:
             while True:
                 names = queue_names(access, queues)
                 found = queue_stats(access.store, names), timeline(access.store, names)
-                live.update(view.render(*found, monotonic(), target.height), refresh=True)
+                live.update(view.render(*found, monotonic(), target.size), refresh=True)
                 sleep(interval)
     except KeyboardInterrupt:
         pass
@@ -63,15 +63,15 @@ class View:
         self._looked_at = float("-inf")
 
     def render(
-        self, stats: Sequence[QueueStats], spans: Sequence[Span], now: float, height: int
+        self, stats: Sequence[QueueStats], spans: Sequence[Span], now: float, size: ConsoleDimensions
     ) -> RenderableType:
         """
         Arguments:
             now: seconds, by the monotonic clock.
-            height: lines of the terminal.
+            size: of the terminal.
         """
         seconds = now - self._looked_at
-        room = max(1, height - _OTHER_LINES)
+        room = max(1, size.height - _OTHER_LINES)
         # Those with most to do, if there is no room for all; in the same order every time.
         busiest = sorted(stats, key=lambda queue: -(queue.ready + queue.scheduled + queue.unacked))[:room]
         shown = [queue for queue in stats if queue in busiest]
@@ -81,7 +81,7 @@ class View:
             parts.append(Text(f"and {len(stats) - len(shown)} more", "dim"))
         self._before = {queue.queue: queue for queue in stats}
         self._looked_at = now
-        return Group(*parts, Text(), timeline_table(spans))
+        return Group(*parts, Text(), timeline_table(spans, size.width))
 
     def _queue_table(self, stats: Sequence[QueueStats], seconds: float) -> Table:
         now = datetime.now(timezone.utc)
@@ -96,6 +96,7 @@ class View:
             right("CONSUMERS"),
             right("NEXT DUE"),
         )
+        rows.padding = (0, 1, 0, 0)
         for queue in stats:
             before = self._before.get(queue.queue, queue)
             rows.add_row(

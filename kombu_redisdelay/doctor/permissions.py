@@ -37,6 +37,8 @@ def probes(store: Store, fanout_prefix: str) -> Mapping[str, tuple[str | int | f
         "SADD": (known_queues(store.prefix), _QUEUE),
         "SREM": (known_queues(store.prefix), _QUEUE),
         "SMEMBERS": (known_queues(store.prefix),),
+        "SISMEMBER": (known_queues(store.prefix), _QUEUE),
+        "SCARD": (known_queues(store.prefix),),
         "EXISTS": (a_list,),
         "LPUSH": (a_list, "1", "2", "3", "4"),
         "RPUSH": (a_list, "5"),

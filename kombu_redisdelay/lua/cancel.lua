@@ -18,13 +18,9 @@ local messages_left, bytes_left = tonumber(ARGV[1]), tonumber(ARGV[2])
 local reply = { 0 }
 
 local function remove(member)
-  local stored = unschedule(KEYS[1], KEYS[2], KEYS[3], member)
   messages_left = messages_left - 1
-  if not stored then
-    return 0
-  end
-  bytes_left = bytes_left - #stored
-  return 1
+  bytes_left = bytes_left - redis.call('HSTRLEN', KEYS[2], member)
+  return unschedule(KEYS[1], KEYS[2], KEYS[3], member)
 end
 
 for i = 3, #ARGV do

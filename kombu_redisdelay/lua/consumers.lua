@@ -2,15 +2,14 @@
 --
 -- KEYS[1]  consumers
 --
--- Returns  for each: consumer, ms until its lease ends (0 or less: it has ended)
+-- Returns  server's clock in ms, then for each: consumer, when its lease ends in ms since the epoch
 
 -- include: clock
 
-local now_ms = clock_ms()
-local reply = {}
+local reply = { clock_ms() }
 local rows = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
 for i = 1, #rows, 2 do
-  reply[i] = rows[i]
-  reply[i + 1] = tonumber(rows[i + 1]) - now_ms
+  reply[i + 1] = rows[i]
+  reply[i + 2] = math.floor(tonumber(rows[i + 1]))
 end
 return reply

@@ -11,11 +11,13 @@
 --
 -- Keeps: the message is in exactly one place. One that is not held any more belongs to somebody else.
 
+-- include: expect
 -- include: clock
 -- include: stored
--- include: dead
 -- include: deliveries
+-- include: dead
 
+expect_list(KEYS[2])
 local stored = ARGV[4]
 if ARGV[1] ~= '' then
   stored = redis.call('HGET', KEYS[1], ARGV[1])

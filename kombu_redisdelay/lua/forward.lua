@@ -23,6 +23,7 @@
 -- include: wake
 -- include: expire
 -- include: stored
+-- include: expect
 -- include: migrate
 
 local ready, schedule_key, messages, wake_key, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -32,7 +33,11 @@ local budget = { messages = tonumber(ARGV[1]), bytes = tonumber(ARGV[2]) }
 
 local first_due_ms = tonumber(redis.call('ZRANGE', schedule_key, 0, 0, 'WITHSCORES')[2])
 local expires_ms = redis.call('PTTL', schedule_key)
-local moved, missing, next_due_ms = migrate(schedule_key, messages, ready, ARGV[3], now_ms, budget)
+local ready_at = { ['0'] = ready }
+for i = 6, #KEYS do
+  ready_at[string.sub(KEYS[i], #ready + #ARGV[3] + 1)] = KEYS[i]
+end
+local moved, missing, next_due_ms = migrate(schedule_key, messages, ready, ready_at, now_ms, budget)
 if moved > 0 then
   -- Of a queue with x-expires, the ready lists live as long as the schedule did.
   expire(expires_ms, { ready, unpack(KEYS, 6) })

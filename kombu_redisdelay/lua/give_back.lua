@@ -16,11 +16,12 @@
 -- Keeps: a message leaves the unacked hash only into a ready list or into dead. One that is not held any
 -- more belongs to somebody else by now, and is left alone.
 
+-- include: expect
 -- include: clock
 -- include: wake
 -- include: stored
--- include: dead
 -- include: deliveries
+-- include: dead
 -- include: give_back
 
 local push = ARGV[2] == 'head' and 'RPUSH' or 'LPUSH'
@@ -29,10 +30,9 @@ local held, dead, dropped = 0, 0, 0
 for i = 6, #ARGV do
   local stored = redis.call('HGET', KEYS[1], ARGV[i])
   if stored then
-    redis.call('HDEL', KEYS[1], ARGV[i])
     held = held + 1
     local is_dead, gone =
-      give_back(stored, push, how, delivery_limit, KEYS[2], ARGV[1], KEYS[4], dead_limit)
+      give_back(KEYS[1], ARGV[i], stored, push, how, delivery_limit, KEYS[2], ARGV[1], KEYS[4], dead_limit)
     dead, dropped = dead + is_dead, dropped + gone
   end
 end

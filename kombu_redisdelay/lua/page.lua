@@ -6,7 +6,7 @@
 -- ARGV[2]  of those due at that very time, only what comes after this name ("": all of them)
 -- ARGV[3]  before which due time, ms since the epoch, or "+inf"
 -- ARGV[4]  how many at most
--- ARGV[5]  how many bytes, roughly; one message may have more
+-- ARGV[5]  how many bytes at most; one message alone may have more
 --
 -- Returns  1 when there are no more; then for each: the name that it has in the schedule, due time, message
 --          as it is stored (nil: there is none)
@@ -50,15 +50,14 @@ if first >= stop then
 end
 local rows = redis.call('ZRANGE', KEYS[1], first, math.min(first + count, stop) - 1, 'WITHSCORES')
 for i = 1, #rows, 2 do
-  local stored = redis.call('HGET', KEYS[2], rows[i])
-  reply[#reply + 1] = rows[i]
-  reply[#reply + 1] = rows[i + 1]
-  reply[#reply + 1] = stored
-  bytes = bytes + (stored and #stored or 0)
-  first = first + 1
-  if bytes >= byte_limit then
+  bytes = bytes + redis.call('HSTRLEN', KEYS[2], rows[i])
+  if bytes > byte_limit and i > 1 then
     break
   end
+  reply[#reply + 1] = rows[i]
+  reply[#reply + 1] = rows[i + 1]
+  reply[#reply + 1] = redis.call('HGET', KEYS[2], rows[i])
+  first = first + 1
 end
 reply[1] = first < stop and 0 or 1
 return reply

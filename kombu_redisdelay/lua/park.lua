@@ -13,10 +13,12 @@
 --
 -- Keeps: the message is in exactly one place, unacked before and scheduled after.
 
+-- include: expect
 -- include: wake
 -- include: duplicates
 -- include: schedule
 
+expect_schedule(KEYS[2], KEYS[3])
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
 if stored then
   redis.call('HDEL', KEYS[1], ARGV[1])

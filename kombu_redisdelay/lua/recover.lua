@@ -21,11 +21,12 @@
 -- Keeps: what was taken first is at the head again, and taken first again. A consumer whose lease was
 -- renewed in the meantime keeps what it holds.
 
+-- include: expect
 -- include: clock
 -- include: wake
 -- include: stored
--- include: dead
 -- include: deliveries
+-- include: dead
 -- include: give_back
 
 local lease_end_ms = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
@@ -41,10 +42,10 @@ for i = 8, #ARGV do
   end
   local stored = redis.call('HGET', KEYS[2], ARGV[i])
   if stored then
-    redis.call('HDEL', KEYS[2], ARGV[i])
     held, bytes = held + 1, bytes + #stored
-    local is_dead, gone =
-      give_back(stored, 'RPUSH', ARGV[3], delivery_limit, KEYS[3], ARGV[5], KEYS[5], dead_limit)
+    local is_dead, gone = give_back(
+      KEYS[2], ARGV[i], stored, 'RPUSH', ARGV[3], delivery_limit, KEYS[3], ARGV[5], KEYS[5], dead_limit
+    )
     dead, dropped = dead + is_dead, dropped + gone
   end
 end

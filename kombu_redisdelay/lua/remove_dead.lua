@@ -12,19 +12,24 @@
 --
 -- Keeps: the message is in exactly one place, or dropped.
 
+-- include: expect
 -- include: clock
 -- include: wake
--- include: dead
 -- include: deliveries
+-- include: dead
 -- include: stored
 
 local reply, requeued = {}, false
 for i = 3, #ARGV do
+  local ready
+  if ARGV[1] == 'requeue' then
+    ready = ready_key(KEYS[2], ARGV[2], dead_step(ARGV[i]))
+    expect_list(ready)
+  end
   -- From the tail, where the oldest are.
   reply[#reply + 1] = redis.call('LREM', KEYS[1], -1, ARGV[i])
-  if reply[#reply] == 1 and ARGV[1] == 'requeue' then
-    local step, payload = dead_step(ARGV[i]), dead_payload(ARGV[i])
-    redis.call('LPUSH', ready_key(KEYS[2], ARGV[2], step), without_deliveries(payload))
+  if ready and reply[#reply] == 1 then
+    redis.call('LPUSH', ready, without_deliveries(dead_payload(ARGV[i])))
     requeued = true
   end
 end

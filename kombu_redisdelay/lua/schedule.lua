@@ -22,6 +22,7 @@
 -- Keeps: the message is in exactly one place, scheduled or ready, unless it is ignored. What it replaces is
 -- in none.
 
+-- include: expect
 -- include: clock
 -- include: wake
 -- include: expire
@@ -62,6 +63,7 @@ end
 local now_ms = clock_ms()
 local due_ms = math.max(tonumber(ARGV[5]), now_ms + tonumber(ARGV[6]))
 if due_ms > now_ms then
+  expect_schedule(KEYS[3], KEYS[4])
   local stored = ARGV[7] .. ':' .. ARGV[1]
   schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, ARGV[4], due_ms, stored)
 else

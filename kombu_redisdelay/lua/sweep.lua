@@ -15,11 +15,12 @@
 --
 -- Keeps: a message is in exactly one place.
 
+-- include: expect
 -- include: clock
 -- include: stored
--- include: dead
 -- include: deliveries
 -- include: duplicates
+-- include: dead
 
 if ARGV[1] == '0' then
   forget_duplicates(KEYS[4], KEYS[2], ARGV[2])
@@ -28,6 +29,7 @@ if ARGV[1] == '0' and redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1]
   return { '0', 0, 0 }
 end
 
+expect_list(KEYS[3])
 local found, dropped = 0, 0
 local scan = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
 for i = 1, #scan[2], 2 do

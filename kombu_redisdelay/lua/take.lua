@@ -28,6 +28,7 @@
 -- consumed without acks, into the reply). A taken tag is never used again: a call repeated because its
 -- reply was lost returns what the first one took.
 
+-- include: expect
 -- include: clock
 -- include: wake
 -- include: expire
@@ -60,10 +61,12 @@ for i = 1, #KEYS / KEYS_PER_QUEUE do
     expires_ms = tonumber(ARGV[option + 2]),
     name = KEYS[key + 1],
     ready = {},
+    ready_at = {},
     taken = {},
   }
   for step_index, step in ipairs(steps) do
     queue.ready[step_index] = ready_key(queue.name, separator, step)
+    queue.ready_at[step] = queue.ready[step_index]
   end
   queues[i] = queue
 end
@@ -168,7 +171,7 @@ end
 
 for _, queue in ipairs(queues) do
   local _, missing, next_due_ms =
-    migrate(queue.schedule, queue.messages, queue.name, separator, now_ms, migration_budget)
+    migrate(queue.schedule, queue.messages, queue.name, queue.ready_at, now_ms, migration_budget)
   reply[3] = reply[3] + missing
   if next_due_ms then
     local remaining_us = math.max(0, next_due_ms * 1000 - now_us)

@@ -11,6 +11,7 @@ from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.consumer import Consumer, Delivery, Request
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.watch import Watch
 from kombu_redisdelay.message import KEEP, Due
 from kombu_redisdelay.options import Options
 from tests.broker.database import Database
@@ -18,6 +19,7 @@ from tests.broker.database import Database
 SEPARATOR = "\x06\x16"
 STEPS = (0, 3, 6, 9)
 LEASE_MS = 60_000
+WATCH_SECONDS = 30
 
 
 class NoHeartbeat(Lease):
@@ -47,13 +49,16 @@ class Rig:
         self._suffixes = count(1)
         #: Queue and tag of every ack of a message that was not held.
         self.acked_in_vain: list[tuple[str, str]] = []
+        #: The clock of those who watch others.
+        self._seconds = 0.0
 
     # -- what publishers and consumers do --
 
     def consumer(self, name: str = "me", delivery_limit: int = 0, options: Options | None = None) -> Consumer:
         lease = NoHeartbeat(self.store.client, name, LEASE_MS)
+        watch = Watch(WATCH_SECONDS, lambda: self._seconds)
         options = options or Options(delivery_limit=delivery_limit or None)
-        return Consumer(self.store, name, lease, options, self._lease_lost)
+        return Consumer(self.store, name, lease, options, watch, self._lease_lost)
 
     def _lease_lost(self, queue: str, tags: Sequence[str]) -> None:
         self.acked_in_vain += [(queue, tag) for tag in tags]
@@ -64,6 +69,16 @@ class Rig:
         consumer.ack(queue, tag)
         consumer.confirm_acks()
         return (queue, tag) not in self.acked_in_vain
+
+    def recover(self, queue: str, consumer: Consumer) -> int:
+        """Have *consumer* look for others that are gone, for long enough."""
+        recovered = consumer.recover(queue)
+        self.wait(WATCH_SECONDS)
+        return recovered + consumer.recover(queue)
+
+    def wait(self, seconds: float) -> None:
+        """Let so much time pass for those who watch others."""
+        self._seconds += seconds
 
     def put(self, queue: str, *payloads: str, step: int = 0) -> None:
         for text in payloads:

@@ -82,7 +82,7 @@ def test_only_the_poison_dies_of_it(rig: Rig, limit: int) -> None:
         for delivery in deliveries:
             if b"poison" in delivery.payload:
                 rig.end_lease("q", worker.name)
-                rig.consumer("other", delivery_limit=limit).recover("q")
+                rig.recover("q", rig.consumer("other", delivery_limit=limit))
                 break
             [id] = [id for id in innocents if id.encode() in delivery.payload]
             worker.ack("q", delivery.tag)
@@ -90,4 +90,4 @@ def test_only_the_poison_dies_of_it(rig: Rig, limit: int) -> None:
     assert done == innocents
     [letter] = rig.dead("q")
     assert f" {limit} 0 delivery limit of {limit} reached\n" in letter
-    assert letter.endswith(with_count(payload("poison"), limit - 1))
+    assert letter.endswith("\n" + payload("poison"))

@@ -87,7 +87,7 @@ class TestGraveyard:
         for text in payloads:
             rig.put("q", text, step=step)
             [delivery] = taken(me, "q")
-            me.dead_letter(delivery, f"because of\n{text}")
+            me.dead_letter(delivery, " ".join(f"because of {text}".split()))
 
     def test_what_they_say(self, rig: Rig) -> None:
         before = rig.database.now_ms()

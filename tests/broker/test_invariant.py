@@ -178,9 +178,9 @@ class BrokerMachine(RuleBasedStateMachine):
     def requeue_dead(self, which: int) -> None:
         name, queue = next((name, queue) for name, queue in self.model.queues.items() if queue.dead)
         message = queue.dead.pop(which % len(queue.dead))
+        message.deliveries = 0
         text = message.text
         assert Graveyard(self.rig.store).requeue(name, lambda letter: letter.payload.decode() == text) == 1
-        message.deliveries = 0
         queue.put(message)
 
     # -- taking --
@@ -308,7 +308,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 self.renew(held.consumer)
         for queue in QUEUES:
             mine = [d for d, _ in gone.deliveries + gone.unseen if d.queue == queue]
-            recovered = other.recover(queue)
+            recovered = self.rig.recover(queue, other)
             assert recovered == len(mine) - self.buried(gone, queue)
             for delivery in mine:
                 assert not self.rig.ack(gone.consumer, queue, delivery.tag)
@@ -337,7 +337,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert self.rig.ready(name, step) == [message.text for message in messages]
             assert self.rig.scheduled(name) == [f"{m.step}:{m.text}" for m in queue.scheduled]
             buried = sorted(letter.split("\n", 1)[1] for letter in self.rig.dead(name))
-            assert buried == sorted(message.text for message in queue.dead)
+            assert buried == sorted(payload(message.id) for message in queue.dead)
             for held in self.consumers:
                 assert self.rig.unacked(name, held.consumer.name) == {
                     delivery.tag: f"{message.step}:{message.text}"

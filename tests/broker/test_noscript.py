@@ -19,7 +19,7 @@ HOUR = 3_600_000
 
 def expire_and_recover(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     rig.end_lease("q", consumer.name)
-    return rig.consumer("other").recover("q")
+    return rig.recover("q", rig.consumer("other"))
 
 
 def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:

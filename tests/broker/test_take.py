@@ -271,3 +271,12 @@ def test_steps_are_those_of_kombu() -> None:
     from kombu.transport.redis import PRIORITY_STEPS
 
     assert list(STEPS) == PRIORITY_STEPS
+
+
+@pytest.mark.parametrize("step", [5, 77])
+def test_a_step_that_is_none_any_more_is_the_first(rig: Rig, step: int) -> None:
+    """``priority_steps`` was changed while the message waited: nobody would look into a list of its own."""
+    rig.schedule("q", "m", 1000, step=step)
+    rig.database.advance(2000)
+    [delivery] = taken(rig.consumer(), "q")
+    assert (delivery.payload, delivery.step) == (b"m", 0)

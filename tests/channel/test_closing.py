@@ -148,8 +148,8 @@ class TestLostConnection:
         drain_for(other.connection.client, 0.2)
         assert len(again) == 0
         site.end_leases()
-        # A new consumer looks at once.
-        third = site.channel()
+        # One that need not look for long.
+        third = site.channel(visibility_timeout=0.3)
         after = Inbox(third)
         drain(third.connection.client, lambda: len(after) + len(again) == 2)
 

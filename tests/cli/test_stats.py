@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from tests.channel.kit import Inbox, drain
 from tests.cli.site import QUEUE, Site
 
 
@@ -72,3 +73,21 @@ def test_the_table_is_plain_text_where_there_is_no_terminal(site: Site) -> None:
         "a-queue-with-a-name-that-is-longer-than-a-narrow-terminal-would-have-room-for-at-all "
     )
     assert all(line == line.rstrip() for line in [header, *rows])
+
+
+def test_a_queue_that_is_consumed_is_known(site: Site) -> None:
+    with site.app.connection_for_read() as connection:
+        Inbox(connection.channel(), "consumed")
+        drain(connection, lambda: site.redis.zcard(site.store.keys("consumed").consumers))
+        assert {row["queue"]: row["consumers"] for row in site.rows("stats")} == {QUEUE: 0, "consumed": 1}
+
+
+def test_they_are_there_when_redis_is_out_of_memory(site: Site) -> None:
+    site.send(countdown=3600)
+    site.redis.config_set("maxmemory", "1")
+    try:
+        [stats] = site.rows("stats")
+        site.store.remember("other")
+    finally:
+        site.redis.config_set("maxmemory", "0")
+    assert stats["scheduled"] == 1

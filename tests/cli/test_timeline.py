@@ -58,7 +58,7 @@ def test_of_nothing_there_is_a_table_without_bars(site: Site) -> None:
 def test_it_fits_a_terminal_of_80_columns() -> None:
     console = Console(width=80, force_terminal=True, color_system=None)
     with console.capture() as capture:
-        console.print(timeline_table(spans([9_999_999] * (len(EDGES) + 1))))
+        console.print(timeline_table(spans([9_999_999] * (len(EDGES) + 1)), 80))
     lines = capture.get().splitlines()
     assert max(map(len, lines)) <= 80
     assert all("9,999,999" in line for line in lines[1:])

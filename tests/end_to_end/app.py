@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import Any
 
 from celery import Celery
+from celery.exceptions import Reject
 
 from tests.end_to_end.environment import Environment
 from tests.end_to_end.ledger import Entry, Ledger
@@ -49,6 +51,22 @@ def work(self: Any, label: str, seconds: float = 0, gate: str | None = None) -> 
 @app.task(name="work_late", bind=True, acks_late=True)
 def work_late(self: Any, label: str, seconds: float = 0, gate: str | None = None) -> str:
     return _work(self.request, label, seconds, gate)
+
+
+@app.task(name="kill_worker", bind=True, acks_late=True)
+def kill_worker(self: Any, label: str) -> None:
+    """Kill the worker, as a bug in an extension module does, or too large an appetite for memory."""
+    _note("started", label, self.request)
+    # Each worker has a session of its own. This process may be a child that outlives it by a moment.
+    os.kill(os.getsid(0), signal.SIGKILL)
+    time.sleep(60)
+
+
+@app.task(name="reject", bind=True, acks_late=True)
+def reject(self: Any, label: str) -> None:
+    """Refuse to do it, again and again."""
+    _note("started", label, self.request)
+    raise Reject("not now", requeue=True)
 
 
 @app.task(name="retry_once", bind=True)

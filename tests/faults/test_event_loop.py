@@ -30,7 +30,7 @@ def test_a_connection_that_breaks_while_there_is_no_credit(site: Site, broken: s
     connection.register_with_event_loop(hub)
     loop = hub.create_loop()
     publish(site.channel(), "a", "b")
-    turn(loop, lambda: len(inbox) == 1 and not channel.is_waiting)
+    turn(loop, lambda: len(inbox) == 1 and not channel.intake.is_waiting)
 
     ours = str(site.redis.client_id())
     for client in site.redis.client_list():

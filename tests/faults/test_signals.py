@@ -28,7 +28,7 @@ def consume(connection, hub=None):
     loop = hub.create_loop()
     # What comes in the first round comes at once.
     next(loop)
-    assert not inbox.consumer.channel.take_before_waiting
+    assert not inbox.consumer.channel.intake.expects_more
     return loop
 
 def run(loop):

@@ -11,7 +11,7 @@ from harness.process import wait_until
 from harness.proxy import Proxy
 from kombu_redisdelay import channel as channel_module
 from tests.channel.kit import PATIENCE, Site, publish
-from tests.end_to_end.installation import Installation
+from tests.end_to_end.installation import ALONE, Installation
 from tests.faults.application import running
 from tests.faults.workers import LOST_CONNECTION, PREFORK_KNOWS_WHO_IS_BUSY
 
@@ -34,6 +34,8 @@ def test_workers_recover_from_silence(installation: Installation, proxy: Proxy, 
             url=proxy.url(),
             settings=settings,
             expected=LOST_CONNECTION,
+            # Events are published over connections of their own, which are half-open, too.
+            args=(*ALONE, "-E"),
         )
         for pool in POOLS
     ]

@@ -1,8 +1,8 @@
--- A dead letter is one line "<when, ms> <deliveries> <priority step> <why>" and, below it, the bytes of
--- the message as they were. Only the latest `limit` are kept. Returns how many had to go for this one.
-local function bury(dead_key, limit, deliveries, step, reason, payload)
-  local why = table.concat({ clock_ms(), deliveries, step, reason }, ' ')
-  local dropped = redis.call('LPUSH', dead_key, why .. '\n' .. payload) - limit
+-- A dead letter is one line "<when, ms> <deliveries> <priority step> <why>" and, below it, the bytes that
+-- the publisher wrote. Only the latest `limit` are kept. Returns how many had to go for this one.
+local function bury(dead_key, limit, count, step, reason, payload)
+  local why = table.concat({ clock_ms(), count, step, reason }, ' ')
+  local dropped = redis.call('LPUSH', dead_key, why .. '\n' .. without_deliveries(payload)) - limit
   if dropped <= 0 then
     return 0
   end

@@ -23,11 +23,10 @@ local function forget_duplicates(duplicates_key, messages_key, how_many)
   end
 end
 
--- Takes a message off the schedule, by the name that it has there. Returns it, or false.
+-- Takes a message off the schedule, by the name that it has there. Returns 1 if there was one, else 0.
 local function unschedule(schedule_key, messages_key, duplicates_key, member)
-  local stored = redis.call('HGET', messages_key, member)
-  redis.call('HDEL', messages_key, member)
+  local removed = redis.call('HDEL', messages_key, member)
   redis.call('ZREM', schedule_key, member)
   redis.call('ZREM', duplicates_key, member)
-  return stored
+  return removed
 end

@@ -1,8 +1,9 @@
--- Moves due messages of a queue to the tails of their ready lists, in due order. `budget` says how many
--- `messages` and `bytes` may still be moved, and is reduced by what was.
+-- Moves due messages of a queue to the tails of their ready lists, in due order: `ready_at` is the list of
+-- each priority step, `ready_name` the one for steps that are none any more, where nobody would look.
+-- `budget` says how many `messages` and `bytes` may still be moved, and is reduced by what was.
 -- Returns how many were moved, how many due ids had no message, and the due time of the next one left (ms;
 -- nil if none is scheduled).
-local function migrate(schedule_key, messages_key, ready_name, separator, now_ms, budget)
+local function migrate(schedule_key, messages_key, ready_name, ready_at, now_ms, budget)
   local due = redis.call('ZRANGEBYSCORE', schedule_key, '-inf', now_ms, 'LIMIT', 0, budget.messages)
   local ids, messages, missing = {}, {}, 0
   for _, id in ipairs(due) do
@@ -19,10 +20,13 @@ local function migrate(schedule_key, messages_key, ready_name, separator, now_ms
     ids[#ids + 1] = id
   end
   if #ids > 0 then
+    for _, ready in pairs(ready_at) do
+      expect_list(ready)
+    end
     redis.call('ZREM', schedule_key, unpack(ids))
     redis.call('HDEL', messages_key, unpack(ids))
     for _, stored in ipairs(messages) do
-      redis.call('LPUSH', ready_key(ready_name, separator, stored_step(stored)), stored_payload(stored))
+      redis.call('LPUSH', ready_at[stored_step(stored)] or ready_name, stored_payload(stored))
     end
     budget.messages = budget.messages - #ids
   end

@@ -1,0 +1,104 @@
+"""A key of ours that holds something else: nothing that should have gone there is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from redis.exceptions import ResponseError
+
+from tests.broker.rig import Rig, payload, taken
+
+HOUR = 3_600_000
+
+
+@contextmanager
+def spoiled(rig: Rig, key: str) -> Iterator[None]:
+    """Within the block *key* holds something of somebody else, and using it is an error."""
+    rig.client.set(key, "of somebody else")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        yield
+    assert rig.client.get(key) == b"of somebody else"
+    rig.client.delete(key)
+
+
+def test_ready_list_of_what_is_due(rig: Rig) -> None:
+    rig.schedule("q", payload("a"), 1000, step=3)
+    rig.database.advance(2000)
+    stored = rig.scheduled("q")
+    assert len(stored) == 1
+    with spoiled(rig, rig.store.keys("q").ready_at(3)):
+        taken(rig.consumer(), "q")
+    assert rig.scheduled("q") == stored
+
+
+def test_unacked_hash(rig: Rig) -> None:
+    rig.put("q", payload("a"))
+    with spoiled(rig, rig.store.keys("q").unacked("me")):
+        taken(rig.consumer(), "q")
+    assert rig.ready("q") == [payload("a")]
+
+
+def test_schedule_of_what_is_published(rig: Rig) -> None:
+    with spoiled(rig, rig.store.keys("q").schedule):
+        rig.schedule("q", payload("a"), HOUR)
+    assert rig.client.keys() == [b"redisdelay:queues"]
+
+
+class TestOfWhatIsHeld:
+    """It stays in the unacked hash."""
+
+    @pytest.mark.parametrize("kind", ["schedule", "messages"])
+    def test_parked(self, rig: Rig, kind: str) -> None:
+        rig.put("q", payload("a"))
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        held = rig.unacked("q")
+        with spoiled(rig, getattr(rig.store.keys("q"), kind)):
+            me.park(delivery, "a", "s", rig.database.now_ms() + HOUR)
+        assert rig.unacked("q") == held
+
+    def test_requeued(self, rig: Rig) -> None:
+        rig.put("q", payload("a"), step=3)
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        held = rig.unacked("q")
+        with spoiled(rig, rig.store.keys("q").ready_at(3)):
+            me.requeue("q", delivery.tag)
+        assert rig.unacked("q") == held
+
+    def test_recovered(self, rig: Rig) -> None:
+        rig.put("q", payload("a"), step=3)
+        taken(rig.consumer("lost"), "q")
+        held = rig.unacked("q", "lost")
+        rig.end_lease("q", "lost")
+        with spoiled(rig, rig.store.keys("q").ready_at(3)):
+            rig.recover("q", rig.consumer())
+        assert rig.unacked("q", "lost") == held
+
+    def test_dead_letter(self, rig: Rig) -> None:
+        rig.put("q", "garbage")
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        held = rig.unacked("q")
+        with spoiled(rig, rig.store.keys("q").dead):
+            me.dead_letter(delivery, "why")
+        assert rig.unacked("q") == held
+
+    def test_over_the_delivery_limit(self, rig: Rig) -> None:
+        rig.put("q", payload("a"))
+        me = rig.consumer(delivery_limit=1)
+        [delivery] = taken(me, "q")
+        held = rig.unacked("q")
+        with spoiled(rig, rig.store.keys("q").dead):
+            me.requeue("q", delivery.tag)
+        assert rig.unacked("q") == held
+
+
+def test_dead_letters_of_a_damaged_schedule(rig: Rig) -> None:
+    rig.schedule("q", payload("a"), HOUR)
+    rig.client.delete(rig.store.keys("q").schedule)
+    with spoiled(rig, rig.store.keys("q").dead):
+        rig.consumer().sweep("q")
+    assert rig.client.hlen(rig.store.keys("q").messages) == 1

@@ -1,0 +1,73 @@
+"""A message that can never be handled ends in the dead letters, and those beside it do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.process import wait_until
+from tests.end_to_end.installation import QUEUE, Installation
+
+DEAD = f"redisdelay:{{{QUEUE}}}:dead"
+LIMIT = 4
+SETTINGS = {"broker_transport_options": {"delivery_limit": LIMIT}}
+SAID = f"reached the delivery limit of {LIMIT} and are now dead letters"
+
+
+def load(site: Installation, task: str) -> tuple[list[str], bytes]:
+    """Publish the poisonous *task*, with innocents around it. Returns these, and its message."""
+    innocents = [f"innocent {number}" for number in range(8)]
+    producer = site.producer()
+    for label in innocents[:2]:
+        producer.send_task("work_late", [label])
+    producer.send_task(task, ["poison"])
+    message = site.redis.execute_command("LINDEX", QUEUE, 0)
+    for label in innocents[2:]:
+        producer.send_task("work_late", [label])
+    return innocents, message
+
+
+def only_the_poison_died(site: Installation, innocents: list[str], message: bytes) -> None:
+    deliveries = [entry.deliveries for entry in site.ledger.entries("started") if entry.task == "poison"]
+    assert deliveries == [None, *range(1, LIMIT)]
+    [letter] = site.redis.execute_command("LRANGE", DEAD, 0, -1)
+    why, body = letter.split(b"\n", 1)
+    _, count, step, reason = why.decode().split(" ", 3)
+    assert (count, step, reason) == (str(LIMIT), "0", f"delivery limit of {LIMIT} reached")
+    assert body == message
+    assert set(site.ledger.ended()) == set(innocents)
+    assert (site.ready(), site.scheduled(), site.unacked()) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("pool", "concurrency"), [("solo", 1), ("prefork", 2)])
+def test_a_task_that_kills_its_worker(site: Installation, pool: str, concurrency: int) -> None:
+    innocents, message = load(site, "kill_worker")
+
+    def is_over() -> bool:
+        return set(innocents) <= set(site.ledger.ended()) and not site.ready() and not site.unacked()
+
+    for _ in range(LIMIT):
+        worker = site.start_worker(
+            pool=pool, concurrency=concurrency, settings=SETTINGS, prefetch_multiplier=4, expected=SAID
+        )
+        wait_until(lambda worker=worker: not worker.running, 20, "death of the worker")  # type: ignore[misc]
+    worker = site.worker(
+        pool=pool, concurrency=concurrency, settings=SETTINGS, prefetch_multiplier=4, expected=SAID
+    )
+    wait_until(is_over, 20, "the end of everything")
+    only_the_poison_died(site, innocents, message)
+    assert any(entry.redelivered for entry in site.ledger.entries("ended")), "nobody was beside it"
+    assert worker.running
+    assert worker.log().count(SAID) == 1
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork"])
+def test_a_task_that_is_rejected_for_ever(site: Installation, pool: str) -> None:
+    innocents, message = load(site, "reject")
+    # Celery shows the exception.
+    worker = site.worker(pool=pool, settings=SETTINGS, expected=f"{SAID}|Traceback")
+    site.wait_ended(innocents)
+    wait_until(lambda: site.redis.execute_command("LLEN", DEAD), 10, "the dead letter")
+    wait_until(lambda: not site.unacked(), 10, "acks")
+    only_the_poison_died(site, innocents, message)
+    assert site.ledger.run_twice() == {"poison": LIMIT}
+    assert worker.log().count(SAID) == 1

@@ -1,0 +1,117 @@
+"""The recipes of the documentation, and steering tasks that real workers wait for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+from celery import Celery
+from kombu import pools
+
+from harness.celery_worker import CeleryWorker
+from harness.process import wait_until
+from harness.redis_server import RedisServer
+from kombu_redisdelay import DelayedMessages
+from tests.end_to_end.installation import ALONE, ROOT, Installation, suspicious_lines
+
+
+class TestRecipes:
+    @pytest.fixture
+    def recipes(self, server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+        monkeypatch.setenv("CELERY_BROKER_URL", server.url())
+        monkeypatch.syspath_prepend(ROOT)
+        monkeypatch.delitem(sys.modules, "examples.recipes", raising=False)
+        module = importlib.import_module("examples.recipes")
+        monkeypatch.setattr(module, "TIME_TO_PAY", 1.5)
+        monkeypatch.setattr(module, "QUIET_TIME", 1.5)
+        yield module
+        pools.reset()
+        module.app.close()
+
+    @pytest.fixture
+    def worker(self, recipes: ModuleType) -> Iterator[CeleryWorker]:
+        with CeleryWorker("examples.recipes", pool="solo", args=ALONE, env=os.environ, cwd=ROOT) as worker:
+            yield worker
+            assert suspicious_lines(worker.log()) == []
+
+    def test_close_an_order_unless_it_is_paid(self, recipes: ModuleType, worker: CeleryWorker) -> None:
+        for number in (1, 2, 3):
+            recipes.place_order(number)
+        assert recipes.pay_order(2)
+        wait_until(lambda: "order 3 was not paid" in worker.log(), 20, "order 3 closed")
+        assert "order 1 was not paid" in worker.log()
+        assert "order 2" not in worker.log()
+        assert not recipes.pay_order(1)
+        with DelayedMessages(recipes.app) as delayed:
+            assert delayed.count() == 0
+
+    def test_one_digest_after_the_last_event(self, recipes: ModuleType, worker: CeleryWorker) -> None:
+        with DelayedMessages(recipes.app) as delayed:
+            due = []
+            for _ in range(5):
+                recipes.on_event("Ada")
+                message = delayed.get("digest-Ada")
+                assert message is not None
+                due.append(message.due)
+            assert sorted(set(due)) == due
+            recipes.on_event("Bob")
+            wait_until(lambda: "all the news for Bob" in worker.log(), 20, "Bob's digest")
+            assert worker.log().count("all the news for Ada") == 1
+            assert delayed.count() == 0
+
+
+@pytest.fixture
+def producer(site: Installation) -> Iterator[Celery]:
+    # A producer of an earlier test would believe to have noted its queue in Redis.
+    pools.reset()
+    yield site.producer()
+    pools.reset()
+
+
+class TestSteering:
+    @pytest.fixture
+    def delayed(self, producer: Celery) -> Iterator[DelayedMessages]:
+        with DelayedMessages(producer) as delayed:
+            yield delayed
+
+    def test_a_worker_goes_by_the_new_time(
+        self, site: Installation, producer: Celery, delayed: DelayedMessages
+    ) -> None:
+        site.worker(pool="threads", concurrency=2)
+        for label in ("cancelled", "earlier", "now", "later"):
+            countdown = 1 if label in ("cancelled", "later") else 3600
+            producer.send_task("work", [label], task_id=label, countdown=countdown)
+        assert delayed.cancel("cancelled")
+        assert delayed.reschedule("later", countdown=3)
+        assert delayed.reschedule("earlier", countdown=2)
+        assert delayed.deliver_now("now")
+        site.wait_ended(["later"])
+        assert site.ledger.started() == ["now", "earlier", "later"]
+        assert site.ledger.early() == []
+
+    def test_a_retry_leaves_alone_what_was_scheduled_meanwhile(
+        self, site: Installation, producer: Celery, delayed: DelayedMessages
+    ) -> None:
+        def send(label: str, countdown: float) -> None:
+            headers = {"x-delay-on-conflict": "replace"}
+            producer.send_task("retry_once", [label], task_id="key", countdown=countdown, headers=headers)
+
+        gate = site.directory / "gate"
+        site.worker(pool="threads", concurrency=1)
+        producer.send_task("work", ["busy"], {"gate": str(gate)})
+        site.wait_started("busy")
+        send("first", 0.1)
+        wait_until(lambda: site.unacked() == 1, 20, "the worker has the first")
+        send("second", 3600)
+        gate.touch()
+        wait_until(lambda: len(delayed.get_all("key")) == 2, 20, "the retry of the first")
+        retry, second = delayed.get_all("key")
+        assert (retry.args, second.args) == ("('first',)", "['second']")
+        assert retry.headers["retries"] == 1
+        site.wait_ended(["busy"])
+        wait_until(lambda: site.ledger.started().count("first") == 2, 20, "the first again")
+        assert delayed.get_all("key") == [second]

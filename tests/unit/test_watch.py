@@ -1,0 +1,61 @@
+"""Leases that are not renewed, as seen by one who looks on."""
+
+from __future__ import annotations
+
+import pytest
+
+from kombu_redisdelay.broker.watch import Watch
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watch(clock: Clock) -> Watch:
+    return Watch(30, clock)
+
+
+def test_at_first_sight_nobody_is_suspected(watch: Watch) -> None:
+    assert watch.unrenewed("q", {"a": 1, "b": 2}) == set()
+
+
+def test_who_does_not_renew_for_long_enough_is(watch: Watch, clock: Clock) -> None:
+    watch.unrenewed("q", {"a": 1, "b": 2})
+    clock.now += 29
+    assert watch.unrenewed("q", {"a": 1, "b": 2}) == set()
+    clock.now += 1
+    assert watch.unrenewed("q", {"a": 1, "b": 3}) == {"a"}
+    clock.now += 29
+    assert watch.unrenewed("q", {"a": 1, "b": 3}) == {"a"}
+    clock.now += 1
+    assert watch.unrenewed("q", {"a": 1, "b": 3}) == {"a", "b"}
+
+
+def test_a_lease_that_ends_earlier_was_renewed_too(watch: Watch, clock: Clock) -> None:
+    """By a clock that was put back."""
+    watch.unrenewed("q", {"a": 5000})
+    clock.now += 30
+    assert watch.unrenewed("q", {"a": 1400}) == set()
+
+
+def test_each_queue_for_itself(watch: Watch, clock: Clock) -> None:
+    watch.unrenewed("q", {"a": 1})
+    clock.now += 30
+    assert watch.unrenewed("r", {"a": 1}) == set()
+    assert watch.unrenewed("q", {"a": 1}) == {"a"}
+
+
+def test_who_was_away_is_seen_for_the_first_time(watch: Watch, clock: Clock) -> None:
+    watch.unrenewed("q", {"a": 1})
+    watch.unrenewed("q", {})
+    clock.now += 30
+    assert watch.unrenewed("q", {"a": 1}) == set()
