@@ -12,6 +12,7 @@ from time import perf_counter, time
 from typing import Any
 
 from kombu.messaging import Producer
+from redis.connection import Connection as RawConnection
 
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.site import BODY, Site, batch
@@ -32,10 +33,10 @@ def later(peer: Peer) -> dict[str, Any]:
 
 def measure(site: Site, sizes: Sizes) -> Measured:
     delayed = later(site.transport)
-    with site.connect() as connection, site.redis() as redis:
+    raw = RawConnection(port=site.redis_port)
+    with site.connect() as connection:
         queue = site.declare(connection)
         producer = Producer(connection.default_channel)
-        raw = redis.connection_pool.get_connection()
 
         def publish(properties: Mapping[str, Any]) -> int:
             producer.publish(BODY, routing_key=queue.name, **properties)
@@ -68,6 +69,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
                 pace[name].go(action, sizes["ms"] / 1000)
                 queue.purge()
         queue.delete()
+    raw.disconnect()
     return Measured({name: each.rate for name, each in pace.items()})
 
 
