@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 #: Seconds by which a poll may last too long: epoll counts in milliseconds and rounds up.
 POLL_SLACK = 0.001
 
+#: Alarms in one turn of the event loop. kombu's hub fires ten timers in a turn; if there were that many, it
+#: then polls for a second, whatever other timers there are.
+ALARMS_PER_TURN = 5
+
 #: Seconds that drain_events polls at most before it looks around again.
 LONGEST_POLL = 1.0
 
@@ -55,6 +59,7 @@ class Poller(redis.MultiChannelPoller):
         #: What the event loop does for us in each round.
         self.on_tick: set[Any] = set()
         self._alarms: dict[Channel, Alarm] = {}
+        self._alarms_in_this_turn = 0
         self._turns: list[Channel] = []
 
     def add(self, channel: Channel) -> None:
@@ -92,6 +97,7 @@ class Poller(redis.MultiChannelPoller):
 
     def on_poll_start(self) -> None:
         """See that every channel that may consume has asked for messages."""
+        self._alarms_in_this_turn = 0
         for channel in list(self._channels):
             channel.check()
             if channel.active_queues:
@@ -158,11 +164,13 @@ class Poller(redis.MultiChannelPoller):
             alarm.cancel()
 
     def _on_alarm(self, channel: Channel) -> None:
-        alarm = self._alarms.get(channel)
-        if alarm is not None:
-            # The rest of a millisecond, to be no later than needed.
-            sleep(max(0.0, min(POLL_SLACK, alarm.at - monotonic())))
-        self._cancel_alarm(channel)
+        alarm = self._alarms.pop(channel)
+        if self._alarms_in_this_turn >= ALARMS_PER_TURN:
+            self.set_alarm(channel, 2 * POLL_SLACK)
+            return
+        self._alarms_in_this_turn += 1
+        # The rest of a millisecond, to be no later than needed.
+        sleep(max(0.0, min(POLL_SLACK, alarm.at - monotonic())))
         if channel in self._channels and channel.active_queues:
             # Without credit too, which moves what is due and wakes a consumer that has some.
             self._received(channel, channel.intake.take())
