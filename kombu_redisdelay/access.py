@@ -60,7 +60,7 @@ class Access:
         return self._channel.store
 
     def queues(self) -> list[str]:
-        """The queues that ever had a scheduled message or a dead letter, sorted by name."""
+        """The queues that ever had a consumer, a scheduled message or a dead letter, sorted by name."""
         return self.store.queues()
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ class DeadLetter:
         task: name of the Celery task, ``None`` if it is none.
         args: ``repr`` of the task's positional arguments, as Celery put it into the headers.
         kwargs: the same of its keyword arguments.
-        payload: the message as it was in Redis, byte for byte.
+        payload: the message as its publisher wrote it, byte for byte.
         headers: as they were published; empty if it is not a message.
     """
 

@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from time import monotonic
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from kombu_redisdelay.broker.consumer import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.scripts import FORWARD
@@ -72,6 +72,8 @@ class Forwarder:
         self._look_at: dict[str, float] = {}
         self._find_at = 0.0
         self._unattended: tuple[str, ...] = ()
+        #: Queues for which the last call failed.
+        self._failing: set[str] = set()
 
     def stop(self) -> None:
         """Have :meth:`run` return soon. May be called from a signal handler, or another thread."""
@@ -114,11 +116,20 @@ class Forwarder:
     def _forward(self, queue: str, has_token: bool = False) -> None:
         k = self._store.keys(queue)
         other_steps = [ready for ready in self._store.ready_keys(queue) if ready != k.ready]
-        moved, missing, late_us, next_due_us, attended = FORWARD(
-            self._store.client,
-            (k.ready, k.schedule, k.messages, k.wake, k.consumers, *other_steps),
-            (MESSAGES_PER_CALL, BYTES_PER_CALL, self._store.separator, int(has_token)),
-        )
+        try:
+            moved, missing, late_us, next_due_us, attended = FORWARD(
+                self._store.client,
+                (k.ready, k.schedule, k.messages, k.wake, k.consumers, *other_steps),
+                (MESSAGES_PER_CALL, BYTES_PER_CALL, self._store.separator, int(has_token)),
+            )
+        except ResponseError as exc:
+            # Redis is there; something is wrong with this queue, and perhaps not with the others.
+            if queue not in self._failing:
+                logger.error("Cannot forward queue %r, trying again each second: %s", queue, exc)
+            self._failing.add(queue)
+            self._look_at[queue] = monotonic() + LONGEST_WAIT
+            return
+        self._failing.discard(queue)
         wait = LONGEST_WAIT if next_due_us < 0 else min(LONGEST_WAIT, next_due_us / 1_000_000)
         self._look_at[queue] = monotonic() + wait
         others = (name for name in self._unattended if name != queue)

@@ -40,6 +40,7 @@ class Intake:
         #: What the poll connection was asked for; ``None``: to be woken.
         self._asked_for: Request | None = None
         self._confirmed_at = monotonic()
+        self._was_overdue = False
 
     def consume(self, queue: str, no_ack: bool, callback: Callable[[virtual.Message], Any]) -> None:
         self._callbacks[queue] = callback
@@ -103,6 +104,7 @@ class Intake:
         else:
             wake = [self._channel.store.keys(queue).wake for queue in self._channel.active_queues]
             connection.send_command("BRPOP", *wake, timeout)
+        self._was_overdue = False
 
     def answer(self) -> float | None:
         """Read the reply that came over the poll connection, and take if it was a wake-up. Returns what
@@ -164,12 +166,12 @@ class Intake:
             consumer.confirm_acks()
         if not self.is_waiting:
             return
-        connection = self._channel.client.connection
         overdue = now - self._channel._brpop_sent_at > timeout + silence_limit
-        # What came while this process did something else just waits to be read.
-        if overdue and not connection.can_read():
-            connection.disconnect()
+        if overdue and self._was_overdue:
+            # For the second time, with a poll in between: the reply does not just wait to be read.
+            self._channel.client.connection.disconnect()
             raise ConnectionError(f"no reply from Redis for {silence_limit:g} seconds")
+        self._was_overdue = overdue
 
     def _request(self) -> Request:
         queue_cycle = self._channel._queue_cycle

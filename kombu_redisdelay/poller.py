@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from kombu.transport import redis
@@ -19,6 +19,9 @@ from kombu.transport import redis
 if TYPE_CHECKING:
     from kombu_redisdelay.channel import Channel
 
+
+#: Seconds by which a poll may last too long: epoll counts in milliseconds and rounds up.
+POLL_SLACK = 0.001
 
 #: Seconds that drain_events polls at most before it looks around again.
 LONGEST_POLL = 1.0
@@ -128,7 +131,7 @@ class Poller(redis.MultiChannelPoller):
             for fileno, event in self.poller.poll(self._poll_timeout(timeout)) or ():
                 heard_fanout |= self._fd_to_chan.get(fileno, (None, None))[1] == "LISTEN"
                 self.handle_event(fileno, event)
-            for channel in [c for c, alarm in self._alarms.items() if alarm.at <= monotonic()]:
+            for channel in [c for c, alarm in self._alarms.items() if alarm.at - POLL_SLACK <= monotonic()]:
                 self._on_alarm(channel)
             if not self._deliver_one() and not heard_fanout:
                 raise Empty
@@ -146,7 +149,7 @@ class Poller(redis.MultiChannelPoller):
         if alarm is not None and alarm.at <= at:
             return
         self._cancel_alarm(channel)
-        timer = self.hub and self.hub.call_later(next_due, self._on_alarm, channel)
+        timer = self.hub and self.hub.call_later(max(0.0, next_due - POLL_SLACK), self._on_alarm, channel)
         self._alarms[channel] = Alarm(at, timer)
 
     def _cancel_alarm(self, channel: Channel) -> None:
@@ -155,6 +158,10 @@ class Poller(redis.MultiChannelPoller):
             alarm.cancel()
 
     def _on_alarm(self, channel: Channel) -> None:
+        alarm = self._alarms.get(channel)
+        if alarm is not None:
+            # The rest of a millisecond, to be no later than needed.
+            sleep(max(0.0, min(POLL_SLACK, alarm.at - monotonic())))
         self._cancel_alarm(channel)
         if channel in self._channels and channel.active_queues:
             # Without credit too, which moves what is due and wakes a consumer that has some.
@@ -195,7 +202,7 @@ class Poller(redis.MultiChannelPoller):
         if any(channel.intake.has_taken for channel in self._turns):
             return 0.0
         now = monotonic()
-        limits = [LONGEST_POLL, *(alarm.at - now for alarm in self._alarms.values())]
+        limits = [LONGEST_POLL, *(alarm.at - POLL_SLACK - now for alarm in self._alarms.values())]
         if timeout is not None:
             limits.append(timeout)
         return max(0.0, min(limits))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from threading import Lock
 from time import monotonic
 from typing import Any
@@ -24,7 +25,11 @@ class Client(Redis):
 
     def __init__(self, pool: ConnectionPool) -> None:
         super().__init__(connection_pool=pool)
-        self._own = open_connection(pool)
+        self._open_own()
+
+    def _open_own(self) -> None:
+        self._pid = os.getpid()
+        self._own = open_connection(self.connection_pool)
         self._own_in_use = Lock()
         self._used_at = float("-inf")
 
@@ -38,6 +43,9 @@ class Client(Redis):
         Raises:
             RedisError: as redis-py does. Nothing is tried again: a message might be published twice.
         """
+        if self._pid != os.getpid():
+            # The one that we have is the parent's.
+            self._open_own()
         if not self._own_in_use.acquire(blocking=False):
             # By another thread, which need not be waited for.
             return self.execute_command(*command)

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 #: One script moves no more than this, so that it never keeps Redis from its other clients for long.
 MESSAGES_PER_CALL = 500
 MESSAGES_PER_SWEEP = 100
-BYTES_PER_CALL = 4 * 1024 * 1024
+BYTES_PER_CALL = 512 * 1024
 
 
 class Request(NamedTuple):

@@ -21,7 +21,7 @@ class Buried:
     Attributes:
         entry: as it is in Redis.
         died_ms: since the epoch.
-        payload: the message, byte for byte.
+        payload: the message as its publisher wrote it.
     """
 
     queue: str

@@ -109,7 +109,7 @@ class Store:
         return count
 
     def queues(self) -> list[str]:
-        """The queues that ever had a scheduled message or a dead letter, sorted by name."""
+        """The queues that ever had a consumer, a scheduled message or a dead letter, sorted by name."""
         return sorted(map(bytes.decode, self.client.call("SMEMBERS", known_queues(self.prefix))))
 
     def exists(self, queue: str) -> bool:

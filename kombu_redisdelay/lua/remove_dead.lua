@@ -29,7 +29,7 @@ for i = 3, #ARGV do
   -- From the tail, where the oldest are.
   reply[#reply + 1] = redis.call('LREM', KEYS[1], -1, ARGV[i])
   if ready and reply[#reply] == 1 then
-    redis.call('LPUSH', ready, without_deliveries(dead_payload(ARGV[i])))
+    redis.call('LPUSH', ready, dead_payload(ARGV[i]))
     requeued = true
   end
 end

@@ -19,6 +19,8 @@
 
 -- include: clock
 -- include: wake
+-- include: expire
+-- include: expect
 -- include: stored
 -- include: duplicates
 
@@ -28,9 +30,14 @@ if redis.call('HGET', KEYS[2], member) ~= ARGV[2] then
 end
 local due_ms = tonumber(ARGV[4])
 if due_ms <= clock_ms() then
+  local expires_ms = redis.call('PTTL', KEYS[1])
+  local ready = ready_key(KEYS[4], ARGV[5], stored_step(stored))
+  expect_list(ready)
   unschedule(KEYS[1], KEYS[2], KEYS[3], member)
-  redis.call('LPUSH', ready_key(KEYS[4], ARGV[5], stored_step(stored)), stored_payload(stored))
+  redis.call('LPUSH', ready, stored_payload(stored))
   wake(KEYS[5])
+  -- Of a queue with x-expires, the ready lists live as long as the schedule did.
+  expire(expires_ms, { ready, KEYS[5] })
 else
   redis.call('HSET', KEYS[2], member, stored)
   redis.call('ZADD', KEYS[1], due_ms, member)

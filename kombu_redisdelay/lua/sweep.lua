@@ -17,6 +17,7 @@
 
 -- include: expect
 -- include: clock
+-- include: expire
 -- include: stored
 -- include: deliveries
 -- include: duplicates
@@ -24,6 +25,8 @@
 
 if ARGV[1] == '0' then
   forget_duplicates(KEYS[4], KEYS[2], ARGV[2])
+  -- Of a queue with x-expires, whose consumers make the schedule live on.
+  expire(redis.call('PTTL', KEYS[1]), { KEYS[4] })
 end
 if ARGV[1] == '0' and redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1]) then
   return { '0', 0, 0 }

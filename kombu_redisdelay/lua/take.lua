@@ -169,6 +169,7 @@ local function take_again_what_was_taken()
   return #taken_from > 0
 end
 
+local any_ready = false
 for _, queue in ipairs(queues) do
   local _, missing, next_due_ms =
     migrate(queue.schedule, queue.messages, queue.name, queue.ready_at, now_ms, migration_budget)
@@ -179,12 +180,14 @@ for _, queue in ipairs(queues) do
       reply[2] = remaining_us
     end
   end
+  queue.has_ready = redis.call('EXISTS', unpack(queue.ready)) > 0
+  any_ready = any_ready or queue.has_ready
 end
-if not take_again_what_was_taken() then
+if not take_again_what_was_taken() and any_ready then
   take()
 end
 for _, queue in ipairs(queues) do
-  if redis.call('EXISTS', unpack(queue.ready)) > 0 then
+  if queue.has_ready and redis.call('EXISTS', unpack(queue.ready)) > 0 then
     -- Not for what was just passed over and nothing else: we would only wake ourselves, again and again.
     if passed_over == 0 or taken > 0 then
       wake(queue.wake)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker import schedule as module
 from kombu_redisdelay.broker.schedule import Schedule
@@ -208,6 +209,16 @@ class TestReschedule:
         [b] = schedule.find("q", "b")
         assert schedule.reschedule(b, b.payload, now_ms + HOUR // 2)
         assert rig.tokens("q") == 1
+
+    def test_a_ready_list_that_is_none(self, rig: Rig, schedule: Schedule) -> None:
+        rig.schedule("q", "m", HOUR)
+        rig.client.set("q", "not a list")
+        [found] = schedule.find("q", "m")
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            schedule.reschedule(found, b"changed", 0)
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            rig.schedule("q", "new", 0, id="m", on_conflict="replace")
+        assert rig.scheduled("q") == ["0:m"]
 
     def test_one_that_is_gone(self, rig: Rig, schedule: Schedule) -> None:
         rig.schedule("q", "m", HOUR)

@@ -7,6 +7,7 @@ from time import monotonic
 import pytest
 
 from kombu_redisdelay.broker import store
+from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.message import Due
 from tests.broker.database import Database
 from tests.broker.rig import STEPS, Rig, payload, taken
@@ -184,6 +185,24 @@ class TestExpires:
         assert all(0 < ttl <= self.TTL for ttl in ttls.values()), ttls
         # Whoever holds messages keeps them, however long the task takes.
         assert consumers == -1
+
+    def test_duplicates_live_as_long_as_the_schedule(self, rig: Rig) -> None:
+        self.fill(rig)
+        rig.schedule("q", "m", HOUR)
+        assert 0 < rig.client.pttl("redisdelay:{q}:duplicates") <= self.TTL
+        rig.client.pexpire("redisdelay:{q}:duplicates", 1000)
+        consumer = rig.consumer()
+        taken(consumer, "q", limit=0)
+        consumer.sweep("q")
+        assert rig.client.pttl("redisdelay:{q}:duplicates") > 1000
+
+    def test_on_delivering_now(self, rig: Rig) -> None:
+        rig.store.expires_ms["q"] = self.TTL
+        rig.schedule("q", "m", HOUR)
+        schedule = Schedule(rig.store)
+        [found] = schedule.find("q", "m")
+        assert schedule.reschedule(found, b"m", 0)
+        assert 0 < rig.client.pttl("q") <= self.TTL
 
     def test_without_x_expires_nothing_does(self, rig: Rig) -> None:
         rig.put("q", "m")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -87,3 +88,35 @@ def test_parent_still_holds_its_messages(site: Site, start: str, child: str) -> 
 @pytest.mark.parametrize("child", CHILDREN)
 def test_parent_consumes_on(site: Site, start: str, child: str) -> None:
     run(site, start, child, CONSUMES_ON)
+
+
+PRELOADED = """
+import os, sys
+from celery import Celery
+
+app = Celery("site", broker=sys.argv[1], set_as_current=False)
+app.send_task("t", ["before"])
+children = []
+for name in ("one", "two", "three"):
+    pid = os.fork()
+    if not pid:
+        for number in range(100):
+            app.send_task("t", [f"{name} {number}"])
+        os._exit(0)
+    children.append(pid)
+for number in range(100):
+    app.send_task("t", [f"parent {number}"])
+assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0, 0]
+"""
+
+
+def test_publishers_that_were_forked_after_use(site: Site) -> None:
+    """As gunicorn does with ``--preload``: the application has published before its workers are forked."""
+    result = subprocess.run(
+        [sys.executable, "-c", PRELOADED, site.url], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    expected = {f"{name} {number}" for name in ("one", "two", "three", "parent") for number in range(100)}
+    messages = [json.loads(entry) for entry in site.redis.lrange("celery", 0, -1)]
+    published = [message["headers"]["argsrepr"][2:-2] for message in messages]
+    assert sorted(published) == sorted({"before", *expected})

@@ -159,3 +159,19 @@ def test_redis_may_go_and_come_back(site: Site, start: Callable[[], object]) -> 
         site.redis.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
     site.make_due(site.send(countdown=3600), -10)
     wait_until(lambda: _ready(site) == 1, 10, "that it is forwarded")
+
+
+def test_a_queue_that_is_broken_does_not_stop_the_others(
+    site: Site, start: Callable[[], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, whole = site.send(countdown=3600), site.send(countdown=3600, queue="other")
+    site.redis.set(QUEUE, "")
+    site.make_due(broken, -10)
+    start()
+    wait_until(lambda: "Cannot forward queue" in caplog.text, 10, "that it is said")
+    site.make_due(whole, -10, "other")
+    wait_until(lambda: _ready(site, "other") == 1, 10, "that the other queue is forwarded")
+    assert site.redis.zrange(site.store.keys(QUEUE).schedule, 0, -1) == [broken]
+    site.redis.delete(QUEUE)
+    wait_until(lambda: _ready(site) == 1, 10, "that it is forwarded once that is mended")
+    assert caplog.text.count("Cannot forward queue") == 1

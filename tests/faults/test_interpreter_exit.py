@@ -55,5 +55,8 @@ def test_gives_back_what_was_held(site: Site, end: str) -> None:
         check=False,
     )
     assert (site.ready(), site.unacked()) == (5, 0), result.stderr
-    assert "Traceback" not in result.stderr.replace("Traceback", "", "of the application" in result.stderr)
+    if end != "in a thread":
+        # There the interpreter's end comes in the middle of the thread's read, which may fail.
+        expected = "of the application" in result.stderr
+        assert result.stderr.count("Traceback") == expected, result.stderr
     assert result.returncode == ("of the application" in result.stderr)

@@ -15,10 +15,12 @@ LOST_CONNECTION = (
 
 _RELEASE = tuple(int(part) for part in celery.__version__.split(".")[:2])
 
-#: Celery 5.5 never acks a late-ack task that ends after prefork's connection was lost.
+#: Celery 5.5 never acks a late-ack task that ends after prefork's connection was lost: AsynPool.flush forgets
+#: every job.
 PREFORK_ACKS_LATE = _RELEASE >= (5, 6)
 
-#: Celery 5.6 then gives the next task to the process that is still busy, where it has to wait.
+#: Celery 5.6 then gives the next task to the process that is still busy, where it has to wait: AsynPool.flush
+#: forgets which ones are.
 PREFORK_KNOWS_WHO_IS_BUSY = _RELEASE >= (5, 7)
 
 

@@ -4,6 +4,10 @@
 -- Returns how many were moved, how many due ids had no message, and the due time of the next one left (ms;
 -- nil if none is scheduled).
 local function migrate(schedule_key, messages_key, ready_name, ready_at, now_ms, budget)
+  local first = tonumber(redis.call('ZRANGE', schedule_key, 0, 0, 'WITHSCORES')[2])
+  if not first or first > now_ms then
+    return 0, 0, first
+  end
   local due = redis.call('ZRANGEBYSCORE', schedule_key, '-inf', now_ms, 'LIMIT', 0, budget.messages)
   local ids, messages, missing = {}, {}, 0
   for _, id in ipairs(due) do
