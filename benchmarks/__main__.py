@@ -35,7 +35,7 @@ def main() -> int:
         workloads = chosen(options.only)
         if not workloads:
             parser.error(f"--only: none of {', '.join(WORKLOADS)}")
-        rounds = options.rounds or (1 if options.quick else 3)
+        rounds = options.rounds or (1 if options.quick else 5)
         report = make(console, workloads, rounds, quick=options.quick)
 
     print_goals(console, GOALS, report.results)
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         "--only", nargs="+", default=[], metavar="NAME", help='some workloads; "worker" is all of worker-*'
     )
     parser.add_argument(
-        "--rounds", type=int, help="how often each is measured, at most (default: 3; 1 with --quick)"
+        "--rounds", type=int, help="how often each is measured, at most (default: 5; 1 with --quick)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure to FILE")
     parser.add_argument("--pictures", type=Path, metavar="DIRECTORY", help="also draw, as SVG")

@@ -129,12 +129,14 @@ def growth(results: Results) -> Figure | None:
     counts = [case.sizes["scheduled"] for case in workload.cases]
     if any(results.spread("growth", case.name, "take") is None for case in workload.cases):
         return None
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    figure = Figure(figsize=(9, 3.7), layout="constrained")
     server, client = figure.subplots(1, 2)
     _curves(server, results, counts, [name for name in workload.units if name.endswith(", server")])
     _curves(client, results, counts, [name for name in workload.units if not name.endswith(", server")])
     server.set_title("Scripts in Redis")
     client.set_title("As the client sees it")
+    # The same for both.
+    figure.legend(*server.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
@@ -168,7 +170,6 @@ def _curves(axis: Axes, results: Results, counts: Sequence[int], names: Sequence
     axis.set_ylabel("µs a message")
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
-    axis.legend(frameon=False, ncols=len(names), loc="upper left", bbox_to_anchor=(0, 1.0))
 
 
 PICTURES: dict[str, Picture] = {"throughput": throughput, "lateness": lateness, "growth": growth}

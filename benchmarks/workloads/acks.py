@@ -75,5 +75,5 @@ WORKLOAD = Workload(
     measure=measure,
     sizes={"messages": 1000},
     quick_sizes=None,
-    rounds=2,
+    rounds=3,
 )

@@ -34,4 +34,5 @@ WORKLOAD = Workload(
     measure=measure,
     sizes={"warm": 10, "pings": 150},
     quick_sizes={"warm": 10, "pings": 60},
+    rounds=3,
 )

@@ -106,4 +106,5 @@ WORKLOAD = Workload(
     measure=measure,
     sizes={"turns": 4, "ms": 75, "batch": 200},
     quick_sizes={"turns": 3, "ms": 75, "batch": 200},
+    rounds=3,
 )

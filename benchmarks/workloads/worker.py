@@ -36,6 +36,7 @@ def _workload(pool: str) -> Workload:
         measure=partial(measure, pool=pool),
         sizes={"warm": 100, "tasks": 500},
         quick_sizes={"warm": 50, "tasks": 250} if pool == "solo" else None,
+        rounds=3,
     )
 
 
