@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from random import Random
 from threading import Event, Thread
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from celery import Celery
@@ -62,12 +61,7 @@ class Producer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stopped.set()
         self._thread.join()
 

@@ -70,20 +70,8 @@ def test_workers(clock: MovedClockServer, tmp_path: Path, pool: str) -> None:
     gate = tmp_path / "gate"
     settings = {"broker_transport_options": {"visibility_timeout": LEASE}}
     with Installation(clock, tmp_path, **settings) as installation:
-        workers = [
-            # A blocked client's time goes by the clock of the server, too.
-            installation.start_worker(
-                pool=pool, concurrency=2, prefetch_multiplier=1, expected=LOST_CONNECTION
-            )
-            for _ in range(3)
-        ]
-        for worker in workers:
-            worker.wait_ready()
+        running = run_behind(gate, installation, pool)
         producer = installation.producer()
-        running = [f"running {number}" for number in range(4)]
-        for task in running:
-            producer.send_task("work_late", [task], kwargs={"gate": str(gate)})
-        installation.wait_started(*running)
         producer.send_task("work", ["in half an hour"], countdown=HOUR // 2)
         producer.send_task("work", ["in two hours"], countdown=2 * HOUR)
 
@@ -112,23 +100,12 @@ def test_a_server_that_stands_still_for_longer_than_the_lease(
     gate = tmp_path / "gate"
     settings = {"broker_transport_options": {"visibility_timeout": 3}}
     with Installation(server, tmp_path, **settings) as installation:
-        workers = [
-            installation.start_worker(
-                pool=pool, concurrency=2, prefetch_multiplier=1, expected=LOST_CONNECTION
-            )
-            for _ in range(3)
-        ]
-        for worker in workers:
-            worker.wait_ready()
-        producer = installation.producer()
-        running = [f"running {number}" for number in range(4)]
-        for task in running:
-            producer.send_task("work_late", [task], kwargs={"gate": str(gate)})
-        installation.wait_started(*running)
+        running = run_behind(gate, installation, pool)
 
         os.kill(server.pid, signal.SIGSTOP)
         time.sleep(6)
         os.kill(server.pid, signal.SIGCONT)
+        producer = installation.producer()
         for number in range(20):
             producer.send_task("work", [f"after {number}"])
         installation.wait_ended([f"after {number}" for number in range(20)])
@@ -137,6 +114,23 @@ def test_a_server_that_stands_still_for_longer_than_the_lease(
         installation.wait_ended(running)
         wait_until(lambda: installation.unacked() == 0, 10, "acks")
         assert installation.ledger.run_twice() == {}
+
+
+def run_behind(gate: Path, installation: Installation, pool: str) -> list[str]:
+    """Have three workers run four tasks that end when *gate* is there. Returns the tasks."""
+    workers = [
+        # A blocked client's time goes by the clock of the server, too.
+        installation.start_worker(pool=pool, concurrency=2, prefetch_multiplier=1, expected=LOST_CONNECTION)
+        for _ in range(3)
+    ]
+    for worker in workers:
+        worker.wait_ready()
+    producer = installation.producer()
+    tasks = [f"running {number}" for number in range(4)]
+    for task in tasks:
+        producer.send_task("work_late", [task], kwargs={"gate": str(gate)})
+    installation.wait_started(*tasks)
+    return tasks
 
 
 def leases_are_right(installation: Installation, clock: MovedClockServer) -> bool:
