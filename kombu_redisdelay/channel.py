@@ -179,7 +179,7 @@ class Channel(redis.Channel):
         """kombu 5.7's, for many messages in one pipeline."""
         # In the middle of a pipeline, a server that does not know a script cannot be given it.
         self.store.load_scripts()
-        return super().create_publish_batch(max_size)  # type: ignore[misc]
+        return super().create_publish_batch(max_size)
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         when = due(message)
