@@ -1,4 +1,4 @@
-"""The invariant of DESIGN section 4, whatever happens in whatever order: every message that was published
+"""The invariant of docs/how-it-works.rst, whatever happens in whatever order: every message that was published
 and not acked is in exactly one place, and where an order is promised, it is kept."""
 
 from __future__ import annotations
