@@ -124,7 +124,7 @@ class Schedule:
             reply = REMOVE(self._store.client, (keys.schedule, keys.messages, keys.duplicates), args)
             yield from (message for message, done in zip(some, reply, strict=True) if done)
 
-    def reschedule(self, message: Scheduled, payload: bytes, due_ms: int) -> bool:
+    def reschedule(self, message: Scheduled, payload: bytes, due_ms: float) -> bool:
         """Replace a message by *payload*, which is due at another time; one that has come puts it at the
         tail of its ready list. False if it is not scheduled any more as it is here."""
         keys = self._store.keys(message.queue)

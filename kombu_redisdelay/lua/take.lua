@@ -17,9 +17,9 @@
 -- ARGV[11+] the priority steps, first to be taken first; then for each queue "1" if it is consumed
 --          without acks, and its x-expires in ms (0: none)
 --
--- Returns  server's clock in microseconds; microseconds until the next message is due (-1: none is scheduled); how
---          many due ids had no message; for each message the index of its queue (from 1), separated by
---          spaces; then the messages, as they are stored (see stored.lua)
+-- Returns  server's clock in microseconds; microseconds until the next message is due (-1: none is
+--          scheduled); how many due ids had no message; for each message the index of its queue (from 1),
+--          separated by spaces; then the messages, as they are stored (see stored.lua)
 --
 -- A server that is out of memory refuses a script whose first write could take more of it, and lets one go
 -- on that has begun: so in every script that must work then too, removing comes before adding.
