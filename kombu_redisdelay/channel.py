@@ -169,10 +169,17 @@ class Channel(redis.Channel):
         batch = kwargs.get("_publish_batch")
         if batch is None:
             return bool(self.store.run(call))
-        # By its text: in the middle of a pipeline, a server that does not know a script cannot be given it.
         script, keys, args = call
-        batch.add("execute_command", "EVAL", script.text, len(keys), *keys, *args)
+        # In lower case kombu's client, which would put `global_keyprefix` before the first key, lets it pass.
+        evalsha, *rest = script.command(keys, args)
+        batch.add("execute_command", str(evalsha).lower(), *rest)
         return True
+
+    def create_publish_batch(self, max_size: int) -> Any:
+        """kombu 5.7's, for many messages in one pipeline."""
+        # In the middle of a pipeline, a server that does not know a script cannot be given it.
+        self.store.load_scripts()
+        return super().create_publish_batch(max_size)
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         when = due(message)

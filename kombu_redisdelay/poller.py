@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 #: Seconds by which a poll may last too long: epoll counts in milliseconds and rounds up.
 POLL_SLACK = 0.001
 
-#: Alarms in one turn of the event loop. kombu's hub fires ten timers in a turn; if there were that many, it
-#: then polls for a second, whatever other timers there are.
-ALARMS_PER_TURN = 5
+#: Takes in one turn of the event loop, when one alarm follows the other.
+TAKES_PER_TURN = 5
 
 #: Seconds that drain_events polls at most before it looks around again.
 LONGEST_POLL = 1.0
@@ -59,7 +58,7 @@ class Poller(redis.MultiChannelPoller):
         #: What the event loop does for us in each round.
         self.on_tick: set[Any] = set()
         self._alarms: dict[Channel, Alarm] = {}
-        self._alarms_in_this_turn = 0
+        self._had_alarm = False
         self._turns: list[Channel] = []
 
     def add(self, channel: Channel) -> None:
@@ -97,7 +96,7 @@ class Poller(redis.MultiChannelPoller):
 
     def on_poll_start(self) -> None:
         """See that every channel that may consume has asked for messages."""
-        self._alarms_in_this_turn = 0
+        self._had_alarm = False
         for channel in list(self._channels):
             channel.check()
             if channel.active_queues:
@@ -164,16 +163,23 @@ class Poller(redis.MultiChannelPoller):
             alarm.cancel()
 
     def _on_alarm(self, channel: Channel) -> None:
-        alarm = self._alarms.pop(channel)
-        if self._alarms_in_this_turn >= ALARMS_PER_TURN:
+        if self._had_alarm and self.hub is not None:
+            # kombu's hub fires ten timers in a turn; if there are that many, it polls for a second, whatever
+            # is due next. So one alarm is enough.
+            self._cancel_alarm(channel)
             self.set_alarm(channel, 2 * POLL_SLACK)
             return
-        self._alarms_in_this_turn += 1
-        # The rest of a millisecond, to be no later than needed.
-        sleep(max(0.0, min(POLL_SLACK, alarm.at - monotonic())))
-        if channel in self._channels and channel.active_queues:
-            # Without credit too, which moves what is due and wakes a consumer that has some.
-            self._received(channel, channel.intake.take())
+        self._had_alarm = True
+        for _ in range(TAKES_PER_TURN):
+            alarm = self._alarms.get(channel)
+            if alarm is None or alarm.at - monotonic() > POLL_SLACK:
+                break
+            # The rest of a millisecond, to be no later than needed.
+            sleep(max(0.0, alarm.at - monotonic()))
+            self._cancel_alarm(channel)
+            if channel in self._channels and channel.active_queues:
+                # Without credit too, which moves what is due and wakes a consumer that has some.
+                self._received(channel, channel.intake.take())
 
     def _ask(self, channel: Channel) -> None:
         intake = channel.intake

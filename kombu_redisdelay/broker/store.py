@@ -55,6 +55,11 @@ class Store:
         script, keys, args = call
         return script(self.client, keys, args)
 
+    def load_scripts(self) -> None:
+        """See that the server knows the scripts of the calls below."""
+        for script in (PUT, SCHEDULE):
+            self.client.call("SCRIPT LOAD", script.text)
+
     def put(self, queue: str, step: int, payload: str | bytes, end: str = "tail") -> Call:
         """The call that adds a message to an end of its ready list."""
         keys = self.keys(queue)

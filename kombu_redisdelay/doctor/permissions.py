@@ -33,6 +33,7 @@ def probes(store: Store, fanout_prefix: str) -> Mapping[str, tuple[str | int | f
         "TYPE": (a_list,),
         "EVAL": (_SCRIPT, 0),
         "EVALSHA": (_SHA, 0),
+        "SCRIPT LOAD": (_SCRIPT,),
         "PUBLISH": (f"{fanout_prefix}{_QUEUE}", ""),
         "SADD": (known_queues(store.prefix), _QUEUE),
         "SREM": (known_queues(store.prefix), _QUEUE),

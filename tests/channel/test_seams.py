@@ -80,7 +80,7 @@ def test_nothing_else_of_kombu_is_overridden() -> None:
     for ours, theirs, names in OVERRIDDEN:
         attributes = {"__init__", "__doc__", "__module__", "__annotations__", "__firstlineno__"}
         attributes |= {"__static_attributes__", "QoS", "Channel", "brpop_timeout", "_collect"}
-        attributes |= {"active_queues", "_refresh_bindings"}
+        attributes |= {"active_queues", "_refresh_bindings", "create_publish_batch"}
         both = {name for name in vars(ours) if hasattr(theirs, name)} - attributes
         assert both == names, ours
 
@@ -157,13 +157,15 @@ class TestChannel:
     def test_batch_is_handed_to_put_by_this_name(self) -> None:
         if hasattr(redis, "PublishBatch"):
             assert "_publish_batch=self" in inspect.getsource(redis.PublishBatch.publish)
-            takes(redis.PublishBatch.add, "execute_command", "EVAL")
+            takes(redis.PublishBatch.add, "execute_command", "evalsha")
+            takes(redis.Channel.create_publish_batch, max_size=1)
 
-    def test_batch_does_not_prefix_eval(self) -> None:
+    def test_batch_does_not_prefix_in_lower_case(self) -> None:
         """We give keys that are complete already."""
         mixin: Any = redis.GlobalKeyPrefixMixin()
         mixin.global_keyprefix = "app:"
-        assert mixin._prefix_args(["EVAL", "text", 1, "app:q"]) == ["EVAL", "text", 1, "app:q"]
+        assert mixin._prefix_args(["EVALSHA", "sha", 1, "q"]) == ["EVALSHA", "sha", 1, "app:q"]
+        assert mixin._prefix_args(["evalsha", "sha", 1, "app:q"]) == ["evalsha", "sha", 1, "app:q"]
 
 
 class TestPoller:
