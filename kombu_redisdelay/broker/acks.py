@@ -85,7 +85,7 @@ class Acks:
                 raise
         self._tell(vain)
 
-    def call(self, *command: str | bytes | int) -> Any:
+    def call(self, *command: str | bytes | float) -> Any:
         """Confirm every ack and run *command*, in one round trip.
 
         Returns:

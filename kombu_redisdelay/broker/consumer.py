@@ -83,7 +83,7 @@ class Taken(NamedTuple):
     """
 
     deliveries: list[Delivery]
-    now_ms: int
+    now_ms: float
     next_due: float | None
 
 
@@ -155,7 +155,7 @@ class Consumer:
         """What the *reply* to the *request* has brought."""
         self._unanswered = None
         queues, no_ack = request.queues, request.no_ack
-        now_ms, next_due_us, missing, indices, *messages = reply
+        now_us, next_due_us, missing, indices, *messages = reply
         if missing:
             logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, queues)
         deliveries = []
@@ -167,7 +167,7 @@ class Consumer:
             deliveries.append(Delivery(str(self._next_tag), queue, step, payload, queue not in no_ack))
             self._next_tag += 1
         next_due = None if next_due_us < 0 else next_due_us / 1_000_000
-        return Taken(deliveries, now_ms, next_due)
+        return Taken(deliveries, now_us / 1000, next_due)
 
     def ack(self, queue: str, tag: str) -> None:
         """Forget a message for good. Written when this returns; `lease_lost` is called later if it was
@@ -203,7 +203,7 @@ class Consumer:
             for start in range(0, len(held), MESSAGES_PER_CALL):
                 self._give_back(queue, held[start : start + MESSAGES_PER_CALL], "head", "unseen")
 
-    def park(self, delivery: Delivery, message_id: str, suffix: str, due_ms: int) -> None:
+    def park(self, delivery: Delivery, message_id: str, suffix: str, due_ms: float) -> None:
         """Schedule a message that was taken before it is due."""
         self.store.remember(delivery.queue)
         k = self.store.keys(delivery.queue)

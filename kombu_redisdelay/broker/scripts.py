@@ -15,7 +15,7 @@ from kombu_redisdelay.keys import expected_type
 _LUA = files("kombu_redisdelay") / "lua"
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 
-Argument = str | bytes | int
+Argument = str | bytes | float
 Command = tuple[Argument, ...]
 
 
