@@ -26,8 +26,8 @@ INTERVAL = 1.0
 #: Seconds in which a process of the prefork pool has said that it started what it was given.
 PREFORK_GRACE = 3.0
 
-#: Seconds in which the server may still see a take that was on its way when the connection was lost: TCP sends
-#: again what did not get through, with ever longer breaks. What comes later returns when its lease ends.
+#: Seconds in which the server may still see a take that was on its way when the connection was lost: TCP
+#: sends again what did not get through, with ever longer breaks. What comes later returns when its lease ends.
 LATE_TAKE = 60.0
 
 
