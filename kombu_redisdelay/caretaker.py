@@ -27,7 +27,8 @@ INTERVAL = 1.0
 PREFORK_GRACE = 3.0
 
 #: Seconds in which the server may still see a take that was on its way when the connection was lost: TCP
-#: sends again what did not get through, with ever longer breaks. What comes later returns when its lease ends.
+#: sends again what did not get through, with ever longer breaks. What comes later returns when its lease
+#: ends.
 LATE_TAKE = 60.0
 
 
