@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 from kombu.utils.json import loads
@@ -49,9 +50,9 @@ class Content:
         )
 
 
-def with_due(payload: bytes, due_ms: int, now_ms: int) -> bytes:
+def with_due(payload: bytes, due_ms: float, now_ms: float) -> bytes:
     """*payload* with the headers that say when it is due set to *due_ms*, by a clock that shows *now_ms*."""
-    return _with_headers(payload, from_ms(due_ms).isoformat(), due_ms - now_ms)
+    return _with_headers(payload, from_ms(due_ms).isoformat(), ceil(due_ms - now_ms))
 
 
 def without_due(payload: bytes) -> bytes:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import merge
 from itertools import islice
-from math import ceil
 from operator import attrgetter
 from typing import Any
 
@@ -212,20 +211,20 @@ class DelayedMessages(Access):
         return Schedule(self.store)
 
     def _iter(
-        self, queue: str | None, from_ms: int | None, before_ms: int | None
+        self, queue: str | None, from_ms: float | None, before_ms: float | None
     ) -> Iterator[tuple[Scheduled, DelayedMessage]]:
         each = [self._schedule.iter(name, from_ms, before_ms) for name in self._queues(queue)]
         return ((found, _message(found)) for found in merge(*each, key=attrgetter("due_ms")))
 
     def _remove(
-        self, queue: str | None, before_ms: int | None, wanted: Callable[[DelayedMessage], bool]
+        self, queue: str | None, before_ms: float | None, wanted: Callable[[DelayedMessage], bool]
     ) -> Iterator[Scheduled]:
         """Remove what is *wanted*, and yield it."""
         for name in self._queues(queue):
             found = (entry for entry, message in self._iter(name, None, before_ms) if wanted(message))
             yield from self._schedule.remove(name, found)
 
-    def _move(self, id: str, due_ms: int, rewrite: Callable[[bytes], bytes]) -> bool:
+    def _move(self, id: str, due_ms: float, rewrite: Callable[[bytes], bytes]) -> bool:
         moved = False
         for queue in self.queues():
             for found in self._schedule.find(queue, id):
@@ -264,7 +263,7 @@ def _message(found: Scheduled) -> DelayedMessage:
     )
 
 
-def _ms(name: str, moment: object) -> int | None:
+def _ms(name: str, moment: object) -> float | None:
     if moment is None:
         return None
     if not isinstance(moment, datetime):
@@ -272,7 +271,7 @@ def _ms(name: str, moment: object) -> int | None:
     return to_ms(moment)
 
 
-def _new_due_ms(now_ms: int, countdown: Any, eta: object) -> int:
+def _new_due_ms(now_ms: float, countdown: Any, eta: object) -> float:
     due_ms = _ms("eta", eta)
     if (countdown is None) == (due_ms is None):
         raise ValueError("give either a countdown or an eta")
@@ -288,5 +287,4 @@ def _new_due_ms(now_ms: int, countdown: Any, eta: object) -> int:
             "countdown must be a number of seconds, not negative and not beyond the year 9999, "
             f"not {countdown!r}"
         )
-    delay_ms: int = ceil(countdown * 1000)
-    return now_ms + delay_ms
+    return now_ms + float(countdown) * 1000

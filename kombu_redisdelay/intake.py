@@ -123,6 +123,8 @@ class Intake:
             raise
         finally:
             channel._in_poll = None
+        if request is None and reply is None and not self._has_reason_to_take():
+            return None
         if request is None or reply is None:
             return self.take()
         return self._receive(request, channel.consumer.taken(request, reply))
@@ -172,6 +174,11 @@ class Intake:
             self._channel.client.connection.disconnect()
             raise ConnectionError(f"no reply from Redis for {silence_limit:g} seconds")
         self._was_overdue = overdue
+
+    def _has_reason_to_take(self) -> bool:
+        # Twice the time, because this answer is that old when the next one comes.
+        queues, soon = self._channel.active_queues, 2 * self._channel.brpop_timeout
+        return bool(queues) and self._channel.consumer.has_reason_to_take(queues, soon)
 
     def _request(self) -> Request:
         queue_cycle = self._channel._queue_cycle

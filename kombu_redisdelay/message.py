@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -47,12 +46,12 @@ class Due:
     """When a message is due: the later of an instant and a delay from now, both by the server's clock.
 
     Attributes:
-        at_ms: milliseconds since the epoch, 0 for no instant.
-        delay_ms: milliseconds from the moment of publication, 0 for no delay.
+        at_ms: milliseconds since the epoch, with a fraction, 0 for no instant.
+        delay_ms: milliseconds from the moment of publication, with a fraction, 0 for no delay.
     """
 
-    at_ms: int = 0
-    delay_ms: int = 0
+    at_ms: float = 0
+    delay_ms: float = 0
 
 
 def due(message: Mapping[str, Any]) -> Due | None:
@@ -67,8 +66,8 @@ def due(message: Mapping[str, Any]) -> Due | None:
     return Due(at_ms, delay_ms) if at_ms or delay_ms else None
 
 
-def eta_ms(headers: Mapping[str, Any]) -> int:
-    """The ``eta`` among *headers* in ms since the epoch, rounded up; 0 if there is none.
+def eta_ms(headers: Mapping[str, Any]) -> float:
+    """The ``eta`` among *headers* in ms since the epoch, with a fraction; 0 if there is none.
 
     A naive time is in UTC, as Celery's worker reads it.
 
@@ -98,7 +97,7 @@ def _parse(eta: str) -> datetime:
         return isoparse(eta)
 
 
-def _delay_ms(headers: Mapping[str, Any]) -> int:
+def _delay_ms(headers: Mapping[str, Any]) -> float:
     delay = headers.get(DELAY_HEADER)
     if delay is None:
         return 0
@@ -109,7 +108,8 @@ def _delay_ms(headers: Mapping[str, Any]) -> int:
             f"header {DELAY_HEADER!r} must be a number of milliseconds, not negative and not beyond the "
             f"year 9999, not {delay!r}"
         )
-    return math.ceil(delay)
+    # A subclass of float may not be written as a number.
+    return float(delay)
 
 
 def message_id(message: Mapping[str, Any]) -> str:

@@ -34,7 +34,7 @@ _decoder = JSONDecoder(object_hook=object_hook)
 LONGEST_REASON = 200
 
 
-def receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Message | None:
+def receive(channel: Channel, delivery: Delivery, now_ms: float) -> virtual.Message | None:
     """The message of *delivery*, to be delivered on *channel*; ``None`` if it went elsewhere.
 
     Arguments:
@@ -49,7 +49,7 @@ def receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Messag
         return None
 
 
-def _receive(channel: Channel, delivery: Delivery, now_ms: int) -> virtual.Message | None:
+def _receive(channel: Channel, delivery: Delivery, now_ms: float) -> virtual.Message | None:
     try:
         payload = _decode(delivery)
         at_ms = _eta_ms(payload["headers"])
@@ -97,7 +97,7 @@ def _to_message(channel: Channel, payload: dict[str, Any]) -> virtual.Message:
     return message
 
 
-def _eta_ms(headers: dict[str, Any]) -> int:
+def _eta_ms(headers: dict[str, Any]) -> float:
     try:
         return eta_ms(headers)
     except ValueError:

@@ -44,10 +44,10 @@ class QueueStats:
         return not any((self.ready, self.scheduled, self.unacked, self.dead, self.consumers))
 
 
-def server_time_ms(store: Store) -> int:
-    """The server's clock, ms since the epoch."""
+def server_time_ms(store: Store) -> float:
+    """The server's clock, ms since the epoch, with a fraction."""
     seconds, microseconds = store.client.execute_command("TIME")
-    return int(seconds) * 1000 + int(microseconds) // 1000
+    return (int(seconds) * 1_000_000 + int(microseconds)) / 1000
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
@@ -57,7 +57,7 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
 
 def _stats_of_one(store: Store, queue: str) -> QueueStats:
     keys = store.keys(queue)
-    ready, scheduled, overdue, unacked, dead, consumers, consumers_lost, due_ms, late_ms = STATS(
+    ready, scheduled, overdue, unacked, dead, consumers, consumers_lost, due_ms, late_us = STATS(
         store.client,
         (keys.schedule, keys.dead, keys.consumers, *store.ready_keys(queue)),
         (keys.unacked(""),),
@@ -71,6 +71,6 @@ def _stats_of_one(store: Store, queue: str) -> QueueStats:
         dead=dead,
         consumers=consumers,
         consumers_lost=consumers_lost,
-        next_due=None if due_ms < 0 else from_ms(due_ms),
-        lateness=late_ms / 1000,
+        next_due=None if due_ms is None else from_ms(float(due_ms)),
+        lateness=late_us / 1_000_000,
     )

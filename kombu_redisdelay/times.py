@@ -1,4 +1,4 @@
-"""Between datetimes and what Redis holds: milliseconds since the epoch."""
+"""Between datetimes and what Redis holds: milliseconds since the epoch, the microseconds as a fraction."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ _MS = timedelta(milliseconds=1)
 LATEST_MS = (datetime.max.replace(tzinfo=timezone.utc) - _EPOCH) // _MS
 
 
-def to_ms(moment: datetime) -> int:
-    """*moment* in ms since the epoch, rounded up. A naive time is in UTC, as Celery's worker reads it."""
+def to_ms(moment: datetime) -> float:
+    """*moment* in ms since the epoch. A naive time is in UTC, as Celery's worker reads it."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
-    return -((_EPOCH - moment) // _MS)
+    return (moment - _EPOCH) / _MS
 
 
-def from_ms(ms: int) -> datetime:
-    """*ms* since the epoch as a time in UTC; what no datetime can hold, as the nearest that one can."""
+def from_ms(ms: float) -> datetime:
+    """*ms* since the epoch as a time in UTC, to the microsecond; what no datetime can hold, as the nearest
+    that one can."""
     return _EPOCH + min(max(0, ms), LATEST_MS) * _MS

@@ -33,7 +33,7 @@ class Client(Redis):
         self._own_in_use = Lock()
         self._used_at = float("-inf")
 
-    def call(self, *command: str | bytes | int) -> Any:
+    def call(self, *command: str | bytes | float) -> Any:
         """Run *command* straight on a connection that is kept for it. What redis-py does around a command
         (the pool, retries, metrics) takes about as long as the command.
 

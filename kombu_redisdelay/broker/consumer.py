@@ -17,6 +17,7 @@ from kombu_redisdelay.broker.scripts import (
     DEAD_LETTER,
     GIVE_BACK,
     PARK,
+    PEEK,
     RECOVER,
     SWEEP,
     TAKE,
@@ -34,6 +35,9 @@ logger = logging.getLogger(__name__)
 MESSAGES_PER_CALL = 500
 MESSAGES_PER_SWEEP = 100
 BYTES_PER_CALL = 512 * 1024
+
+#: Per cent of a lease: with less than that to go, it should have been renewed, and is worth watching.
+UNRENEWED = 60
 
 
 class Request(NamedTuple):
@@ -79,7 +83,7 @@ class Taken(NamedTuple):
     """
 
     deliveries: list[Delivery]
-    now_ms: int
+    now_ms: float
     next_due: float | None
 
 
@@ -115,6 +119,11 @@ class Consumer:
         self._unanswered: Request | None = None
 
     @property
+    def is_taking(self) -> bool:
+        """Whether a take has no reply: the server may be yet to see it."""
+        return self._unanswered is not None
+
+    @property
     def is_ours(self) -> bool:
         """Whether this process is the consumer, not a child that was forked from it."""
         return self._pid == os.getpid()
@@ -122,6 +131,16 @@ class Consumer:
     def take(self, request: Request) -> Taken:
         """Take messages, after moving what is due to the ready lists."""
         return self.taken(request, TAKE(self._acks, *self._begin(request)))
+
+    def has_reason_to_take(self, queues: Sequence[str], soon: float) -> bool:
+        """Whether something in *queues* is ready, or will be due within *soon* seconds, or expires if nobody
+        takes from it."""
+        store = self.store
+        if any(queue in store.expires_ms for queue in queues):
+            return True
+        schedules = [store.keys(queue).schedule for queue in queues]
+        ready = [key for queue in queues for key in store.ready_keys(queue)]
+        return bool(PEEK(store.client, (*schedules, *ready), (len(queues), round(soon * 1000))))
 
     def ask_for(self, request: Request) -> Command:
         """Begin to :meth:`take`, without waiting for the reply.
@@ -136,7 +155,7 @@ class Consumer:
         """What the *reply* to the *request* has brought."""
         self._unanswered = None
         queues, no_ack = request.queues, request.no_ack
-        now_ms, next_due_us, missing, indices, *messages = reply
+        now_us, next_due_us, missing, indices, *messages = reply
         if missing:
             logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, queues)
         deliveries = []
@@ -148,7 +167,7 @@ class Consumer:
             deliveries.append(Delivery(str(self._next_tag), queue, step, payload, queue not in no_ack))
             self._next_tag += 1
         next_due = None if next_due_us < 0 else next_due_us / 1_000_000
-        return Taken(deliveries, now_ms, next_due)
+        return Taken(deliveries, now_us / 1000, next_due)
 
     def ack(self, queue: str, tag: str) -> None:
         """Forget a message for good. Written when this returns; `lease_lost` is called later if it was
@@ -184,7 +203,7 @@ class Consumer:
             for start in range(0, len(held), MESSAGES_PER_CALL):
                 self._give_back(queue, held[start : start + MESSAGES_PER_CALL], "head", "unseen")
 
-    def park(self, delivery: Delivery, message_id: str, suffix: str, due_ms: int) -> None:
+    def park(self, delivery: Delivery, message_id: str, suffix: str, due_ms: float) -> None:
         """Schedule a message that was taken before it is due."""
         self.store.remember(delivery.queue)
         k = self.store.keys(delivery.queue)
@@ -205,14 +224,22 @@ class Consumer:
         renewed while we looked on, and those whose process on this machine provably does not exist. To be
         called again and again. Returns the number of messages."""
         recovered = 0
-        now_ms, *rows = CONSUMERS(self.store.client, (self.store.keys(queue).consumers,), ())
+        now_ms, ending, members = CONSUMERS(
+            self.store.client,
+            (self.store.keys(queue).consumers,),
+            (UNRENEWED * self._options.lease_ms // 100,),
+        )
         # What is no name of a consumer holds nothing.
-        names = [member.decode(errors="replace") for member in rows[::2]]
-        lease_ends = dict(zip(names, map(int, rows[1::2]), strict=True))
+        names = [member.decode(errors="replace") for member in members]
+        lease_ends = {
+            member.decode(errors="replace"): int(end)
+            for member, end in zip(ending[::2], ending[1::2], strict=True)
+        }
         unrenewed = self._watch.unrenewed(queue, lease_ends)
-        for name, lease_end_ms in lease_ends.items():
+        for name in names:
             gone = is_certainly_gone(name)
-            if gone or (lease_end_ms <= now_ms and name in unrenewed and name != self.name):
+            ended = lease_ends.get(name, now_ms + 1) <= now_ms
+            if gone or (ended and name in unrenewed and name != self.name):
                 count, _ = self._recover(queue, name, gone, "failed")
                 if count:
                     metrics.recovered(queue, count)

@@ -28,13 +28,13 @@ class Scheduled:
 
     Attributes:
         member: the name that it has in the schedule: its id, unless another message had that before.
-        due_ms: since the epoch.
+        due_ms: since the epoch, with a fraction.
         stored: as it is in Redis, with its priority step.
     """
 
     queue: str
     member: bytes
-    due_ms: int
+    due_ms: float
     stored: bytes
 
     @cached_property
@@ -53,26 +53,26 @@ class Schedule:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def now_ms(self) -> int:
-        """The server's clock, since the epoch."""
+    def now_ms(self) -> float:
+        """The server's clock, since the epoch, with a fraction."""
         seconds, microseconds = self._store.client.execute_command("TIME")
-        return int(seconds) * 1000 + int(microseconds) // 1000
+        return (int(seconds) * 1_000_000 + int(microseconds)) / 1000
 
-    def count(self, queues: Sequence[str], from_ms: int | None, before_ms: int | None) -> int:
+    def count(self, queues: Sequence[str], from_ms: float | None, before_ms: float | None) -> int:
         """How many messages of *queues* are due in that time."""
         low = "-inf" if from_ms is None else from_ms
         high = "+inf" if before_ms is None else f"({before_ms}"
         return sum(self._for_each(queues, "ZCOUNT", low, high))
 
-    def next_due_ms(self, queues: Sequence[str]) -> int | None:
+    def next_due_ms(self, queues: Sequence[str]) -> float | None:
         """When the first of all messages of *queues* is due; ``None`` if there is none."""
         first = self._for_each(queues, "ZRANGE", 0, 0, "WITHSCORES")
-        return min((_ms(row[-1]) for row in map(_flat, first) if row), default=None)
+        return min((float(row[-1]) for row in map(_flat, first) if row), default=None)
 
-    def iter(self, queue: str, from_ms: int | None, before_ms: int | None) -> Iterator[Scheduled]:
+    def iter(self, queue: str, from_ms: float | None, before_ms: float | None) -> Iterator[Scheduled]:
         """The messages that are due in that time, in due order, read page by page."""
         keys = self._store.keys(queue)
-        start: int | str = "-inf" if from_ms is None else from_ms
+        start: float | str = "-inf" if from_ms is None else from_ms
         after, size, done = b"", FIRST_PAGE, 0
         while not done:
             done, *rows = PAGE(
@@ -81,7 +81,7 @@ class Schedule:
                 (start, after, "+inf" if before_ms is None else before_ms, size, BYTES_PER_CALL),
             )
             for member, score, stored in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-                start, after = _ms(score), member
+                start, after = float(score), member
                 if stored is not None:
                     yield Scheduled(queue, member, start, stored)
             size = min(2 * size, MESSAGES_PER_CALL)
@@ -97,7 +97,7 @@ class Schedule:
                 (id, after, MESSAGES_PER_CALL, BYTES_PER_CALL),
             )
             for member, score, stored in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-                yield Scheduled(queue, member, _ms(score), stored)
+                yield Scheduled(queue, member, float(score), stored)
             more = bool(after)
 
     def cancel(self, queue: str, ids: Sequence[str]) -> list[int]:
@@ -124,7 +124,7 @@ class Schedule:
             reply = REMOVE(self._store.client, (keys.schedule, keys.messages, keys.duplicates), args)
             yield from (message for message, done in zip(some, reply, strict=True) if done)
 
-    def reschedule(self, message: Scheduled, payload: bytes, due_ms: int) -> bool:
+    def reschedule(self, message: Scheduled, payload: bytes, due_ms: float) -> bool:
         """Replace a message by *payload*, which is due at another time; one that has come puts it at the
         tail of its ready list. False if it is not scheduled any more as it is here."""
         keys = self._store.keys(message.queue)
@@ -144,7 +144,7 @@ class Schedule:
             stored, score = pipe.execute()
         if stored is None or score is None:
             return None
-        return Scheduled(message.queue, message.member, _ms(score), stored)
+        return Scheduled(message.queue, message.member, float(score), stored)
 
     def clear(self, queue: str) -> int:
         """Remove all messages of *queue*. Returns how many there were."""
@@ -155,7 +155,7 @@ class Schedule:
             count, _ = pipe.execute()
         return int(count)
 
-    def _for_each(self, queues: Sequence[str], command: str, *args: str | int) -> list[Any]:
+    def _for_each(self, queues: Sequence[str], command: str, *args: str | float) -> list[Any]:
         """The replies to a command on the schedule of each queue."""
         with self._store.client.pipeline(transaction=False) as pipe:
             for queue in queues:
@@ -176,10 +176,6 @@ def _batches(messages: Iterable[Scheduled]) -> Iterator[list[Scheduled]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _ms(score: Any) -> int:
-    return int(float(score))
 
 
 def _flat(row: list[Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from kombu_redisdelay.keys import expected_type
 _LUA = files("kombu_redisdelay") / "lua"
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 
-Argument = str | bytes | int
+Argument = str | bytes | float
 Command = tuple[Argument, ...]
 
 
@@ -72,6 +72,7 @@ def _explain_wrong_type(server: Server, keys: Sequence[str]) -> str:
 PUT = Script("put")
 SCHEDULE = Script("schedule")
 TAKE = Script("take")
+PEEK = Script("peek")
 GIVE_BACK = Script("give_back")
 RECOVER = Script("recover")
 PARK = Script("park")

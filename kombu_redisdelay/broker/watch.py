@@ -26,7 +26,8 @@ class Watch:
         """Those consumers of *queue* that have not renewed their leases for long enough by now.
 
         Arguments:
-            lease_ends: consumer -> when its lease ends, ms since the epoch; of all there are.
+            lease_ends: consumer -> when its lease ends, ms since the epoch; of those that should have renewed
+                it.
         """
         now = self._clock()
         before = self._seen.get(queue, {})

@@ -1,15 +1,17 @@
 -- Lists the consumers of a queue. Writes nothing.
 --
 -- KEYS[1]  consumers
+-- ARGV[1]  ms
 --
--- Returns  server's clock in ms, then for each: consumer, when its lease ends in ms since the epoch
+-- Returns  server's clock in ms; for each consumer whose lease ends within ARGV[1], or has ended: its name,
+--          and when that is, in ms since the epoch; the names of all consumers
 
 -- include: clock
 
-local reply = { clock_ms() }
-local rows = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
-for i = 1, #rows, 2 do
-  reply[i + 1] = rows[i]
-  reply[i + 2] = math.floor(tonumber(rows[i + 1]))
+local now_ms = clock_ms()
+-- Only of these, because Redis takes longer to write a score than a name, and every consumer asks for all.
+local ending = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now_ms + tonumber(ARGV[1]), 'WITHSCORES')
+for i = 2, #ending, 2 do
+  ending[i] = math.floor(tonumber(ending[i]))
 end
-return reply
+return { now_ms, ending, redis.call('ZRANGE', KEYS[1], 0, -1) }

@@ -28,24 +28,22 @@
 
 local ready, schedule_key, messages, wake_key, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now_us = clock_us()
-local now_ms = math.floor(now_us / 1000)
 local budget = { messages = tonumber(ARGV[1]), bytes = tonumber(ARGV[2]) }
 
-local first_due_ms = tonumber(redis.call('ZRANGE', schedule_key, 0, 0, 'WITHSCORES')[2])
+local first_due_ms = first_due(schedule_key)
 local expires_ms = redis.call('PTTL', schedule_key)
 local ready_at = { ['0'] = ready }
 for i = 6, #KEYS do
   ready_at[string.sub(KEYS[i], #ready + #ARGV[3] + 1)] = KEYS[i]
 end
-local moved, missing, next_due_ms = migrate(schedule_key, messages, ready, ready_at, now_ms, budget)
+local moved, missing, next_due_us = migrate(schedule_key, messages, ready, ready_at, now_us, budget)
 if moved > 0 then
   -- Of a queue with x-expires, the ready lists live as long as the schedule did.
   expire(expires_ms, { ready, unpack(KEYS, 6) })
 end
-local attended = redis.call('ZCOUNT', consumers, '(' .. now_ms, '+inf')
+local attended = redis.call('ZCOUNT', consumers, '(' .. math.floor(now_us / 1000), '+inf')
 if attended > 0 and (moved > 0 or ARGV[4] == '1') then
   wake(wake_key)
 end
 local late_us = moved > 0 and math.max(0, now_us - first_due_ms * 1000) or 0
-local next_due_us = next_due_ms and math.max(0, next_due_ms * 1000 - now_us) or -1
 return { moved, missing, late_us, next_due_us, math.min(1, attended) }

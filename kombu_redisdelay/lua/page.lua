@@ -2,9 +2,9 @@
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  messages
--- ARGV[1]  from which due time on, ms since the epoch, or "-inf"
+-- ARGV[1]  from which due time on, ms since the epoch with a fraction, or "-inf"
 -- ARGV[2]  of those due at that very time, only what comes after this name ("": all of them)
--- ARGV[3]  before which due time, ms since the epoch, or "+inf"
+-- ARGV[3]  before which due time, ms since the epoch with a fraction, or "+inf"
 -- ARGV[4]  how many at most
 -- ARGV[5]  how many bytes at most; one message alone may have more
 --

@@ -9,7 +9,7 @@
 -- ARGV[1]  delivery tag
 -- ARGV[2]  message id
 -- ARGV[3]  suffix that makes the id unique if it is taken
--- ARGV[4]  due time, ms since the epoch
+-- ARGV[4]  due time, ms since the epoch, with a fraction
 --
 -- Keeps: the message is in exactly one place, unacked before and scheduled after.
 

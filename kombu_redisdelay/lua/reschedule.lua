@@ -9,7 +9,7 @@
 -- ARGV[1]  the name that it has in the schedule
 -- ARGV[2]  the message as it is stored
 -- ARGV[3]  the message as it is to be stored
--- ARGV[4]  due time, ms since the epoch
+-- ARGV[4]  due time, ms since the epoch, with a fraction
 -- ARGV[5]  separator between a queue's name and a priority step
 --
 -- Returns  1 if it was done; 0 if it is not scheduled any more, or is not the same message
@@ -29,7 +29,7 @@ if redis.call('HGET', KEYS[2], member) ~= ARGV[2] then
   return 0
 end
 local due_ms = tonumber(ARGV[4])
-if due_ms <= clock_ms() then
+if due_ms <= clock_us() / 1000 then
   local expires_ms = redis.call('PTTL', KEYS[1])
   local ready = ready_key(KEYS[4], ARGV[5], stored_step(stored))
   expect_list(ready)

@@ -10,8 +10,8 @@
 -- ARGV[2]  x-expires of the queue, ms (0: none)
 -- ARGV[3]  message id
 -- ARGV[4]  suffix that makes the id unique if it is taken
--- ARGV[5]  due time, ms since the epoch (0: none)
--- ARGV[6]  delay, ms from now; the later of both counts
+-- ARGV[5]  due time, ms since the epoch, with a fraction (0: none)
+-- ARGV[6]  delay, ms from now, with a fraction; the later of both counts
 -- ARGV[7]  priority step
 -- ARGV[8]  what if a message with this id is scheduled: "keep" both, "replace" it by this one, or "ignore"
 --          this one
@@ -61,7 +61,7 @@ if on_conflict == 'replace' then
   end
 end
 
-local now_ms = clock_ms()
+local now_ms = clock_us() / 1000
 local due_ms = math.max(tonumber(ARGV[5]), now_ms + tonumber(ARGV[6]))
 if due_ms > now_ms then
   expect_schedule(KEYS[3], KEYS[4])

@@ -8,12 +8,13 @@
 -- ARGV[1]  what the keys of unacked hashes begin with; the consumer follows
 --
 -- Returns  ready, scheduled, overdue, unacked and dead messages; consumers; consumers whose lease has ended
---          and that hold messages; due time of the first scheduled message, ms since the epoch (-1: none);
---          ms for which it has been due (0: it is not yet)
+--          and that hold messages; due time of the first scheduled message, as text, ms since the epoch
+--          (nil: none); microseconds for which it has been due (0: it is not yet)
 
 -- include: clock
 
-local now_ms = clock_ms()
+local now_us = clock_us()
+local now_ms = now_us / 1000
 
 local ready = 0
 for i = 4, #KEYS do
@@ -32,7 +33,7 @@ for i = 1, #consumers, 2 do
   end
 end
 
-local due_ms = tonumber(redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2])
+local due_ms = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 return {
   ready,
   redis.call('ZCARD', KEYS[1]),
@@ -41,6 +42,6 @@ return {
   redis.call('LLEN', KEYS[2]),
   alive,
   lost,
-  due_ms or -1,
-  due_ms and math.max(0, now_ms - due_ms) or 0,
+  due_ms or false,
+  due_ms and math.max(0, now_us - due_ms * 1000) or 0,
 }

@@ -17,9 +17,9 @@
 -- ARGV[11+] the priority steps, first to be taken first; then for each queue "1" if it is consumed
 --          without acks, and its x-expires in ms (0: none)
 --
--- Returns  server's clock in ms; microseconds until the next message is due (-1: none is scheduled); how
---          many due ids had no message; for each message the index of its queue (from 1), separated by
---          spaces; then the messages, as they are stored (see stored.lua)
+-- Returns  server's clock in microseconds; microseconds until the next message is due (-1: none is
+--          scheduled); how many due ids had no message; for each message the index of its queue (from 1),
+--          separated by spaces; then the messages, as they are stored (see stored.lua)
 --
 -- A server that is out of memory refuses a script whose first write could take more of it, and lets one go
 -- on that has begun: so in every script that must work then too, removing comes before adding.
@@ -72,8 +72,7 @@ for i = 1, #KEYS / KEYS_PER_QUEUE do
 end
 
 local now_us = clock_us()
-local now_ms = math.floor(now_us / 1000)
-local reply = { now_ms, -1, 0, '' }
+local reply = { now_us, -1, 0, '' }
 local taken_from = {}
 
 local migration_budget = { messages = migrate_limit, bytes = byte_limit }
@@ -147,7 +146,7 @@ local function take()
   for _, queue in ipairs(queues) do
     if queue.acked and #queue.taken > 0 then
       redis.call('HSET', queue.unacked, unpack(queue.taken))
-      redis.call('ZADD', queue.consumers, now_ms + lease_ms, consumer)
+      redis.call('ZADD', queue.consumers, math.floor(now_us / 1000) + lease_ms, consumer)
     end
   end
 end
@@ -171,14 +170,11 @@ end
 
 local any_ready = false
 for _, queue in ipairs(queues) do
-  local _, missing, next_due_ms =
-    migrate(queue.schedule, queue.messages, queue.name, queue.ready_at, now_ms, migration_budget)
+  local _, missing, next_due_us =
+    migrate(queue.schedule, queue.messages, queue.name, queue.ready_at, now_us, migration_budget)
   reply[3] = reply[3] + missing
-  if next_due_ms then
-    local remaining_us = math.max(0, next_due_ms * 1000 - now_us)
-    if reply[2] < 0 or remaining_us < reply[2] then
-      reply[2] = remaining_us
-    end
+  if next_due_us >= 0 and (reply[2] < 0 or next_due_us < reply[2]) then
+    reply[2] = next_due_us
   end
   queue.has_ready = redis.call('EXISTS', unpack(queue.ready)) > 0
   any_ready = any_ready or queue.has_ready

@@ -38,10 +38,19 @@ class TestLooking:
         assert isinstance(message, DelayedMessage)
         assert (message.id, message.queue, message.task) == ("order-42", "celery", "shop.close")
         assert (message.args, message.kwargs, message.priority) == ("['order-42']", "{'really': True}", 5)
-        assert before - timedelta(milliseconds=1) <= message.due <= in_seconds(60)
+        assert before <= message.due <= in_seconds(60)
         assert message.due.tzinfo is timezone.utc
         assert message.headers["customer"] == "Ada"
         assert message.size == site.redis.hstrlen("redisdelay:{celery}:messages", "order-42") - len("3:")
+
+    def test_it_is_due_at_its_eta_to_the_microsecond(self, app: Celery, delayed: DelayedMessages) -> None:
+        eta = in_seconds(60).replace(microsecond=123_457)
+        app.send_task("shop.close", eta=eta, task_id="a")
+        message = delayed.get("a")
+        assert message is not None
+        assert message.due == delayed.next_due() == eta
+        assert [found.due for found in delayed.iter(due_after=eta)] == [eta]
+        assert (delayed.count(due_after=eta), delayed.count(due_before=eta)) == (1, 0)
 
     @pytest.mark.parametrize("name", ["message_id", "correlation_id"])
     def test_one_of_plain_kombu(self, site: Site, delayed: DelayedMessages, name: str) -> None:

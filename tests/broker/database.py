@@ -30,13 +30,20 @@ class Database(ABC):
     def reset(self) -> None:
         self.client.flushall()
 
-    def now_ms(self) -> int:
+    def now_us(self) -> int:
         seconds, microseconds = self.client.time()
-        return int(seconds) * 1000 + int(microseconds) // 1000
+        return int(seconds) * 1_000_000 + int(microseconds)
+
+    def now_ms(self) -> int:
+        return self.now_us() // 1000
 
     @abstractmethod
     def advance(self, ms: int) -> None:
         """Let *ms* of the server's time pass at once."""
+
+    @abstractmethod
+    def tick(self) -> None:
+        """Let a few microseconds of the server's time pass, which change nothing else."""
 
 
 class FakeDatabase(Database):
@@ -48,6 +55,9 @@ class FakeDatabase(Database):
 
     def advance(self, ms: int) -> None:
         self._now += ms / 1000
+
+    def tick(self) -> None:
+        self._now += 37e-6
 
     @contextmanager
     def clock(self) -> Iterator[None]:
@@ -66,6 +76,9 @@ class RealDatabase(Database):
         for key in self.client.scan_iter(_type="zset"):
             for member in self.client.zrange(key, 0, -1):
                 self.client.zincrby(key, -ms, member)
+
+    def tick(self) -> None:
+        """The clock does it."""
 
 
 @contextmanager

@@ -31,6 +31,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "put": lambda rig, consumer, delivery: rig.put("q", "m"),
     "schedule": lambda rig, consumer, delivery: rig.schedule("q", "m", HOUR),
     "take": lambda rig, consumer, delivery: taken(consumer, "q"),
+    "peek": lambda rig, consumer, delivery: consumer.has_reason_to_take(["q"], 1),
     "requeue": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag),
     "put_back": lambda rig, consumer, delivery: consumer.put_back([delivery]),
     "park": lambda rig, consumer, delivery: consumer.park(
@@ -62,7 +63,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     ),
     "stats": lambda rig, consumer, delivery: queue_stats(rig.store, ["q"]),
     "consumers": lambda rig, consumer, delivery: CONSUMERS(
-        rig.store.client, ["redisdelay:{q}:consumers"], []
+        rig.store.client, ["redisdelay:{q}:consumers"], [1]
     ),
 }
 
@@ -109,7 +110,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
 
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
-        *("PUT", "SCHEDULE", "TAKE", "GIVE_BACK", "RECOVER"),
+        *("PUT", "SCHEDULE", "TAKE", "PEEK", "GIVE_BACK", "RECOVER"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
         *("FORWARD", "STATS"),

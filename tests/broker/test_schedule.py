@@ -28,8 +28,8 @@ def payloads(schedule: Schedule, queue: str = "q") -> list[str]:
     return [found.payload.decode() for found in schedule.iter(queue, None, None)]
 
 
-def put_at(rig: Rig, due_ms: int, *members: str | bytes) -> None:
-    """Schedule by hand, to the millisecond."""
+def put_at(rig: Rig, due_ms: float, *members: str | bytes) -> None:
+    """Schedule by hand, to the microsecond."""
     keys = rig.store.keys("q")
     for member in members:
         rig.client.hset(
@@ -48,7 +48,18 @@ class TestIter:
     def test_nothing(self, schedule: Schedule) -> None:
         assert payloads(schedule) == []
 
-    def test_many_in_one_millisecond(self, rig: Rig, schedule: Schedule) -> None:
+    def test_many_within_one_millisecond(self, rig: Rig, schedule: Schedule) -> None:
+        """Not in the order of their names."""
+        due_ms = [1_795_244_092_945 + number / 1000 for number in range(12)]
+        for number, at in enumerate(due_ms):
+            put_at(rig, at, f"{99 - number}")
+        assert [found.due_ms for found in schedule.iter("q", None, None)] == due_ms
+        window = due_ms[5], due_ms[9]
+        assert [found.due_ms for found in schedule.iter("q", *window)] == due_ms[5:9]
+        assert schedule.count(["q"], *window) == 4
+        assert schedule.next_due_ms(["q"]) == due_ms[0]
+
+    def test_many_at_one_time(self, rig: Rig, schedule: Schedule) -> None:
         names = [f"{number:02}" for number in range(20)]
         put_at(rig, 5000, *names)
         put_at(rig, 4000, "first")

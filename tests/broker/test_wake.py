@@ -109,3 +109,34 @@ class TestTaking:
         [delivery] = taken(consumer, "q")
         consumer.requeue("q", delivery.tag)
         assert rig.tokens("q") == 0
+
+
+class TestReasonToTake:
+    """For a consumer that was not woken."""
+
+    QUEUES = ("a", "b")
+
+    def has_reason(self, rig: Rig) -> bool:
+        return rig.consumer().has_reason_to_take(self.QUEUES, soon=2)
+
+    def test_nothing_at_all(self, rig: Rig) -> None:
+        assert not self.has_reason(rig)
+
+    def test_something_due_later(self, rig: Rig) -> None:
+        rig.schedule("b", "m", 10_000)
+        assert not self.has_reason(rig)
+
+    @pytest.mark.parametrize("in_ms", [-1000, 1000])
+    def test_something_due(self, rig: Rig, in_ms: int) -> None:
+        rig.schedule("b", "m", 10_000)
+        rig.client.zincrby(rig.store.keys("b").schedule, in_ms - 10_000, "m")
+        assert self.has_reason(rig)
+
+    @pytest.mark.parametrize("step", [0, 9])
+    def test_something_ready(self, rig: Rig, step: int) -> None:
+        rig.put("b", "m", step=step)
+        assert self.has_reason(rig)
+
+    def test_a_queue_that_would_expire(self, rig: Rig) -> None:
+        rig.store.expires_ms["b"] = 60_000
+        assert self.has_reason(rig)

@@ -39,8 +39,8 @@ def test_eta_is_read_as_celery_reads_it(eta: object, of_celery: dict[str, str]) 
     assert due(message(eta=eta, **of_celery)) == Due(at_ms=MOMENT_MS)
 
 
-def test_eta_is_never_rounded_to_an_earlier_time() -> None:
-    assert eta_ms({"eta": "2030-01-02T03:04:05.000001"}) == MOMENT_MS + 1
+def test_eta_keeps_its_microseconds() -> None:
+    assert eta_ms({"eta": "2030-01-02T03:04:05.000001"}) == MOMENT_MS + 0.001
     assert eta_ms({"eta": "2030-01-02T03:04:05.999000"}) == MOMENT_MS + 999
 
 
@@ -88,10 +88,22 @@ class TestEtaThatIsNone:
 
 @pytest.mark.parametrize(
     ("delay", "expected"),
-    [(5000, 5000), (1, 1), (0.2, 1), (1500.5, 1501)],
+    [(5000, 5000), (1, 1), (0.2, 0.2), (1500.5, 1500.5)],
 )
-def test_delay_is_in_milliseconds_rounded_up(delay: object, expected: int) -> None:
+def test_delay_is_in_milliseconds(delay: object, expected: float) -> None:
     assert due(message(**{"x-delay": delay})) == Due(delay_ms=expected)
+
+
+def test_delay_of_another_kind_of_float_is_one_that_redis_can_read() -> None:
+    class Float(float):
+        """As numpy has one."""
+
+        def __repr__(self) -> str:
+            return "Float(1.5)"
+
+    found = due(message(**{"x-delay": Float(1.5)}))
+    assert found is not None
+    assert repr(found.delay_ms) == "1.5"
 
 
 @pytest.mark.parametrize("delay", [None, 0, 0.0])

@@ -1,12 +1,22 @@
+-- When the first message is due, in ms since the epoch with a fraction; nil if none is scheduled.
+local function first_due(schedule_key)
+  return tonumber(redis.call('ZRANGE', schedule_key, 0, 0, 'WITHSCORES')[2])
+end
+
+-- Microseconds until then, -1 for nil. Rounded up: who comes before that comes in vain.
+local function until_us(due_ms, now_us)
+  return due_ms and math.max(0, math.ceil(due_ms * 1000) - now_us) or -1
+end
+
 -- Moves due messages of a queue to the tails of their ready lists, in due order: `ready_at` is the list of
 -- each priority step, `ready_name` the one for steps that are none any more, where nobody would look.
 -- `budget` says how many `messages` and `bytes` may still be moved, and is reduced by what was.
--- Returns how many were moved, how many due ids had no message, and the due time of the next one left (ms;
--- nil if none is scheduled).
-local function migrate(schedule_key, messages_key, ready_name, ready_at, now_ms, budget)
-  local first = tonumber(redis.call('ZRANGE', schedule_key, 0, 0, 'WITHSCORES')[2])
+-- Returns how many were moved, how many due ids had no message, and the microseconds until the next one
+-- left is due (-1: none is scheduled).
+local function migrate(schedule_key, messages_key, ready_name, ready_at, now_us, budget)
+  local now_ms, first = now_us / 1000, first_due(schedule_key)
   if not first or first > now_ms then
-    return 0, 0, first
+    return 0, 0, until_us(first, now_us)
   end
   local due = redis.call('ZRANGEBYSCORE', schedule_key, '-inf', now_ms, 'LIMIT', 0, budget.messages)
   local ids, messages, missing = {}, {}, 0
@@ -34,5 +44,5 @@ local function migrate(schedule_key, messages_key, ready_name, ready_at, now_ms,
     end
     budget.messages = budget.messages - #ids
   end
-  return #messages, missing, tonumber(redis.call('ZRANGE', schedule_key, 0, 0, 'WITHSCORES')[2])
+  return #messages, missing, until_us(first_due(schedule_key), now_us)
 end
