@@ -8,6 +8,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.channel import Channel
 from kombu_redisdelay.doctor.finding import Finding, Level
+from kombu_redisdelay.doctor.lease import check_lease
 from kombu_redisdelay.doctor.leftovers import check_leftovers
 from kombu_redisdelay.doctor.permissions import check_permissions
 from kombu_redisdelay.doctor.queues import check_queues
@@ -31,6 +32,7 @@ def examine(channel: Channel, queues: Sequence[str]) -> list[Finding]:
     return [
         *check_server(store.client),
         *check_permissions(store, queues, channel.keyprefix_fanout),
+        *check_lease(channel.options),
         *_as_far_as_allowed("redis:// leftovers", check_leftovers(store.client, *stock_keys)),
         *_as_far_as_allowed("queues", check_queues(store, queues, channel.options)),
     ]

@@ -45,7 +45,7 @@ def test_all_is_well(site: Site) -> None:
     assert {row["level"] for row in site.rows("doctor")} == {"ok"}
     assert set(_findings(site, "ok")) == {
         *("clock", "version", "role", "persistence", "eviction", "memory", "permissions"),
-        *("redis:// leftovers", f"queue {QUEUE}"),
+        *("visibility_timeout", "redis:// leftovers", f"queue {QUEUE}"),
     }
 
 
@@ -87,6 +87,11 @@ def test_settings_of_the_server(
     finally:
         for name, value in before.items():
             site.redis.config_set(name, value)
+
+
+def test_a_lease_that_was_long_because_tasks_are(site: Site) -> None:
+    site.app.conf.broker_transport_options = {"visibility_timeout": 43_200}
+    assert "43200 seconds" in _findings(site, "warning")["visibility_timeout"]
 
 
 def test_a_replica(site: Site) -> None:
