@@ -26,6 +26,11 @@ INTERVAL = 1.0
 #: Seconds in which a process of the prefork pool has said that it started what it was given.
 PREFORK_GRACE = 3.0
 
+#: Seconds in which the server may still see a take that was on its way when the connection was lost: TCP
+#: sends again what did not get through, with ever longer breaks. What comes later returns when its lease
+#: ends.
+LATE_TAKE = 60.0
+
 
 class Caretaker(Thread):
     """Looks after what a consumer holds until the last of it was acked or given back.
@@ -43,14 +48,20 @@ class Caretaker(Thread):
 
     def run(self) -> None:
         began = monotonic()
+        in_touch_since: float | None = None
         while True:
             sleep(INTERVAL)
             tags = _in_use(self._messages, monotonic() - began)
             try:
-                if self._consumer.give_back_all(keep=tags):
-                    break
+                holds_nothing = self._consumer.give_back_all(keep=tags)
             except (RedisError, OSError) as exc:
                 logger.debug("Cannot give messages of a lost connection back yet: %s", exc)
+                in_touch_since = None
+                continue
+            in_touch_since = in_touch_since or monotonic()
+            may_take = self._consumer.is_taking and monotonic() - in_touch_since < LATE_TAKE
+            if holds_nothing and not may_take:
+                break
         self._consumer.stop()
         self._consumer.disconnect()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any
 
@@ -253,6 +253,8 @@ class Channel(redis.Channel):
         if self._consumer is None or not self._consumer.is_ours:
             return
         self._finish_taking()
+        # On a half-open connection we would wait for seconds, and then leave it all to the lease.
+        self._consumer.disconnect()
         with _leaving_it_to_the_lease():
             self._consumer.put_back(self.intake.cancel_all())
             self._consumer.give_back_all()
@@ -260,7 +262,8 @@ class Channel(redis.Channel):
     def _finish_taking(self) -> None:
         """What was asked for may already be ours, and has to be known to be given back."""
         if self._consumer is not None and self._consumer.is_ours and self.intake.is_taking:
-            with _leaving_it_to_the_lease():
+            # Without a reply, what we hold is still to be seen in Redis.
+            with suppress(RedisError, OSError):
                 self.intake.answer()
 
     # -- waiting, driven by the poller -----------------------------------------------------------------

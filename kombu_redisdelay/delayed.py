@@ -277,7 +277,7 @@ def _new_due_ms(now_ms: float, countdown: Any, eta: object) -> float:
         raise ValueError("give either a countdown or an eta")
     if due_ms is not None:
         if due_ms < now_ms:
-            raise ValueError(f"eta must be in the future, not {eta!r}")
+            raise ValueError(f"eta must be in the future, not {eta}")
         return due_ms
     longest = (LATEST_MS - now_ms) / 1000
     # NaN is in no range.

@@ -107,7 +107,9 @@ class Acks:
         return reply
 
     def disconnect(self) -> None:
-        self._connection.disconnect()
+        """Close the connection. What was not confirmed is sent over the next one."""
+        with self._lock:
+            self._begin_again()
 
     def _write(self) -> None:
         while self._written < len(self._unconfirmed):

@@ -119,6 +119,11 @@ class Consumer:
         self._unanswered: Request | None = None
 
     @property
+    def is_taking(self) -> bool:
+        """Whether a take has no reply: the server may be yet to see it."""
+        return self._unanswered is not None
+
+    @property
     def is_ours(self) -> bool:
         """Whether this process is the consumer, not a child that was forked from it."""
         return self._pid == os.getpid()

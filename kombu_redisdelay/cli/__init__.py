@@ -15,5 +15,5 @@ delayed = LazyGroup(
         *("stats", "list", "show", "cancel", "reschedule", "deliver-now", "timeline", "top"),
         *("dead", "purge", "doctor", "forward", "exporter"),
     ),
-    help="See and steer scheduled tasks, dead letters and queues of a redisdelay:// broker.",
+    help="See and steer scheduled tasks and dead letters in Redis.",
 )

@@ -16,12 +16,12 @@ def connect(how: type[AccessT]) -> AccessT:
     """Open the broker of the app that ``celery -A`` names, until the command has ended.
 
     Raises:
-        click.ClickException: the app has a broker of another kind, or Redis cannot be reached.
+        click.ClickException: the app has a broker of another kind, or its URL or an option makes no sense.
     """
     context = click.get_current_context()
     try:
         access = how(context.obj.app)
-    except TypeError as exc:
+    except (TypeError, ValueError) as exc:
         raise click.ClickException(str(exc)) from exc
     context.call_on_close(access.close)
     return access

@@ -31,7 +31,7 @@ _PAGE = 1000
 
 @click.group("dead")
 def command() -> None:
-    """See and steer dead letters: messages that will not be delivered any more."""
+    """See and steer messages that will not be delivered any more."""
 
 
 @command.command("list")

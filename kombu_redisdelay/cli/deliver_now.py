@@ -14,5 +14,5 @@ from kombu_redisdelay.delayed import DelayedMessages
 @click.argument("id")
 @json_option
 def command(id: str, as_json: bool) -> None:
-    """Move a scheduled message to its queue, as if its time had come."""
+    """Move a scheduled message to its queue now."""
     show_outcome({id: connect(DelayedMessages).deliver_now(id)}, "delivered", as_json)

@@ -19,7 +19,7 @@ _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.WRONG: "bold red"}
 @queues_option
 @json_option
 def command(queues: tuple[str, ...], as_json: bool) -> None:
-    """Look for everything that could bite, and say what to do about it.
+    """Look for everything that could bite, and say what to do.
 
     The exit status is 1 when something is wrong; a warning is not.
     """

@@ -17,7 +17,7 @@ from kombu_redisdelay.forwarder import Forwarded, Forwarder
 @queues_option
 @json_option
 def command(queues: tuple[str, ...], as_json: bool) -> None:
-    """Move due messages to their ready lists while no worker is there. Runs until it is told to stop.
+    """Move due messages to their queues while no worker is there. Runs until it is told to stop.
 
     For a fleet that an autoscaler takes to zero: it watches the length of the queues, and would never see a
     scheduled task. Any number may run, also beside workers, which need none.

@@ -30,7 +30,7 @@ from kombu_redisdelay.stats import QueueStats, queue_stats
 @queues_option
 @json_option
 def command(queues: tuple[str, ...], as_json: bool) -> None:
-    """Show what is in each queue, and whether somebody looks after it.
+    """Show what is in each queue, and who looks after it.
 
     LATE is for how long the first scheduled message has been due without being taken.
     """

@@ -46,7 +46,7 @@ _OTHER_COLUMNS = 28
 @click.option("--by", type=click.Choice(["task"]), help="One timeline for each task. Reads every message.")
 @json_option
 def command(queues: tuple[str, ...], by: str | None, as_json: bool) -> None:
-    """Show when the work comes: how many scheduled messages become due when."""
+    """Show how many scheduled messages become due when."""
     delayed = connect(DelayedMessages)
     names = queue_names(delayed, queues)
     if by is None:

@@ -1,5 +1,5 @@
-"""The invariant of DESIGN section 4, whatever happens in whatever order: every message that was published
-and not acked is in exactly one place, and where an order is promised, it is kept."""
+"""The invariant of docs/how-it-works.rst, whatever happens in whatever order: every message that was
+published and not acked is in exactly one place, and where an order is promised, it is kept."""
 
 from __future__ import annotations
 

@@ -39,6 +39,7 @@ def test_celery_finds_the_group() -> None:
 def test_help_lists_every_command(site: Site) -> None:
     listed = site.text("--help").partition("Commands:\n")[2].splitlines()
     assert [line.split()[0] for line in listed] == COMMANDS
+    assert "..." not in "".join(listed)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -77,6 +78,19 @@ def test_an_app_on_another_transport_is_one_line(site: Site, name: str, broker: 
     assert result.stderr.startswith("Error: not a redisdelay:// broker: ")
     assert len(result.stderr.splitlines()) == 1
     assert "secret" not in result.stderr
+
+
+def test_a_database_or_an_option_that_makes_no_sense_is_one_line(site: Site) -> None:
+    broker = site.app.conf.broker_url
+    app = Celery(broker=broker.rpartition("/")[0] + "/orders", set_as_current=False)
+    result = site.run("stats", app=app)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert "not orders" in result.stderr
+    app = Celery(broker=broker, set_as_current=False)
+    app.conf.broker_transport_options = {"delivery_limit": "many"}
+    result = site.run("stats", app=app)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: transport option 'delivery_limit' must be ")
 
 
 def test_a_wrong_password_is_one_line(site: Site) -> None:

@@ -8,6 +8,7 @@ from threading import Thread
 
 import celery.worker.state
 import pytest
+from redis.exceptions import TimeoutError
 
 from harness.process import wait_until
 from harness.proxy import Proxy
@@ -109,6 +110,22 @@ def test_a_message_that_is_dropped_later_returns_then(site: Site) -> None:
     wait_until(lambda: not site.ready(), PATIENCE, "")
     inbox.messages.clear()
     wait_until(lambda: site.ready() == 1, PATIENCE, "the message")
+    assert site.unacked() == 0
+
+
+def test_a_take_that_arrives_when_the_loss_was_long_noticed(site: Site, proxy: Proxy) -> None:
+    connection = site.connect(proxy.url())
+    channel = connection.channel()
+    assert channel.basic_get("q") is None
+    proxy.delay(6)
+    with pytest.raises(TimeoutError):
+        channel.basic_get("q")
+    # The take is on its way, but the connections from now on are fast.
+    proxy.delay(0)
+    connection.collect()
+    publish(site.channel(), "a")
+    wait_until(lambda: site.unacked() == 1, PATIENCE, "the take")
+    wait_until(lambda: site.ready() == 1, PATIENCE, "the return of what it took")
     assert site.unacked() == 0
 
 

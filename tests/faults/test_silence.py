@@ -10,7 +10,7 @@ import pytest
 from harness.process import wait_until
 from harness.proxy import Proxy
 from kombu_redisdelay import channel as channel_module
-from tests.channel.kit import PATIENCE, Site, publish
+from tests.channel.kit import PATIENCE, Inbox, Site, drain, publish
 from tests.end_to_end.installation import ALONE, Installation
 from tests.faults.application import running
 from tests.faults.workers import LOST_CONNECTION, PREFORK_KNOWS_WHO_IS_BUSY
@@ -83,6 +83,23 @@ def test_workers_recover_from_resets(installation: Installation, proxy: Proxy) -
     installation.wait_ended(tasks, timeout=RECOVERY + SLACK)
     wait_until(lambda: not any(map(installation.unacked, POOLS)), 10, "acks")
     assert all(worker.running for worker in workers)
+
+
+def test_what_is_held_returns_when_the_channel_is_closed_on_half_open_connections(
+    site: Site, proxy: Proxy
+) -> None:
+    connection = site.connect(proxy.url())
+    channel = connection.channel()
+    publish(site.channel(), "acked", "held", "not delivered")
+    inbox = Inbox(channel)
+    drain(connection, lambda: len(inbox) == 2)
+    assert site.unacked() == 3
+    proxy.go_silent()
+    proxy.pass_on()
+
+    inbox.messages[0].ack()
+    channel.close()
+    assert (site.unacked(), site.ready()) == (0, 2)
 
 
 def test_a_slow_network_is_not_taken_for_silence(
