@@ -11,7 +11,7 @@ from kombu.transport import virtual
 from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, ResponseError
 
-from kombu_redisdelay.broker.consumer import Delivery, Request, Taken
+from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.message import DELIVERY_COUNT_HEADER
 from kombu_redisdelay.receive import receive
 

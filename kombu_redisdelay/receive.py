@@ -11,7 +11,7 @@ from kombu.utils.json import object_hook
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.consumer import Delivery
+from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.message import (
     DELIVERY_COUNT_HEADER,
     MalformedMessage,

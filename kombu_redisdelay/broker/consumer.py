@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.acks import Acks
 from kombu_redisdelay.broker.client import open_connection
+from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.identity import is_certainly_gone
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.scripts import (
@@ -38,53 +39,6 @@ BYTES_PER_CALL = 512 * 1024
 
 #: Per cent of a lease: with less than that to go, it should have been renewed, and is worth watching.
 UNRENEWED = 60
-
-
-class Request(NamedTuple):
-    """What a consumer wants to take.
-
-    Attributes:
-        limit: how many messages at most. With 0 nothing is taken, but what is due is moved, and others are
-            woken for what is ready. Passed over when the reply to the last request was lost: then what
-            that one brought is returned.
-        in_turn: one message from each queue in turn, not the first queue until it is empty.
-        no_ack: those of the queues whose messages count as acked when they are taken.
-    """
-
-    queues: Sequence[str]
-    limit: int
-    in_turn: bool = True
-    no_ack: Collection[str] = ()
-
-
-class Delivery(NamedTuple):
-    """A taken message.
-
-    Attributes:
-        tag: delivery tag, unique for the consumer.
-        step: priority step of the ready list that it came from.
-        payload: the message as it is in Redis.
-        acked: whether it stays in the unacked hash until it is acked.
-    """
-
-    tag: str
-    queue: str
-    step: int
-    payload: bytes
-    acked: bool
-
-
-class Taken(NamedTuple):
-    """What a take brought.
-
-    Attributes:
-        now_ms: the server's clock, ms since the epoch.
-        next_due: seconds until the next scheduled message is due, ``None`` if there is none.
-    """
-
-    deliveries: list[Delivery]
-    now_ms: float
-    next_due: float | None
 
 
 class Consumer:

@@ -8,7 +8,8 @@ from itertools import count
 from typing import Any
 
 from kombu_redisdelay.broker.client import Client
-from kombu_redisdelay.broker.consumer import Consumer, Delivery, Request
+from kombu_redisdelay.broker.consumer import Consumer
+from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch

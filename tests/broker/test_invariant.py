@@ -18,8 +18,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kombu_redisdelay.broker.consumer import Consumer, Delivery, Request
+from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import Graveyard
+from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.message import IGNORE, KEEP, REPLACE
 from kombu_redisdelay.options import Options

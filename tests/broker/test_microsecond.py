@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kombu_redisdelay.broker.consumer import Request
+from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.message import Due
 from kombu_redisdelay.stats import queue_stats

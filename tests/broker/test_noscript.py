@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kombu_redisdelay.broker.consumer import Consumer, Delivery
+from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import Graveyard
+from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.scripts import CONSUMERS, FORWARD, RENEW, SWEEP
 from kombu_redisdelay.stats import queue_stats

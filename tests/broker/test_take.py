@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_redisdelay.broker.consumer import Request
+from kombu_redisdelay.broker.delivery import Request
 from tests.broker.rig import STEPS, Rig, payload, taken, texts
 
 HOUR = 3_600_000

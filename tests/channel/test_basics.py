@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from kombu_redisdelay.broker.consumer import Request
+from kombu_redisdelay.broker.delivery import Request
 from tests.channel.kit import Inbox, Site, drain, drain_for, publish
 
 

@@ -1,0 +1,53 @@
+"""What a consumer asks for, and what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+
+class Request(NamedTuple):
+    """What a consumer wants to take.
+
+    Attributes:
+        limit: how many messages at most. With 0 nothing is taken, but what is due is moved, and others are
+            woken for what is ready. Passed over when the reply to the last request was lost: then what
+            that one brought is returned.
+        in_turn: one message from each queue in turn, not the first queue until it is empty.
+        no_ack: those of the queues whose messages count as acked when they are taken.
+    """
+
+    queues: Sequence[str]
+    limit: int
+    in_turn: bool = True
+    no_ack: Collection[str] = ()
+
+
+class Delivery(NamedTuple):
+    """A taken message.
+
+    Attributes:
+        tag: delivery tag, unique for the consumer.
+        step: priority step of the ready list that it came from.
+        payload: the message as it is in Redis.
+        acked: whether it stays in the unacked hash until it is acked.
+    """
+
+    tag: str
+    queue: str
+    step: int
+    payload: bytes
+    acked: bool
+
+
+class Taken(NamedTuple):
+    """What a take brought.
+
+    Attributes:
+        now_ms: the server's clock, ms since the epoch.
+        next_due: seconds until the next scheduled message is due, ``None`` if there is none.
+    """
+
+    deliveries: list[Delivery]
+    now_ms: float
+    next_due: float | None
