@@ -38,6 +38,10 @@ class Access:
         if not issubclass(self._connection.get_transport_cls(), Transport):
             raise TypeError(f"not a redisdelay:// broker: {self._connection.as_uri()}")
         try:
+            # Said at once if it fails: kombu by itself tries again two seconds later.
+            self._connection.ensure_connection(
+                max_retries=1, interval_start=0, reraise_as_library_errors=False
+            )
             self._channel = cast(Channel, self._connection.channel())
         except BaseException:
             self.close()

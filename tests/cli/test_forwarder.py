@@ -30,8 +30,10 @@ def start(server: RedisServer, site: Site) -> Iterator[Callable[[], list[Forward
         return forwarded
 
     yield start
-    for forwarder, thread, access in running:
+    # All of them first: each still waits for its BRPOP.
+    for forwarder, _, _ in running:
         forwarder.stop()
+    for _, thread, access in running:
         thread.join(10)
         assert not thread.is_alive()
         access.close()
