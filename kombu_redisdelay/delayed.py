@@ -176,7 +176,7 @@ class DelayedMessages(Access):
         Raises:
             ValueError: neither or both are given, one is of the wrong type or in the past.
         """
-        now_ms = self._schedule.now_ms()
+        now_ms = self.store.now_ms()
         due_ms = _new_due_ms(now_ms, countdown, eta)
         return self._move(id, due_ms, lambda payload: with_due(payload, due_ms, now_ms))
 

@@ -44,12 +44,6 @@ class QueueStats:
         return not any((self.ready, self.scheduled, self.unacked, self.dead, self.consumers))
 
 
-def server_time_ms(store: Store) -> float:
-    """The server's clock, ms since the epoch, with a fraction."""
-    seconds, microseconds = store.client.execute_command("TIME")
-    return (int(seconds) * 1_000_000 + int(microseconds)) / 1000
-
-
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
     """The stats of *queues*. Costs a round trip for each, whatever is in them."""
     return [_stats_of_one(store, queue) for queue in queues]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.stats import server_time_ms
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
@@ -56,7 +55,7 @@ def spans(counts: Sequence[int]) -> list[Span]:
 
 def timeline(store: Store, queues: Sequence[str]) -> list[Span]:
     """Count what is scheduled in *queues*, by span. One round trip, whatever is in them."""
-    now_ms = server_time_ms(store)
+    now_ms = store.now_ms()
     limits = ["-inf", *(now_ms + edge * 1000 for edge in EDGES), "+inf"]
     counts = [0] * (len(EDGES) + 1)
     with store.client.pipeline(transaction=False) as pipe:

@@ -53,11 +53,6 @@ class Schedule:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def now_ms(self) -> float:
-        """The server's clock, since the epoch, with a fraction."""
-        seconds, microseconds = self._store.client.execute_command("TIME")
-        return (int(seconds) * 1_000_000 + int(microseconds)) / 1000
-
     def count(self, queues: Sequence[str], from_ms: float | None, before_ms: float | None) -> int:
         """How many messages of *queues* are due in that time."""
         low = "-inf" if from_ms is None else from_ms

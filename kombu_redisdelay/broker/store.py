@@ -55,6 +55,11 @@ class Store:
         script, keys, args = call
         return script(self.client, keys, args)
 
+    def now_ms(self) -> float:
+        """The server's clock, ms since the epoch, with a fraction."""
+        seconds, microseconds = self.client.call("TIME")
+        return (int(seconds) * 1_000_000 + int(microseconds)) / 1000
+
     def load_scripts(self) -> None:
         """See that the server knows the scripts of the calls below."""
         for script in (PUT, SCHEDULE):

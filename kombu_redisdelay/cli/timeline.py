@@ -27,7 +27,6 @@ from kombu_redisdelay.cli.output import (
     table,
 )
 from kombu_redisdelay.delayed import DelayedMessages
-from kombu_redisdelay.stats import server_time_ms
 from kombu_redisdelay.timeline import EDGES, Span, span_index, spans, timeline
 
 #: Bars of eighths of a line's height, for the timeline of one task in one line.
@@ -93,7 +92,7 @@ def _bar(share: float, columns: int) -> str:
 
 def _read(delayed: DelayedMessages, queues: Sequence[str]) -> dict[str, list[Span]]:
     """The timeline of each task, first the one with the most messages."""
-    now_ms = server_time_ms(delayed.store)
+    now_ms = delayed.store.now_ms()
     counts: dict[str, list[int]] = {}
     with progress() as bar:
         job = bar.add_task("Reading", total=sum(map(delayed.count, queues)))

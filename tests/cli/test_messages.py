@@ -6,7 +6,6 @@ from datetime import datetime, timezone
 
 import pytest
 
-from kombu_redisdelay.stats import server_time_ms
 from tests.cli.site import QUEUE, Site
 
 
@@ -80,7 +79,7 @@ def test_reschedule(site: Site, option: str, value: str, seconds: int | None) ->
     if seconds is None:
         assert due_ms == datetime(2099, 1, 1, tzinfo=timezone.utc).timestamp() * 1000
     else:
-        assert 0 <= server_time_ms(site.store) + seconds * 1000 - due_ms < 60_000
+        assert 0 <= site.store.now_ms() + seconds * 1000 - due_ms < 60_000
 
 
 @pytest.mark.parametrize(
