@@ -1,4 +1,4 @@
-"""What more than one package of tests needs: a real server."""
+"""What more than one package of tests needs: a real server, and plain kombu on it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.redis_server import RedisServer
+from tests.channel.kit import Site
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +23,12 @@ def server(shared_server: RedisServer) -> RedisServer:
     with shared_server.client() as client:
         client.flushall()
     return shared_server
+
+
+@pytest.fixture
+def site(server: RedisServer) -> Iterator[Site]:
+    """For plain kombu."""
+    with server.client() as client:
+        site = Site(server.url(), client)
+        yield site
+        site.close()

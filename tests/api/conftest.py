@@ -1,4 +1,4 @@
-"""A site for each test, and the API on it."""
+"""The API on a site."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from celery import Celery
 from kombu import pools
 
 from kombu_redisdelay import DeadLetters, DelayedMessages
-from tests.channel.conftest import site  # noqa: F401
 from tests.channel.kit import Site
 
 
 @pytest.fixture
-def app(site: Site) -> Iterator[Celery]:  # noqa: F811
+def app(site: Site) -> Iterator[Celery]:
     app = Celery("api", broker=site.url, backend="cache+memory://", set_as_current=False)
     # Its producers are kombu's, which outlive it, and believe to have noted their queues in Redis.
     pools.reset()

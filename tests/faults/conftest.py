@@ -9,17 +9,7 @@ import pytest
 
 from harness.proxy import Proxy
 from harness.redis_server import RedisServer
-from tests.channel.kit import Site
 from tests.end_to_end.installation import Installation
-
-
-@pytest.fixture
-def site(server: RedisServer) -> Iterator[Site]:
-    """For plain kombu."""
-    with server.client() as client:
-        site = Site(server.url(), client)
-        yield site
-        site.close()
 
 
 @pytest.fixture

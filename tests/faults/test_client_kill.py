@@ -6,19 +6,19 @@ from pathlib import Path
 
 from harness.process import wait_until
 from tests.end_to_end.installation import Installation
-from tests.faults.workers import LOST_CONNECTION, PREFORK_KNOWS_WHO_IS_BUSY, connections, kill_connections
+from tests.faults.workers import (
+    PREFORK_KNOWS_WHO_IS_BUSY,
+    connections,
+    kill_connections,
+    start_a_worker_for_each,
+)
 
 POOLS = ("prefork", "threads", "gevent")
 
 
 def test_of_each_connection_one_by_one_and_of_all_at_once(installation: Installation, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    workers = [
-        installation.start_worker(pool=pool, concurrency=2, queues=[pool], expected=LOST_CONNECTION)
-        for pool in POOLS
-    ]
-    for worker in workers:
-        worker.wait_ready()
+    workers = start_a_worker_for_each(installation, *POOLS)
     producer = installation.producer()
     running = [f"running {pool}" for pool in POOLS if pool != "prefork" or PREFORK_KNOWS_WHO_IS_BUSY]
     for task in running:

@@ -14,7 +14,7 @@ from harness.process import wait_until
 from harness.redis_server import HOST, RedisServer, servers
 from tests.channel.kit import Inbox, Site, drain, publish
 from tests.end_to_end.installation import Installation
-from tests.faults.workers import LOST_CONNECTION
+from tests.faults.workers import LOST_CONNECTION, start_a_worker_for_each
 
 POOLS = ("threads", "gevent")
 OURS = ("schedule", "messages", "consumers")
@@ -87,12 +87,7 @@ def test_sleep_longer_than_the_lease(tmp_path: Path) -> None:
         RedisServer(binary, args=allowed) as server,
         Installation(server, tmp_path, **settings) as installation,
     ):
-        workers = [
-            installation.start_worker(pool=pool, concurrency=2, queues=[pool], expected=LOST_CONNECTION)
-            for pool in POOLS
-        ]
-        for worker in workers:
-            worker.wait_ready()
+        workers = start_a_worker_for_each(installation, *POOLS)
         producer = installation.producer()
         late = [f"{pool} late" for pool in POOLS]
         waiting = [f"{pool} waiting" for pool in POOLS]

@@ -94,12 +94,15 @@ class TestTwoChannels:
         drain(connection, lambda: len(second) == 10)
         assert sorted(second.bodies) == [str(number) for number in range(10)]
 
-    def test_neither_acks_for_the_other(self, site: Site) -> None:
-        connection = site.connect()
+    def one_message_each(self, connection: Any) -> tuple[Inbox, Inbox]:
         one, two = connection.channel(), connection.channel()
         publish(one, "a", "b")
         first, second = Inbox(one, prefetch=1), Inbox(two, prefetch=1)
         drain(connection, lambda: len(first) == len(second) == 1)
+        return first, second
+
+    def test_neither_acks_for_the_other(self, site: Site) -> None:
+        first, second = self.one_message_each(site.connect())
         # Tags are a channel's own, as in AMQP.
         assert first.messages[0].delivery_tag == second.messages[0].delivery_tag
         first.messages[0].ack()
@@ -109,10 +112,7 @@ class TestTwoChannels:
 
     def test_lost_together(self, site: Site) -> None:
         connection = site.connect()
-        one, two = connection.channel(), connection.channel()
-        publish(one, "a", "b")
-        first, second = Inbox(one, prefetch=1), Inbox(two, prefetch=1)
-        drain(connection, lambda: len(first) == len(second) == 1)
+        first, second = self.one_message_each(connection)
         connection.collect()
         for message in (*first, *second):
             message.ack()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import celery
 
+from harness.celery_worker import CeleryWorker
 from tests.end_to_end.installation import Installation
 
 #: What a worker logs when a connection is lost. kombu meets an IndexError whenever it opens a channel, and
@@ -22,6 +23,17 @@ PREFORK_ACKS_LATE = _RELEASE >= (5, 6)
 #: Celery 5.6 then gives the next task to the process that is still busy, where it has to wait: AsynPool.flush
 #: forgets which ones are.
 PREFORK_KNOWS_WHO_IS_BUSY = _RELEASE >= (5, 7)
+
+
+def start_a_worker_for_each(installation: Installation, *pools: str) -> list[CeleryWorker]:
+    """Workers that lose connections, each with a pool of two that has a queue of its own."""
+    workers = [
+        installation.start_worker(pool=pool, concurrency=2, queues=[pool], expected=LOST_CONNECTION)
+        for pool in pools
+    ]
+    for worker in workers:
+        worker.wait_ready()
+    return workers
 
 
 def connections(installation: Installation) -> list[str]:
