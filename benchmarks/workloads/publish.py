@@ -1,5 +1,8 @@
 """Publish one message after the other, each confirmed by the server, and many at once with a batch.
 
+Through the default exchange, as Celery publishes to its queues unless it is told otherwise, and through a
+named one, whose bindings have to be looked up.
+
 Beside it the least that a confirmed operation can cost: a raw round trip over a connection of redis-py.
 """
 
@@ -11,6 +14,7 @@ from functools import partial
 from time import perf_counter, time
 from typing import Any
 
+from kombu.entity import Exchange, Queue
 from kombu.messaging import Producer
 from redis.connection import Connection as RawConnection
 
@@ -19,6 +23,9 @@ from benchmarks.site import BODY, Site, batch
 from benchmarks.workload import Measured, Sizes, Workload, cases
 
 DELAY = 3600.0
+
+#: In the names of figures, for what does not go through the default exchange.
+NAMED = "named exchange"
 
 
 def later(peer: Peer) -> dict[str, Any]:
@@ -35,11 +42,15 @@ def measure(site: Site, sizes: Sizes) -> Measured:
     delayed = later(site.transport)
     raw = RawConnection(port=site.redis_port)
     with site.connect() as connection:
-        queue = site.declare(connection)
-        producer = Producer(connection.default_channel)
+        channel = connection.default_channel
+        exchange = Exchange(site.queue, "direct")(channel)
+        # The default exchange needs no binding.
+        queue = Queue(site.queue, exchange, site.queue)(channel)
+        queue.declare()
+        producer = Producer(channel)
 
-        def publish(properties: Mapping[str, Any]) -> int:
-            producer.publish(BODY, routing_key=queue.name, **properties)
+        def publish(properties: Mapping[str, Any], exchange: str = "") -> int:
+            producer.publish(BODY, exchange=exchange, routing_key=queue.name, **properties)
             return 1
 
         def publish_batch(properties: Mapping[str, Any]) -> int:
@@ -53,9 +64,13 @@ def measure(site: Site, sizes: Sizes) -> Measured:
             raw.read_response()
             return 1
 
-        actions: dict[str, Callable[[], int]] = {"immediate": partial(publish, {})}
-        if site.transport is not RABBITMQ:
-            actions["scheduled"] = partial(publish, delayed)
+        properties = (
+            {"immediate": {}} if site.transport is RABBITMQ else {"immediate": {}, "scheduled": delayed}
+        )
+        actions: dict[str, Callable[[], int]] = {}
+        for name, each in properties.items():
+            actions[name] = partial(publish, each)
+            actions[f"{name}, {NAMED}"] = partial(publish, each, exchange.name)
         if site.transport is OURS:
             actions["round trip"] = round_trip
         if site.transport in (OURS, REDIS):
@@ -69,6 +84,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
                 pace[name].go(action, sizes["ms"] / 1000)
                 queue.purge()
         queue.delete()
+        exchange.delete()
     raw.disconnect()
     return Measured({name: each.rate for name, each in pace.items()})
 
@@ -100,7 +116,17 @@ WORKLOAD = Workload(
     about="publish small messages, due at once and in an hour, one by one and in batches",
     cases=cases(OURS, REDIS, REDIS_PLUS, RABBITMQ, MEMORY),
     units={
-        **dict.fromkeys(("immediate", "scheduled", "batch", "scheduled batch"), "messages/s"),
+        **dict.fromkeys(
+            (
+                "immediate",
+                "scheduled",
+                f"immediate, {NAMED}",
+                f"scheduled, {NAMED}",
+                "batch",
+                "scheduled batch",
+            ),
+            "messages/s",
+        ),
         "round trip": "1/s",
     },
     measure=measure,
