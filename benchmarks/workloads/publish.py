@@ -20,7 +20,7 @@ from redis.connection import Connection as RawConnection
 
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.site import BODY, Site, batch
-from benchmarks.workload import Measured, Sizes, Workload, cases
+from benchmarks.workload import Measured, Sizes, Turns, Workload, cases
 
 DELAY = 3600.0
 
@@ -38,7 +38,7 @@ def later(peer: Peer) -> dict[str, Any]:
     return {"headers": {"eta": (datetime.now(timezone.utc) + timedelta(seconds=DELAY)).isoformat()}}
 
 
-def measure(site: Site, sizes: Sizes) -> Measured:
+def measure(site: Site, sizes: Sizes) -> Turns:
     delayed = later(site.transport)
     raw = RawConnection(port=site.redis_port)
     with site.connect() as connection:
@@ -78,8 +78,8 @@ def measure(site: Site, sizes: Sizes) -> Measured:
             actions["scheduled batch"] = partial(publish_batch, delayed)
 
         pace = {name: Pace() for name in actions}
-        # In turn, so that what disturbs the machine for a moment disturbs all alike.
         for _ in range(sizes["turns"]):
+            yield
             for name, action in actions.items():
                 pace[name].go(action, sizes["ms"] / 1000)
                 queue.purge()
@@ -130,7 +130,8 @@ WORKLOAD = Workload(
         "round trip": "1/s",
     },
     measure=measure,
-    sizes={"turns": 4, "ms": 75, "batch": 200},
-    quick_sizes={"turns": 3, "ms": 75, "batch": 200},
+    sizes={"turns": 12, "ms": 25, "batch": 200},
+    quick_sizes={"turns": 8, "ms": 25, "batch": 200},
     rounds=3,
+    in_turns=True,
 )
