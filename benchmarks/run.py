@@ -14,6 +14,7 @@ from signal import SIGKILL
 from threading import Timer
 from typing import TYPE_CHECKING
 
+from benchmarks.cores import apart
 from benchmarks.peers import Peer
 from benchmarks.results import Record
 from benchmarks.site import Site
@@ -123,6 +124,8 @@ def measure(
     """Measure the *cases* at the same time, each in its turn."""
     sites = servers.sites(case.peer for case in cases)
     with ExitStack() as exit_:
+        if workload.apart:
+            exit_.enter_context(apart(servers.redis.pid))
         going_on = [
             (case, exit_.enter_context(Runner(workload, site, {**sizes, **case.sizes})))
             for case, site in zip(cases, sites, strict=True)

@@ -56,6 +56,7 @@ class Workload:
         rounds: how often, at most; ``None`` for as often as asked.
         in_turns: whether the cases of a round are measured side by side: each goes on until it yields, then
             the next one does. What slows the machine down for a second slows all of them down.
+        apart: whether Redis and the measuring process have cores of their own meanwhile.
     """
 
     name: str
@@ -67,3 +68,4 @@ class Workload:
     quick_sizes: Sizes | None
     rounds: int | None = None
     in_turns: bool = False
+    apart: bool = False

@@ -91,7 +91,7 @@ WORKLOAD = Workload(
     cases=cases(OURS),
     units={"rate": "messages/s", "p50": "ms", "p99": "ms"},
     measure=measure,
-    sizes={"messages": 100_000, "singles": 200, "gap ms": 15},
+    sizes={"messages": 100_000, "singles": 300, "gap ms": 15},
     quick_sizes=None,
-    rounds=2,
+    rounds=1,
 )

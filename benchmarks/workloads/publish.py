@@ -130,8 +130,9 @@ WORKLOAD = Workload(
         "round trip": "1/s",
     },
     measure=measure,
-    sizes={"turns": 12, "ms": 25, "batch": 200},
-    quick_sizes={"turns": 8, "ms": 25, "batch": 200},
+    sizes={"turns": 8, "ms": 25, "batch": 200},
+    quick_sizes={"turns": 5, "ms": 25, "batch": 200},
     rounds=3,
     in_turns=True,
+    apart=True,
 )

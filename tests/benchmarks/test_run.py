@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -11,6 +14,7 @@ from threading import Thread
 import pytest
 from kombu.messaging import Producer
 
+from benchmarks.cores import apart
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, Peer
 from benchmarks.postbox import Postbox, post
 from benchmarks.run import MeasurementError, Runner, Servers, measure, run, start_servers
@@ -93,6 +97,23 @@ def test_side_by_side_each_has_its_turn(servers: Servers, monkeypatch: pytest.Mo
     # Each gets ready, and then has two turns, the second of which is the last.
     ours, redis = (runner for runner, _ in order[:2])
     assert order == [(ours, True), (redis, True), (ours, True), (redis, True), (ours, False), (redis, False)]
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="needs two cores, and Linux"
+)
+def test_redis_has_a_core_of_its_own_meanwhile(servers: Servers) -> None:
+    everywhere = os.sched_getaffinity(0)
+    assert os.sched_getaffinity(servers.redis.pid) == everywhere
+    with apart(servers.redis.pid):
+        client = subprocess.check_output(
+            [sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"], text=True
+        )
+        server = os.sched_getaffinity(servers.redis.pid)
+    assert len(server) == 1
+    assert server | {int(core) for core in client.split()} == everywhere
+    assert not server & {int(core) for core in client.split()}
+    assert os.sched_getaffinity(0) == os.sched_getaffinity(servers.redis.pid) == everywhere
 
 
 def test_the_forwarder_is_measured(servers: Servers) -> None:
