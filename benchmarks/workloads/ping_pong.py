@@ -37,8 +37,8 @@ WORKLOAD = Workload(
     cases=cases(OURS, REDIS, REDIS_PLUS, RABBITMQ),
     units={"p50": "ms", "p99": "ms"},
     measure=measure,
-    sizes={"warm": 10, "turns": 60, "pings": 5},
+    sizes={"warm": 10, "turns": 40, "pings": 5},
     quick_sizes={"warm": 10, "turns": 15, "pings": 5},
-    rounds=2,
+    rounds=3,
     in_turns=True,
 )
