@@ -218,11 +218,14 @@ def test_a_site_is_empty_and_its_queue_new(servers: Servers) -> None:
 
 
 def test_sites_side_by_side_share_nothing(servers: Servers) -> None:
-    ours, stock = servers.sites([OURS, REDIS])
-    with ours.connect() as connection, ours.redis() as redis, stock.redis() as other_redis:
-        ours.declare(connection)
-        Producer(connection.default_channel).publish("order", routing_key=ours.queue)
-        assert (redis.exists(ours.queue), other_redis.dbsize()) == (1, 0)
+    sites = servers.sites([OURS, REDIS])
+    for site in sites:
+        with site.connect() as connection:
+            site.declare(connection)
+            Producer(connection.default_channel).publish("order", routing_key=site.queue)
+    for site, other in (sites, reversed(sites)):
+        with site.redis() as redis:
+            assert (redis.exists(site.queue), redis.exists(other.queue)) == (1, 0)
 
 
 def test_servers_are_their_own(servers: Servers) -> None:
