@@ -1,4 +1,4 @@
-"""Exchanges, fanout, and publishing in batches."""
+"""Exchanges and fanout."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from kombu.entity import Exchange, Queue
-from kombu.messaging import Producer
 
 from kombu_redisdelay import routes
 from kombu_redisdelay.routes import MOST_BINDINGS
@@ -136,42 +135,3 @@ class TestFanout:
         channel = site.channel()
         with pytest.raises(ValueError, match=r"x-delay.*'f'"):
             publish(channel, "a", exchange=Exchange("f", "fanout"), queue="", headers=DELAYED)
-
-
-class TestBatch:
-    """kombu 5.7 publishes many messages in one pipeline."""
-
-    @pytest.fixture(autouse=True)
-    def has_batches(self) -> None:
-        if not hasattr(Producer, "batch"):
-            pytest.skip("kombu < 5.7")
-
-    @pytest.mark.parametrize("prefix", ["", "app:"])
-    def test_now_and_later(self, site: Site, prefix: str) -> None:
-        channel = site.channel(global_keyprefix=prefix)
-        assert channel.supports_batch_publish
-        site.redis.script_flush()
-        producer = Producer(channel)
-        with producer.batch():
-            for n in range(5):
-                producer.publish(str(n), exchange="", routing_key="q")
-            producer.publish("later", exchange="", routing_key="q", headers={"x-delay": 60_000})
-            assert site.redis.llen(f"{prefix}q") == 0
-        assert site.redis.llen(f"{prefix}q") == 5
-        assert site.redis.zcard(f"{prefix}redisdelay:{{q}}:schedule") == 1
-        assert site.redis.zcard(f"{prefix}redisdelay:{{q}}:wake") == 1
-        assert all(key.startswith(prefix.encode()) for key in site.redis.scan_iter())
-
-    def test_a_delay_that_makes_no_sense(self, site: Site) -> None:
-        channel = site.channel()
-        producer = Producer(channel)
-        sensible = {"exchange": "", "routing_key": "q"}
-
-        def publish_both() -> None:
-            with producer.batch():
-                producer.publish("a", **sensible)
-                producer.publish("b", **sensible, headers={"x-delay": -1})
-
-        with pytest.raises(ValueError, match="x-delay"):
-            publish_both()
-        assert site.ready() == 0

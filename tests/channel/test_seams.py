@@ -14,6 +14,7 @@ from kombu.utils import scheduling
 from kombu.utils.eventio import READ
 
 import kombu_redisdelay
+from kombu_redisdelay.batch import Batch
 from kombu_redisdelay.channel import Channel
 from kombu_redisdelay.poller import Poller
 from kombu_redisdelay.qos import QoS
@@ -157,15 +158,13 @@ class TestChannel:
     def test_batch_is_handed_to_put_by_this_name(self) -> None:
         if hasattr(redis, "PublishBatch"):
             assert "_publish_batch=self" in inspect.getsource(redis.PublishBatch.publish)
-            takes(redis.PublishBatch.add, "execute_command", "evalsha")
             takes(redis.Channel.create_publish_batch, max_size=1)
 
-    def test_batch_does_not_prefix_in_lower_case(self) -> None:
-        """We give keys that are complete already."""
-        mixin: Any = redis.GlobalKeyPrefixMixin()
-        mixin.global_keyprefix = "app:"
-        assert mixin._prefix_args(["EVALSHA", "sha", 1, "q"]) == ["EVALSHA", "sha", 1, "app:q"]
-        assert mixin._prefix_args(["evalsha", "sha", 1, "app:q"]) == ["evalsha", "sha", 1, "app:q"]
+    @pytest.mark.parametrize("name", ["publish", "add", "flush", "discard", "close"])
+    def test_batch_is_used_like_kombus(self, name: str) -> None:
+        if hasattr(redis, "PublishBatch"):
+            ours, theirs = getattr(Batch, name), getattr(redis.PublishBatch, name)
+            assert [p.name for p in parameters(ours)] == [p.name for p in parameters(theirs)]
 
 
 class TestPoller:
