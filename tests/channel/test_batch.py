@@ -186,6 +186,7 @@ class TestExchange:
         other = site.channel()
         # From then on it listens.
         drain(connection, lambda: site.redis.pubsub_numpat() == 1)
+        everybody(other).declare()
         producer = Producer(other)
         with producer.batch():
             producer.publish("a", exchange=everybody)
