@@ -109,7 +109,7 @@ class Consumer:
         """What the *reply* to the *request* has brought."""
         self._unanswered = None
         queues, no_ack = request.queues, request.no_ack
-        now_us, next_due_us, missing, indices, *messages = reply
+        now_us, next_due_us, missing, only_migrated, indices, *messages = reply
         if missing:
             logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, queues)
         deliveries = []
@@ -120,6 +120,8 @@ class Consumer:
             step, payload = split_stored(stored)
             deliveries.append(Delivery(str(self._next_tag), queue, step, payload, queue not in no_ack))
             self._next_tag += 1
+        if only_migrated:
+            return self.taken(request, TAKE(self._acks, *self._begin(request, migrate=0)))
         next_due = None if next_due_us < 0 else next_due_us / 1_000_000
         return Taken(deliveries, now_us / 1000, next_due)
 
@@ -261,7 +263,7 @@ class Consumer:
         self._acks.disconnect()
         self.store.disconnect()
 
-    def _begin(self, request: Request) -> tuple[list[str], list[Argument]]:
+    def _begin(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> tuple[list[str], list[Argument]]:
         """Returns KEYS and ARGV of a take."""
         store = self.store
         if self._unanswered is not None and not set(self._unanswered.queues).issubset(request.queues):
@@ -271,7 +273,7 @@ class Consumer:
         keys: list[str] = []
         args: list[Argument] = [
             request.limit,
-            MESSAGES_PER_CALL,
+            migrate,
             BYTES_PER_CALL,
             self._next_tag,
             self.name,

@@ -4,8 +4,9 @@
 -- Nothing else is touched, whitespace neither: taken out again, it leaves what the publisher wrote.
 local COUNTED = '^(%s*{)"redisdelay%-deliveries": ?(%d+), ?'
 
-local function deliveries(payload)
-  local _, count = string.match(payload, COUNTED)
+-- `start` is where the payload begins, if something is in front of it.
+local function deliveries(payload, start)
+  local _, count = string.match(payload, COUNTED, start)
   return tonumber(count) or 0
 end
 
