@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 #: One script moves no more than this, so that it never keeps Redis from its other clients for long.
 MESSAGES_PER_CALL = 500
 MESSAGES_PER_SWEEP = 100
-BYTES_PER_CALL = 512 * 1024
+BYTES_PER_CALL = 256 * 1024
 
 #: Per cent of a lease: with less than that to go, it should have been renewed, and is worth watching.
 UNRENEWED = 60

@@ -5,7 +5,7 @@
 --          consumers
 -- ARGV[1]  N: how many messages at most (0: only migrate and pass the wake-up on)
 -- ARGV[2]  how many messages to migrate at most
--- ARGV[3]  how many bytes to migrate at most, and to take at most, about; it does one or the other with so many
+-- ARGV[3]  how many bytes to migrate at most, and to take at most; a message of that size is large
 -- ARGV[4]  delivery tag of the first message; the others follow it
 -- ARGV[5]  consumer
 -- ARGV[6]  how long its lease lasts, ms
@@ -18,9 +18,10 @@
 --          without acks, and its x-expires in ms (0: none)
 --
 -- Returns  server's clock in microseconds; microseconds until the next message is due (-1: none is
---          scheduled); how many due ids had no message; 1 if it migrated so many bytes that it took none of
---          what is ready, else 0: the caller is to come again and migrate nothing; for each message the index
---          of its queue (from 1), separated by spaces; then the messages, as they are stored (see stored.lua)
+--          scheduled); how many due ids had no message; 1 if it has only migrated, because a large message
+--          was among them, and the caller is to come again and migrate nothing, else 0; for each message the
+--          index of its queue (from 1), separated by spaces; then the messages, as they are stored (see
+--          stored.lua)
 --
 -- A server that is out of memory refuses a script whose first write could take more of it, and lets one go
 -- on that has begun: so in every script that must work then too, removing comes before adding.
@@ -79,6 +80,7 @@ local taken_from = {}
 
 local migration_budget = { messages = migrate_limit, bytes = byte_limit }
 
+local migrates_large = false
 local taken, bytes, passed_over = 0, 0, 0
 
 local function holds_nothing()
@@ -109,18 +111,27 @@ local function is_any_ready(up_to_step_index)
   return false
 end
 
--- Hands out a large message that is due, if it would be the next to be taken, without the detour over its
--- ready list. Each time that it goes into Lua or becomes another string there costs 1.5 ms a MB.
-local function hand_out_large(queue, stored)
+-- Whether a message that is due would be the next to be taken.
+local function is_next(queue, stored)
   local step_index = step_indices[stored_step(stored)]
-  if #stored < byte_limit or taken >= limit or not step_index or is_any_ready(step_index) then
+  if taken >= limit or not step_index or is_any_ready(step_index) then
     return false
   end
-  if queue.acked and alone_after > 0 and deliveries(stored, stored_start(stored)) >= alone_after then
+  return not queue.acked or alone_after == 0 or deliveries(stored, stored_start(stored)) < alone_after
+end
+
+-- Each time that a large message goes into Lua or becomes another string there costs 1.5 ms a MB. So it is
+-- handed out without the detour over its ready list, or else that is all that is done for now.
+local function hand_out_large(queue, stored)
+  if #stored < byte_limit then
     return false
   end
-  hand_out(queue, stored)
-  return true
+  if is_next(queue, stored) then
+    hand_out(queue, stored)
+    return true
+  end
+  migrates_large = true
+  return false
 end
 
 -- Pops the next message that this consumer may have. Those that must be held alone, when it cannot do that,
@@ -218,11 +229,11 @@ for _, queue in ipairs(queues) do
   queue.has_ready = redis.call('EXISTS', unpack(queue.ready)) > 0
   any_ready = any_ready or queue.has_ready
 end
-if any_ready and taken < limit then
-  if migration_budget.bytes > 0 then
-    take()
-  elseif taken == 0 then
+if any_ready and limit > 0 then
+  if migrates_large then
     reply[4] = 1
+  else
+    take()
   end
 end
 hold_what_was_taken()

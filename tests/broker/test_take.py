@@ -151,9 +151,9 @@ class TestCredit:
 
 
 class TestBounds:
-    """One call moves 500 messages or about half a MiB at most."""
+    """One call moves 500 messages or about a quarter of a MiB at most."""
 
-    LARGE = 128 * 1024
+    LARGE = 64 * 1024
 
     def test_migrates_500(self, rig: Rig) -> None:
         for n in range(700):
@@ -180,14 +180,14 @@ class TestBounds:
         taken(rig.consumer(), *queues, limit=0)
         assert sum(len(rig.ready(queue)) for queue in queues) == 500
 
-    def test_migrates_half_a_mib(self, rig: Rig) -> None:
+    def test_migrates_a_quarter_of_a_mib(self, rig: Rig) -> None:
         for n in range(7):
             rig.schedule("q", str(n) * self.LARGE, 1000 + n)
         rig.database.advance(HOUR)
         taken(rig.consumer(), "q", limit=0)
         assert [text[0] for text in rig.ready("q")] == ["0", "1", "2", "3"]
 
-    def test_migrates_half_a_mib_from_all_queues_together(self, rig: Rig) -> None:
+    def test_migrates_a_quarter_of_a_mib_from_all_queues_together(self, rig: Rig) -> None:
         queues = ("a", "b", "c")
         for queue in queues:
             for n in range(4):
@@ -196,7 +196,7 @@ class TestBounds:
         taken(rig.consumer(), *queues, limit=0)
         assert sum(len(rig.ready(queue)) for queue in queues) <= 5
 
-    def test_takes_half_a_mib(self, rig: Rig) -> None:
+    def test_takes_a_quarter_of_a_mib(self, rig: Rig) -> None:
         rig.put("q", *(str(n) * self.LARGE for n in range(7)))
         consumer = rig.consumer()
         assert len(taken(consumer, "q", limit=64)) == 4
