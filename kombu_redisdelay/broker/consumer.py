@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.client import open_connection
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.identity import is_certainly_gone
 from kombu_redisdelay.broker.lease import Lease
+from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.scripts import (
     CONSUMERS,
     DEAD_LETTER,
@@ -149,15 +150,15 @@ class Consumer:
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
         """Give messages that never reached a callback back to where they were taken from, as they were."""
-        tags: dict[str, list[str]] = {}
+        held: dict[str, list[Delivery]] = {}
         for delivery in reversed(list(deliveries)):
             if delivery.acked:
-                tags.setdefault(delivery.queue, []).append(delivery.tag)
+                held.setdefault(delivery.queue, []).append(delivery)
             else:
                 self.store.run(self.store.put(delivery.queue, delivery.step, delivery.payload, "head"))
-        for queue, held in tags.items():
-            for start in range(0, len(held), MESSAGES_PER_CALL):
-                self._give_back(queue, held[start : start + MESSAGES_PER_CALL], "head", "unseen")
+        for queue, unseen in held.items():
+            for some in portions(unseen, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
+                self._give_back(queue, [delivery.tag for delivery in some], "head", "unseen")
 
     def park(self, delivery: Delivery, message_id: str, suffix: str, due_ms: float) -> None:
         """Schedule a message that was taken before it is due."""
@@ -368,3 +369,7 @@ class Consumer:
                 self._options.dead_letter_limit,
                 dropped,
             )
+
+
+def _size(delivery: Delivery) -> int:
+    return len(delivery.payload)

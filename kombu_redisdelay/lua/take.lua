@@ -111,7 +111,7 @@ local function is_any_ready(up_to_step_index)
   return false
 end
 
--- Whether a message that is due would be the next to be taken.
+-- Whether a message that is due would be the next to be taken, by this consumer.
 local function is_next(queue, stored)
   local step_index = step_indices[stored_step(stored)]
   if taken >= limit or not step_index or is_any_ready(step_index) then
@@ -139,7 +139,7 @@ end
 local function pop(queue, ready)
   for _ = 1, MAY_PASS_OVER do
     local payload = redis.call('RPOP', ready)
-    if not payload or not queue.acked or alone_after == 0 or deliveries(payload) < alone_after then
+    if not payload or not queue.acked or alone_after == 0 or deliveries(payload, 1) < alone_after then
       return payload
     end
     if holds_nothing() then
