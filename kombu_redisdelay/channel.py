@@ -9,27 +9,31 @@ from time import monotonic
 from typing import Any
 
 from kombu.transport import redis, virtual
-from kombu.utils.json import dumps
+from kombu.utils.json import JSONEncoder
 from redis import BlockingConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from kombu_redisdelay.batch import Batch
 from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.identity import new_consumer
 from kombu_redisdelay.broker.lease import RENEWALS_PER_LEASE, Lease
 from kombu_redisdelay.broker.server import warn_of_eviction
-from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.store import Bound, Call, Store
 from kombu_redisdelay.broker.watch import Watch
 from kombu_redisdelay.caretaker import Caretaker
 from kombu_redisdelay.intake import Intake
 from kombu_redisdelay.message import DELAY_HEADER, KEEP, Due, due, message_id, on_conflict
 from kombu_redisdelay.options import Options
 from kombu_redisdelay.qos import QoS
-from kombu_redisdelay.routes import Route, Routes
+from kombu_redisdelay.routes import Routes
 
 logger = logging.getLogger(__name__)
+
+#: As kombu encodes JSON, which makes a new encoder each time.
+_encoder = JSONEncoder()
 
 #: Seconds that a server which owes us a reply may be silent before the connection counts as lost.
 SILENCE_LIMIT = 3.0
@@ -121,13 +125,21 @@ class Channel(redis.Channel):
 
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> Any:
         route = self._routes.get(exchange, routing_key)
-        if route is None or route.queue in self.store.expires_ms or "_publish_batch" in kwargs:
+        if route is None or route.queue in self.store.expires_ms:
             return super().basic_publish(message, exchange, routing_key, **kwargs)
         self._inplace_augment_message(message, exchange, routing_key)
-        if self._put(route.queue, message, route=route):
-            return None
-        self._routes.forget(exchange, routing_key)
-        return self.typeof(exchange).deliver(message, exchange, routing_key, **kwargs)
+        call = self._call(route.queue, message, route.bound)
+
+        def publish_anew() -> None:
+            self._routes.forget(exchange, routing_key)
+            self.typeof(exchange).deliver(message, exchange, routing_key)
+
+        batch: Batch | None = kwargs.get("_publish_batch")
+        if batch is not None:
+            batch.add_call(call, publish_anew)
+        elif not self.store.run(call)[0]:
+            publish_anew()
+        return None
 
     def get_table(self, exchange: str) -> list[tuple[str, ...]]:
         table = self.global_keyprefix + self.keyprefix_queue % (exchange,)
@@ -141,45 +153,35 @@ class Channel(redis.Channel):
             self._routes.found(exchange, routing_key, queues)
         return queues
 
-    def _put(self, queue: str, message: dict[str, Any], route: Route | None = None, **kwargs: Any) -> bool:
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         """Publish *message* to *queue*, now or for later.
-
-        Arguments:
-            route: what led to *queue*, unless it was read just now.
-
-        Returns:
-            Whether it was published: not if the *route* is no more.
 
         Raises:
             ValueError: its due time, or ``x-delay-on-conflict``, makes no sense. Nothing was published.
         """
+        call = self._call(queue, message)
+        batch: Batch | None = kwargs.get("_publish_batch")
+        if batch is not None:
+            batch.add_call(call)
+        else:
+            self.store.run(call)
+
+    def _call(self, queue: str, message: dict[str, Any], bound: Bound | None = None) -> Call:
+        """How *message* gets to *queue*; *bound* if that was not read just now."""
         when = due(message)
         conflict = on_conflict(message)
         if when is None and conflict != KEEP:
             when = Due()
         step = self.priority(self._get_message_priority(message))
-        payload = dumps(message)
+        payload = _encoder.encode(message)
         if when is None:
-            call = self.store.put(queue, step, payload)
-        else:
-            suffix = message["properties"]["delivery_tag"]
-            call = self.store.schedule(queue, step, payload, when, message_id(message), suffix, conflict)
-        if route is not None:
-            call = self.store.if_bound(call, route.table, route.bindings)
-        batch = kwargs.get("_publish_batch")
-        if batch is None:
-            return bool(self.store.run(call))
-        script, keys, args = call
-        # In lower case kombu's client, which would put `global_keyprefix` before the first key, lets it pass.
-        evalsha, *rest = script.command(keys, args)
-        batch.add("execute_command", str(evalsha).lower(), *rest)
-        return True
+            return self.store.put(queue, step, payload, bound=bound)
+        suffix = message["properties"]["delivery_tag"]
+        return self.store.schedule(queue, step, payload, when, message_id(message), suffix, conflict, bound)
 
-    def create_publish_batch(self, max_size: int) -> Any:
-        """kombu 5.7's, for many messages in one pipeline."""
-        # In the middle of a pipeline, a server that does not know a script cannot be given it.
-        self.store.load_scripts()
-        return super().create_publish_batch(max_size)
+    def create_publish_batch(self, max_size: int) -> Batch:
+        """What kombu 5.7's ``Producer.batch`` publishes through."""
+        return Batch(self, max_size)
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         when = due(message)

@@ -4,7 +4,7 @@ Workers move what is due themselves, so this is for fleets that an autoscaler ta
 length of the ready lists, and would never see a scheduled task.
 
 Any number of forwarders may run side by side, and beside workers: each move is one script. Where a queue
-has no consumer, a forwarder blocks on its wake list as a consumer would, and so hears of a message that
+has no consumer, a forwarder blocks on its wake zset as a consumer would, and so hears of a message that
 is due earlier than what it waits for. Where there are consumers, the tokens on that list are theirs: the
 forwarder only looks at the queue when it knows a message to be due, and else once in :data:`LONGEST_WAIT`.
 """
@@ -147,7 +147,7 @@ class Forwarder:
                 self._stopped.wait(LONGEST_WAIT)
                 continue
             try:
-                reply = self._store.client.execute_command("BRPOP", *wake, LONGEST_WAIT)
+                reply = self._store.client.execute_command("BZPOPMIN", *wake, LONGEST_WAIT)
             except (RedisError, OSError):
                 # `run` finds out, too, and says so.
                 self._stopped.wait(LONGEST_WAIT)

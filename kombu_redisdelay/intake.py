@@ -12,6 +12,7 @@ from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, ResponseError
 
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
+from kombu_redisdelay.broker.wire import pack
 from kombu_redisdelay.message import DELIVERY_COUNT_HEADER
 from kombu_redisdelay.receive import receive
 
@@ -100,10 +101,11 @@ class Intake:
         """
         self._asked_for = self._request() if self.expects_more else None
         if self._asked_for is not None:
-            connection.send_command(*self._channel.consumer.ask_for(self._asked_for))
+            command = self._channel.consumer.ask_for(self._asked_for)
         else:
             wake = [self._channel.store.keys(queue).wake for queue in self._channel.active_queues]
-            connection.send_command("BRPOP", *wake, timeout)
+            command = ("BZPOPMIN", *wake, timeout)
+        connection.send_packed_command((pack(*command),))
         self._was_overdue = False
 
     def answer(self) -> float | None:

@@ -22,7 +22,7 @@ class QueueKeys:
         messages: hash, message id -> scheduled message.
         duplicates: zset, names of the messages whose id another scheduled message had before; score 0.
         consumers: zset, consumer -> when its lease ends, ms since the epoch.
-        wake: list, at most one wake-up token.
+        wake: zset, at most one wake-up token.
         dead: list, dead letters.
     """
 
@@ -65,7 +65,13 @@ def known_queues(prefix: str) -> str:
     return prefix + "redisdelay:queues"
 
 
-_TYPES = {"schedule": "zset", "messages": "hash", "duplicates": "zset", "consumers": "zset"}
+_TYPES = {
+    "schedule": "zset",
+    "messages": "hash",
+    "duplicates": "zset",
+    "consumers": "zset",
+    "wake": "zset",
+}
 
 
 def expected_type(key: str) -> str:

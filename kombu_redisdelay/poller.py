@@ -1,6 +1,6 @@
 """Waits for messages of all channels of a connection, on kombu's event loop or without one.
 
-Consumers block on their queues' wake lists, since a script cannot block, and a blocking pop of
+Consumers block on their queues' wake zsets, since a script cannot block, and a blocking pop of
 messages loses them. Due times are kept here, not by the server, whose blocked clients time out with up
 to 100 ms of slack: as a timer of the event loop, or as the limit of the poll in drain_events.
 """

@@ -11,6 +11,8 @@ from collections.abc import Collection
 from threading import local
 from typing import NamedTuple
 
+from kombu_redisdelay.broker.store import Bound
+
 #: Bindings that are compared for each message; with more of them, reading them first is as cheap.
 MOST_BINDINGS = 16
 
@@ -19,16 +21,10 @@ MOST_ROUTES = 1000
 
 
 class Route(NamedTuple):
-    """The one queue that an exchange has bound to a routing key.
-
-    Attributes:
-        table: key of the set of bindings.
-        bindings: what was in there.
-    """
+    """The one queue that an exchange has bound to a routing key, as long as that is *bound*."""
 
     queue: str
-    table: str
-    bindings: tuple[bytes, ...]
+    bound: Bound
 
 
 class Routes:
@@ -44,16 +40,16 @@ class Routes:
 
     def has_read(self, table: str, bindings: Collection[bytes]) -> None:
         """Note the bindings that the next route is found by."""
-        self._read.last = table, tuple(bindings)
+        self._read.last = Bound(table, tuple(bindings))
 
     def found(self, exchange: str, routing_key: str, queues: Collection[str]) -> None:
         """Note that these bindings route to *queues*."""
-        table, bindings = self._read.last
-        if len(queues) == 1 and 0 < len(bindings) <= MOST_BINDINGS:
+        bound: Bound = self._read.last
+        if len(queues) == 1 and 0 < len(bound.bindings) <= MOST_BINDINGS:
             if len(self._routes) >= MOST_ROUTES:
                 self._routes.clear()
             [queue] = queues
-            self._routes[exchange, routing_key] = Route(queue, table, bindings)
+            self._routes[exchange, routing_key] = Route(queue, bound)
 
     def forget(self, exchange: str, routing_key: str) -> None:
         self._routes.pop((exchange, routing_key), None)

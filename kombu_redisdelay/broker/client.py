@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from threading import Lock
 from time import monotonic
 from typing import Any
 
 from redis import ConnectionPool, Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
+
+from kombu_redisdelay.broker.wire import Argument, Command, pack
 
 #: Seconds of rest after which a connection is looked at before it is used again: the server, or what is
 #: between, may have closed it.
@@ -33,7 +36,7 @@ class Client(Redis):
         self._own_in_use = Lock()
         self._used_at = float("-inf")
 
-    def call(self, *command: str | bytes | float) -> Any:
+    def call(self, *command: Argument) -> Any:
         """Run *command* straight on a connection that is kept for it. What redis-py does around a command
         (the pool, retries, metrics) takes about as long as the command.
 
@@ -43,26 +46,58 @@ class Client(Redis):
         Raises:
             RedisError: as redis-py does. Nothing is tried again: a message might be published twice.
         """
+        [reply] = self.call_all(command)
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
+
+    def call_all(self, *commands: Command) -> list[Any]:
+        """Run *commands*, one after the other, in one round trip.
+
+        Returns:
+            The replies as they came; that of a command which the server refused is a ``ResponseError``.
+
+        Raises:
+            RedisError: the connection failed. Nothing is tried again: a message might be published twice.
+        """
         if self._pid != os.getpid():
             # The one that we have is the parent's.
             self._open_own()
         if not self._own_in_use.acquire(blocking=False):
             # By another thread, which need not be waited for.
-            return self.execute_command(*command)
+            return self._call_over_pool(commands)
         try:
             if monotonic() - self._used_at > REST:
                 _see_that_it_is_open(self._own)
-            self._own.send_command(*command)
-            reply = self._own.read_response()
+            self._own.send_packed_command((b"".join([pack(*command) for command in commands]),))
+            replies = [_reply(self._own) for _ in commands]
             self._used_at = monotonic()
-            return reply
+            return replies
+        except BaseException:
+            # Whatever it was, Celery's soft time limit for one: the next call must not read our replies.
+            self._own.disconnect()
+            raise
         finally:
             self._own_in_use.release()
+
+    def _call_over_pool(self, commands: Sequence[Command]) -> list[Any]:
+        with self.pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            replies: list[Any] = pipe.execute(raise_on_error=False)
+        return replies
 
     def disconnect(self) -> None:
         """Close the connections. The next command opens one again."""
         self._own.disconnect()
         self.connection_pool.disconnect()
+
+
+def _reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as exc:
+        return exc
 
 
 def _see_that_it_is_open(connection: Any) -> None:

@@ -23,11 +23,10 @@ from kombu_redisdelay.broker.scripts import (
     RECOVER,
     SWEEP,
     TAKE,
-    Argument,
-    Command,
 )
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
+from kombu_redisdelay.broker.wire import Argument, Command
 from kombu_redisdelay.message import split_stored
 from kombu_redisdelay.options import Options
 

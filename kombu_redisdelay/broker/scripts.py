@@ -10,13 +10,11 @@ from typing import Any, Protocol
 
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
+from kombu_redisdelay.broker.wire import Argument, Command
 from kombu_redisdelay.keys import expected_type
 
 _LUA = files("kombu_redisdelay") / "lua"
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
-
-Argument = str | bytes | float
-Command = tuple[Argument, ...]
 
 
 class Server(Protocol):
@@ -52,12 +50,17 @@ class Script:
                 # The server does not have it: new, restarted, failed over, or flushed. EVAL also stores it.
                 return server.call("EVAL", self.text, len(keys), *keys, *args)
         except ResponseError as exc:
-            if "-OOM " in str(exc):
-                # Redis before 7 puts its error into one about the script, where redis-py does not see it.
-                raise OutOfMemoryError(str(exc)) from exc
-            if "WRONGTYPE" in str(exc):
-                raise ResponseError(_explain_wrong_type(server, keys) or str(exc)) from exc
+            explain(exc, server, keys)
             raise
+
+
+def explain(error: ResponseError, server: Server, keys: Sequence[str]) -> None:
+    """Raise a better error than the one of something that was done with *keys*, if there is one."""
+    if "-OOM " in str(error):
+        # Redis before 7 puts its error into one about the script, where redis-py does not see it.
+        raise OutOfMemoryError(str(error)) from error
+    if "WRONGTYPE" in str(error):
+        raise ResponseError(_explain_wrong_type(server, keys) or str(error)) from error
 
 
 def _explain_wrong_type(server: Server, keys: Sequence[str]) -> str:

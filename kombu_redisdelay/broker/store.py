@@ -6,20 +6,48 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
-from redis.exceptions import OutOfMemoryError
+from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from kombu_redisdelay.broker.client import Client
-from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Argument, Script
+from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Script, explain
+from kombu_redisdelay.broker.wire import Argument, Command
 from kombu_redisdelay.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.message import KEEP, Due
 
-#: A script to run, with its KEYS and ARGV.
-Call = tuple[Script, Sequence[str], Sequence[Argument]]
-
 #: Seconds until a queue is noted again, in case that Redis has lost its data meanwhile.
 KNOWN_FOR = 60.0
+
+
+class Push:
+    """Adds a message to the tail of its ready list, as put.lua does, without the time that a script takes.
+    What wakes a consumer comes behind it as a command of its own: should that be lost, or refused, it costs a
+    second.
+
+    KEYS are the ready list and the wake zset, ARGV is the message.
+    """
+
+    def command(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
+        return ("LPUSH", keys[0], args[0])
+
+
+PUSH = Push()
+
+#: What to do, with its KEYS and ARGV.
+Call = tuple[Script | Push, Sequence[str], Sequence[Argument]]
+
+
+class Bound(NamedTuple):
+    """What an exchange had bound when a message was routed.
+
+    Attributes:
+        table: key of the set of bindings.
+        bindings: what was in there.
+    """
+
+    table: str
+    bindings: tuple[bytes, ...]
 
 
 class Store:
@@ -51,25 +79,51 @@ class Store:
         keys = self.keys(queue)
         return [keys.ready_at(step) for step in self.steps]
 
-    def run(self, call: Call) -> Any:
-        script, keys, args = call
-        return script(self.client, keys, args)
+    def run(self, *calls: Call) -> list[Any]:
+        """Do one after the other, in one round trip.
+
+        Returns:
+            The replies.
+
+        Raises:
+            RedisError: as redis-py does; a wrong type is told with the key that has it. If the connection
+                held, the other calls were done.
+        """
+        commands = [operation.command(keys, args) for operation, keys, args in calls]
+        wakes = dict.fromkeys(keys[1] for operation, keys, _ in calls if operation is PUSH)
+        replies = self.client.call_all(*commands, *(("ZADD", wake, 0, "1") for wake in wakes))[: len(calls)]
+        refused = [index for index, reply in enumerate(replies) if isinstance(reply, ResponseError)]
+        for index in refused:
+            operation, keys, args = calls[index]
+            if isinstance(operation, Script) and isinstance(replies[index], NoScriptError):
+                replies[index] = operation(self.client, keys, args)
+        for index in refused:
+            if isinstance(replies[index], ResponseError):
+                explain(replies[index], self.client, calls[index][1])
+                raise replies[index]
+        return replies
 
     def now_ms(self) -> float:
         """The server's clock, ms since the epoch, with a fraction."""
         seconds, microseconds = self.client.call("TIME")
         return (int(seconds) * 1_000_000 + int(microseconds)) / 1000
 
-    def load_scripts(self) -> None:
-        """See that the server knows the scripts of the calls below."""
-        for script in (PUT, SCHEDULE):
-            self.client.call("SCRIPT LOAD", script.text)
+    def put(
+        self, queue: str, step: int, payload: str | bytes, end: str = "tail", bound: Bound | None = None
+    ) -> Call:
+        """The call that adds a message to an end of its ready list.
 
-    def put(self, queue: str, step: int, payload: str | bytes, end: str = "tail") -> Call:
-        """The call that adds a message to an end of its ready list."""
+        Arguments:
+            bound: if an exchange has other bindings now, the call does nothing and returns 0. Not for a queue
+                that expires.
+        """
         keys = self.keys(queue)
         used = (keys.ready_at(step), keys.wake)
-        return PUT, self._with_expiring(queue, used), (payload, end, self.expires_ms.get(queue, 0))
+        expires_ms = self.expires_ms.get(queue, 0)
+        if end == "tail" and not expires_ms and not bound:
+            return PUSH, used, (payload,)
+        args = (payload, end, expires_ms)
+        return _only_if(bound, PUT, self._with_expiring(queue, used), args)
 
     def schedule(
         self,
@@ -80,6 +134,7 @@ class Store:
         message_id: str,
         suffix: str,
         on_conflict: str = KEEP,
+        bound: Bound | None = None,
     ) -> Call:
         """The call that schedules a message, or appends it to its ready list if its time has come.
 
@@ -87,31 +142,22 @@ class Store:
             suffix: tells the message from another one that is scheduled under the same *message_id*.
             on_conflict: what to do about that one: :data:`~kombu_redisdelay.message.KEEP`, ``REPLACE`` or
                 ``IGNORE``.
+            bound: as for :meth:`put`.
         """
         self.remember(queue)
         keys = self.keys(queue)
         used = (keys.ready_at(step), keys.wake, keys.schedule, keys.messages, keys.duplicates)
-        return (
-            SCHEDULE,
-            self._with_expiring(queue, used),
-            (
-                payload,
-                self.expires_ms.get(queue, 0),
-                message_id,
-                suffix,
-                due.at_ms,
-                due.delay_ms,
-                step,
-                on_conflict,
-            ),
+        args = (
+            payload,
+            self.expires_ms.get(queue, 0),
+            message_id,
+            suffix,
+            due.at_ms,
+            due.delay_ms,
+            step,
+            on_conflict,
         )
-
-    @staticmethod
-    def if_bound(call: Call, table: str, bindings: Sequence[bytes]) -> Call:
-        """The *call* of :meth:`put` or :meth:`schedule`, to a queue that does not expire, which does nothing
-        and returns 0 if the set *table* holds anything but these *bindings*."""
-        script, keys, args = call
-        return script, (*keys, table), (*args, *bindings)
+        return _only_if(bound, SCHEDULE, self._with_expiring(queue, used), args)
 
     def scheduled(self, queue: str) -> int:
         """How many messages wait for their time."""
@@ -155,3 +201,9 @@ class Store:
             with suppress(OutOfMemoryError):
                 self.client.call("SADD", known_queues(self.prefix), queue)
             self._known_until[queue] = now + KNOWN_FOR
+
+
+def _only_if(bound: Bound | None, script: Script, keys: tuple[str, ...], args: tuple[Argument, ...]) -> Call:
+    if bound is None:
+        return script, keys, args
+    return script, (*keys, bound.table), (*args, *bound.bindings)

@@ -50,8 +50,6 @@ def probes(store: Store, fanout_prefix: str) -> Mapping[str, tuple[str | int | f
         "LTRIM": (a_list, 0, -1),
         "LPOP": (a_list,),
         "RPOP": (a_list,),
-        # On a server that is out of memory the list is empty. Before 7.0, Redis takes 0.001 for 0: for ever.
-        "BRPOP": (a_list, 0.01),
         "HSET": (a_hash, "field", "1"),
         "HSETNX": (a_hash, "field", "1"),
         "HGET": (a_hash, "field"),
@@ -71,6 +69,8 @@ def probes(store: Store, fanout_prefix: str) -> Mapping[str, tuple[str | int | f
         "ZRANGEBYLEX": (a_zset, "-", "+"),
         "ZRANDMEMBER": (a_zset,),
         "ZREM": (a_zset, "member"),
+        # On a server that is out of memory the zset is empty. Before 7.0, Redis takes 0.001 for 0: for ever.
+        "BZPOPMIN": (a_zset, 0.01),
         "PEXPIRE": (a_list, 60_000),
         "PTTL": (a_list,),
         "DEL": (a_list,),

@@ -3,7 +3,7 @@
 -- KEYS[1]  ready list of step 0
 -- KEYS[2]  schedule
 -- KEYS[3]  messages
--- KEYS[4]  wake list
+-- KEYS[4]  wake zset
 -- KEYS[5]  consumers
 -- KEYS[6+] ready lists of the other steps
 -- ARGV[1]  how many messages to move at most

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  unacked of the consumer
 -- KEYS[2]  ready list of step 0
--- KEYS[3]  wake list
+-- KEYS[3]  wake zset
 -- KEYS[4]  dead
 -- ARGV[1]  separator between a queue's name and a priority step
 -- ARGV[2]  "head" or "tail" of the ready list

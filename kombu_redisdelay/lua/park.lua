@@ -4,7 +4,7 @@
 -- KEYS[1]  unacked of the consumer
 -- KEYS[2]  schedule
 -- KEYS[3]  messages
--- KEYS[4]  wake list
+-- KEYS[4]  wake zset
 -- KEYS[5]  duplicates
 -- ARGV[1]  delivery tag
 -- ARGV[2]  message id

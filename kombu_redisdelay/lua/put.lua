@@ -1,7 +1,7 @@
 -- Adds a message that is due now to its ready list.
 --
 -- KEYS[1]  ready list of the message's priority step
--- KEYS[2]  wake list
+-- KEYS[2]  wake zset
 -- KEYS[3+] the queue's other keys, when it expires; or the bindings of the exchange that it was routed by
 -- ARGV[1]  message
 -- ARGV[2]  "tail", where publishers put it, or "head", where it is the next to be taken

@@ -4,7 +4,7 @@
 -- KEYS[1]  consumers
 -- KEYS[2]  unacked of the consumer
 -- KEYS[3]  ready list of step 0
--- KEYS[4]  wake list
+-- KEYS[4]  wake zset
 -- KEYS[5]  dead
 -- ARGV[1]  consumer
 -- ARGV[2]  "1" if its lease does not count: it is known to be gone, or gives back by itself

@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  dead
 -- KEYS[2]  ready list of step 0
--- KEYS[3]  wake list
+-- KEYS[3]  wake zset
 -- ARGV[1]  "requeue", or "drop"
 -- ARGV[2]  separator between a queue's name and a priority step
 -- ARGV[3+] the dead letters as they are in the list, the oldest first

@@ -5,7 +5,7 @@
 -- KEYS[2]  messages
 -- KEYS[3]  duplicates
 -- KEYS[4]  ready list of step 0
--- KEYS[5]  wake list
+-- KEYS[5]  wake zset
 -- ARGV[1]  the name that it has in the schedule
 -- ARGV[2]  the message as it is stored
 -- ARGV[3]  the message as it is to be stored

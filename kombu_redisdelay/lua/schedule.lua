@@ -1,7 +1,7 @@
 -- Publishes a message with a due time: to the schedule, or to its ready list if that time has come.
 --
 -- KEYS[1]  ready list of the message's priority step
--- KEYS[2]  wake list
+-- KEYS[2]  wake zset
 -- KEYS[3]  schedule
 -- KEYS[4]  messages
 -- KEYS[5]  duplicates

@@ -122,7 +122,7 @@ class Rig:
         return _texts(reversed(self.client.lrange(self.store.keys(queue).dead, 0, -1)))
 
     def tokens(self, queue: str) -> int:
-        return int(self.client.llen(self.store.keys(queue).wake))
+        return int(self.client.zcard(self.store.keys(queue).wake))
 
     def use_up_token(self, queue: str) -> None:
         self.client.delete(self.store.keys(queue).wake)

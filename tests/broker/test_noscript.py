@@ -10,7 +10,7 @@ from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
-from kombu_redisdelay.broker.scripts import CONSUMERS, FORWARD, RENEW, SWEEP
+from kombu_redisdelay.broker.scripts import CONSUMERS, FORWARD, RENEW, SCHEDULE, SWEEP
 from kombu_redisdelay.stats import queue_stats
 from tests.broker.database import Database
 from tests.broker.rig import Rig, taken
@@ -29,7 +29,7 @@ def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object
 
 
 CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
-    "put": lambda rig, consumer, delivery: rig.put("q", "m"),
+    "put": lambda rig, consumer, delivery: rig.store.run(rig.store.put("q", 0, "m", "head")),
     "schedule": lambda rig, consumer, delivery: rig.schedule("q", "m", HOUR),
     "take": lambda rig, consumer, delivery: taken(consumer, "q"),
     "peek": lambda rig, consumer, delivery: consumer.has_reason_to_take(["q"], 1),
@@ -101,9 +101,8 @@ def test_every_call_does_the_same(database: Database, name: str) -> None:
 
 def test_the_script_is_there_afterwards(rig: Rig) -> None:
     rig.client.script_flush()
-    rig.put("q", "m")
-    script, _, _ = rig.store.put("q", 0, "m")
-    assert rig.client.script_exists(script.sha) == [True]
+    rig.schedule("q", "m", HOUR)
+    assert rig.client.script_exists(SCHEDULE.sha) == [True]
 
 
 def test_every_script_of_the_broker_is_tried() -> None:

@@ -68,7 +68,7 @@ class Bench:
                         pipe.hset(unacked, str(1 + tag), step + content)
                         pipe.zadd("redisdelay:{q}:consumers", {self._gone: 1})
                 neighbours += 2
-            pipe.lpush("redisdelay:{q}:wake", "1")
+            pipe.zadd("redisdelay:{q}:wake", {"1": 0})
             pipe.execute()
         return neighbours
 

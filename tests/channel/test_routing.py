@@ -159,7 +159,7 @@ class TestBatch:
             assert site.redis.llen(f"{prefix}q") == 0
         assert site.redis.llen(f"{prefix}q") == 5
         assert site.redis.zcard(f"{prefix}redisdelay:{{q}}:schedule") == 1
-        assert site.redis.llen(f"{prefix}redisdelay:{{q}}:wake") == 1
+        assert site.redis.zcard(f"{prefix}redisdelay:{{q}}:wake") == 1
         assert all(key.startswith(prefix.encode()) for key in site.redis.scan_iter())
 
     def test_a_delay_that_makes_no_sense(self, site: Site) -> None:

@@ -113,7 +113,7 @@ def test_the_tokens_of_consumers_are_left_to_them(site: Site, start: Callable[[]
     site.make_due(site.send(countdown=3600), -10)
     wait_until(lambda: _ready(site) == 1, 10, "that it is forwarded")
     # Nobody of us blocks on it, so it stays for the consumer.
-    assert site.redis.lrange(site.store.keys(QUEUE).wake, 0, -1) == ["1"]
+    assert site.redis.zrange(site.store.keys(QUEUE).wake, 0, -1) == ["1"]
     assert _blocked(site) == 0
 
 
@@ -122,7 +122,7 @@ def test_a_token_taken_while_a_consumer_came_is_passed_on(site: Site, start: Cal
     wait_until(lambda: _blocked(site) == 1, 10, "that it waits for a token")
     site.add_consumer("alive", 60_000)
     site.send()
-    wait_until(lambda: site.redis.llen(site.store.keys(QUEUE).wake) == 1, 10, "that the token is back")
+    wait_until(lambda: site.redis.zcard(site.store.keys(QUEUE).wake) == 1, 10, "that the token is back")
 
 
 def test_without_a_consumer_no_token_is_left_that_wakes_forwarders_for_ever(

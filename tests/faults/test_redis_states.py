@@ -149,7 +149,7 @@ class TestWrongType:
         drain(channel.connection.client, lambda: len(inbox) == 1)
         assert inbox.bodies == ["soon"]
 
-    def test_of_the_wake_list_repairs_itself(self, site: Site) -> None:
+    def test_of_the_wake_key_repairs_itself(self, site: Site) -> None:
         channel = site.channel()
         inbox = Inbox(channel)
         site.redis.set("redisdelay:{q}:wake", "of somebody else")
