@@ -25,12 +25,14 @@ class Site:
         peer: name of the peer.
         url: of its broker; the database is empty.
         redis_port: of the Redis server that is behind it, or might be.
+        database: there.
         queue: name that nobody has used before.
     """
 
     peer: str
     url: str
     redis_port: int
+    database: int
     queue: str
 
     @property
@@ -47,7 +49,7 @@ class Site:
         return queue
 
     def redis(self) -> redis.Redis:
-        return redis.Redis(port=self.redis_port)
+        return redis.Redis(port=self.redis_port, db=self.database)
 
     def scaled(self, count: int) -> int:
         """How many messages this peer is given where kombu's redis gets *count*."""

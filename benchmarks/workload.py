@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.peers import Peer
@@ -23,6 +23,10 @@ class Measured:
 
     figures: dict[str, float]
     samples: list[float] = field(default_factory=list)
+
+
+#: A measurement that is made bit by bit.
+Turns = Generator[None, None, Measured]
 
 
 @dataclass(frozen=True)
@@ -46,17 +50,22 @@ class Workload:
     Attributes:
         about: what is done, in one line.
         units: of each figure.
-        measure: does it once, in a process of its own.
+        measure: does it once, in a process of its own; if *in_turns* a generator function.
         sizes: how much of it.
         quick_sizes: how much with ``--quick``; ``None`` for what takes too long for that.
         rounds: how often, at most; ``None`` for as often as asked.
+        in_turns: whether the cases of a round are measured side by side: each goes on until it yields, then
+            the next one does. What slows the machine down for a second slows all of them down.
+        apart: whether Redis and the measuring process have cores of their own meanwhile.
     """
 
     name: str
     about: str
     cases: Sequence[Case]
     units: Mapping[str, str]
-    measure: Callable[[Site, Sizes], Measured]
+    measure: Callable[[Site, Sizes], Measured | Turns]
     sizes: Sizes
     quick_sizes: Sizes | None
     rounds: int | None = None
+    in_turns: bool = False
+    apart: bool = False

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import redis
 
+from kombu_redisdelay.intake import PAUSE
+
 if TYPE_CHECKING:
     from kombu_redisdelay.channel import Channel
 
@@ -59,6 +61,7 @@ class Poller(redis.MultiChannelPoller):
         self.on_tick: set[Any] = set()
         self._alarms: dict[Channel, Alarm] = {}
         self._had_alarm = False
+        self._is_pausing = False
         self._turns: list[Channel] = []
 
     def add(self, channel: Channel) -> None:
@@ -186,7 +189,8 @@ class Poller(redis.MultiChannelPoller):
         if not channel.qos.can_consume():
             intake.expects_more = True
         elif not self._in_protected_read:
-            self._register_BRPOP(channel)
+            if intake.is_waiting or not intake.is_patient:
+                self._register_BRPOP(channel)
         else:
             # The caller has time to wait for what is likely to be there.
             if intake.expects_more and not intake.has_taken:
@@ -199,6 +203,13 @@ class Poller(redis.MultiChannelPoller):
         if not self._in_protected_read:
             while channel.intake.has_taken:
                 channel.intake.deliver_one()
+            if channel.intake.expects_more and not self._is_pausing:
+                # A turn of the event loop when it need not be patient any more; that is all it takes.
+                self._is_pausing = True
+                self.hub.call_later(PAUSE, self._after_pause)
+
+    def _after_pause(self) -> None:
+        self._is_pausing = False
 
     def _deliver_one(self) -> bool:
         """Deliver one message that was taken, of the channel that has not had its turn for longest."""

@@ -5,6 +5,7 @@ from benchmarks.workloads import (
     acks,
     burst,
     consume,
+    forward,
     growth,
     idle,
     lateness,
@@ -25,6 +26,7 @@ WORKLOADS: dict[str, Workload] = {
         acks.WORKLOAD,
         growth.WORKLOAD,
         burst.WORKLOAD,
+        forward.WORKLOAD,
         idle.WORKLOAD,
         *memory.WORKLOADS,
     )

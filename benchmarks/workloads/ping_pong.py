@@ -9,20 +9,25 @@ from benchmarks.celery_site import PATIENCE, open_site
 from benchmarks.peers import OURS, RABBITMQ, REDIS, REDIS_PLUS
 from benchmarks.results import percentile
 from benchmarks.site import Site
-from benchmarks.workload import Measured, Sizes, Workload, cases
+from benchmarks.workload import Measured, Sizes, Turns, Workload, cases
 
 
-def measure(site: Site, sizes: Sizes) -> Measured:
+def measure(site: Site, sizes: Sizes) -> Turns:
     took = []
     with open_site(site) as celery, celery.worker("solo"):
-        for n in range(sizes["warm"] + sizes["pings"]):
+
+        def ping() -> float:
             # For the worker to be idle again.
             time.sleep(random.uniform(0.003, 0.008))
             sent = time.monotonic()
             celery.send(("mark", ("pong",)))
-            ms = (celery.postbox.wait("pong", PATIENCE) - sent) * 1000
-            if n >= sizes["warm"]:
-                took.append(ms)
+            return float(celery.postbox.wait("pong", PATIENCE) - sent) * 1000
+
+        for _ in range(sizes["warm"]):
+            ping()
+        for _ in range(sizes["turns"]):
+            yield
+            took += [ping() for _ in range(sizes["pings"])]
     return Measured({"p50": percentile(took, 50), "p99": percentile(took, 99)}, took)
 
 
@@ -32,7 +37,8 @@ WORKLOAD = Workload(
     cases=cases(OURS, REDIS, REDIS_PLUS, RABBITMQ),
     units={"p50": "ms", "p99": "ms"},
     measure=measure,
-    sizes={"warm": 10, "pings": 150},
-    quick_sizes={"warm": 10, "pings": 60},
+    sizes={"warm": 10, "turns": 40, "pings": 5},
+    quick_sizes={"warm": 10, "turns": 15, "pings": 5},
     rounds=3,
+    in_turns=True,
 )

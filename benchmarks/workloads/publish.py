@@ -1,5 +1,8 @@
 """Publish one message after the other, each confirmed by the server, and many at once with a batch.
 
+Through the default exchange, as Celery publishes to its queues unless it is told otherwise, and through a
+named one, whose bindings have to be looked up.
+
 Beside it the least that a confirmed operation can cost: a raw round trip over a connection of redis-py.
 """
 
@@ -11,14 +14,18 @@ from functools import partial
 from time import perf_counter, time
 from typing import Any
 
+from kombu.entity import Exchange, Queue
 from kombu.messaging import Producer
 from redis.connection import Connection as RawConnection
 
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.site import BODY, Site, batch
-from benchmarks.workload import Measured, Sizes, Workload, cases
+from benchmarks.workload import Measured, Sizes, Turns, Workload, cases
 
 DELAY = 3600.0
+
+#: In the names of figures, for what does not go through the default exchange.
+NAMED = "named exchange"
 
 
 def later(peer: Peer) -> dict[str, Any]:
@@ -31,15 +38,19 @@ def later(peer: Peer) -> dict[str, Any]:
     return {"headers": {"eta": (datetime.now(timezone.utc) + timedelta(seconds=DELAY)).isoformat()}}
 
 
-def measure(site: Site, sizes: Sizes) -> Measured:
+def measure(site: Site, sizes: Sizes) -> Turns:
     delayed = later(site.transport)
     raw = RawConnection(port=site.redis_port)
     with site.connect() as connection:
-        queue = site.declare(connection)
-        producer = Producer(connection.default_channel)
+        channel = connection.default_channel
+        exchange = Exchange(site.queue, "direct")(channel)
+        # The default exchange needs no binding.
+        queue = Queue(site.queue, exchange, site.queue)(channel)
+        queue.declare()
+        producer = Producer(channel)
 
-        def publish(properties: Mapping[str, Any]) -> int:
-            producer.publish(BODY, routing_key=queue.name, **properties)
+        def publish(properties: Mapping[str, Any], exchange: str = "") -> int:
+            producer.publish(BODY, exchange=exchange, routing_key=queue.name, **properties)
             return 1
 
         def publish_batch(properties: Mapping[str, Any]) -> int:
@@ -53,9 +64,13 @@ def measure(site: Site, sizes: Sizes) -> Measured:
             raw.read_response()
             return 1
 
-        actions: dict[str, Callable[[], int]] = {"immediate": partial(publish, {})}
-        if site.transport is not RABBITMQ:
-            actions["scheduled"] = partial(publish, delayed)
+        properties = (
+            {"immediate": {}} if site.transport is RABBITMQ else {"immediate": {}, "scheduled": delayed}
+        )
+        actions: dict[str, Callable[[], int]] = {}
+        for name, each in properties.items():
+            actions[name] = partial(publish, each)
+            actions[f"{name}, {NAMED}"] = partial(publish, each, exchange.name)
         if site.transport is OURS:
             actions["round trip"] = round_trip
         if site.transport in (OURS, REDIS):
@@ -63,12 +78,13 @@ def measure(site: Site, sizes: Sizes) -> Measured:
             actions["scheduled batch"] = partial(publish_batch, delayed)
 
         pace = {name: Pace() for name in actions}
-        # In turn, so that what disturbs the machine for a moment disturbs all alike.
         for _ in range(sizes["turns"]):
+            yield
             for name, action in actions.items():
                 pace[name].go(action, sizes["ms"] / 1000)
                 queue.purge()
         queue.delete()
+        exchange.delete()
     raw.disconnect()
     return Measured({name: each.rate for name, each in pace.items()})
 
@@ -100,11 +116,23 @@ WORKLOAD = Workload(
     about="publish small messages, due at once and in an hour, one by one and in batches",
     cases=cases(OURS, REDIS, REDIS_PLUS, RABBITMQ, MEMORY),
     units={
-        **dict.fromkeys(("immediate", "scheduled", "batch", "scheduled batch"), "messages/s"),
+        **dict.fromkeys(
+            (
+                "immediate",
+                "scheduled",
+                f"immediate, {NAMED}",
+                f"scheduled, {NAMED}",
+                "batch",
+                "scheduled batch",
+            ),
+            "messages/s",
+        ),
         "round trip": "1/s",
     },
     measure=measure,
-    sizes={"turns": 4, "ms": 75, "batch": 200},
-    quick_sizes={"turns": 3, "ms": 75, "batch": 200},
+    sizes={"turns": 8, "ms": 25, "batch": 200},
+    quick_sizes={"turns": 5, "ms": 25, "batch": 200},
     rounds=3,
+    in_turns=True,
+    apart=True,
 )

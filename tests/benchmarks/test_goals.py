@@ -7,6 +7,7 @@ import pytest
 from benchmarks.goals import GOALS, Goal, largest, measured, publish_limit, quotient
 from benchmarks.peers import MEMORY, OURS, REDIS
 from benchmarks.results import Record, Results, Spread
+from benchmarks.workloads.publish import NAMED
 
 
 def consumed(ours: dict[int, float], redis: dict[int, float]) -> Results:
@@ -59,6 +60,18 @@ def test_publish_limit_is_one_after_the_other() -> None:
         ]
     )
     assert publish_limit("immediate")(results) == {0: pytest.approx(10_000)}
+
+
+def test_publish_limit_is_that_of_the_same_exchange() -> None:
+    named = f"immediate, {NAMED}"
+    results = Results(
+        [
+            Record("publish", MEMORY.name, 0, {"immediate": 99_000, named: 20_000}),
+            Record("publish", OURS.name, 0, {"round trip": 20_000, named: 5_000}),
+        ]
+    )
+    [goal] = [goal for goal in GOALS if goal.what == f"publish, {named} : limit"]
+    assert goal.figure(results) == {0: pytest.approx(0.5)}
 
 
 def test_a_figure_that_nothing_measures_is_an_error() -> None:

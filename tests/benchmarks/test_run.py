@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -9,13 +12,15 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from kombu.messaging import Producer
 
+from benchmarks.cores import apart
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, Peer
 from benchmarks.postbox import Postbox, post
-from benchmarks.run import Servers, measure, run, start_servers
+from benchmarks.run import MeasurementError, Runner, Servers, measure, run, start_servers
 from benchmarks.schedule import keys, multiply, now_ms
 from benchmarks.site import Drain
-from benchmarks.workload import Case, Workload, cases
+from benchmarks.workload import Case, Measured, Workload, cases
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.lateness import schedule_far_ahead
 from harness import rabbitmq_server
@@ -31,6 +36,15 @@ def servers() -> Iterator[Servers]:
 def tiny(name: str, *peers: Peer, **sizes: int) -> Workload:
     workload = WORKLOADS[name]
     return replace(workload, cases=cases(*peers), sizes={**workload.sizes, **sizes})
+
+
+def measured(servers: Servers, workload: Workload) -> dict[str, Measured]:
+    """What came out, by case."""
+    outcomes = {}
+    for case, outcome in measure(servers, workload, workload.cases, workload.sizes):
+        assert isinstance(outcome, Measured), outcome
+        outcomes[case.name] = outcome
+    return outcomes
 
 
 def ignore(workload: Workload, case: Case, round_: int) -> None:
@@ -61,9 +75,54 @@ def test_the_peers_take_turns(servers: Servers) -> None:
 
 @pytest.mark.parametrize("peer", [OURS, REDIS])
 def test_a_worker_drains_its_tasks(servers: Servers, peer: Peer) -> None:
-    workload = tiny("worker-solo", peer)
-    record = measure(workload, workload.cases[0], {"warm": 2, "tasks": 3}, servers.site(peer), 0)
-    assert record.figures["rate"] > 0
+    workload = tiny("worker-solo", peer, warm=2, tasks=3)
+    assert measured(servers, workload)[peer.name].figures["rate"] > 0
+
+
+def test_side_by_side_each_has_its_turn(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[tuple[Runner, bool]] = []
+
+    class Watched(Runner):
+        def take_turn(self) -> Measured | None:
+            outcome = super().take_turn()
+            order.append((self, outcome is None))
+            return outcome
+
+    monkeypatch.setattr("benchmarks.run.Runner", Watched)
+    outcomes = measured(servers, tiny("ping-pong", OURS, REDIS, turns=2, pings=2))
+    assert {name: len(outcome.samples) for name, outcome in outcomes.items()} == {
+        OURS.name: 4,
+        REDIS.name: 4,
+    }
+    # Each gets ready, and then has two turns, the second of which is the last.
+    ours, redis = (runner for runner, _ in order[:2])
+    assert order == [(ours, True), (redis, True), (ours, True), (redis, True), (ours, False), (redis, False)]
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="needs two cores, and Linux"
+)
+def test_redis_has_a_core_of_its_own_meanwhile(servers: Servers) -> None:
+    everywhere = os.sched_getaffinity(0)
+    assert os.sched_getaffinity(servers.redis.pid) == everywhere
+    with apart(servers.redis.pid):
+        client = subprocess.check_output(
+            [sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"], text=True
+        )
+        server = os.sched_getaffinity(servers.redis.pid)
+    assert len(server) == 1
+    assert server | {int(core) for core in client.split()} == everywhere
+    assert not server & {int(core) for core in client.split()}
+    assert os.sched_getaffinity(0) == os.sched_getaffinity(servers.redis.pid) == everywhere
+
+
+def test_the_forwarder_is_measured(servers: Servers) -> None:
+    workload = tiny("forward", OURS, messages=20, singles=3)
+    outcome = measured(servers, workload)[OURS.name]
+    assert outcome.figures["rate"] > 0
+    # Never too early.
+    assert len(outcome.samples) == 3
+    assert min(outcome.samples) >= 0
 
 
 def test_quick_leaves_out_what_takes_long(servers: Servers) -> None:
@@ -88,8 +147,25 @@ def test_what_failed_is_told_once_and_the_rest_goes_on(servers: Servers) -> None
     assert "KeyError: 'warm'" in failure
 
 
+def test_what_failed_leaves_the_others_beside_it_alone(servers: Servers) -> None:
+    told_how_much = Case(OURS.name, OURS, {"turns": 2, "ms": 1, "batch": 1})
+    workload = replace(tiny("publish"), cases=[*cases(REDIS), told_how_much], sizes={})
+    outcomes = [
+        (case.name, type(outcome))
+        for case, outcome in measure(servers, workload, workload.cases, workload.sizes)
+    ]
+    assert outcomes == [(REDIS.name, MeasurementError), (OURS.name, Measured)]
+
+
+def test_what_takes_too_long_is_killed(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.run.TIMEOUT", 0)
+    workload = tiny("consume", OURS)
+    [(_, outcome)] = measure(servers, workload, workload.cases, workload.sizes)
+    assert str(outcome) == "killed; it may take 0 s"
+
+
 def test_a_multiplied_schedule_is_taken_like_any_other(servers: Servers) -> None:
-    site = servers.site(OURS)
+    (site,) = servers.sites([OURS])
     schedule_far_ahead(site, 3)
     with site.redis() as redis, site.connect() as connection:
         k = keys(site.queue)
@@ -133,12 +209,23 @@ def test_waiting_for_a_letter_drops_those_before_it(tmp_path: Path) -> None:
 
 
 def test_a_site_is_empty_and_its_queue_new(servers: Servers) -> None:
-    first = servers.site(OURS)
-    with first.redis() as redis:
+    (before,) = servers.sites([OURS])
+    with before.redis() as redis:
         redis.set("left", "over")
-        second = servers.site(OURS)
+        (site,) = servers.sites([OURS])
         assert redis.dbsize() == 0
-    assert first.queue != second.queue
+    assert before.queue != site.queue
+
+
+def test_sites_side_by_side_share_nothing(servers: Servers) -> None:
+    sites = servers.sites([OURS, REDIS])
+    for site in sites:
+        with site.connect() as connection:
+            site.declare(connection)
+            Producer(connection.default_channel).publish("order", routing_key=site.queue)
+    for site, other in (sites, reversed(sites)):
+        with site.redis() as redis:
+            assert (redis.exists(site.queue), redis.exists(other.queue)) == (1, 0)
 
 
 def test_servers_are_their_own(servers: Servers) -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from kombu.asynchronous import Hub
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Consumer, Producer
@@ -33,6 +34,22 @@ def drain_for(connection: Connection, seconds: float) -> None:
     while (remaining := end - time.monotonic()) > 0:
         with suppress(socket.timeout):
             connection.drain_events(timeout=remaining)
+
+
+def event_loop(connection: Connection) -> Iterator[object]:
+    """kombu's event loop, as a Celery worker runs it, with the channels of the *connection*."""
+    hub = Hub()
+    connection.register_with_event_loop(hub)
+    loop: Iterator[object] = hub.create_loop()
+    return loop
+
+
+def turn(loop: Iterator[object], until: Callable[[], object]) -> None:
+    """Run the event loop until the condition holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not until():
+        assert time.monotonic() < deadline, "the event loop does not get there"
+        next(loop)
 
 
 def publish(channel: Any, *bodies: str, queue: str = "q", **options: Any) -> None:

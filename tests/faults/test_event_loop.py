@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from kombu.asynchronous import Hub
 
-from tests.channel.kit import PATIENCE, Inbox, Site, publish
-
-
-def turn(loop: Any, until: Callable[[], object]) -> None:
-    """Run the event loop until the condition holds."""
-    deadline = time.monotonic() + PATIENCE
-    while not until():
-        assert time.monotonic() < deadline, "the event loop does not get there"
-        next(loop)
+from tests.channel.kit import Inbox, Site, event_loop, publish, turn
 
 
 @pytest.mark.parametrize("broken", ["ping", "evalsha"], ids=["poll", "commands"])
@@ -26,9 +13,7 @@ def test_a_connection_that_breaks_while_there_is_no_credit(site: Site, broken: s
     connection = site.connect()
     channel = connection.channel()
     inbox = Inbox(channel, prefetch=1)
-    hub = Hub()
-    connection.register_with_event_loop(hub)
-    loop = hub.create_loop()
+    loop = event_loop(connection)
     publish(site.channel(), "a", "b")
     turn(loop, lambda: len(inbox) == 1 and not channel.intake.is_waiting)
 
