@@ -5,10 +5,10 @@ read_globals = {
   -- What Redis gives its scripts.
   "redis", "cjson", "KEYS", "ARGV",
   -- What a script gets from lua/include, pasted in where it says `-- include: <name>`.
-  "AFTER_DUPLICATES", "DELIVERIES", "DUPLICATE", "bury", "clock_ms", "clock_us", "dead_payload", "dead_step",
-  "deliveries", "duplicates_of", "expect_list", "expect_schedule", "expire", "first_due", "forget_duplicates",
-  "give_back", "migrate", "ready_key", "schedule", "still_bound", "stored_payload", "stored_step", "unschedule",
-  "wake", "with_deliveries", "without_deliveries",
+  "AFTER_DUPLICATES", "DUPLICATE", "bury", "clock_ms", "clock_us", "dead_payload", "dead_step", "deliveries",
+  "duplicates_of", "expect_list", "expect_schedule", "expire", "first_due", "forget_duplicates", "give_back",
+  "migrate", "opening_and_rest", "ready_key", "schedule", "still_bound", "stored_payload", "stored_start",
+  "stored_step", "unschedule", "wake", "with_deliveries",
 }
 
 -- Used where they are pasted in; a local of the file they stand in, since Redis forbids new globals.

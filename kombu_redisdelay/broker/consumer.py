@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.client import open_connection
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.identity import is_certainly_gone
 from kombu_redisdelay.broker.lease import Lease
+from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.scripts import (
     CONSUMERS,
     DEAD_LETTER,
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 #: One script moves no more than this, so that it never keeps Redis from its other clients for long.
 MESSAGES_PER_CALL = 500
 MESSAGES_PER_SWEEP = 100
-BYTES_PER_CALL = 512 * 1024
+BYTES_PER_CALL = 256 * 1024
 
 #: Per cent of a lease: with less than that to go, it should have been renewed, and is worth watching.
 UNRENEWED = 60
@@ -108,7 +109,7 @@ class Consumer:
         """What the *reply* to the *request* has brought."""
         self._unanswered = None
         queues, no_ack = request.queues, request.no_ack
-        now_us, next_due_us, missing, indices, *messages = reply
+        now_us, next_due_us, missing, only_migrated, indices, *messages = reply
         if missing:
             logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, queues)
         deliveries = []
@@ -119,6 +120,8 @@ class Consumer:
             step, payload = split_stored(stored)
             deliveries.append(Delivery(str(self._next_tag), queue, step, payload, queue not in no_ack))
             self._next_tag += 1
+        if only_migrated:
+            return self.taken(request, TAKE(self._acks, *self._begin(request, migrate=0)))
         next_due = None if next_due_us < 0 else next_due_us / 1_000_000
         return Taken(deliveries, now_us / 1000, next_due)
 
@@ -146,15 +149,15 @@ class Consumer:
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
         """Give messages that never reached a callback back to where they were taken from, as they were."""
-        tags: dict[str, list[str]] = {}
+        held: dict[str, list[Delivery]] = {}
         for delivery in reversed(list(deliveries)):
             if delivery.acked:
-                tags.setdefault(delivery.queue, []).append(delivery.tag)
+                held.setdefault(delivery.queue, []).append(delivery)
             else:
                 self.store.run(self.store.put(delivery.queue, delivery.step, delivery.payload, "head"))
-        for queue, held in tags.items():
-            for start in range(0, len(held), MESSAGES_PER_CALL):
-                self._give_back(queue, held[start : start + MESSAGES_PER_CALL], "head", "unseen")
+        for queue, unseen in held.items():
+            for some in portions(unseen, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
+                self._give_back(queue, [delivery.tag for delivery in some], "head", "unseen")
 
     def park(self, delivery: Delivery, message_id: str, suffix: str, due_ms: float) -> None:
         """Schedule a message that was taken before it is due."""
@@ -260,7 +263,7 @@ class Consumer:
         self._acks.disconnect()
         self.store.disconnect()
 
-    def _begin(self, request: Request) -> tuple[list[str], list[Argument]]:
+    def _begin(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> tuple[list[str], list[Argument]]:
         """Returns KEYS and ARGV of a take."""
         store = self.store
         if self._unanswered is not None and not set(self._unanswered.queues).issubset(request.queues):
@@ -270,7 +273,7 @@ class Consumer:
         keys: list[str] = []
         args: list[Argument] = [
             request.limit,
-            MESSAGES_PER_CALL,
+            migrate,
             BYTES_PER_CALL,
             self._next_tag,
             self.name,
@@ -365,3 +368,7 @@ class Consumer:
                 self._options.dead_letter_limit,
                 dropped,
             )
+
+
+def _size(delivery: Delivery) -> int:
+    return len(delivery.payload)

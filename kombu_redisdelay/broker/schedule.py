@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.scripts import CANCEL, FIND, PAGE, REMOVE, RESCHEDULE
 from kombu_redisdelay.broker.store import Store
 
@@ -114,7 +115,7 @@ class Schedule:
     def remove(self, queue: str, messages: Iterable[Scheduled]) -> Iterator[Scheduled]:
         """Remove *messages* of *queue*. Yields those that were still scheduled, as they are here."""
         keys = self._store.keys(queue)
-        for some in _batches(messages):
+        for some in portions(messages, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
             args = [argument for message in some for argument in (message.member, message.stored)]
             reply = REMOVE(self._store.client, (keys.schedule, keys.messages, keys.duplicates), args)
             yield from (message for message, done in zip(some, reply, strict=True) if done)
@@ -159,18 +160,8 @@ class Schedule:
         return replies
 
 
-def _batches(messages: Iterable[Scheduled]) -> Iterator[list[Scheduled]]:
-    """*messages* in portions that one script may have."""
-    batch: list[Scheduled] = []
-    size = 0
-    for message in messages:
-        batch.append(message)
-        size += len(message.stored)
-        if len(batch) >= MESSAGES_PER_CALL or size >= BYTES_PER_CALL:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def _size(message: Scheduled) -> int:
+    return len(message.stored)
 
 
 def _flat(row: list[Any]) -> list[Any]:

@@ -148,13 +148,12 @@ class Store:
         keys = self.keys(queue)
         used = (keys.ready_at(step), keys.wake, keys.schedule, keys.messages, keys.duplicates)
         args = (
-            payload,
+            f"{step}:{payload}",
             self.expires_ms.get(queue, 0),
             message_id,
             suffix,
             due.at_ms,
             due.delay_ms,
-            step,
             on_conflict,
         )
         return _only_if(bound, SCHEDULE, self._with_expiring(queue, used), args)

@@ -26,5 +26,5 @@ if ARGV[1] ~= '' then
   end
   redis.call('HDEL', KEYS[1], ARGV[1])
 end
-local payload = stored_payload(stored)
-return { 1, bury(KEYS[2], tonumber(ARGV[3]), deliveries(payload), stored_step(stored), ARGV[2], payload) }
+local count = deliveries(stored, stored_start(stored))
+return { 1, bury(KEYS[2], tonumber(ARGV[3]), count, ARGV[2], stored) }

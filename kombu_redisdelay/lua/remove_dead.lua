@@ -15,9 +15,9 @@
 -- include: expect
 -- include: clock
 -- include: wake
+-- include: stored
 -- include: deliveries
 -- include: dead
--- include: stored
 
 local reply, requeued = {}, false
 for i = 3, #ARGV do

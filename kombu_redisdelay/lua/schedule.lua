@@ -6,16 +6,15 @@
 -- KEYS[4]  messages
 -- KEYS[5]  duplicates
 -- KEYS[6+] the queue's other keys, when it expires; or the bindings of the exchange that it was routed by
--- ARGV[1]  message
+-- ARGV[1]  message, as it is to be stored (see stored.lua)
 -- ARGV[2]  x-expires of the queue, ms (0: none)
 -- ARGV[3]  message id
 -- ARGV[4]  suffix that makes the id unique if it is taken
 -- ARGV[5]  due time, ms since the epoch, with a fraction (0: none)
 -- ARGV[6]  delay, ms from now, with a fraction; the later of both counts
--- ARGV[7]  priority step
--- ARGV[8]  what if a message with this id is scheduled: "keep" both, "replace" it by this one, or "ignore"
+-- ARGV[7]  what if a message with this id is scheduled: "keep" both, "replace" it by this one, or "ignore"
 --          this one
--- ARGV[9+] the bindings that it was routed by (none: it needs no binding)
+-- ARGV[8+] the bindings that it was routed by (none: it needs no binding)
 --
 -- Returns  1, or 0 if there are other bindings now: then it was not published
 --
@@ -26,6 +25,7 @@
 -- include: clock
 -- include: wake
 -- include: expire
+-- include: stored
 -- include: duplicates
 -- include: schedule
 -- include: bindings
@@ -33,7 +33,7 @@
 -- More than one only if others were published with "keep". So many go, to be bounded.
 local REPLACED_AT_MOST = 500
 
-local id, on_conflict = ARGV[3], ARGV[8]
+local id, on_conflict = ARGV[3], ARGV[7]
 
 local function is_scheduled()
   if redis.call('HEXISTS', KEYS[4], id) == 1 then
@@ -47,7 +47,7 @@ local function is_scheduled()
   return false
 end
 
-if not still_bound(KEYS[#KEYS], 9) then
+if not still_bound(KEYS[#KEYS], 8) then
   return 0
 end
 if on_conflict == 'ignore' and is_scheduled() then
@@ -65,10 +65,9 @@ local now_ms = clock_us() / 1000
 local due_ms = math.max(tonumber(ARGV[5]), now_ms + tonumber(ARGV[6]))
 if due_ms > now_ms then
   expect_schedule(KEYS[3], KEYS[4])
-  local stored = ARGV[7] .. ':' .. ARGV[1]
-  schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, ARGV[4], due_ms, stored)
+  schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, ARGV[4], due_ms, ARGV[1])
 else
-  redis.call('LPUSH', KEYS[1], ARGV[1])
+  redis.call('LPUSH', KEYS[1], stored_payload(ARGV[1]))
   wake(KEYS[2])
 end
 expire(tonumber(ARGV[2]), KEYS)

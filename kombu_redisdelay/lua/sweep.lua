@@ -38,10 +38,9 @@ local scan = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
 for i = 1, #scan[2], 2 do
   local id, stored = scan[2][i], scan[2][i + 1]
   if not redis.call('ZSCORE', KEYS[1], id) then
-    local payload = stored_payload(stored)
+    local count = deliveries(stored, stored_start(stored))
     redis.call('HDEL', KEYS[2], id)
-    dropped = dropped
-      + bury(KEYS[3], tonumber(ARGV[3]), deliveries(payload), stored_step(stored), 'no due time', payload)
+    dropped = dropped + bury(KEYS[3], tonumber(ARGV[3]), count, 'no due time', stored)
     found = found + 1
   end
 end

@@ -5,7 +5,7 @@
 --          consumers
 -- ARGV[1]  N: how many messages at most (0: only migrate and pass the wake-up on)
 -- ARGV[2]  how many messages to migrate at most
--- ARGV[3]  how many bytes to migrate at most, and to take at most
+-- ARGV[3]  how many bytes to migrate at most, and to take at most; a message of that size is large
 -- ARGV[4]  delivery tag of the first message; the others follow it
 -- ARGV[5]  consumer
 -- ARGV[6]  how long its lease lasts, ms
@@ -18,8 +18,10 @@
 --          without acks, and its x-expires in ms (0: none)
 --
 -- Returns  server's clock in microseconds; microseconds until the next message is due (-1: none is
---          scheduled); how many due ids had no message; for each message the index of its queue (from 1),
---          separated by spaces; then the messages, as they are stored (see stored.lua)
+--          scheduled); how many due ids had no message; 1 if it has only migrated, because a large message
+--          was among them, and the caller is to come again and migrate nothing, else 0; for each message the
+--          index of its queue (from 1), separated by spaces; then the messages, as they are stored (see
+--          stored.lua)
 --
 -- A server that is out of memory refuses a script whose first write could take more of it, and lets one go
 -- on that has begun: so in every script that must work then too, removing comes before adding.
@@ -42,9 +44,10 @@ local limit, migrate_limit, byte_limit = tonumber(ARGV[1]), tonumber(ARGV[2]), t
 local first_tag, consumer, lease_ms = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
 local separator, in_turn, alone_after = ARGV[7], ARGV[8] == '1', tonumber(ARGV[9])
 
-local steps = {}
+local steps, step_indices = {}, {}
 for i = 1, tonumber(ARGV[10]) do
   steps[i] = ARGV[10 + i]
+  step_indices[steps[i]] = i
 end
 
 local queues = {}
@@ -72,11 +75,12 @@ for i = 1, #KEYS / KEYS_PER_QUEUE do
 end
 
 local now_us = clock_us()
-local reply = { now_us, -1, 0, '' }
+local reply = { now_us, -1, 0, 0, '' }
 local taken_from = {}
 
 local migration_budget = { messages = migrate_limit, bytes = byte_limit }
 
+local migrates_large = false
 local taken, bytes, passed_over = 0, 0, 0
 
 local function holds_nothing()
@@ -88,12 +92,54 @@ local function holds_nothing()
   return taken == 0
 end
 
+-- Adds a message to the reply, and to what hold_what_was_taken() writes.
+local function hand_out(queue, stored)
+  local fields = queue.taken
+  fields[#fields + 1] = first_tag + taken
+  fields[#fields + 1] = stored
+  taken, bytes = taken + 1, bytes + #stored
+  taken_from[taken] = queue.index
+  reply[#reply + 1] = stored
+end
+
+local function is_any_ready(up_to_step_index)
+  for _, queue in ipairs(queues) do
+    if redis.call('EXISTS', unpack(queue.ready, 1, up_to_step_index)) > 0 then
+      return true
+    end
+  end
+  return false
+end
+
+-- Whether a message that is due would be the next to be taken, by this consumer.
+local function is_next(queue, stored)
+  local step_index = step_indices[stored_step(stored)]
+  if taken >= limit or not step_index or is_any_ready(step_index) then
+    return false
+  end
+  return not queue.acked or alone_after == 0 or deliveries(stored, stored_start(stored)) < alone_after
+end
+
+-- Each time that a large message goes into Lua or becomes another string there costs 1.5 ms a MB. So it is
+-- handed out without the detour over its ready list, or else that is all that is done for now.
+local function hand_out_large(queue, stored)
+  if #stored < byte_limit then
+    return false
+  end
+  if is_next(queue, stored) then
+    hand_out(queue, stored)
+    return true
+  end
+  migrates_large = true
+  return false
+end
+
 -- Pops the next message that this consumer may have. Those that must be held alone, when it cannot do that,
 -- go to the tail: an idle consumer will have them.
 local function pop(queue, ready)
   for _ = 1, MAY_PASS_OVER do
     local payload = redis.call('RPOP', ready)
-    if not payload or not queue.acked or alone_after == 0 or deliveries(payload) < alone_after then
+    if not payload or not queue.acked or alone_after == 0 or deliveries(payload, 1) < alone_after then
       return payload
     end
     if holds_nothing() then
@@ -113,13 +159,7 @@ local function take_one(queue, step_index)
   if not payload then
     return false
   end
-  local stored = steps[step_index] .. ':' .. payload
-  local fields = queue.taken
-  fields[#fields + 1] = first_tag + taken
-  fields[#fields + 1] = stored
-  taken, bytes = taken + 1, bytes + #payload
-  taken_from[taken] = queue.index
-  reply[#reply + 1] = stored
+  hand_out(queue, steps[step_index] .. ':' .. payload)
   return true
 end
 
@@ -143,6 +183,9 @@ local function take()
       waiting = still_waiting
     end
   end
+end
+
+local function hold_what_was_taken()
   for _, queue in ipairs(queues) do
     if queue.acked and #queue.taken > 0 then
       redis.call('HSET', queue.unacked, unpack(queue.taken))
@@ -159,6 +202,7 @@ local function take_again_what_was_taken()
       local stored = queue.acked and redis.call('HGET', queue.unacked, tag)
       if stored then
         found = true
+        migration_budget.bytes = migration_budget.bytes - #stored
         taken_from[#taken_from + 1] = queue.index
         reply[#reply + 1] = stored
       end
@@ -168,10 +212,16 @@ local function take_again_what_was_taken()
   return #taken_from > 0
 end
 
+if take_again_what_was_taken() then
+  limit = 0
+end
 local any_ready = false
 for _, queue in ipairs(queues) do
-  local _, missing, next_due_us =
-    migrate(queue.schedule, queue.messages, queue.name, queue.ready_at, now_us, migration_budget)
+  local _, missing, next_due_us = migrate(
+    queue.schedule, queue.messages, queue.name, queue.ready_at, now_us, migration_budget, function(stored)
+      return hand_out_large(queue, stored)
+    end
+  )
   reply[3] = reply[3] + missing
   if next_due_us >= 0 and (reply[2] < 0 or next_due_us < reply[2]) then
     reply[2] = next_due_us
@@ -179,9 +229,14 @@ for _, queue in ipairs(queues) do
   queue.has_ready = redis.call('EXISTS', unpack(queue.ready)) > 0
   any_ready = any_ready or queue.has_ready
 end
-if not take_again_what_was_taken() and any_ready then
-  take()
+if any_ready and limit > 0 then
+  if migrates_large then
+    reply[4] = 1
+  else
+    take()
+  end
 end
+hold_what_was_taken()
 for _, queue in ipairs(queues) do
   if queue.has_ready and redis.call('EXISTS', unpack(queue.ready)) > 0 then
     -- Not for what was just passed over and nothing else: we would only wake ourselves, again and again.
@@ -196,5 +251,5 @@ for _, queue in ipairs(queues) do
     expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake })
   end
 end
-reply[4] = table.concat(taken_from, ' ')
+reply[5] = table.concat(taken_from, ' ')
 return reply

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from kombu_redisdelay.broker import consumer as consumer_module
+from kombu_redisdelay.broker.scripts import GIVE_BACK, Server
+from kombu_redisdelay.broker.wire import Argument
 from tests.broker.rig import Rig, payload, taken, texts, with_count
 
 HOUR = 3_600_000
@@ -191,6 +196,23 @@ class TestPutBack:
         consumer.put_back(deliveries)
         assert rig.ready("q") == everything
         assert rig.unacked("q") == {}
+
+    def test_more_bytes_than_one_call_moves(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        everything = ["0" * 600, "1" * 600, "2" * 1200, "3" * 200]
+        rig.put("q", *everything)
+        consumer = rig.consumer()
+        deliveries = taken(consumer, "q")
+        tags_of_calls = []
+
+        def give_back(server: Server, keys: Sequence[str], args: Sequence[Argument]) -> Any:
+            tags_of_calls.append(list(args[5:]))
+            return GIVE_BACK(server, keys, args)
+
+        monkeypatch.setattr(consumer_module, "BYTES_PER_CALL", 1000)
+        monkeypatch.setattr(consumer_module, "GIVE_BACK", give_back)
+        consumer.put_back(deliveries)
+        assert tags_of_calls == [["4", "3"], ["2", "1"]]
+        assert rig.ready("q") == everything
 
     def test_consumed_without_acks(self, rig: Rig) -> None:
         rig.put("q", "0", "1", step=6)

@@ -1,8 +1,10 @@
 -- A dead letter is one line "<when, ms> <deliveries> <priority step> <why>" and, below it, the bytes that
 -- the publisher wrote. Only the latest `limit` are kept. Returns how many had to go for this one.
-local function bury(dead_key, limit, count, step, reason, payload)
-  local why = table.concat({ clock_ms(), count, step, reason }, ' ')
-  local dropped = redis.call('LPUSH', dead_key, why .. '\n' .. without_deliveries(payload)) - limit
+local function bury(dead_key, limit, count, reason, stored)
+  local why = table.concat({ clock_ms(), count, stored_step(stored), reason }, ' ')
+  local opening, rest = opening_and_rest(stored, stored_start(stored))
+  local letter = why .. '\n' .. opening .. string.sub(stored, rest)
+  local dropped = redis.call('LPUSH', dead_key, letter) - limit
   if dropped <= 0 then
     return 0
   end

@@ -9,20 +9,21 @@
 local function give_back(
   unacked_key, tag, stored, push, how, delivery_limit, queue_key, separator, dead_key, dead_limit
 )
-  local step, payload = stored_step(stored), stored_payload(stored)
+  local start = stored_start(stored)
+  local count = deliveries(stored, start)
   if how == 'failed' then
-    local count = deliveries(payload) + 1
+    count = count + 1
     if delivery_limit > 0 and count >= delivery_limit then
       expect_list(dead_key)
       redis.call('HDEL', unacked_key, tag)
       local reason = 'delivery limit of ' .. delivery_limit .. ' reached'
-      return 1, bury(dead_key, dead_limit, count, step, reason, payload)
+      return 1, bury(dead_key, dead_limit, count, reason, stored)
     end
-    payload = with_deliveries(payload, count)
   elseif how == 'returned' then
-    payload = with_deliveries(payload, math.max(1, deliveries(payload)))
+    count = math.max(1, count)
   end
-  local ready = ready_key(queue_key, separator, step)
+  local payload = how == 'unseen' and string.sub(stored, start) or with_deliveries(stored, start, count)
+  local ready = ready_key(queue_key, separator, stored_step(stored))
   expect_list(ready)
   redis.call('HDEL', unacked_key, tag)
   redis.call(push, ready, payload)

@@ -10,10 +10,11 @@ end
 
 -- Moves due messages of a queue to the tails of their ready lists, in due order: `ready_at` is the list of
 -- each priority step, `ready_name` the one for steps that are none any more, where nobody would look.
--- `budget` says how many `messages` and `bytes` may still be moved, and is reduced by what was.
+-- `budget` says how many `messages` and `bytes` may still be moved, and is reduced by what was. A message for
+-- which `takes_over` returns true has found another place.
 -- Returns how many were moved, how many due ids had no message, and the microseconds until the next one
 -- left is due (-1: none is scheduled).
-local function migrate(schedule_key, messages_key, ready_name, ready_at, now_us, budget)
+local function migrate(schedule_key, messages_key, ready_name, ready_at, now_us, budget, takes_over)
   local now_ms, first = now_us / 1000, first_due(schedule_key)
   if not first or first > now_ms then
     return 0, 0, until_us(first, now_us)
@@ -40,7 +41,9 @@ local function migrate(schedule_key, messages_key, ready_name, ready_at, now_us,
     redis.call('ZREM', schedule_key, unpack(ids))
     redis.call('HDEL', messages_key, unpack(ids))
     for _, stored in ipairs(messages) do
-      redis.call('LPUSH', ready_at[stored_step(stored)] or ready_name, stored_payload(stored))
+      if not (takes_over and takes_over(stored)) then
+        redis.call('LPUSH', ready_at[stored_step(stored)] or ready_name, stored_payload(stored))
+      end
     end
     budget.messages = budget.messages - #ids
   end

@@ -5,9 +5,14 @@ local function stored_step(stored)
   return string.match(stored, '^(%d+):') or '0'
 end
 
-local function stored_payload(stored)
+-- Where the payload begins.
+local function stored_start(stored)
   local _, last = string.find(stored, '^%d+:')
-  return string.sub(stored, (last or 0) + 1)
+  return (last or 0) + 1
+end
+
+local function stored_payload(stored)
+  return string.sub(stored, stored_start(stored))
 end
 
 -- kombu's own layout: the list of step 0 is the queue's name, the others have the step appended.
