@@ -13,7 +13,7 @@ from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.results import Results, Spread
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.lateness import CROWDED
-from benchmarks.workloads.publish import NAMED
+from benchmarks.workloads.publish import AFTER_KOMBU, NAMED
 
 #: A figure by round.
 Rounds = dict[int, float]
@@ -119,13 +119,19 @@ def _publish() -> list[Goal]:
                 Goal(f"publish, {figure} : limit", quotient(ours, limit), at_least=0.65),
                 Goal(f"publish, {figure} : {REDIS.name}", ours_to(REDIS, "publish", figure), at_least=3),
             ]
-    # Kombu needs one round trip itself there: what nobody can be faster than.
-    goals.append(
+    goals += [
+        Goal(
+            "publish, immediate : limit, measured in one process",
+            quotient(
+                measured("publish", OURS.name, "immediate"), measured("publish", OURS.name, AFTER_KOMBU)
+            ),
+        ),
+        # Kombu needs one round trip itself there: what nobody can be faster than.
         Goal(
             f"publish, immediate, limit : {REDIS.name}",
             quotient(publish_limit("immediate"), measured("publish", REDIS.name, "immediate")),
-        )
-    )
+        ),
+    ]
     for figure, alone in {"batch": "immediate", "scheduled batch": "scheduled"}.items():
         ours = measured("publish", OURS.name, figure)
         goals += [

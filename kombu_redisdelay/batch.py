@@ -81,7 +81,7 @@ class Batch:
         calls, self._calls = self._calls, []
         commands, self._commands = self._commands, []
         if calls:
-            replies = self.channel.store.run(*(call for call, _ in calls))
+            replies = self.channel.store.run_all([call for call, _ in calls])
             for (_, if_not_bound), was_bound in zip(calls, replies, strict=True):
                 if if_not_bound is not None and not was_bound:
                     if_not_bound()

@@ -137,7 +137,7 @@ class Channel(redis.Channel):
         batch: Batch | None = kwargs.get("_publish_batch")
         if batch is not None:
             batch.add_call(call, publish_anew)
-        elif not self.store.run(call)[0]:
+        elif not self.store.run(call):
             publish_anew()
         return None
 

@@ -29,7 +29,20 @@ class Push:
     """
 
     def command(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
+        """Only what adds it."""
         return ("LPUSH", keys[0], args[0])
+
+    def __call__(self, client: Client, keys: Sequence[str], args: Sequence[Argument]) -> Any:
+        """Do it. Raises what redis-py raises; a wrong type is told with the key that has it."""
+        length, _ = client.call_all(self.command(keys, args), _token(keys[1]))
+        if isinstance(length, ResponseError):
+            explain(length, client, keys)
+            raise length
+        return length
+
+
+def _token(wake_key: str) -> Command:
+    return ("ZADD", wake_key, 0, "1")
 
 
 PUSH = Push()
@@ -79,24 +92,28 @@ class Store:
         keys = self.keys(queue)
         return [keys.ready_at(step) for step in self.steps]
 
-    def run(self, *calls: Call) -> list[Any]:
-        """Do one after the other, in one round trip.
-
-        Returns:
-            The replies.
+    def run(self, call: Call) -> Any:
+        """Do it. Returns the reply.
 
         Raises:
-            RedisError: as redis-py does; a wrong type is told with the key that has it. If the connection
-                held, the other calls were done.
+            RedisError: as redis-py does; a wrong type is told with the key that has it.
+        """
+        operation, keys, args = call
+        return operation(self.client, keys, args)
+
+    def run_all(self, calls: Sequence[Call]) -> list[Any]:
+        """Do one after the other, in one round trip. Returns the replies.
+
+        Raises:
+            RedisError: as :meth:`run`. If the connection held, the other calls were done.
         """
         commands = [operation.command(keys, args) for operation, keys, args in calls]
         wakes = dict.fromkeys(keys[1] for operation, keys, _ in calls if operation is PUSH)
-        replies = self.client.call_all(*commands, *(("ZADD", wake, 0, "1") for wake in wakes))[: len(calls)]
+        replies = self.client.call_all(*commands, *(_token(wake) for wake in wakes))[: len(calls)]
         refused = [index for index, reply in enumerate(replies) if isinstance(reply, ResponseError)]
         for index in refused:
-            operation, keys, args = calls[index]
-            if isinstance(operation, Script) and isinstance(replies[index], NoScriptError):
-                replies[index] = operation(self.client, keys, args)
+            if isinstance(replies[index], NoScriptError):
+                replies[index] = self.run(calls[index])
         for index in refused:
             if isinstance(replies[index], ResponseError):
                 explain(replies[index], self.client, calls[index][1])
