@@ -238,6 +238,11 @@ def _burst() -> list[Goal]:
                 "1 MB, longest script": "1 MB payloads due at once, longest script",
             }.items()
         ),
+        Goal(
+            "1 MB payloads, longest script that schedules one",
+            measured("burst", OURS.name, "1 MB, longest publish"),
+            unit="ms",
+        ),
     ]
 
 
