@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.results import Results, Spread
 from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads.consume import LIMIT
 from benchmarks.workloads.lateness import CROWDED
 from benchmarks.workloads.publish import AFTER_KOMBU, NAMED
 
@@ -104,9 +105,21 @@ def largest(*figures: Figure) -> Figure:
 
 def _consume() -> list[Goal]:
     goals = {REDIS: 10.0, REDIS_PLUS: 6.0, RABBITMQ: 1.5, MEMORY: 0.45}
+    limit = measured("consume", OURS.name, LIMIT)
     return [
-        Goal(f"consume + ack : {peer.name}", ours_to(peer, "consume", "rate"), at_least=least)
-        for peer, least in goals.items()
+        *(
+            Goal(f"consume + ack : {peer.name}", ours_to(peer, "consume", "rate"), at_least=least)
+            for peer, least in goals.items()
+        ),
+        Goal(
+            "consume + ack : limit, measured in one process",
+            quotient(measured("consume", OURS.name, "rate"), limit),
+        ),
+        # If acks are not kept back: what nobody can be faster than.
+        Goal(
+            f"consume + ack, limit : {MEMORY.name}",
+            quotient(limit, measured("consume", MEMORY.name, "rate")),
+        ),
     ]
 
 
