@@ -13,7 +13,8 @@ AccessT = TypeVar("AccessT", bound=Access)
 
 
 def connect(how: type[AccessT]) -> AccessT:
-    """Open the broker of the app that ``celery -A`` names, until the command has ended.
+    """Open the broker of the app that ``celery -A`` names, until the command has ended. Warn of queues that
+    this command was given and nobody knows: nothing is in them because they are misspelt.
 
     Raises:
         click.ClickException: the app has a broker of another kind, or its URL or an option makes no sense.
@@ -24,7 +25,21 @@ def connect(how: type[AccessT]) -> AccessT:
     except (TypeError, ValueError) as exc:
         raise click.ClickException(str(exc)) from exc
     context.call_on_close(access.close)
+    for queue in _selected(context):
+        if queue not in access.app.amqp.queues and not _is_known(access, queue):
+            click.echo(f"Nobody has used a queue {queue!r} yet.", err=True)
     return access
+
+
+def _selected(context: click.Context) -> Sequence[str]:
+    """What the options -Q of a command say (:mod:`kombu_redisdelay.cli.options`)."""
+    queue: str | None = context.params.get("queue")
+    queues: Sequence[str] = context.params.get("queues", ())
+    return queues if queue is None else [queue]
+
+
+def _is_known(access: Access, queue: str) -> bool:
+    return queue in access.queues() or access.store.exists(queue)
 
 
 def queue_names(access: Access, selected: Sequence[str]) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import pytest
+
 from tests.channel.kit import Inbox, drain
 from tests.cli.site import QUEUE, Site
 
@@ -48,6 +50,17 @@ def test_the_queues_are_those_of_the_broker_and_those_of_the_app(site: Site) -> 
     assert [row["queue"] for row in site.rows("stats")] == [QUEUE, "other"]
     assert [row["queue"] for row in site.rows("stats", "-Q", "other")] == ["other"]
     assert [row["queue"] for row in site.rows("stats", "-Q", "b", "-Q", "a", "-Q", "b")] == ["b", "a"]
+
+
+@pytest.mark.parametrize("command", [["stats"], ["list"], ["timeline"], ["dead", "list"], ["doctor"]])
+def test_a_misspelt_queue_is_told(site: Site, command: list[str]) -> None:
+    site.send(queue="other", countdown=60)
+    site.redis.lpush("of an old producer", "")
+    told = {}
+    for queue in (QUEUE, "other", "of an old producer", "othr"):
+        told[queue] = site.run(*command, "-Q", queue).stderr
+    assert told.pop("othr") == "Nobody has used a queue 'othr' yet.\n"
+    assert set(told.values()) == {""}
 
 
 def test_the_table_is_plain_text_where_there_is_no_terminal(site: Site) -> None:
