@@ -134,7 +134,10 @@ def storable(value: object) -> str:
 def split_stored(stored: bytes) -> tuple[int, bytes]:
     """Priority step and message of a value of our hashes (lua/include/stored.lua)."""
     step, colon, payload = stored.partition(b":")
-    return (int(step), payload) if colon and step.isdigit() and len(step) < 10 else (0, stored)
+    if not colon or not step.isdigit():
+        return 0, stored
+    # What has more digits is no step of ours, and more than int() may take.
+    return int(step) if len(step) < 10 else 0, payload
 
 
 def on_conflict(message: Mapping[str, Any]) -> str:

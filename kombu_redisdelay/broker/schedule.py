@@ -10,6 +10,7 @@ from typing import Any
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.scripts import CANCEL, FIND, PAGE, REMOVE, RESCHEDULE
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.message import split_stored
 
 #: One script reads or removes no more than this, so that it never keeps Redis from its other clients for
 #: long.
@@ -40,8 +41,7 @@ class Scheduled:
 
     @cached_property
     def payload(self) -> bytes:
-        step, found, payload = self.stored.partition(b":")
-        return payload if found and step.isdigit() else self.stored
+        return split_stored(self.stored)[1]
 
     def rewritten(self, payload: bytes) -> bytes:
         """What *payload* is stored as in its place."""

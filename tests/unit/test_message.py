@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kombu_redisdelay.message import MalformedMessage, check, mark_delivery, message_id
+from kombu_redisdelay.message import MalformedMessage, check, mark_delivery, message_id, split_stored
 
 
 def payload(**changes: Any) -> dict[str, Any]:
@@ -97,3 +97,19 @@ class TestCheck:
         with pytest.raises(MalformedMessage, match=what) as caught:
             check(value)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("stored", "step", "payload"),
+    [
+        (b'3:{"a": "b:c"}', 3, b'{"a": "b:c"}'),
+        (b"0:", 0, b""),
+        (b"{}", 0, b"{}"),
+        (b"", 0, b""),
+        (b":x", 0, b":x"),
+        (b"-1:x", 0, b"-1:x"),
+        (b"9" * 5000 + b":x", 0, b"x"),
+    ],
+)
+def test_split_stored(stored: bytes, step: int, payload: bytes) -> None:
+    assert split_stored(stored) == (step, payload)
