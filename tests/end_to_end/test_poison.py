@@ -57,6 +57,8 @@ def test_a_task_that_kills_its_worker(site: Installation, pool: str, concurrency
     only_the_poison_died(site, innocents, message)
     assert any(entry.redelivered for entry in site.ledger.entries("ended")), "nobody was beside it"
     assert worker.running
+    # It says so when Redis has already done it.
+    wait_until(lambda: SAID in worker.log(), 10, "that it says so")
     assert worker.log().count(SAID) == 1
 
 
@@ -70,4 +72,6 @@ def test_a_task_that_is_rejected_for_ever(site: Installation, pool: str) -> None
     wait_until(lambda: not site.unacked(), 10, "acks")
     only_the_poison_died(site, innocents, message)
     assert site.ledger.run_twice() == {"poison": LIMIT}
+    # It says so when Redis has already done it.
+    wait_until(lambda: SAID in worker.log(), 10, "that it says so")
     assert worker.log().count(SAID) == 1
