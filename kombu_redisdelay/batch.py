@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kombu import exceptions
+from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.store import Call
 
@@ -80,16 +81,22 @@ class Batch:
     def _flush(self) -> None:
         calls, self._calls = self._calls, []
         commands, self._commands = self._commands, []
+        refused = None
         if calls:
             replies = self.channel.store.run_all([call for call, _ in calls])
-            for (_, if_not_bound), was_bound in zip(calls, replies, strict=True):
-                if if_not_bound is not None and not was_bound:
+            for (_, if_not_bound), reply in zip(calls, replies, strict=True):
+                if isinstance(reply, ResponseError):
+                    refused = refused or reply
+                elif if_not_bound is not None and not reply:
                     if_not_bound()
         if commands:
             with self.channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
                 for name, args in commands:
                     getattr(pipe, name)(*args)
                 pipe.execute()
+        if refused is not None:
+            # After the others: one that cannot be published keeps no other back.
+            raise refused
 
     def discard(self) -> None:
         """Forget what was held back."""

@@ -5,7 +5,7 @@ length of the ready lists, and would never see a scheduled task.
 
 Any number of forwarders may run side by side, and beside workers: each move is one script. Where a queue
 has no consumer, a forwarder blocks on its wake zset as a consumer would, and so hears of a message that
-is due earlier than what it waits for. Where there are consumers, the tokens on that list are theirs: the
+is due earlier than what it waits for. Where there are consumers, the tokens there are theirs: the
 forwarder only looks at the queue when it knows a message to be due, and else once in :data:`LONGEST_WAIT`.
 """
 
@@ -20,7 +20,8 @@ from time import monotonic
 
 from redis.exceptions import RedisError, ResponseError
 
-from kombu_redisdelay.broker.consumer import BYTES_PER_CALL, MESSAGES_PER_CALL
+from kombu_redisdelay.broker.consumer import MESSAGES_PER_CALL
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from kombu_redisdelay.broker.scripts import FORWARD
 from kombu_redisdelay.broker.store import Store
 

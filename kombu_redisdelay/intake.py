@@ -86,8 +86,8 @@ class Intake:
 
     @property
     def is_patient(self) -> bool:
-        """Whether to wait, for :data:`PAUSE` at most, until there is room for more messages: a take costs
-        about the same for one message as for ten."""
+        """Whether to wait, for :data:`PAUSE` at most, until there is room for more messages: a take of one
+        costs about as much as a take of ten."""
         qos = self._channel.qos
         if not self.expects_more or "can_consume" in vars(qos):
             return False

@@ -47,7 +47,8 @@ class QueueKeys:
 @lru_cache(maxsize=4096)
 def queue_keys(prefix: str, queue: str, separator: str) -> QueueKeys:
     """The keys of *queue*, behind the ``global_keyprefix`` *prefix*."""
-    ours = f"{prefix}redisdelay:{{{queue}}}:"
+    # Not formatted: a name may be a member of an Enum, which has another text there.
+    ours = prefix + "redisdelay:{" + queue + "}:"
     return QueueKeys(
         ready=prefix + queue,
         schedule=ours + "schedule",

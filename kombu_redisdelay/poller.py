@@ -189,7 +189,8 @@ class Poller(redis.MultiChannelPoller):
         if not channel.qos.can_consume():
             intake.expects_more = True
         elif not self._in_protected_read:
-            if intake.is_waiting or not intake.is_patient:
+            # Patience needs a timer that ends it: nothing else may ever wake us.
+            if intake.is_waiting or not (self._is_pausing and intake.is_patient):
                 self._register_BRPOP(channel)
         else:
             # The caller has time to wait for what is likely to be there.
@@ -204,7 +205,7 @@ class Poller(redis.MultiChannelPoller):
             while channel.intake.has_taken:
                 channel.intake.deliver_one()
             if channel.intake.expects_more and not self._is_pausing:
-                # A turn of the event loop when it need not be patient any more; that is all it takes.
+                # All that it takes is another turn of the event loop.
                 self._is_pausing = True
                 self.hub.call_later(PAUSE, self._after_pause)
 

@@ -11,11 +11,15 @@ from typing import Any
 from redis import ConnectionPool, Redis
 from redis.exceptions import RedisError, ResponseError
 
+from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.wire import Argument, Command, pack
 
 #: Seconds of rest after which a connection is looked at before it is used again: the server, or what is
 #: between, may have closed it.
 REST = 0.01
+
+#: Bytes that are sent at a time. Each piece may take as long as the socket's timeout, on a slow line.
+PIECE_BYTES = 64 * 1024
 
 
 def open_connection(pool: ConnectionPool) -> Any:
@@ -24,7 +28,7 @@ def open_connection(pool: ConnectionPool) -> Any:
 
 
 class Client(Redis):
-    """redis-py's client, which adds no prefix to keys, and :meth:`call`."""
+    """redis-py's client, which adds no prefix to keys, with :meth:`call` and :meth:`call_all`."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         super().__init__(connection_pool=pool)
@@ -44,7 +48,8 @@ class Client(Redis):
             The reply as it came.
 
         Raises:
-            RedisError: as redis-py does. Nothing is tried again: a message might be published twice.
+            RedisError: as redis-py does. Unless ``retry_on_timeout`` asks for it, nothing is tried again: a
+                message might be published twice.
         """
         [reply] = self.call_all(command)
         if isinstance(reply, ResponseError):
@@ -58,7 +63,7 @@ class Client(Redis):
             The replies as they came; that of a command which the server refused is a ``ResponseError``.
 
         Raises:
-            RedisError: the connection failed. Nothing is tried again: a message might be published twice.
+            RedisError: the connection failed; tried again as :meth:`call`.
         """
         if self._pid != os.getpid():
             # The one that we have is the parent's.
@@ -69,7 +74,7 @@ class Client(Redis):
         try:
             if monotonic() - self._used_at > REST:
                 _see_that_it_is_open(self._own)
-            self._own.send_packed_command((b"".join([pack(*command) for command in commands]),))
+            self._own.send_packed_command(_pieces(commands))
             replies = [_reply(self._own) for _ in commands]
             self._used_at = monotonic()
             return replies
@@ -91,6 +96,11 @@ class Client(Redis):
         """Close the connections. The next command opens one again."""
         self._own.disconnect()
         self.connection_pool.disconnect()
+
+
+def _pieces(commands: Sequence[Command]) -> list[bytes]:
+    packed = [pack(*command) for command in commands]
+    return [b"".join(piece) for piece in portions(packed, len, len(packed), PIECE_BYTES)]
 
 
 def _reply(connection: Any) -> Any:

@@ -7,6 +7,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+#: So that a script never keeps Redis from its other clients for long. A message may be larger, and then has
+#: a script to itself.
+BYTES_PER_CALL = 256 * 1024
+
 
 def portions(items: Iterable[T], size: Callable[[T], int], count: int, total: int) -> Iterator[list[T]]:
     """*items* in portions of at most *count*, each of which ends with the item that fills it up to *total*

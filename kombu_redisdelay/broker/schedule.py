@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from kombu_redisdelay.broker.portions import portions
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.scripts import CANCEL, FIND, PAGE, REMOVE, RESCHEDULE
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.message import split_stored
@@ -15,7 +15,6 @@ from kombu_redisdelay.message import split_stored
 #: One script reads or removes no more than this, so that it never keeps Redis from its other clients for
 #: long.
 MESSAGES_PER_CALL = 200
-BYTES_PER_CALL = 512 * 1024
 
 #: Half of that, since an id may have more than one message.
 IDS_PER_CALL = 100

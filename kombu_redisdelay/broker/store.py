@@ -8,7 +8,7 @@ from itertools import chain
 from time import monotonic
 from typing import Any, NamedTuple
 
-from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Script, explain
@@ -102,22 +102,27 @@ class Store:
         return operation(self.client, keys, args)
 
     def run_all(self, calls: Sequence[Call]) -> list[Any]:
-        """Do one after the other, in one round trip. Returns the replies.
+        """Do one after the other, in one round trip.
+
+        Returns:
+            The replies; that of a call which the server refused is a ``ResponseError``.
 
         Raises:
-            RedisError: as :meth:`run`. If the connection held, the other calls were done.
+            RedisError: the connection failed. Any of them may have been done.
         """
+        scripts = dict.fromkeys(operation for operation, _, _ in calls if isinstance(operation, Script))
+        # A script that the server does not know could only be run later, out of order.
+        loading: list[Command] = [("SCRIPT", "LOAD", script.text) for script in scripts]
         commands = [operation.command(keys, args) for operation, keys, args in calls]
         wakes = dict.fromkeys(keys[1] for operation, keys, _ in calls if operation is PUSH)
-        replies = self.client.call_all(*commands, *(_token(wake) for wake in wakes))[: len(calls)]
-        refused = [index for index, reply in enumerate(replies) if isinstance(reply, ResponseError)]
-        for index in refused:
-            if isinstance(replies[index], NoScriptError):
-                replies[index] = self.run(calls[index])
-        for index in refused:
+        replies = self.client.call_all(*loading, *commands, *map(_token, wakes))
+        replies = replies[len(loading) : len(loading) + len(calls)]
+        for index, (_, keys, _) in enumerate(calls):
             if isinstance(replies[index], ResponseError):
-                explain(replies[index], self.client, calls[index][1])
-                raise replies[index]
+                try:
+                    explain(replies[index], self.client, keys)
+                except ResponseError as better:
+                    replies[index] = better
         return replies
 
     def now_ms(self) -> float:

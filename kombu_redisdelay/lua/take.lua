@@ -26,8 +26,8 @@
 -- A server that is out of memory refuses a script whose first write could take more of it, and lets one go
 -- on that has begun: so in every script that must work then too, removing comes before adding.
 --
--- Keeps: a message leaves a ready list only into this consumer's unacked hash, in the same instant (or,
--- consumed without acks, into the reply). A taken tag is never used again: a call repeated because its
+-- Keeps: a message leaves a ready list, or the schedule if it is large, only into this consumer's unacked
+-- hash, in the same instant (or, consumed without acks, into the reply). A taken tag is never used again: a call repeated because its
 -- reply was lost returns what the first one took.
 
 -- include: expect

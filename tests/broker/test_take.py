@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kombu_redisdelay.broker import consumer as consumer_module
-from kombu_redisdelay.broker.consumer import BYTES_PER_CALL
 from kombu_redisdelay.broker.delivery import Request
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from kombu_redisdelay.options import Options
 from tests.broker.rig import STEPS, Rig, payload, taken, texts, with_count
 
@@ -237,6 +237,12 @@ class TestLarge:
         assert rig.unacked("q") == ({} if no_ack else {"1": f"3:{self.LARGE}"})
         assert rig.scheduled("q") == rig.ready("q", 3) == []
         assert rig.tokens("q") == 1
+
+    def test_a_step_that_is_none_any_more(self, rig: Rig) -> None:
+        rig.schedule("q", self.LARGE, 1000, step=5)
+        rig.database.advance(HOUR)
+        assert self.one_call(rig, "q") == []
+        assert rig.ready("q") == [self.LARGE]
 
     @pytest.mark.parametrize(("queue", "step"), [("q", 3), ("q", 0), ("other", 3)])
     def test_what_is_not_next_goes_to_its_ready_list(self, rig: Rig, queue: str, step: int) -> None:

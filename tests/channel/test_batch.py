@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from kombu import exceptions
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Producer
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from tests.channel.kit import Inbox, Site, drain
 
@@ -110,6 +111,40 @@ def test_a_server_that_forgets_the_scripts(site: Site) -> None:
     assert site.scheduled() == 4
 
 
+def test_in_order_on_a_server_that_knows_no_script(site: Site) -> None:
+    channel = site.channel()
+    exchange = Exchange("x", "direct")
+    for key in "ab":
+        Queue("q", exchange, key)(channel).declare()
+    site.redis.script_flush()
+    inbox = Inbox(channel)
+    producer = Producer(channel, exchange)
+    with producer.batch():
+        for n, key in enumerate("aaabbb"):
+            producer.publish(str(n), routing_key=key)
+    drain(channel.connection.client, lambda: len(inbox) == 6)
+    assert inbox.bodies == [str(n) for n in range(6)]
+
+
+def test_to_all_queues_of_a_message_or_to_none(site: Site) -> None:
+    channel = site.channel()
+    exchange = Exchange("x", "topic")
+    for queue in ("one", "two"):
+        Queue(queue, exchange, f"{queue}.#")(channel).declare()
+        Queue(queue, exchange, "both")(channel).declare()
+    producer = Producer(channel, exchange)
+    # One is noted already. The other will be refused when it is.
+    for queue in ("one", "two"):
+        producer.publish("", routing_key=f"{queue}.only", **LATER)
+        channel.store._known_until.pop("two", None)
+    site.redis.set("redisdelay:queues", "of somebody else")
+    with producer.batch():
+        with pytest.raises(ResponseError):
+            producer.publish("", routing_key="both", **LATER)
+        producer.publish("", routing_key="one.only", **LATER)
+    assert (site.scheduled("one"), site.scheduled("two")) == (2, 1)
+
+
 def test_the_server_refuses_a_message(site: Site) -> None:
     site.redis.set("wrong", "of somebody else")
     producer = Producer(site.channel())
@@ -130,6 +165,27 @@ def test_the_server_refuses_a_message(site: Site) -> None:
     with pytest.raises(exceptions.BatchPublishError):
         publish()
     assert (site.ready(), site.scheduled()) == (2, 1)
+
+
+def test_a_line_that_is_slow(site: Site) -> None:
+    """Python applies the timeout of a socket to all that is sent at once."""
+    channel = site.channel(socket_timeout=1)
+    producer = Producer(channel)
+    producer.publish("", routing_key="q")
+    own = channel.store.client._own
+    sizes: list[int] = []
+    send = own.send_packed_command
+
+    def note(pieces: Sequence[bytes], check_health: bool = True) -> None:
+        sizes.extend(map(len, pieces))
+        send(pieces, check_health)
+
+    own.send_packed_command = note
+    with producer.batch():
+        for _ in range(50):
+            producer.publish("x" * 30_000, routing_key="q")
+    assert site.ready() == 51
+    assert sum(sizes) > 1_500_000 > 10 * max(sizes)
 
 
 class TestExchange:
@@ -160,10 +216,18 @@ class TestExchange:
         self.declare(channel, exchange)
         producer = Producer(channel, exchange)
         producer.publish("", routing_key="key")
-        with producer.batch():
-            producer.publish("a", routing_key="key")
-            producer.publish("later", routing_key="key", **LATER)
-            self.declare(site.channel(), exchange, "other")
+        site.redis.set("wrong", "of somebody else")
+
+        def publish() -> None:
+            with producer.batch():
+                producer.publish("refused", exchange=Exchange(""), routing_key="wrong")
+                producer.publish("a", routing_key="key")
+                producer.publish("later", routing_key="key", **LATER)
+                self.declare(site.channel(), exchange, "other")
+
+        # Which keeps no other back.
+        with pytest.raises(exceptions.BatchPublishError, match="'wrong' holds a string"):
+            publish()
         assert (site.ready(), site.scheduled()) == (2, 1)
         assert (site.ready("other"), site.scheduled("other")) == (1, 1)
 
@@ -188,9 +252,11 @@ class TestExchange:
         drain(connection, lambda: site.redis.pubsub_numpat() == 1)
         everybody(other).declare()
         producer = Producer(other)
-        with producer.batch():
+        with producer.batch(max_size=3):
             producer.publish("a", exchange=everybody)
             producer.publish("b", routing_key="q")
             assert not inbox
-        drain(connection, lambda: len(inbox) == 1)
-        assert (inbox.bodies, site.ready()) == (["a"], 1)
+            assert site.ready() == 0
+            producer.publish("c", exchange=everybody)
+            drain(connection, lambda: len(inbox) == 2)
+            assert (inbox.bodies, site.ready()) == (["a", "c"], 1)

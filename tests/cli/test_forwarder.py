@@ -30,7 +30,7 @@ def start(server: RedisServer, site: Site) -> Iterator[Callable[[], list[Forward
         return forwarded
 
     yield start
-    # All of them first: each still waits for its BRPOP.
+    # All of them first: each still waits for its BZPOPMIN.
     for forwarder, _, _ in running:
         forwarder.stop()
     for _, thread, access in running:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import pytest
 
 from kombu_redisdelay.keys import known_queues, queue_keys
@@ -31,3 +33,12 @@ def test_separator_is_kombus_option() -> None:
 def test_a_queue_may_be_named_like_a_key() -> None:
     keys = queue_keys("", "schedule", SEPARATOR)
     assert keys.unacked("me") == "redisdelay:{schedule}:unacked:me"
+
+
+def test_a_name_from_an_enum_is_its_value() -> None:
+    class Name(str, Enum):
+        FAST = "from-an-enum"
+
+    keys = queue_keys("", Name.FAST, SEPARATOR)
+    assert keys.schedule == "redisdelay:{from-an-enum}:schedule"
+    assert keys.ready_at(3) == f"from-an-enum{SEPARATOR}3"

@@ -1,0 +1,57 @@
+"""The way to the server: replies belong to those who asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from redis.exceptions import ResponseError
+
+from kombu_redisdelay.broker.client import Client
+from tests.broker.rig import Rig
+
+
+class SoftTimeLimit(BaseException):
+    """Raised by a signal, anywhere."""
+
+
+@pytest.fixture
+def client(rig: Rig) -> Iterator[Client]:
+    client = rig.store.client
+    client.call("SET", "a", "1")
+    client.call("SET", "b", "2")
+    yield client
+    client.disconnect()
+
+
+def test_the_replies_come_in_order(client: Client) -> None:
+    assert client.call_all(("GET", "a"), ("GET", "none"), ("GET", "b")) == [b"1", None, b"2"]
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+def test_an_error_is_the_reply_of_its_command(client: Client, in_use: bool) -> None:
+    if in_use:
+        # By another thread: then it goes over a connection of the pool.
+        client._own_in_use.acquire()
+    first, refused, last = client.call_all(("GET", "a"), ("LPUSH", "b", "1"), ("GET", "b"))
+    assert (first, last) == (b"1", b"2")
+    assert isinstance(refused, ResponseError)
+
+
+@pytest.mark.parametrize("replies_read", [0, 1])
+def test_an_interrupted_call_leaves_no_reply_to_the_next(
+    client: Client, monkeypatch: pytest.MonkeyPatch, replies_read: int
+) -> None:
+    own = client._own
+    read_response, count = own.read_response, iter(range(replies_read))
+
+    def interrupted() -> object:
+        if next(count, None) is None:
+            raise SoftTimeLimit
+        return read_response()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(own, "read_response", interrupted)
+        with pytest.raises(SoftTimeLimit):
+            client.call_all(("GET", "a"), ("GET", "a"))
+    assert client.call("GET", "b") == b"2"
