@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 
@@ -39,6 +39,8 @@ def test_it_comes_back_if_it_has_asked_meanwhile(site: Site, monkeypatch: pytest
     inbox = Inbox(channel, prefetch=8)
     loop = event_loop(channel.connection.client)
     turn(loop, lambda: len(inbox) == 8)
+    # Half of the pause.
+    sleep(0.1)
     for message in inbox.messages[:4]:
         message.ack()
     turn(loop, lambda: len(inbox) == 12)
