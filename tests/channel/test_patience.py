@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from time import monotonic, sleep
+from typing import Any
 
 import pytest
 
@@ -17,13 +19,19 @@ def set_pause(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         monkeypatch.setattr(module, "PAUSE", seconds)
 
 
+def full(site: Site, prefetch: int, **options: Any) -> tuple[Inbox, Iterator[object]]:
+    """A consumer on an event loop that has as many messages as it may, while more are ready."""
+    channel = site.channel(**options)
+    publish(channel, *map(str, range(30)))
+    inbox = Inbox(channel, prefetch=prefetch)
+    loop = event_loop(channel.connection.client)
+    turn(loop, lambda: len(inbox) == prefetch)
+    return inbox, loop
+
+
 def test_it_comes_back_without_being_woken(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     set_pause(monkeypatch, 0.2)
-    channel = site.channel()
-    publish(channel, *map(str, range(9)))
-    inbox = Inbox(channel, prefetch=8)
-    loop = event_loop(channel.connection.client)
-    turn(loop, lambda: len(inbox) == 8)
+    inbox, loop = full(site, 8)
     began = monotonic()
     inbox.messages[0].ack()
     turn(loop, lambda: len(inbox) == 9)
@@ -34,11 +42,7 @@ def test_it_comes_back_without_being_woken(site: Site, monkeypatch: pytest.Monke
 def test_it_comes_back_if_it_has_asked_meanwhile(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The timer of the first request ends while there is reason to wait after the second."""
     set_pause(monkeypatch, 0.2)
-    channel = site.channel()
-    publish(channel, *map(str, range(13)))
-    inbox = Inbox(channel, prefetch=8)
-    loop = event_loop(channel.connection.client)
-    turn(loop, lambda: len(inbox) == 8)
+    inbox, loop = full(site, 8)
     # Half of the pause.
     sleep(0.1)
     for message in inbox.messages[:4]:
@@ -55,25 +59,17 @@ def test_half_of_the_room_is_enough(
     site: Site, monkeypatch: pytest.MonkeyPatch, prefetch: int, acks: int
 ) -> None:
     set_pause(monkeypatch, FOR_EVER)
-    channel = site.channel()
-    publish(channel, *map(str, range(20)))
-    inbox = Inbox(channel, prefetch=prefetch)
-    loop = event_loop(channel.connection.client)
-    turn(loop, lambda: len(inbox) == prefetch)
+    inbox, loop = full(site, prefetch)
     for message in inbox.messages[: acks - 1]:
         message.ack()
-    assert channel.intake.is_patient
+    assert inbox.consumer.channel.intake.is_patient
     inbox.messages[acks - 1].ack()
     turn(loop, lambda: len(inbox) == prefetch + acks)
 
 
 def test_half_a_batch_is_enough(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     set_pause(monkeypatch, FOR_EVER)
-    channel = site.channel(max_batch=2)
-    publish(channel, *map(str, range(20)))
-    inbox = Inbox(channel, prefetch=16)
-    loop = event_loop(channel.connection.client)
-    turn(loop, lambda: len(inbox) == 16)
+    inbox, loop = full(site, 16, max_batch=2)
     inbox.messages[0].ack()
     turn(loop, lambda: len(inbox) == 17)
 
