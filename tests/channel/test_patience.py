@@ -62,7 +62,8 @@ def test_half_of_the_room_is_enough(
     inbox, loop = full(site, prefetch)
     for message in inbox.messages[: acks - 1]:
         message.ack()
-    assert inbox.consumer.channel.intake.is_patient
+    channel: Any = inbox.consumer.channel
+    assert channel.intake.is_patient
     inbox.messages[acks - 1].ack()
     turn(loop, lambda: len(inbox) == prefetch + acks)
 
