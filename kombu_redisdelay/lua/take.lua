@@ -44,10 +44,9 @@ local limit, migrate_limit, byte_limit = tonumber(ARGV[1]), tonumber(ARGV[2]), t
 local first_tag, consumer, lease_ms = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
 local separator, in_turn, alone_after = ARGV[7], ARGV[8] == '1', tonumber(ARGV[9])
 
-local steps, step_indices = {}, {}
+local steps = {}
 for i = 1, tonumber(ARGV[10]) do
   steps[i] = ARGV[10 + i]
-  step_indices[steps[i]] = i
 end
 
 local queues = {}
@@ -102,20 +101,19 @@ local function hand_out(queue, stored)
   reply[#reply + 1] = stored
 end
 
-local function is_any_ready(up_to_step_index)
-  for _, queue in ipairs(queues) do
-    if redis.call('EXISTS', unpack(queue.ready, 1, up_to_step_index)) > 0 then
-      return true
-    end
-  end
-  return false
-end
-
 -- Whether a message that is due would be the next to be taken, by this consumer.
 local function is_next(queue, stored)
-  local step_index = step_indices[stored_step(stored)]
-  if taken >= limit or not step_index or is_any_ready(step_index) then
-    return false
+  local step_index = 1
+  while steps[step_index] ~= stored_step(stored) do
+    step_index = step_index + 1
+    if step_index > #steps then
+      return false
+    end
+  end
+  for _, other in ipairs(queues) do
+    if redis.call('EXISTS', unpack(other.ready, 1, step_index)) > 0 then
+      return false
+    end
   end
   return not queue.acked or alone_after == 0 or deliveries(stored, stored_start(stored)) < alone_after
 end
@@ -126,7 +124,7 @@ local function hand_out_large(queue, stored)
   if #stored < byte_limit then
     return false
   end
-  if is_next(queue, stored) then
+  if limit > 0 and is_next(queue, stored) then
     hand_out(queue, stored)
     return true
   end
