@@ -27,8 +27,8 @@
 -- on that has begun: so in every script that must work then too, removing comes before adding.
 --
 -- Keeps: a message leaves a ready list, or the schedule if it is large, only into this consumer's unacked
--- hash, in the same instant (or, consumed without acks, into the reply). A taken tag is never used again: a call repeated because its
--- reply was lost returns what the first one took.
+-- hash, in the same instant (or, consumed without acks, into the reply). A taken tag is never used again: a
+-- call repeated because its reply was lost returns what the first one took.
 
 -- include: expect
 -- include: clock
