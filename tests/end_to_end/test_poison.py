@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
 from tests.end_to_end.installation import QUEUE, Installation
 
@@ -38,6 +39,12 @@ def only_the_poison_died(site: Installation, innocents: list[str], message: byte
     assert (site.ready(), site.scheduled(), site.unacked()) == (0, 0, 0)
 
 
+def says_so_once(worker: CeleryWorker) -> None:
+    # When Redis has already done it.
+    wait_until(lambda: SAID in worker.log(), 10, "that it says so")
+    assert worker.log().count(SAID) == 1
+
+
 @pytest.mark.parametrize(("pool", "concurrency"), [("solo", 1), ("prefork", 2)])
 def test_a_task_that_kills_its_worker(site: Installation, pool: str, concurrency: int) -> None:
     innocents, message = load(site, "kill_worker")
@@ -57,9 +64,7 @@ def test_a_task_that_kills_its_worker(site: Installation, pool: str, concurrency
     only_the_poison_died(site, innocents, message)
     assert any(entry.redelivered for entry in site.ledger.entries("ended")), "nobody was beside it"
     assert worker.running
-    # It says so when Redis has already done it.
-    wait_until(lambda: SAID in worker.log(), 10, "that it says so")
-    assert worker.log().count(SAID) == 1
+    says_so_once(worker)
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
@@ -72,6 +77,4 @@ def test_a_task_that_is_rejected_for_ever(site: Installation, pool: str) -> None
     wait_until(lambda: not site.unacked(), 10, "acks")
     only_the_poison_died(site, innocents, message)
     assert site.ledger.run_twice() == {"poison": LIMIT}
-    # It says so when Redis has already done it.
-    wait_until(lambda: SAID in worker.log(), 10, "that it says so")
-    assert worker.log().count(SAID) == 1
+    says_so_once(worker)
