@@ -25,9 +25,11 @@ def connect(how: type[AccessT]) -> AccessT:
     except (TypeError, ValueError) as exc:
         raise click.ClickException(str(exc)) from exc
     context.call_on_close(access.close)
-    for queue in _selected(context):
-        if queue not in access.app.amqp.queues and not _is_known(access, queue):
-            click.echo(f"Nobody has used a queue {queue!r} yet.", err=True)
+    unknown = set(_selected(context)).difference(access.app.amqp.queues)
+    if unknown:
+        for queue in sorted(unknown.difference(access.queues())):
+            if not access.store.exists(queue):
+                click.echo(f"Nobody has used a queue {queue!r} yet.", err=True)
     return access
 
 
@@ -36,10 +38,6 @@ def _selected(context: click.Context) -> Sequence[str]:
     queue: str | None = context.params.get("queue")
     queues: Sequence[str] = context.params.get("queues", ())
     return queues if queue is None else [queue]
-
-
-def _is_known(access: Access, queue: str) -> bool:
-    return queue in access.queues() or access.store.exists(queue)
 
 
 def queue_names(access: Access, selected: Sequence[str]) -> list[str]:
