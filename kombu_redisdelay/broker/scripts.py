@@ -50,17 +50,20 @@ class Script:
                 # The server does not have it: new, restarted, failed over, or flushed. EVAL also stores it.
                 return server.call("EVAL", self.text, len(keys), *keys, *args)
         except ResponseError as exc:
-            explain(exc, server, keys)
-            raise
+            better = explained(exc, server, keys)
+            if better is exc:
+                raise
+            raise better from exc
 
 
-def explain(error: ResponseError, server: Server, keys: Sequence[str]) -> None:
-    """Raise a better error than the one of something that was done with *keys*, if there is one."""
+def explained(error: ResponseError, server: Server, keys: Sequence[str]) -> ResponseError:
+    """The *error* of something that was done with *keys*, or a better one."""
     if "-OOM " in str(error):
         # Redis before 7 puts its error into one about the script, where redis-py does not see it.
-        raise OutOfMemoryError(str(error)) from error
+        return OutOfMemoryError(str(error))
     if "WRONGTYPE" in str(error):
-        raise ResponseError(_explain_wrong_type(server, keys) or str(error)) from error
+        return ResponseError(_explain_wrong_type(server, keys) or str(error))
+    return error
 
 
 def _explain_wrong_type(server: Server, keys: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from kombu_redisdelay.broker.client import Client
-from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Script, explain
+from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Script, explained
 from kombu_redisdelay.broker.wire import Argument, Command
 from kombu_redisdelay.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.message import KEEP, Due
@@ -36,8 +36,7 @@ class Push:
         """Do it. Raises what redis-py raises; a wrong type is told with the key that has it."""
         length, _ = client.call_all(self.command(keys, args), _token(keys[1]))
         if isinstance(length, ResponseError):
-            explain(length, client, keys)
-            raise length
+            raise explained(length, client, keys)
         return length
 
 
@@ -117,13 +116,10 @@ class Store:
         wakes = dict.fromkeys(keys[1] for operation, keys, _ in calls if operation is PUSH)
         replies = self.client.call_all(*loading, *commands, *map(_token, wakes))
         replies = replies[len(loading) : len(loading) + len(calls)]
-        for index, (_, keys, _) in enumerate(calls):
-            if isinstance(replies[index], ResponseError):
-                try:
-                    explain(replies[index], self.client, keys)
-                except ResponseError as better:
-                    replies[index] = better
-        return replies
+        return [
+            explained(reply, self.client, keys) if isinstance(reply, ResponseError) else reply
+            for reply, (_, keys, _) in zip(replies, calls, strict=True)
+        ]
 
     def now_ms(self) -> float:
         """The server's clock, ms since the epoch, with a fraction."""
