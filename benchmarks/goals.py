@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.results import Results, Spread
 from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads.acks import LIMIT as ACKS_LIMIT
 from benchmarks.workloads.consume import LIMIT
 from benchmarks.workloads.lateness import CROWDED
-from benchmarks.workloads.publish import AFTER_KOMBU, NAMED
+from benchmarks.workloads.publish import AFTER_KOMBU, NAMED, SCHEDULE_AFTER_KOMBU
 
 #: A figure by round.
 Rounds = dict[int, float]
@@ -133,11 +134,17 @@ def _publish() -> list[Goal]:
                 Goal(f"publish, {figure} : {REDIS.name}", ours_to(REDIS, "publish", figure), at_least=3),
             ]
     goals += [
+        *(
+            Goal(
+                f"publish, {figure} : limit, measured in one process",
+                quotient(measured("publish", OURS.name, figure), measured("publish", OURS.name, limit)),
+            )
+            for figure, limit in {"immediate": AFTER_KOMBU, "scheduled": SCHEDULE_AFTER_KOMBU}.items()
+        ),
+        # With nothing around what stores the message.
         Goal(
-            "publish, immediate : limit, measured in one process",
-            quotient(
-                measured("publish", OURS.name, "immediate"), measured("publish", OURS.name, AFTER_KOMBU)
-            ),
+            "publish, scheduled, limit measured in one process : limit",
+            quotient(measured("publish", OURS.name, SCHEDULE_AFTER_KOMBU), publish_limit("scheduled")),
         ),
         # Kombu needs one round trip itself there: what nobody can be faster than.
         Goal(
@@ -208,16 +215,18 @@ def _cost() -> list[Goal]:
 
 
 def _acks() -> list[Goal]:
-    return [
-        Goal(
-            f"cost with acks : no_ack, {consumers} consumer(s)",
-            quotient(
-                measured("acks", OURS.name, f"no ack, {consumers}"),
-                measured("acks", OURS.name, f"ack, {consumers}"),
-            ),
-            at_most=1.3,
+    def cost(which: str) -> Figure:
+        return quotient(
+            measured("acks", OURS.name, f"no ack, {which}"), measured("acks", OURS.name, f"ack, {which}")
         )
-        for consumers in (1, 10)
+
+    return [
+        *(
+            Goal(f"cost with acks : no_ack, {consumers} consumer(s)", cost(consumers), at_most=1.3)
+            for consumers in ("1", "10")
+        ),
+        # If acks are not kept back: what the least is that they cost.
+        Goal("cost with acks : no_ack, limits, measured in one process", cost(ACKS_LIMIT)),
     ]
 
 

@@ -1,4 +1,5 @@
-"""What acks cost: consuming with and without them, with one consumer and with ten processes."""
+"""What acks cost: consuming with and without them, with one consumer and with ten processes; and what they
+cost at least."""
 
 from __future__ import annotations
 
@@ -7,11 +8,18 @@ from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from time import monotonic
 
+from benchmarks.limits import consume_rate
 from benchmarks.peers import OURS, REDIS
 from benchmarks.site import Drain, Site
 from benchmarks.workload import Measured, Sizes, Workload, cases
 
 PREFETCH = 16
+
+#: How many messages come at a time to who does not ack: as many as the transport takes.
+BATCH = 64
+
+#: In the names of figures, for the most that can be had.
+LIMIT = "limit"
 
 #: Seconds without a message after which there are no more.
 _QUIET = 0.5
@@ -58,20 +66,25 @@ def rate(site: Site, messages: int, consumers: int, no_ack: bool) -> float:
 
 def measure(site: Site, sizes: Sizes) -> Measured:
     messages = site.scaled(sizes["messages"])
-    return Measured(
-        {
-            f"{how}, {consumers}": rate(site, messages, consumers, no_ack=how == "no ack")
-            for how in ("ack", "no ack")
-            for consumers in (1, 10)
-        }
-    )
+    figures = {
+        f"{how}, {consumers}": rate(site, messages, consumers, no_ack=how == "no ack")
+        for how in ("ack", "no ack")
+        for consumers in (1, 10)
+    }
+    if site.transport is OURS:
+        site.fill(messages)
+        figures[f"ack, {LIMIT}"] = consume_rate(site, messages, batch=PREFETCH, acks=True)
+        figures[f"no ack, {LIMIT}"] = consume_rate(site, messages, batch=BATCH, acks=False)
+    return Measured(figures)
 
 
 WORKLOAD = Workload(
     name="acks",
     about=f"consume with prefetch {PREFETCH}, with and without acks, 1 and 10 processes",
     cases=cases(OURS, REDIS),
-    units=dict.fromkeys(("ack, 1", "no ack, 1", "ack, 10", "no ack, 10"), "messages/s"),
+    units=dict.fromkeys(
+        (f"{how}, {which}" for which in ("1", "10", LIMIT) for how in ("ack", "no ack")), "messages/s"
+    ),
     measure=measure,
     sizes={"messages": 1000},
     quick_sizes=None,

@@ -3,8 +3,7 @@
 Through the default exchange, as Celery publishes to its queues unless it is told otherwise, and through a
 named one, whose bindings have to be looked up.
 
-Beside it the least that a confirmed operation can cost: a raw round trip over a connection of redis-py; and
-such a round trip after each publish of kombu in this process, which takes longer than the two of them apart.
+Beside it the least that it can cost (:class:`benchmarks.limits.PublishLimits`).
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import Any
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Producer
-from redis.connection import Connection as RawConnection
 
+from benchmarks.limits import PublishLimits
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.site import BODY, Site, batch
 from benchmarks.workload import Measured, Sizes, Turns, Workload, cases
@@ -31,6 +30,9 @@ NAMED = "named exchange"
 
 #: A publish that goes nowhere, and then a round trip.
 AFTER_KOMBU = "round trip after kombu's part"
+
+#: The same, with what it takes at least to store a message with a due time.
+SCHEDULE_AFTER_KOMBU = "two commands that schedule, after kombu's part"
 
 
 def later(peer: Peer) -> dict[str, Any]:
@@ -45,7 +47,6 @@ def later(peer: Peer) -> dict[str, Any]:
 
 def measure(site: Site, sizes: Sizes) -> Turns:
     delayed = later(site.transport)
-    raw = RawConnection(port=site.redis_port)
     with site.connect() as connection, Connection("memory://") as memory:
         channel = connection.default_channel
         exchange = Exchange(site.queue, "direct")(channel)
@@ -53,8 +54,6 @@ def measure(site: Site, sizes: Sizes) -> Turns:
         queue = Queue(site.queue, exchange, site.queue)(channel)
         queue.declare()
         producer = Producer(channel)
-        # Nobody consumes; but kombu keeps no message of an exchange that is not bound.
-        in_process = Producer(memory.default_channel, Exchange("nowhere", "direct"))
 
         def publish(properties: Mapping[str, Any], exchange: str = "") -> int:
             producer.publish(BODY, exchange=exchange, routing_key=queue.name, **properties)
@@ -66,15 +65,6 @@ def measure(site: Site, sizes: Sizes) -> Turns:
                     publish(properties)
             return sizes["batch"]
 
-        def round_trip() -> int:
-            raw.send_command("PING")
-            raw.read_response()
-            return 1
-
-        def publish_in_process_and_back() -> int:
-            in_process.publish(BODY, routing_key=queue.name)
-            return round_trip()
-
         properties = (
             {"immediate": {}} if site.transport is RABBITMQ else {"immediate": {}, "scheduled": delayed}
         )
@@ -82,9 +72,11 @@ def measure(site: Site, sizes: Sizes) -> Turns:
         for name, each in properties.items():
             actions[name] = partial(publish, each)
             actions[f"{name}, {NAMED}"] = partial(publish, each, exchange.name)
+        limits = PublishLimits(site, memory)
         if site.transport is OURS:
-            actions["round trip"] = round_trip
-            actions[AFTER_KOMBU] = publish_in_process_and_back
+            actions["round trip"] = limits.round_trip
+            actions[AFTER_KOMBU] = limits.publish
+            actions[SCHEDULE_AFTER_KOMBU] = limits.schedule
         if site.transport in (OURS, REDIS):
             actions["batch"] = partial(publish_batch, {})
             actions["scheduled batch"] = partial(publish_batch, delayed)
@@ -95,9 +87,9 @@ def measure(site: Site, sizes: Sizes) -> Turns:
             for name, action in actions.items():
                 pace[name].go(action, sizes["ms"] / 1000)
                 queue.purge()
+        limits.close()
         queue.delete()
         exchange.delete()
-    raw.disconnect()
     return Measured({name: each.rate for name, each in pace.items()})
 
 
@@ -141,6 +133,7 @@ WORKLOAD = Workload(
         ),
         "round trip": "1/s",
         AFTER_KOMBU: "1/s",
+        SCHEDULE_AFTER_KOMBU: "1/s",
     },
     measure=measure,
     sizes={"turns": 8, "ms": 25, "batch": 200},
