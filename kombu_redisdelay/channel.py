@@ -220,9 +220,6 @@ class Channel(redis.Channel):
         queue = self._tag_to_queue.get(consumer_tag)
         ret = super()._basic_cancel(consumer_tag)
         if queue is not None and queue not in self._active_queues:
-            if self.connection.cycle.hub is None:
-                # Perhaps nobody drains events any more, and it would be held for nobody.
-                self._finish_taking()
             taken = self.intake.cancel(queue)
             if taken and self.do_restore:
                 with _leaving_it_to_the_lease():

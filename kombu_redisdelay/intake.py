@@ -25,10 +25,6 @@ CONFIRM_AFTER = 1.0
 #: Seconds between two requests for less than half of what may be held.
 PAUSE = 0.001
 
-#: Seconds to wait for messages at most for that they are asked for before the last are delivered. Where it
-#: takes longer, the wait counts for more than what it costs to ask, and should bring as many as can be.
-SHORT_WAIT = 0.0005
-
 
 class Intake:
     """What a channel consumes: it takes messages from the broker, and delivers them.
@@ -50,8 +46,6 @@ class Intake:
         self._confirmed_at = monotonic()
         self._was_overdue = False
         self._requested_at = float("-inf")
-        #: Seconds for which nothing was done until the reply to the last request was there.
-        self._waited = 0.0
 
     def consume(self, queue: str, no_ack: bool, callback: Callable[[virtual.Message], Any]) -> None:
         self._callbacks[queue] = callback
@@ -97,18 +91,8 @@ class Intake:
         qos = self._channel.qos
         if not self.expects_more or "can_consume" in vars(qos):
             return False
-        return self._credit() < self._half() and monotonic() - self._requested_at < PAUSE
-
-    @property
-    def is_running_low(self) -> bool:
-        """Whether to ask for more already, while there is something left to be delivered: the reply is
-        likely to be there when it is needed."""
-        if not self.expects_more or self.is_waiting or self._waited > SHORT_WAIT:
-            return False
-        if "can_consume" in vars(self._channel.qos):
-            return False
-        half = self._half()
-        return len(self._taken) <= half <= self._credit()
+        half = min(qos.prefetch_count, self._channel.options.max_batch) / 2
+        return self._credit() < half and monotonic() - self._requested_at < PAUSE
 
     def take(self) -> float | None:
         """Take as many messages as the prefetch count leaves room for.
@@ -121,10 +105,7 @@ class Intake:
         request = self._request()
         if not request.queues:
             return None
-        began = monotonic()
-        taken = self._channel.consumer.take(request)
-        self._waited = monotonic() - began
-        return self._receive(request, taken)
+        return self._receive(request, self._channel.consumer.take(request))
 
     def ask(self, connection: Any, timeout: float) -> None:
         """Ask over the poll connection.
@@ -148,9 +129,7 @@ class Intake:
         connection = channel.client.connection
         reply = None
         try:
-            began = monotonic()
             reply = connection.read_response()
-            self._waited = monotonic() - began
         except ResponseError:
             if request is None:
                 raise
@@ -242,11 +221,6 @@ class Intake:
             if message is not None:
                 self._taken.append((delivery, message))
         return taken.next_due
-
-    def _half(self) -> float:
-        """Half of what may be taken at once."""
-        channel = self._channel
-        return min(channel.qos.prefetch_count or channel.options.max_batch, channel.options.max_batch) / 2
 
     def _credit(self) -> int:
         """How many messages may be taken now."""

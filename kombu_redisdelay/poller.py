@@ -213,14 +213,11 @@ class Poller(redis.MultiChannelPoller):
         self._is_pausing = False
 
     def _deliver_one(self) -> bool:
-        """Deliver one message that was taken, of the channel that has not had its turn for longest. Before
-        that, ask for more if there are few left."""
+        """Deliver one message that was taken, of the channel that has not had its turn for longest."""
         for channel in self._turns:
             if channel.intake.has_taken:
                 self._turns.remove(channel)
                 self._turns.append(channel)
-                if channel.intake.is_running_low:
-                    self._register_BRPOP(channel)
                 channel.intake.deliver_one()
                 return True
         return False
