@@ -25,25 +25,25 @@ _MESSAGE = 400 * b"m"
 
 def consume_rate(site: Site, messages: int, *, batch: int, acks: bool) -> float:
     """Messages a second if they are read, *batch* at a time, and decoded, and for each ack a command is sent
-    before the callback returns, whose reply is read later. The queue must be filled."""
+    before the callback returns, whose reply is read later. Nobody ever waits for Redis: messages are asked
+    for a whole batch ahead. The queue must be filled."""
     raw = RawConnection(port=site.redis_port, db=site.database)
     ack = raw.pack_command("HDEL", "unacked", "1")
-    seen = unread = 0
+    read = raw.pack_command("LRANGE", site.queue, 0, batch - 1)
+    seen = 0
 
     def on_message(body: Any, message: Any) -> None:
-        nonlocal seen, unread
+        nonlocal seen
         if acks:
             message.ack()
             raw.send_packed_command(ack)
-            unread += 1
         seen += 1
         if seen % batch == 0:
-            raw.send_command("LRANGE", site.queue, 0, batch - 1)
-            for _ in range(unread):
-                raw.read_response()
-            unread = 0
             for payload in raw.read_response():
                 json.loads(payload)
+            for _ in range(batch if acks else 0):
+                raw.read_response()
+            raw.send_packed_command(read)
 
     with Connection("memory://") as connection:
         queue = Queue(site.queue, Exchange(site.queue))(connection.default_channel)
@@ -53,6 +53,7 @@ def consume_rate(site: Site, messages: int, *, batch: int, acks: bool) -> float:
             producer.publish(BODY)
         consumer = connection.Consumer([queue], callbacks=[on_message], no_ack=not acks, prefetch_count=batch)
         with consumer:
+            raw.send_packed_command(read)
             began = perf_counter()
             while seen < messages:
                 connection.drain_events(timeout=1)
@@ -86,7 +87,7 @@ class PublishLimits:
         return self.round_trip()
 
     def schedule(self) -> int:
-        """Kombu's part, and a round trip with the least that stores a message and its due time: two commands,
+        """Kombu's part, and a round trip with what stores a message by its id and its due time: two commands,
         and nobody sees to it that they are done together."""
         self._producer.publish(BODY, routing_key="nowhere")
         message_id = next(self._ids)
@@ -97,4 +98,6 @@ class PublishLimits:
         return 1
 
     def close(self) -> None:
+        self._raw.send_command("UNLINK", "messages", "due")
+        self._raw.read_response()
         self._raw.disconnect()

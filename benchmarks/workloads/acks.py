@@ -15,9 +15,6 @@ from benchmarks.workload import Measured, Sizes, Workload, cases
 
 PREFETCH = 16
 
-#: How many messages come at a time to who does not ack: as many as the transport takes.
-BATCH = 64
-
 #: In the names of figures, for the most that can be had.
 LIMIT = "limit"
 
@@ -74,7 +71,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
     if site.transport is OURS:
         site.fill(messages)
         figures[f"ack, {LIMIT}"] = consume_rate(site, messages, batch=PREFETCH, acks=True)
-        figures[f"no ack, {LIMIT}"] = consume_rate(site, messages, batch=BATCH, acks=False)
+        figures[f"no ack, {LIMIT}"] = consume_rate(site, messages, batch=PREFETCH, acks=False)
     return Measured(figures)
 
 

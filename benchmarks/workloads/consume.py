@@ -53,4 +53,5 @@ WORKLOAD = Workload(
     measure=measure,
     sizes={"warm": 50, "messages": 800},
     quick_sizes={"warm": 50, "messages": 400},
+    apart=True,
 )
