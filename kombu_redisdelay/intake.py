@@ -211,15 +211,17 @@ class Intake:
         channel = self._channel
         # Without credit, nothing is known.
         self.expects_more = len(taken.deliveries) >= request.limit
+        # Of queues that were cancelled while the reply was on its way.
+        unwanted = []
         for delivery in taken.deliveries:
             if delivery.queue not in self._callbacks:
-                # Cancelled while the reply was on its way.
-                channel.consumer.put_back([delivery])
+                unwanted.append(delivery)
                 continue
             channel._queue_cycle.rotate(delivery.queue)
             message = receive(channel, delivery, taken.now_ms)
             if message is not None:
                 self._taken.append((delivery, message))
+        channel.consumer.put_back(unwanted)
         return taken.next_due
 
     def _credit(self) -> int:
