@@ -316,6 +316,7 @@ class Channel(redis.Channel):
         super()._delete(queue, *args, **kwargs)
         if queue not in self._fanout_queues:
             self.store.purge(queue)
+            self.intake.forget_queue(queue)
             if self._consumer is not None:
                 self._consumer.forget_queue(queue)
                 self.qos.forget_queue(queue)

@@ -57,6 +57,10 @@ class Intake:
     def cancel(self, queue: str) -> list[Delivery]:
         """Deliver nothing more of *queue*. Returns what was taken from it for that."""
         self._callbacks.pop(queue, None)
+        return self.forget_queue(queue)
+
+    def forget_queue(self, queue: str) -> list[Delivery]:
+        """Deliver nothing of what was taken from *queue*. Returns it."""
         taken = [delivery for delivery, _ in self._taken if delivery.queue == queue]
         self._taken = deque(entry for entry in self._taken if entry[0].queue != queue)
         return taken

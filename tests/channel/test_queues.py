@@ -77,6 +77,22 @@ class TestDelete:
         assert site.redis.exists("reply", "_kombu.binding.e") == 0
 
 
+def test_nothing_of_a_deleted_queue_is_delivered(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    channel = site.channel()
+    deleted, other = bound(channel, "q"), bound(channel, "other")
+    publish(channel, *"abc", exchange="e")
+    publish(channel, "of another queue", exchange="e", queue="other")
+    inbox = Inbox(channel, deleted, other, prefetch=4)
+    drain(channel.connection.client, lambda: len(inbox) == 1)
+    deleted.delete()
+    drain_for(channel.connection.client, 0.05)
+    assert inbox.bodies == ["a", "of another queue"]
+    for message in inbox:
+        message.ack()
+    channel.consumer.confirm_acks()
+    assert not caplog.records
+
+
 def test_a_deleted_queue_does_not_come_back(site: Site) -> None:
     """As the heartbeat of a channel that consumed it would have it."""
     channel = site.channel(visibility_timeout=0.15)
