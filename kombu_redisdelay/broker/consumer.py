@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
+from math import inf
 from typing import Any
+
+from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.acks import Acks
@@ -19,14 +22,14 @@ from kombu_redisdelay.broker.scripts import (
     DEAD_LETTER,
     GIVE_BACK,
     PARK,
-    PEEK,
     RECOVER,
     SWEEP,
     TAKE,
+    explained,
 )
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
-from kombu_redisdelay.broker.wire import Argument, Command
+from kombu_redisdelay.broker.wire import Argument, Command, first_score
 from kombu_redisdelay.message import split_stored
 from kombu_redisdelay.options import Options
 
@@ -87,13 +90,22 @@ class Consumer:
 
     def has_reason_to_take(self, queues: Sequence[str], soon: float) -> bool:
         """Whether something in *queues* is ready, or will be due within *soon* seconds, or expires if nobody
-        takes from it."""
+        takes from it. For who was not woken for a while: a token may be lost, or the clock set. Costs a
+        fraction of a take."""
         store = self.store
         if any(queue in store.expires_ms for queue in queues):
             return True
-        schedules = [store.keys(queue).schedule for queue in queues]
         ready = [key for queue in queues for key in store.ready_keys(queue)]
-        return bool(PEEK(store.client, (*schedules, *ready), (len(queues), round(soon * 1000))))
+        schedules = [store.keys(queue).schedule for queue in queues]
+        first = [("ZRANGE", schedule, 0, 0, "WITHSCORES") for schedule in schedules]
+        replies = store.client.call_all(("TIME",), ("EXISTS", *ready), *first)
+        for reply in replies:
+            if isinstance(reply, ResponseError):
+                raise explained(reply, store.client, schedules)
+        (seconds, microseconds), any_ready, *rows = replies
+        soon_ms = (int(seconds) + int(microseconds) / 1_000_000 + soon) * 1000
+        due_ms = [due for due in map(first_score, rows) if due is not None]
+        return bool(any_ready) or min(due_ms, default=inf) <= soon_ms
 
     def ask_for(self, request: Request) -> Command:
         """Begin to :meth:`take`, without waiting for the reply.

@@ -10,6 +10,7 @@ from typing import Any
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.scripts import CANCEL, FIND, PAGE, REMOVE, RESCHEDULE
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.wire import first_score
 from kombu_redisdelay.message import split_stored
 
 #: One script reads or removes no more than this, so that it never keeps Redis from its other clients for
@@ -61,8 +62,8 @@ class Schedule:
 
     def next_due_ms(self, queues: Sequence[str]) -> float | None:
         """When the first of all messages of *queues* is due; ``None`` if there is none."""
-        first = self._for_each(queues, "ZRANGE", 0, 0, "WITHSCORES")
-        return min((float(row[-1]) for row in map(_flat, first) if row), default=None)
+        first = map(first_score, self._for_each(queues, "ZRANGE", 0, 0, "WITHSCORES"))
+        return min((due_ms for due_ms in first if due_ms is not None), default=None)
 
     def iter(self, queue: str, from_ms: float | None, before_ms: float | None) -> Iterator[Scheduled]:
         """The messages that are due in that time, in due order, read page by page."""
@@ -161,8 +162,3 @@ class Schedule:
 
 def _size(message: Scheduled) -> int:
     return len(message.stored)
-
-
-def _flat(row: list[Any]) -> list[Any]:
-    """A reply WITHSCORES: redis-py makes pairs of it, except where a pipeline does not."""
-    return list(row[0]) if row and isinstance(row[0], (list, tuple)) else row

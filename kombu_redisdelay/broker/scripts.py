@@ -78,7 +78,6 @@ def _explain_wrong_type(server: Server, keys: Sequence[str]) -> str:
 PUT = Script("put")
 SCHEDULE = Script("schedule")
 TAKE = Script("take")
-PEEK = Script("peek")
 GIVE_BACK = Script("give_back")
 RECOVER = Script("recover")
 PARK = Script("park")

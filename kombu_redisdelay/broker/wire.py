@@ -1,6 +1,8 @@
-"""Commands as the Redis protocol has them."""
+"""Commands and replies as the Redis protocol has them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 #: What a command is made of. A number is written as Python writes it.
 Argument = str | bytes | float
@@ -14,3 +16,11 @@ def pack(*command: Argument) -> bytes:
         text = argument if isinstance(argument, bytes) else str(argument).encode()
         parts.append(b"$%d\r\n%b\r\n" % (len(text), text))
     return b"".join(parts)
+
+
+def first_score(reply: Any) -> float | None:
+    """The first score in a *reply* ``WITHSCORES``; ``None`` if there is none."""
+    if not reply:
+        return None
+    # RESP3 makes pairs of members and scores.
+    return float(reply[0][1] if isinstance(reply[0], (list, tuple)) else reply[1])

@@ -32,7 +32,6 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "put": lambda rig, consumer, delivery: rig.store.run(rig.store.put("q", 0, "m", "head")),
     "schedule": lambda rig, consumer, delivery: rig.schedule("q", "m", HOUR),
     "take": lambda rig, consumer, delivery: taken(consumer, "q"),
-    "peek": lambda rig, consumer, delivery: consumer.has_reason_to_take(["q"], 1),
     "requeue": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag),
     "put_back": lambda rig, consumer, delivery: consumer.put_back([delivery]),
     "park": lambda rig, consumer, delivery: consumer.park(
@@ -110,7 +109,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
 
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
-        *("PUT", "SCHEDULE", "TAKE", "PEEK", "GIVE_BACK", "RECOVER"),
+        *("PUT", "SCHEDULE", "TAKE", "GIVE_BACK", "RECOVER"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
         *("FORWARD", "STATS"),
