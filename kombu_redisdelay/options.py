@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: What `max_batch` may be at most.
 MAX_BATCH_LIMIT = 500
 
 #: A message that came back so often is suspected of killing its workers.

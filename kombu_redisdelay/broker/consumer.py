@@ -31,12 +31,12 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
 from kombu_redisdelay.broker.wire import Argument, Command, first_score
 from kombu_redisdelay.message import split_stored
-from kombu_redisdelay.options import Options
+from kombu_redisdelay.options import MAX_BATCH_LIMIT, Options
 
 logger = logging.getLogger(__name__)
 
 #: One script moves no more than this, so that it never keeps Redis from its other clients for long.
-MESSAGES_PER_CALL = 500
+MESSAGES_PER_CALL = 200
 MESSAGES_PER_SWEEP = 100
 
 #: Per cent of a lease: with less than that to go, it should have been renewed, and is worth watching.
@@ -279,7 +279,7 @@ class Consumer:
         store = self.store
         if self._unanswered is not None and not set(self._unanswered.queues).issubset(request.queues):
             # A reply was lost that may have been about other queues: stay clear of the tags in it.
-            self._next_tag += MESSAGES_PER_CALL
+            self._next_tag += MAX_BATCH_LIMIT
         self._unanswered = request
         keys: list[str] = []
         args: list[Argument] = [

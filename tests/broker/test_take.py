@@ -144,34 +144,34 @@ class TestCredit:
 
 
 class TestBounds:
-    """One call moves 500 messages or about a quarter of a MiB at most."""
+    """One call moves 200 messages or about a quarter of a MiB at most."""
 
     LARGE = 64 * 1024
 
-    def test_migrates_500(self, rig: Rig) -> None:
-        for n in range(700):
+    def test_migrates_200(self, rig: Rig) -> None:
+        for n in range(300):
             rig.schedule("q", f"{n:03}", 1000 + n)
         rig.database.advance(HOUR)
         assert taken(rig.consumer(), "q", limit=0) == []
-        assert rig.ready("q") == [f"{n:03}" for n in range(500)]
+        assert rig.ready("q") == [f"{n:03}" for n in range(200)]
         reply = rig.consumer().take(Request(["q"], 0, in_turn=True))
-        assert len(rig.ready("q")) == 700
+        assert len(rig.ready("q")) == 300
         assert reply.next_due is None
 
     def test_says_at_once_when_more_is_due(self, rig: Rig) -> None:
-        for n in range(501):
+        for n in range(201):
             rig.schedule("q", str(n), 1000)
         rig.database.advance(HOUR)
         assert rig.consumer().take(Request(["q"], 0, in_turn=True)).next_due == 0
 
-    def test_migrates_500_from_all_queues_together(self, rig: Rig) -> None:
+    def test_migrates_200_from_all_queues_together(self, rig: Rig) -> None:
         queues = ("a", "b", "c")
         for queue in queues:
-            for n in range(300):
+            for n in range(120):
                 rig.schedule(queue, str(n), 1000)
         rig.database.advance(HOUR)
         taken(rig.consumer(), *queues, limit=0)
-        assert sum(len(rig.ready(queue)) for queue in queues) == 500
+        assert sum(len(rig.ready(queue)) for queue in queues) == 200
 
     def test_migrates_a_quarter_of_a_mib(self, rig: Rig) -> None:
         for n in range(7):
