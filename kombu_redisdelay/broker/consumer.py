@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
-from math import inf
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -29,7 +28,7 @@ from kombu_redisdelay.broker.scripts import (
 )
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
-from kombu_redisdelay.broker.wire import Argument, Command, first_score
+from kombu_redisdelay.broker.wire import Argument, Command, clock_ms, first_score
 from kombu_redisdelay.message import split_stored
 from kombu_redisdelay.options import MAX_BATCH_LIMIT, Options
 
@@ -102,10 +101,9 @@ class Consumer:
         for reply in replies:
             if isinstance(reply, ResponseError):
                 raise explained(reply, store.client, schedules)
-        (seconds, microseconds), any_ready, *rows = replies
-        soon_ms = (int(seconds) + int(microseconds) / 1_000_000 + soon) * 1000
-        due_ms = [due for due in map(first_score, rows) if due is not None]
-        return bool(any_ready) or min(due_ms, default=inf) <= soon_ms
+        now, any_ready, *rows = replies
+        soon_ms = clock_ms(now) + soon * 1000
+        return bool(any_ready) or any(due is not None and due <= soon_ms for due in map(first_score, rows))
 
     def ask_for(self, request: Request) -> Command:
         """Begin to :meth:`take`, without waiting for the reply.

@@ -12,7 +12,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Script, explained
-from kombu_redisdelay.broker.wire import Argument, Command
+from kombu_redisdelay.broker.wire import Argument, Command, clock_ms
 from kombu_redisdelay.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.message import KEEP, Due
 
@@ -123,8 +123,7 @@ class Store:
 
     def now_ms(self) -> float:
         """The server's clock, ms since the epoch, with a fraction."""
-        seconds, microseconds = self.client.call("TIME")
-        return (int(seconds) * 1_000_000 + int(microseconds)) / 1000
+        return clock_ms(self.client.call("TIME"))
 
     def put(
         self, queue: str, step: int, payload: str | bytes, end: str = "tail", bound: Bound | None = None

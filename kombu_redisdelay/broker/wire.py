@@ -24,3 +24,9 @@ def first_score(reply: Any) -> float | None:
         return None
     # RESP3 makes pairs of members and scores.
     return float(reply[0][1] if isinstance(reply[0], (list, tuple)) else reply[1])
+
+
+def clock_ms(reply: Any) -> float:
+    """What the *reply* to ``TIME`` says, ms since the epoch, with a fraction."""
+    seconds, microseconds = reply
+    return (int(seconds) * 1_000_000 + int(microseconds)) / 1000
