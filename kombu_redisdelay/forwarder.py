@@ -20,8 +20,7 @@ from time import monotonic
 
 from redis.exceptions import RedisError, ResponseError
 
-from kombu_redisdelay.broker.consumer import MESSAGES_PER_CALL
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.scripts import FORWARD
 from kombu_redisdelay.broker.store import Store
 

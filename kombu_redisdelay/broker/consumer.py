@@ -15,7 +15,7 @@ from kombu_redisdelay.broker.client import open_connection
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.identity import is_certainly_gone
 from kombu_redisdelay.broker.lease import Lease
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, portions
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.scripts import (
     CONSUMERS,
     DEAD_LETTER,
@@ -34,8 +34,7 @@ from kombu_redisdelay.options import MAX_BATCH_LIMIT, Options
 
 logger = logging.getLogger(__name__)
 
-#: One script moves no more than this, so that it never keeps Redis from its other clients for long.
-MESSAGES_PER_CALL = 200
+#: One script looks at no more than this, so that it never keeps Redis from its other clients for long.
 MESSAGES_PER_SWEEP = 100
 
 #: Per cent of a lease: with less than that to go, it should have been renewed, and is worth watching.

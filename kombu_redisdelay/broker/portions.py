@@ -7,8 +7,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: So that a script never keeps Redis from its other clients for long. A message may be larger, and then has
-#: a script to itself.
+#: So that a script never keeps Redis from its other clients for long.
+MESSAGES_PER_CALL = 200
+
+#: For the same reason. A message may be larger, and then has a script to itself.
 BYTES_PER_CALL = 256 * 1024
 
 

@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, portions
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.scripts import CANCEL, FIND, PAGE, REMOVE, RESCHEDULE
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.wire import first_score
 from kombu_redisdelay.message import split_stored
 
-#: One script reads or removes no more than this, so that it never keeps Redis from its other clients for
-#: long.
-MESSAGES_PER_CALL = 200
-
-#: Half of that, since an id may have more than one message.
+#: Half of :data:`MESSAGES_PER_CALL`, since an id may have more than one message.
 IDS_PER_CALL = 100
 
 #: Messages of the first page that is read of a schedule; each one after it has twice as many.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_redisdelay.broker.consumer import MESSAGES_PER_CALL
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL
 from kombu_redisdelay.options import Options
 from tests.broker.rig import Rig, payload, taken, texts, with_count
 
