@@ -10,6 +10,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.server import SAFE_POLICIES
+from kombu_redisdelay.broker.wire import clock_ms
 from kombu_redisdelay.doctor.finding import Finding, ok, warning, wrong
 
 OLDEST_VERSION = (6, 2)
@@ -37,9 +38,9 @@ def check_server(client: Redis) -> Iterator[Finding]:
 
 def _clock(client: Redis) -> Finding:
     before = time()
-    seconds, microseconds = client.execute_command("TIME")
+    reply = client.execute_command("TIME")
     after = time()
-    server = int(seconds) + int(microseconds) / 1e6
+    server = clock_ms(reply) / 1000
     # The reply was made at some moment in between.
     skew = max(0.0, before - server, server - after)
     if skew <= SKEW_LIMIT:

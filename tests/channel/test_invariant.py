@@ -46,9 +46,13 @@ class Reader:
         self.consumer = Consumer(self.channel, [Queue(name) for name in queues], on_message=self.held.append)
         self.consumer.consume()
 
+    def unacked_key(self, queue: str) -> str:
+        key: str = self.channel.store.keys(queue).unacked(self.channel.consumer.name)
+        return key
+
     def holds_in_redis(self, redis: Any, queue: str) -> int:
         self.channel.consumer.confirm_acks()
-        return int(redis.hlen(f"redisdelay:{{{queue}}}:unacked:{self.channel.consumer.name}"))
+        return int(redis.hlen(self.unacked_key(queue)))
 
 
 class ChannelMachine(RuleBasedStateMachine):
@@ -141,18 +145,14 @@ class ChannelMachine(RuleBasedStateMachine):
         reader = self._reader(which)
         self.readers.remove(reader)
         reader.connection.release()
-        assert not self.redis.keys(f"*:unacked:{reader.channel.consumer.name}")
+        assert not self.redis.exists(*map(reader.unacked_key, QUEUES))
 
     @invariant()
     def every_message_is_in_one_place(self) -> None:
         for reader in self.readers:
             reader.channel.consumer.confirm_acks()
-        ready = [f"{queue}{suffix}" for queue in QUEUES for suffix in ("", "\x06\x166")]
-        unacked = [
-            f"redisdelay:{{{queue}}}:unacked:{reader.channel.consumer.name}"
-            for queue in QUEUES
-            for reader in self.readers
-        ]
+        ready = [key for queue in QUEUES for key in self.producer.store.ready_keys(queue)]
+        unacked = [reader.unacked_key(queue) for queue in QUEUES for reader in self.readers]
         # One transaction: what a consumer has asked for may be taken at any time.
         with self.redis.pipeline(transaction=True) as pipe:
             for key in ready:
