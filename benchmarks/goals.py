@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from benchmarks.limits import LIMIT
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.results import Results, Spread
 from benchmarks.workloads import WORKLOADS
-from benchmarks.workloads.acks import LIMIT as ACKS_LIMIT
-from benchmarks.workloads.consume import LIMIT
 from benchmarks.workloads.lateness import CROWDED
 from benchmarks.workloads.publish import AFTER_KOMBU, NAMED, SCHEDULE_AFTER_KOMBU
 
@@ -226,7 +225,7 @@ def _acks() -> list[Goal]:
             for consumers in ("1", "10")
         ),
         # If acks are not kept back: what the least is that they cost.
-        Goal("cost with acks : no_ack, limits, measured in one process", cost(ACKS_LIMIT)),
+        Goal("cost with acks : no_ack, limits, measured in one process", cost(LIMIT)),
     ]
 
 

@@ -19,6 +19,9 @@ from redis.connection import Connection as RawConnection
 
 from benchmarks.site import BODY, Site
 
+#: In the names of figures, for the most that can be had.
+LIMIT = "limit"
+
 #: As long as :data:`~benchmarks.site.BODY` is as a message.
 _MESSAGE = 400 * b"m"
 
@@ -98,6 +101,4 @@ class PublishLimits:
         return 1
 
     def close(self) -> None:
-        self._raw.send_command("UNLINK", "messages", "due")
-        self._raw.read_response()
         self._raw.disconnect()

@@ -8,15 +8,12 @@ from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from time import monotonic
 
-from benchmarks.limits import consume_rate
+from benchmarks.limits import LIMIT, consume_rate
 from benchmarks.peers import OURS, REDIS
 from benchmarks.site import Drain, Site
 from benchmarks.workload import Measured, Sizes, Workload, cases
 
 PREFETCH = 16
-
-#: In the names of figures, for the most that can be had.
-LIMIT = "limit"
 
 #: Seconds without a message after which there are no more.
 _QUIET = 0.5

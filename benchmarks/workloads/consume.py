@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from benchmarks.limits import consume_rate
+from benchmarks.limits import LIMIT, consume_rate
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS
 from benchmarks.redis_info import cpu_seconds
 from benchmarks.site import Drain, Site
 from benchmarks.workload import Measured, Sizes, Workload, cases
 
 PREFETCH = 16
-
-#: The most that can be had: see :func:`benchmarks.limits.consume_rate`.
-LIMIT = "limit"
 
 
 def measure(site: Site, sizes: Sizes) -> Measured:
