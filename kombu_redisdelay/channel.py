@@ -176,8 +176,7 @@ class Channel(redis.Channel):
         payload = _encoder.encode(message)
         if when is None:
             return self.store.put(queue, step, payload, bound=bound)
-        suffix = message["properties"]["delivery_tag"]
-        return self.store.schedule(queue, step, payload, when, message_id(message), suffix, conflict, bound)
+        return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)
 
     def create_publish_batch(self, max_size: int) -> Batch:
         """What kombu 5.7's ``Producer.batch`` publishes through."""

@@ -122,13 +122,9 @@ def message_id(message: Mapping[str, Any]) -> str:
         properties.get("correlation_id"),
         properties["delivery_tag"],
     )
-    return storable(next(candidate for candidate in candidates if candidate))
-
-
-def storable(value: object) -> str:
-    """The text of a *value* that came out of JSON, which can hold halves of a surrogate pair, as Redis can
-    keep it."""
-    return str(value).encode(errors="backslashreplace").decode()
+    id = next(candidate for candidate in candidates if candidate)
+    # JSON can hold halves of a surrogate pair, which Redis could not keep.
+    return str(id).encode(errors="backslashreplace").decode()
 
 
 def split_stored(stored: bytes) -> tuple[int, bytes]:

@@ -19,7 +19,6 @@ from kombu_redisdelay.message import (
     eta_ms,
     mark_delivery,
     message_id,
-    storable,
 )
 
 if TYPE_CHECKING:
@@ -56,8 +55,7 @@ def _receive(channel: Channel, delivery: Delivery, now_ms: float) -> virtual.Mes
         if at_ms > now_ms and delivery.acked:
             properties = payload["properties"]
             properties["delivery_tag"] = properties.get("delivery_tag") or delivery.tag
-            suffix = storable(properties["delivery_tag"])
-            channel.consumer.park(delivery, message_id(payload), suffix, at_ms)
+            channel.consumer.park(delivery, message_id(payload), at_ms)
             return None
         mark_delivery(payload)
         payload["properties"]["delivery_tag"] = delivery.tag

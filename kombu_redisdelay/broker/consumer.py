@@ -167,14 +167,14 @@ class Consumer:
             for some in portions(unseen, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
                 self._give_back(queue, [delivery.tag for delivery in some], "head", "unseen")
 
-    def park(self, delivery: Delivery, message_id: str, suffix: str, due_ms: float) -> None:
+    def park(self, delivery: Delivery, message_id: str, due_ms: float) -> None:
         """Schedule a message that was taken before it is due."""
         self.store.remember(delivery.queue)
         k = self.store.keys(delivery.queue)
         PARK(
             self.store.client,
             (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates),
-            (delivery.tag, message_id, suffix, due_ms),
+            (delivery.tag, message_id, due_ms),
         )
 
     def dead_letter(self, delivery: Delivery, reason: str) -> None:

@@ -149,16 +149,14 @@ class Store:
         payload: str,
         due: Due,
         message_id: str,
-        suffix: str,
         on_conflict: str = KEEP,
         bound: Bound | None = None,
     ) -> Call:
         """The call that schedules a message, or appends it to its ready list if its time has come.
 
         Arguments:
-            suffix: tells the message from another one that is scheduled under the same *message_id*.
-            on_conflict: what to do about that one: :data:`~kombu_redisdelay.message.KEEP`, ``REPLACE`` or
-                ``IGNORE``.
+            on_conflict: what to do if another message is scheduled under *message_id*:
+                :data:`~kombu_redisdelay.message.KEEP`, ``REPLACE`` or ``IGNORE``.
             bound: as for :meth:`put`.
         """
         self.remember(queue)
@@ -168,7 +166,6 @@ class Store:
             f"{step}:{payload}",
             self.expires_ms.get(queue, 0),
             message_id,
-            suffix,
             due.at_ms,
             due.delay_ms,
             on_conflict,

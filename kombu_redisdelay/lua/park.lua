@@ -8,12 +8,12 @@
 -- KEYS[5]  duplicates
 -- ARGV[1]  delivery tag
 -- ARGV[2]  message id
--- ARGV[3]  suffix that makes the id unique if it is taken
--- ARGV[4]  due time, ms since the epoch, with a fraction
+-- ARGV[3]  due time, ms since the epoch, with a fraction
 --
 -- Keeps: the message is in exactly one place, unacked before and scheduled after.
 
 -- include: expect
+-- include: clock
 -- include: wake
 -- include: duplicates
 -- include: schedule
@@ -22,5 +22,5 @@ expect_schedule(KEYS[2], KEYS[3])
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
 if stored then
   redis.call('HDEL', KEYS[1], ARGV[1])
-  schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], ARGV[3], ARGV[4], stored)
+  schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], ARGV[3], stored)
 end

@@ -9,12 +9,11 @@
 -- ARGV[1]  message, as it is to be stored (see stored.lua)
 -- ARGV[2]  x-expires of the queue, ms (0: none)
 -- ARGV[3]  message id
--- ARGV[4]  suffix that makes the id unique if it is taken
--- ARGV[5]  due time, ms since the epoch, with a fraction (0: none)
--- ARGV[6]  delay, ms from now, with a fraction; the later of both counts
--- ARGV[7]  what if a message with this id is scheduled: "keep" both, "replace" it by this one, or "ignore"
+-- ARGV[4]  due time, ms since the epoch, with a fraction (0: none)
+-- ARGV[5]  delay, ms from now, with a fraction; the later of both counts
+-- ARGV[6]  what if a message with this id is scheduled: "keep" both, "replace" it by this one, or "ignore"
 --          this one
--- ARGV[8+] the bindings that it was routed by (none: it needs no binding)
+-- ARGV[7+] the bindings that it was routed by (none: it needs no binding)
 --
 -- Returns  1, or 0 if there are other bindings now: then it was not published
 --
@@ -33,7 +32,7 @@
 -- More than one only if others were published with "keep". So many go, to be bounded.
 local REPLACED_AT_MOST = 500
 
-local id, on_conflict = ARGV[3], ARGV[7]
+local id, on_conflict = ARGV[3], ARGV[6]
 
 local function is_scheduled()
   if redis.call('HEXISTS', KEYS[4], id) == 1 then
@@ -47,7 +46,7 @@ local function is_scheduled()
   return false
 end
 
-if not still_bound(KEYS[#KEYS], 8) then
+if not still_bound(KEYS[#KEYS], 7) then
   return 0
 end
 if on_conflict == 'ignore' and is_scheduled() then
@@ -62,10 +61,10 @@ if on_conflict == 'replace' then
 end
 
 local now_ms = clock_us() / 1000
-local due_ms = math.max(tonumber(ARGV[5]), now_ms + tonumber(ARGV[6]))
+local due_ms = math.max(tonumber(ARGV[4]), now_ms + tonumber(ARGV[5]))
 if due_ms > now_ms then
   expect_schedule(KEYS[3], KEYS[4])
-  schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, ARGV[4], due_ms, ARGV[1])
+  schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, ARGV[1])
 else
   redis.call('LPUSH', KEYS[1], stored_payload(ARGV[1]))
   wake(KEYS[2])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from itertools import count
 from typing import Any
 
 from kombu_redisdelay.broker.client import Client
@@ -47,7 +46,6 @@ class Rig:
         self.database = database
         self.client = database.client
         self.store = Store(Client(self.client.connection_pool), prefix, steps, SEPARATOR)
-        self._suffixes = count(1)
         #: Queue and tag of every ack of a message that was not held.
         self.acked_in_vain: list[tuple[str, str]] = []
         #: The clock of those who watch others.
@@ -90,8 +88,7 @@ class Rig:
     ) -> None:
         """Schedule *text* to be due in so many ms of the server's time, or that long ago."""
         when = Due(at_ms=max(1, self.database.now_ms() + in_ms))
-        suffix = str(next(self._suffixes))
-        self.store.run(self.store.schedule(queue, step, text, when, id or text, suffix, on_conflict))
+        self.store.run(self.store.schedule(queue, step, text, when, id or text, on_conflict))
 
     def end_lease(self, queue: str, name: str = "me") -> None:
         """Write that the lease of the consumer has ended."""

@@ -249,7 +249,7 @@ class TestPark:
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
         due_ms = rig.database.now_ms() + HOUR
-        consumer.park(delivery, "id", "suffix", due_ms)
+        consumer.park(delivery, "id", due_ms)
         assert rig.client.hgetall("redisdelay:{q}:messages") == {b"id": b"3:early"}
         assert rig.client.zscore("redisdelay:{q}:schedule", "id") == due_ms
         assert rig.unacked("q") == {}
@@ -261,7 +261,7 @@ class TestPark:
         rig.put("q", "early")
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
-        consumer.park(delivery, "id", "suffix", rig.database.now_ms() + 2 * HOUR)
+        consumer.park(delivery, "id", rig.database.now_ms() + 2 * HOUR)
         assert rig.scheduled("q") == ["0:scheduled", "0:early"]
 
     def test_lost_in_the_meantime_is_left_alone(self, rig: Rig) -> None:
@@ -269,7 +269,7 @@ class TestPark:
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
         consumer.ack("q", delivery.tag)
-        consumer.park(delivery, "id", "suffix", rig.database.now_ms() + HOUR)
+        consumer.park(delivery, "id", rig.database.now_ms() + HOUR)
         assert rig.scheduled("q") == []
 
 

@@ -263,7 +263,7 @@ class BrokerMachine(RuleBasedStateMachine):
         message.number = next(self.numbers)
         message.due = self.model.now + in_units
         due_ms = self.database.now_ms() + self.in_ms(in_units, message.number)
-        consumer.park(delivery, message.id, f"suffix{message.number}", due_ms)
+        consumer.park(delivery, message.id, due_ms)
         self.model.queues[delivery.queue].schedule(message, message.id)
 
     @precondition(holds_any)

@@ -31,7 +31,7 @@ def still_rig() -> Iterator[Rig]:
 
 def schedule_at(rig: Rig, due_us: int) -> None:
     name = str(due_us)
-    rig.store.run(rig.store.schedule("q", 0, name, Due(due_us / 1000), name, "suffix"))
+    rig.store.run(rig.store.schedule("q", 0, name, Due(due_us / 1000), name))
 
 
 def test_is_taken_when_it_is_due(rig: Rig) -> None:
@@ -82,12 +82,12 @@ class TestWithinAMicrosecond:
 
 class TestScore:
     def test_of_what_is_published(self, rig: Rig) -> None:
-        rig.store.run(rig.store.schedule("q", 0, "m", Due(DUE_MS), "m", "suffix"))
+        rig.store.run(rig.store.schedule("q", 0, "m", Due(DUE_MS), "m"))
         assert rig.client.zscore(SCHEDULE, "m") == DUE_MS
 
     def test_of_a_delay(self, rig: Rig) -> None:
         before_us = rig.database.now_us()
-        rig.store.run(rig.store.schedule("q", 0, "m", Due(delay_ms=HOUR + 0.25), "m", "suffix"))
+        rig.store.run(rig.store.schedule("q", 0, "m", Due(delay_ms=HOUR + 0.25), "m"))
         delay_us = HOUR * 1000 + 250
         due_us = round(rig.client.zscore(SCHEDULE, "m") * 1000)
         assert before_us + delay_us <= due_us <= rig.database.now_us() + delay_us
@@ -105,7 +105,7 @@ class TestScore:
         rig.put("q", "m")
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
-        consumer.park(delivery, "m", "suffix", DUE_MS)
+        consumer.park(delivery, "m", DUE_MS)
         assert rig.client.zscore(SCHEDULE, "m") == DUE_MS
 
 

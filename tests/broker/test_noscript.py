@@ -34,9 +34,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "take": lambda rig, consumer, delivery: taken(consumer, "q"),
     "requeue": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag),
     "put_back": lambda rig, consumer, delivery: consumer.put_back([delivery]),
-    "park": lambda rig, consumer, delivery: consumer.park(
-        delivery, "id", "suffix", rig.database.now_ms() + HOUR
-    ),
+    "park": lambda rig, consumer, delivery: consumer.park(delivery, "id", rig.database.now_ms() + HOUR),
     "dead_letter": lambda rig, consumer, delivery: consumer.dead_letter(delivery, "why"),
     "recover": expire_and_recover,
     "give_back_all": lambda rig, consumer, delivery: consumer.give_back_all(),

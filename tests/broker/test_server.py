@@ -61,7 +61,7 @@ def test_out_of_memory_publishing_fails_and_consuming_goes_on(own_rig: Rig) -> N
     lease_end = client.zscore("redisdelay:{q}:consumers", "me")
     RENEW(rig.store.client, ["redisdelay:{q}:consumers"], ["me", 120_000])
     assert client.zscore("redisdelay:{q}:consumers", "me") != lease_end
-    me.park(rest[0], "parked", "suffix", 2**41)
+    me.park(rest[0], "parked", 2**41)
     assert rig.scheduled("q") == [f"0:{payload('1')}"]
     assert me.requeue("q", rest[1].tag), "dead by now"
     assert rig.ack(me, "q", first.tag)

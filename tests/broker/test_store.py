@@ -78,10 +78,9 @@ class TestSchedule:
         assert len(taken(rig.consumer(), "q")) == 4
 
     def test_two_of_one_publish_keep_both(self, rig: Rig) -> None:
-        """The same id and the same suffix: one message that was published again as it was."""
         when = Due(rig.database.now_ms() + HOUR)
         for _ in range(3):
-            rig.store.run(rig.store.schedule("q", 0, "m", when, "id", "suffix"))
+            rig.store.run(rig.store.schedule("q", 0, "m", when, "id"))
         assert rig.scheduled("q") == ["0:m"] * 3
 
     def test_queues_with_a_schedule_are_known(self, rig: Rig) -> None:

@@ -101,7 +101,7 @@ class TestTaking:
         rig.put("q", "early")
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
-        consumer.park(delivery, "id", "suffix", rig.database.now_ms() + HOUR)
+        consumer.park(delivery, "id", rig.database.now_ms() + HOUR)
         assert rig.tokens("q") == 1
 
     def test_what_is_buried_does_not(self, rig: Rig) -> None:

@@ -56,7 +56,7 @@ class TestOfWhatIsHeld:
         [delivery] = taken(me, "q")
         held = rig.unacked("q")
         with spoiled(rig, getattr(rig.store.keys("q"), kind)):
-            me.park(delivery, "a", "s", rig.database.now_ms() + HOUR)
+            me.park(delivery, "a", rig.database.now_ms() + HOUR)
         assert rig.unacked("q") == held
 
     def test_requeued(self, rig: Rig) -> None:

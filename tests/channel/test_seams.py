@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -288,12 +289,14 @@ class TestMessage:
         assert (message.delivery_tag, message.body) == ("7", b"a")
 
     def test_published_with_a_tag(self, site: Site) -> None:
-        """Which is the suffix of an id that is taken."""
+        """Which is the id of a message that has none."""
         channel = site.channel()
-        publish(channel, "a", "b", headers={"id": "same", "x-delay": 60_000})
-        first, second = sorted(site.redis.zrange("redisdelay:{q}:schedule", 0, -1))
-        assert first == b"same"
-        assert len(second) > len(b"same#")
+        publish(channel, "a", "b", headers={"x-delay": 60_000})
+        stored = site.redis.hgetall("redisdelay:{q}:messages")
+        assert len(stored) == 2
+        for tag, message in stored.items():
+            payload = json.loads(message.partition(b":")[2])
+            assert payload["properties"]["delivery_tag"] == tag.decode()
 
 
 def test_the_inbox_of_these_tests_works_with_the_stock_transport_too(site: Site) -> None:
