@@ -8,7 +8,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any, Protocol
 
-from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
+from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 from kombu_redisdelay.broker.wire import Argument, Command
 from kombu_redisdelay.keys import expected_type
@@ -56,11 +56,15 @@ class Script:
             raise better from exc
 
 
+#: Redis before 7 puts an error of a command into one about the script, where redis-py does not see it.
+_OF_A_COMMAND = {"-OOM ": OutOfMemoryError, "-READONLY ": ReadOnlyError}
+
+
 def explained(error: ResponseError, server: Server, keys: Sequence[str]) -> ResponseError:
     """The *error* of something that was done with *keys*, or a better one."""
-    if "-OOM " in str(error):
-        # Redis before 7 puts its error into one about the script, where redis-py does not see it.
-        return OutOfMemoryError(str(error))
+    for code, kind in _OF_A_COMMAND.items():
+        if code in str(error):
+            return kind(str(error))
     if "WRONGTYPE" in str(error):
         return ResponseError(_explain_wrong_type(server, keys) or str(error))
     return error

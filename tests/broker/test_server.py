@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from harness.redis_server import RedisServer, ServerBinary, servers
 from kombu_redisdelay.broker.scripts import RENEW
@@ -41,6 +41,22 @@ def test_a_policy_that_does_not_is_not(own_rig: Rig, policy: str, caplog: pytest
     assert caplog.records == []
 
 
+def test_a_read_only_replica_says_so_whatever_is_done(own_rig: Rig) -> None:
+    rig, client = own_rig, own_rig.client
+    rig.put("q", payload("a"))
+    me = rig.consumer("me")
+    client.replicaof("127.0.0.1", 1)
+    for write in (
+        lambda: rig.put("q", "more"),
+        lambda: rig.schedule("q", "more", 60_000),
+        lambda: taken(me, "q"),
+    ):
+        with pytest.raises(ReadOnlyError):
+            write()
+    client.replicaof("NO", "ONE")
+    assert texts(taken(me, "q")) == [payload("a")]
+
+
 def test_out_of_memory_publishing_fails_and_consuming_goes_on(own_rig: Rig) -> None:
     rig, client = own_rig, own_rig.client
     later = json.dumps({"headers": {"id": "later"}, "properties": {}})
@@ -50,9 +66,9 @@ def test_out_of_memory_publishing_fails_and_consuming_goes_on(own_rig: Rig) -> N
     [first] = taken(me, "q", limit=1)
     client.config_set("maxmemory", 1)
     before = {key: client.dump(key) for key in client.scan_iter()}
-    with pytest.raises(ResponseError, match="maxmemory"):
+    with pytest.raises(OutOfMemoryError, match="maxmemory"):
         rig.put("q", "more")
-    with pytest.raises(ResponseError, match="maxmemory"):
+    with pytest.raises(OutOfMemoryError, match="maxmemory"):
         rig.schedule("q", "more", 60_000)
     assert {key: client.dump(key) for key in client.scan_iter()} == before
 

@@ -25,7 +25,7 @@ from tests.faults.workers import LOST_CONNECTION
 DURABLE = ("--appendfsync", "always")
 
 #: It takes so many microseconds a key, and listens in between.
-SLOW_TO_LOAD = ("--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024")
+SLOW_TO_LOAD = ("--key-load-delay", "1000", "--rdbcompression", "no")
 KEYS_TO_LOAD = 3000
 
 
@@ -96,7 +96,7 @@ def test_while_redis_loads_nothing_is_accepted_and_workers_wait(tmp_path: Path) 
             producer.send_task("work", [f"{pool} waited"], queue=pool, countdown=3)
         with installation.redis.pipeline(transaction=False) as pipe:
             for number in range(KEYS_TO_LOAD):
-                pipe.execute_command("SET", f"filler:{number}", "")
+                pipe.execute_command("SET", f"filler:{number}", "x" * 8192)
             pipe.execute()
         installation.redis.execute_command("SAVE")
         server.kill()

@@ -14,14 +14,14 @@ LOST_CONNECTION = (
     r"|renew the lease|ack was not confirmed|IndexError: pop from empty list"
 )
 
-_RELEASE = tuple(int(part) for part in celery.__version__.split(".")[:2])
+_RELEASE = tuple(celery.VERSION[:3])
 
-#: Celery 5.5 never acks a late-ack task that ends after prefork's connection was lost: AsynPool.flush forgets
-#: every job.
-PREFORK_ACKS_LATE = _RELEASE >= (5, 6)
+#: Celery up to 5.6.2 never acks a late-ack task that ends after prefork's connection was lost:
+#: AsynPool.flush forgets every job.
+PREFORK_ACKS_LATE = _RELEASE >= (5, 6, 3)
 
-#: Celery 5.6 then gives the next task to the process that is still busy, where it has to wait: AsynPool.flush
-#: forgets which ones are.
+#: Celery 5.6.3 then gives the next task to the process that is still busy, where it has to wait:
+#: AsynPool.flush forgets which ones are.
 PREFORK_KNOWS_WHO_IS_BUSY = _RELEASE >= (5, 7)
 
 
