@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from threading import Event, Lock, Thread
 
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.client import Client
+from kombu_redisdelay.broker.native import Event, Lock, Thread
 from kombu_redisdelay.broker.scripts import RENEW
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,8 @@ JOIN_TIMEOUT = 1.0
 
 class Lease:
     """Renews a consumer's lease from a thread and over a connection of its own: the thread that consumes
-    is blocked for the length of a task in a solo worker or a plain kombu callback.
+    is blocked for the length of a task in a solo worker or a plain kombu callback, and all greenlets are by
+    a task that computes.
 
     Arguments:
         client: for the thread alone, which closes its connections at the end.
@@ -44,8 +45,7 @@ class Lease:
         if consumers_key not in self._keys:
             self._keys = (*self._keys, consumers_key)
         if self._thread is None:
-            self._thread = Thread(target=self._run, name="redisdelay-lease", daemon=True)
-            self._thread.start()
+            self._thread = Thread(self._run)
 
     def uncover(self, consumers_key: str) -> None:
         """Renew the lease in this queue no more. Returns once no renewal can follow."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -51,6 +52,15 @@ def work(self: Any, label: str, seconds: float = 0, gate: str | None = None) -> 
 @app.task(name="work_late", bind=True, acks_late=True)
 def work_late(self: Any, label: str, seconds: float = 0, gate: str | None = None) -> str:
     return _work(self.request, label, seconds, gate)
+
+
+@app.task(name="block_late", bind=True, acks_late=True)
+def block_late(self: Any, label: str, seconds: int) -> str:
+    """Keep the thread, as an extension module may: no greenlet runs meanwhile."""
+    _note("started", label, self.request)
+    ctypes.CDLL(None).sleep(seconds)
+    _note("ended", label, self.request)
+    return label
 
 
 @app.task(name="kill_worker", bind=True, acks_late=True)

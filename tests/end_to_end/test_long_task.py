@@ -6,7 +6,7 @@ from harness.process import wait_until
 from tests.end_to_end.installation import Installation
 
 VISIBILITY_TIMEOUT = 2
-POOLS = ("solo", "prefork")
+POOLS = ("solo", "prefork", "gevent", "eventlet")
 
 
 def test_a_task_longer_than_the_visibility_timeout_runs_once(site: Installation) -> None:
@@ -14,7 +14,7 @@ def test_a_task_longer_than_the_visibility_timeout_runs_once(site: Installation)
     producer = site.producer()
     for pool in POOLS:
         site.start_worker(pool=pool, queues=[pool], settings=settings, prefetch_multiplier=1)
-        producer.send_task("work_late", [pool, 3 * VISIBILITY_TIMEOUT], queue=pool)
+        producer.send_task("block_late", [pool, 3 * VISIBILITY_TIMEOUT], queue=pool)
     site.wait_started(*POOLS)
 
     site.worker(queues=POOLS, settings=settings)

@@ -12,7 +12,7 @@ import pytest
 from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
 
-POOLS = {"prefork": 2, "threads": 2, "solo": 1, "gevent": 10}
+POOLS = {"prefork": 2, "threads": 2, "solo": 1, "gevent": 10, "eventlet": 10}
 TASKS = 200
 #: Seconds until the first task is due, enough to publish all; and over which they are spread.
 LEAD, SPREAD = 4, 5
