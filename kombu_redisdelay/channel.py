@@ -191,12 +191,6 @@ class Channel(redis.Channel):
             )
         super()._put_fanout(exchange, message, routing_key, **kwargs)
 
-    def _restore(self, message: virtual.Message, leftmost: bool = False) -> None:
-        """Requeue a message that only this process knows of, because of ``ack_emulation=False``."""
-        # Its delay is over.
-        message.headers.pop(DELAY_HEADER, None)
-        super()._restore(message, leftmost)
-
     # -- consuming -------------------------------------------------------------------------------------
 
     def basic_consume(

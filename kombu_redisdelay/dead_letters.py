@@ -24,7 +24,7 @@ class DeadLetter:
             not a message, the SHA-1 of its bytes in hexadecimal.
         when: when it became a dead letter, in UTC.
         reason: why, in one line.
-        deliveries: how often it had been delivered and came back.
+        deliveries: how often it had been delivered.
         task: name of the Celery task, ``None`` if it is none.
         args: ``repr`` of the task's positional arguments, as Celery put it into the headers.
         kwargs: the same of its keyword arguments.

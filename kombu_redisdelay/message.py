@@ -158,6 +158,8 @@ def mark_delivery(payload: dict[str, Any]) -> None:
     # It was about the publish. A task that retries publishes the headers it was delivered with, and is not
     # to take the place of a message that was scheduled meanwhile, nor to be dropped for it.
     headers.pop(CONFLICT_HEADER, None)
+    # Nor is it to wait that long again.
+    headers.pop(DELAY_HEADER, None)
     deliveries = payload.pop(DELIVERIES_MEMBER, 0)
     if deliveries:
         headers[DELIVERY_COUNT_HEADER] = deliveries

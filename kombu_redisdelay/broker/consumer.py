@@ -153,7 +153,7 @@ class Consumer:
         if not self._options.dead_letter:
             self.ack(queue, tag)
             return True
-        return self._dead_letter(queue, tag, "rejected", b"")
+        return self._dead_letter(queue, tag, "rejected", b"", delivered=True)
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
         """Give messages that never reached a callback back to where they were taken from, as they were."""
@@ -181,7 +181,7 @@ class Consumer:
         """Move a message that cannot be delivered to the dead letters of its queue."""
         stored = b"" if delivery.acked else b"%d:%s" % (delivery.step, delivery.payload)
         tag = delivery.tag if delivery.acked else ""
-        self._dead_letter(delivery.queue, tag, " ".join(reason.split()), stored)
+        self._dead_letter(delivery.queue, tag, " ".join(reason.split()), stored, delivered=False)
 
     def recover(self, queue: str) -> int:
         """Give back what consumers that are gone hold in *queue*: those whose lease has ended and was not
@@ -343,13 +343,13 @@ class Consumer:
         self._report(queue, dead, dropped)
         return int(held)
 
-    def _dead_letter(self, queue: str, tag: str, reason: str, stored: bytes) -> bool:
+    def _dead_letter(self, queue: str, tag: str, reason: str, stored: bytes, *, delivered: bool) -> bool:
         self.store.remember(queue)
         k = self.store.keys(queue)
         held, dropped = DEAD_LETTER(
             self.store.client,
             (k.unacked(self.name), k.dead),
-            (tag, reason, self._options.dead_letter_limit, stored),
+            (tag, reason, self._options.dead_letter_limit, stored, int(delivered)),
         )
         metrics.dead_lettered(queue, held)
         self._report(queue, 0, dropped)

@@ -34,4 +34,9 @@ def check_leftovers(client: Redis, unacked_key: str, unacked_index_key: str) -> 
             "one until they are gone. It gives them back after its visibility_timeout.",
         )
     else:
-        yield warning(check, found, "Do not stop the last redis:// worker before they are gone.")
+        yield warning(
+            check,
+            found,
+            "Stop redis:// workers with SIGTERM: they give these back, countdown tasks too, which then wait "
+            "in the schedule. If none is left, run one until they are gone.",
+        )

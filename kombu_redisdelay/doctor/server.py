@@ -89,6 +89,9 @@ def _persistence(info: Mapping[str, Any], save: str | None, fsync: str | None) -
     advice = "CONFIG SET appendonly yes, and in the server's configuration."
     if save == "":
         return wrong(check, "none: a restart of the server loses every message, scheduled ones too", advice)
+    if save is None:
+        found = "no append-only file; whether there are snapshots may not be asked (CONFIG)"
+        return warning(check, found, "Turn the append-only file on where the server is configured.")
     return warning(check, "snapshots only: a crash loses what came after the last one", advice)
 
 

@@ -6,6 +6,7 @@
 -- ARGV[2]  why, one line
 -- ARGV[3]  how many dead letters the queue keeps
 -- ARGV[4]  without a tag: "<priority step>:<message>"
+-- ARGV[5]  1 if it was delivered now, 0 if it cannot be
 --
 -- Returns  1 if it was held, else 0; how many dead letters had to go for it
 --
@@ -26,5 +27,5 @@ if ARGV[1] ~= '' then
   end
   redis.call('HDEL', KEYS[1], ARGV[1])
 end
-local count = deliveries(stored, stored_start(stored))
+local count = deliveries(stored, stored_start(stored)) + ARGV[5]
 return { 1, bury(KEYS[2], tonumber(ARGV[3]), count, ARGV[2], stored) }

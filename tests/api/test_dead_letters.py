@@ -41,7 +41,7 @@ class TestLooking:
         letter = dead.get("order-42")
         assert isinstance(letter, DeadLetter)
         assert (letter.id, letter.queue, letter.task) == ("order-42", "celery", "work")
-        assert (letter.reason, letter.deliveries) == ("rejected", 0)
+        assert (letter.reason, letter.deliveries) == ("rejected", 1)
         assert (letter.args, letter.kwargs) == ("['order-42']", "{}")
         assert before <= letter.when <= in_seconds(0)
         assert letter.when.tzinfo is timezone.utc

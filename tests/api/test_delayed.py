@@ -319,8 +319,7 @@ class TestDeliverNow:
         channel = site.channel()
         publish(channel, "a", headers={"x-delay": 600_000}, message_id="a")
         assert delayed.deliver_now("a")
-        message = channel.basic_get("q")
-        assert message.headers["x-delay"] == 0
+        assert channel.basic_get("q").payload == "a"
 
 
 class TestPurge:

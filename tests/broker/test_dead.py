@@ -32,7 +32,7 @@ class TestDiscard:
         [delivery] = taken(me, "q")
         assert me.discard("q", delivery.tag)
         assert (rig.unacked("q"), rig.ready("q", 3)) == ({}, [])
-        assert dead(rig) == [f"0 3 rejected\n{text}"]
+        assert dead(rig) == [f"1 3 rejected\n{text}"]
 
     def test_what_is_not_held_is_left_alone(self, rig: Rig) -> None:
         assert not rig.consumer(options=Options(dead_letter=True)).discard("q", "1")

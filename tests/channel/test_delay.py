@@ -39,6 +39,15 @@ def test_earlier_than_what_is_waited_for_is_noticed_at_once(site: Site) -> None:
     assert inbox.bodies == ["early"]
 
 
+def test_is_delivered_without_its_delay_which_is_over(site: Site) -> None:
+    """Whoever publishes the headers again, as a task that is retried, would have it wait once more."""
+    channel = site.channel()
+    publish(channel, "a", headers={"x-delay": 50, "other": 1})
+    inbox = Inbox(channel)
+    drain(channel.connection.client, lambda: len(inbox) == 1)
+    assert inbox.messages[0].headers == {"other": 1}
+
+
 def test_requeued_does_not_wait_again(site: Site) -> None:
     channel = site.channel()
     publish(channel, "a", headers={"x-delay": 100})

@@ -29,7 +29,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         {
             *("_put", "_put_fanout", "_brpop_start", "_basic_cancel", "_get_pool", "_new_queue"),
             *("_has_queue", "_purge", "_delete", "_after_fork", "basic_consume", "basic_get"),
-            *("queue_delete", "close", "_restore", "basic_publish", "get_table", "_lookup"),
+            *("queue_delete", "close", "basic_publish", "get_table", "_lookup"),
         },
     ),
     (

@@ -169,6 +169,17 @@ def test_commands_that_are_not_allowed(site: Site, server: RedisServer, command:
     assert f"+{command.lower()}" in result.stdout
 
 
+def test_a_server_whose_settings_may_not_be_asked_for(site: Site, server: RedisServer) -> None:
+    """As most of those that are hosted: what cannot be known is not claimed."""
+    app = _limited(site, server, "~*", "&*", "+@all", "-config")
+    site.redis.config_set("appendonly", "no")
+    try:
+        result = site.run("doctor", app=app)
+    finally:
+        site.redis.config_set("appendonly", "yes")
+    assert "warning persistence: no append-only file; whether there are snapshots" in result.stdout
+
+
 def test_keys_that_are_not_allowed(site: Site, server: RedisServer) -> None:
     app = _limited(site, server, "~redisdelay:*", "~_kombu.*", "~unacked*", "&*", "+@all")
     result = site.run("doctor", app=app)
