@@ -273,6 +273,7 @@ class Consumer:
 
     def _begin(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> tuple[list[str], list[Argument]]:
         """Returns KEYS and ARGV of a take."""
+        self._lease.tell()
         store = self.store
         if self._unanswered is not None and not set(self._unanswered.queues).issubset(request.queues):
             # A reply was lost that may have been about other queues: stay clear of the tags in it.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from redis.exceptions import RedisError
-
 from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.native import Event, Lock, Thread
 from kombu_redisdelay.broker.scripts import RENEW
@@ -39,6 +37,7 @@ class Lease:
         self._renewing = Lock()
         self._stopped = Event()
         self._thread: Thread | None = None
+        self._untold: Exception | None = None
 
     def cover(self, consumers_key: str) -> None:
         """Renew the lease in this queue too, from now on."""
@@ -52,6 +51,13 @@ class Lease:
         with self._renewing:
             self._keys = tuple(key for key in self._keys if key != consumers_key)
 
+    def tell(self) -> None:
+        """Log why the lease could not be renewed, unless that was told before. Not for the heartbeat itself:
+        handlers have locks, and those of eventlet do not work across threads."""
+        failure, self._untold = self._untold, None
+        if failure is not None:
+            logger.warning("Could not renew the lease of this consumer, trying on: %s", failure)
+
     def stop(self) -> None:
         """Let the lease run out."""
         self._stopped.set()
@@ -59,6 +65,7 @@ class Lease:
             # A renewal that hangs may still get through later. It only leaves a consumer that holds
             # nothing, which is not worth waiting for.
             self._thread.join(timeout=JOIN_TIMEOUT)
+        self.tell()
 
     def _run(self) -> None:
         failing = False
@@ -66,9 +73,10 @@ class Lease:
             try:
                 with self._renewing:
                     RENEW(self._client, self._keys, (self._consumer, self._lease_ms))
-            except (RedisError, OSError) as exc:
+            except Exception as exc:
+                # Whatever it is, it may be over the next time.
                 if not failing:
-                    logger.warning("Could not renew the lease of this consumer, trying on: %s", exc)
+                    self._untold = exc
                 failing = True
             else:
                 failing = False

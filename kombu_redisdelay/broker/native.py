@@ -36,7 +36,8 @@ class Event:
 
 
 class Thread:
-    """As a daemon ``threading.Thread``, which starts when it is made. It is to use sockets."""
+    """As a daemon ``threading.Thread``, which starts when it is made. It is to use sockets, and no locks of
+    others: those of eventlet do not work across threads."""
 
     def __init__(self, run: Callable[[], object]) -> None:
         self._run = run
@@ -73,9 +74,9 @@ def _original(name: str) -> Any:
 
 def _patched_by_gevent() -> bool:
     monkey = sys.modules.get("gevent.monkey")
-    return monkey is not None and monkey.is_module_patched("threading")
+    return monkey is not None and monkey.is_module_patched("socket")
 
 
 def _patched_by_eventlet() -> bool:
     patcher = sys.modules.get("eventlet.patcher")
-    return patcher is not None and patcher.is_monkey_patched("thread")
+    return patcher is not None and patcher.is_monkey_patched("socket")

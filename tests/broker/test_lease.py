@@ -79,12 +79,31 @@ def test_goes_on_after_an_error_which_it_says_once(
 ) -> None:
     rig.client.set(KEY, "of the wrong type")
     lease.cover(KEY)
-    wait_until(lambda: caplog.records, 5, "the error is said")
+
+    def is_told() -> bool:
+        lease.tell()
+        return bool(caplog.records)
+
+    wait_until(is_told, 5, "the error is told")
     lease.cover("another")
     rig.client.delete(KEY)
     wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease is renewed again")
+    lease.tell()
     [record] = caplog.records
     assert record.levelno == logging.WARNING
+
+
+def test_an_error_that_nobody_asked_for_is_told_at_the_end(
+    rig: Rig, lease: Lease, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease.cover(KEY)
+    wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
+    before = rig.client.info("stats")["total_error_replies"]
+    rig.client.set(KEY, "of the wrong type")
+    wait_until(lambda: rig.client.info("stats")["total_error_replies"] > before, 5, "an error")
+    lease.stop()
+    [record] = caplog.records
+    assert KEY in record.getMessage()
 
 
 def test_survives_the_loss_of_its_connection(rig: Rig, lease: Lease) -> None:
