@@ -4,7 +4,9 @@ must go on while a task keeps the one thread that all greenlets share."""
 from __future__ import annotations
 
 import _thread
+import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -36,47 +38,76 @@ class Event:
 
 
 class Thread:
-    """As a daemon ``threading.Thread``, which starts when it is made. It is to use sockets, and no locks of
+    """As a daemon ``threading.Thread``, which starts when it is made. It may use sockets, but no locks of
     others: those of eventlet do not work across threads."""
 
     def __init__(self, run: Callable[[], object]) -> None:
-        self._run = run
-        self._ended = Event()
-        _original("start_new_thread")(self._run_and_clean_up, ())
+        self.run = run
+        self.ended = Event()
+        try:
+            worker = _idle.pop()
+        except IndexError:
+            worker = _Worker()
+        worker.begin(self)
 
     def join(self, timeout: float) -> None:
-        self._ended.wait(timeout)
+        self.ended.wait(timeout)
 
-    def _run_and_clean_up(self) -> None:
+
+class _Worker:
+    """What runs a :class:`Thread`. Where greenlets are, it runs one after the other: its sockets give it an
+    event loop there, of which gevent would leave something behind for each thread that ends."""
+
+    def __init__(self) -> None:
+        self._thread: Thread | None = None
+        self._has_begun = Lock()
+        self._has_begun.acquire()
+        _original("start_new_thread")(self._work, ())
+
+    def begin(self, thread: Thread) -> None:
+        self._thread = thread
+        self._has_begun.release()
+
+    def _work(self) -> None:
+        while self._run():
+            pass
+
+    def _run(self) -> bool:
+        """Returns whether there will be more to run."""
+        self._has_begun.acquire()
+        thread, self._thread = self._thread, None
+        assert thread is not None
         try:
-            self._run()
+            thread.run()
+            if not _patched():
+                return False
+            # The event loop closes what it was told to close.
+            time.sleep(0)
+            _idle.append(self)
+            return True
         finally:
-            _close_event_loop()
-            self._ended.set()
+            thread.ended.set()
 
 
-def _close_event_loop() -> None:
-    """Close the one that sockets gave this thread, which would be left open."""
-    if _patched_by_gevent():
-        sys.modules["gevent"].get_hub().destroy()
-    elif _patched_by_eventlet():
-        sys.modules["eventlet.hubs"].get_hub().abort(wait=True)
+#: Workers that have nothing to run.
+_idle: list[_Worker] = []
+os.register_at_fork(after_in_child=_idle.clear)
 
 
 def _original(name: str) -> Any:
     """What *name* was in the module ``_thread``."""
-    if _patched_by_gevent():
+    if _patched() == "gevent":
         return sys.modules["gevent.monkey"].get_original("_thread", name)
-    if _patched_by_eventlet():
+    if _patched() == "eventlet":
         return getattr(sys.modules["eventlet.patcher"].original("_thread"), name)
     return getattr(_thread, name)
 
 
-def _patched_by_gevent() -> bool:
-    monkey = sys.modules.get("gevent.monkey")
-    return monkey is not None and monkey.is_module_patched("socket")
-
-
-def _patched_by_eventlet() -> bool:
-    patcher = sys.modules.get("eventlet.patcher")
-    return patcher is not None and patcher.is_monkey_patched("socket")
+def _patched() -> str:
+    """By whom; "" if threads are threads."""
+    monkey, patcher = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if monkey is not None and monkey.is_module_patched("threading"):
+        return "gevent"
+    if patcher is not None and patcher.is_monkey_patched("thread"):
+        return "eventlet"
+    return ""
