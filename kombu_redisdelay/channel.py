@@ -345,7 +345,7 @@ class Channel(redis.Channel):
             client = self.__dict__.get("client")
             if client is not None and client.connection is not None:
                 client.connection.disconnect()
-            if self._consumer_to_stop is not None and self._consumer_to_stop.is_ours:
+            if self._consumer_to_stop is not None:
                 self._consumer_to_stop.stop()
         super().close()
         if self._store is not None:

@@ -263,8 +263,9 @@ class Consumer:
             self.store.client.call("UNLINK", k.unacked(self.name))
 
     def stop(self) -> None:
-        """Let the lease run out. What is held can still be acked until it has."""
-        self._lease.stop()
+        """Let the lease run out, unless it is the parent's. What is held can still be acked until it has."""
+        if self.is_ours:
+            self._lease.stop()
 
     def disconnect(self) -> None:
         """Close the connections. The next command opens one again."""

@@ -27,5 +27,5 @@ if ARGV[1] ~= '' then
   end
   redis.call('HDEL', KEYS[1], ARGV[1])
 end
-local count = deliveries(stored, stored_start(stored)) + ARGV[5]
+local count = deliveries(stored, stored_start(stored)) + tonumber(ARGV[5])
 return { 1, bury(KEYS[2], tonumber(ARGV[3]), count, ARGV[2], stored) }
