@@ -6,7 +6,7 @@ read_globals = {
   "redis", "cjson", "KEYS", "ARGV",
   -- What a script gets from lua/include, pasted in where it says `-- include: <name>`.
   "AFTER_DUPLICATES", "DUPLICATE", "bury", "clock_ms", "clock_us", "dead_payload", "dead_step", "deliveries",
-  "duplicates_of", "expect_list", "expect_schedule", "expire", "first_due", "forget_duplicates", "give_back",
+  "duplicates_of", "expect_list", "expect_schedule", "expire", "first_due", "forget_duplicates", "give_back", "held_for_ms",
   "migrate", "opening_and_rest", "ready_key", "schedule", "still_bound", "stored_payload", "stored_start",
   "stored_step", "unschedule", "wake", "with_deliveries",
 }

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kombu import exceptions
-from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker.line import checked
 from kombu_redisdelay.broker.store import Call
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class Batch:
         self._calls: list[tuple[Call, Callable[[], None] | None]] = []
         #: kombu's, of messages to fanout exchanges: method of a client and its arguments.
         self._commands: list[tuple[str, tuple[Any, ...]]] = []
-        self._failed: BaseException | None = None
+        #: Why it cannot go on, once it has failed.
+        self._failure = ""
 
     def publish(self, message: dict[str, Any], **kwargs: Any) -> None:
         """Route a message, and hold it back.
@@ -71,7 +72,7 @@ class Batch:
         try:
             self._flush()
         except BaseException as exc:
-            self._failed = exc
+            self._failure = str(exc) or type(exc).__name__
             if isinstance(exc, Exception):
                 raise exceptions.BatchPublishError(
                     f"a batch failed, and any of its messages may have been published: {exc}"
@@ -81,22 +82,22 @@ class Batch:
     def _flush(self) -> None:
         calls, self._calls = self._calls, []
         commands, self._commands = self._commands, []
-        refused = None
+        replies: list[Any] = []
         if calls:
             replies = self.channel.store.run_all([call for call, _ in calls])
             for (_, if_not_bound), reply in zip(calls, replies, strict=True):
-                if isinstance(reply, ResponseError):
-                    refused = refused or reply
-                elif if_not_bound is not None and not reply:
+                if if_not_bound is not None and reply == 0:
                     if_not_bound()
         if commands:
             with self.channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
                 for name, args in commands:
                     getattr(pipe, name)(*args)
                 pipe.execute()
-        if refused is not None:
+        try:
             # After the others: one that cannot be published keeps no other back.
-            raise refused
+            checked(replies)
+        finally:
+            del replies
 
     def discard(self) -> None:
         """Forget what was held back."""
@@ -108,5 +109,5 @@ class Batch:
         self.discard()
 
     def _check_usable(self) -> None:
-        if self._failed is not None:
-            raise exceptions.BatchPublishError("a batch that has failed cannot go on") from self._failed
+        if self._failure:
+            raise exceptions.BatchPublishError(f"a batch that has failed cannot go on: {self._failure}")

@@ -17,6 +17,7 @@ from kombu.transport import virtual
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.consumer import Consumer
+from kombu_redisdelay.tasks import started_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,4 @@ def _in_use(messages: Mapping[str, virtual.Message], seconds: float) -> set[str]
     alive = dict(messages)
     if "celery.concurrency.asynpool" not in sys.modules or seconds < PREFORK_GRACE:
         return set(alive)
-    requests = list(sys.modules["celery.worker.state"].active_requests)
-    running = {id(request.message) for request in requests}
-    return {tag for tag, message in alive.items() if id(message) in running}
+    return started_tasks(alive)

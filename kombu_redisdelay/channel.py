@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from time import monotonic
 from typing import Any
 
 from kombu.transport import redis, virtual
 from kombu.utils.json import JSONEncoder
-from redis import BlockingConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -20,6 +20,9 @@ from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.identity import new_consumer
 from kombu_redisdelay.broker.lease import RENEWALS_PER_LEASE, Lease
+from kombu_redisdelay.broker.pool import Pool
+from kombu_redisdelay.broker.recoverer import Recoverer
+from kombu_redisdelay.broker.rounds import Rounds
 from kombu_redisdelay.broker.server import warn_of_eviction
 from kombu_redisdelay.broker.store import Bound, Call, Store
 from kombu_redisdelay.broker.watch import Watch
@@ -61,7 +64,8 @@ class Channel(redis.Channel):
         self._store: Store | None = None
         self._consumer: Consumer | None = None
         self._consumer_to_stop: Consumer | None = None
-        self._recovered_at = float("-inf")
+        self._rounds: Rounds | None = None
+        self._has_given_back = True
         self._was_silent = False
         super().__init__(*args, **kwargs)
         self.brpop_timeout = self.connection.brpop_timeout
@@ -72,32 +76,28 @@ class Channel(redis.Channel):
     def store(self) -> Store:
         """What we publish with."""
         if self._store is None:
-            self._store = self._open_store(self.pool)
+            self._store = Store(Client(self.pool), self.global_keyprefix, self.priority_steps, self.sep)
         return self._store
 
     @property
     def consumer(self) -> Consumer:
         """Who we are to the broker, from the first use on."""
         if self._consumer is None:
-            name = new_consumer()
-            pool = self._get_pool()
+            name, options, timeout = new_consumer(), self.options, self.options.visibility_timeout
             # A renewal that gets no reply must leave time for the next one.
-            limit = self.options.visibility_timeout / RENEWALS_PER_LEASE
-            pool.connection_kwargs["socket_timeout"] = min(pool.connection_kwargs["socket_timeout"], limit)
-            lease = Lease(Client(pool), name, self.options.lease_ms)
-            store = self._open_store(self._get_pool())
-            store.expires_ms = self.store.expires_ms
-            # Half as long again as it takes until a lease is renewed.
-            watch = Watch(1.5 * self.options.visibility_timeout / RENEWALS_PER_LEASE)
+            patience = min(self.pool.connection_kwargs["socket_timeout"], timeout / RENEWALS_PER_LEASE)
+            lease = Lease(Client(Pool.like(self.pool, socket_timeout=patience)), name, options.lease_ms)
             self._consumer = Consumer(
-                store, name, lease, self.options, watch, lambda queue, tags: self.qos.lease_lost(queue, tags)
+                self.store, name, lease, options, lambda queue, tags: self.qos.lease_lost(queue, tags)
             )
+            # Half as long again as it takes until a lease is renewed.
+            watch = Watch(1.5 * timeout / RENEWALS_PER_LEASE)
+            recoverer = Recoverer(self.store, name, options, watch)
+            interval = min(RECOVERY_INTERVAL, timeout / RENEWALS_PER_LEASE)
+            self._rounds = Rounds(self.store, recoverer, interval, unnoted=self.auto_delete_queues)
             self._consumer_to_stop = self._consumer
-            warn_of_eviction(store.client)
+            warn_of_eviction(self.store.client)
         return self._consumer
-
-    def _open_store(self, pool: Any) -> Store:
-        return Store(Client(pool), self.global_keyprefix, self.priority_steps, self.sep)
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
         pool = super()._get_pool(asynchronous)
@@ -107,18 +107,23 @@ class Channel(redis.Channel):
                 pool.connection_kwargs[option] = SILENCE_LIMIT
         if asynchronous:
             return pool
-        # Acks come from as many threads as the worker has; kombu's pool raises when it runs out of
-        # connections, and the ack would be lost. This one lets the thread wait.
-        return BlockingConnectionPool(
-            max_connections=self.max_connections,
-            connection_class=pool.connection_class,
-            **pool.connection_kwargs,
-        )
+        # kombu's pool raises when it runs out of connections. This one lets the thread wait.
+        return Pool.like(pool, self.max_connections)
+
+    @cached_property
+    def _stock_client(self) -> Any:
+        return self._create_client()
+
+    @contextmanager
+    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
+        # kombu makes a new client each time, and with it another listener of a credential provider.
+        yield client or self._stock_client
 
     def _after_fork(self) -> None:
         # The consumer is the parent's: neither its messages nor its lease are ours to touch.
         super()._after_fork()
-        self._store = self._consumer = self._consumer_to_stop = None
+        self._store = self._consumer = self._consumer_to_stop = self._rounds = None
+        self.__dict__.pop("_stock_client", None)
         self.intake.cancel_all()
 
     # -- publishing ------------------------------------------------------------------------------------
@@ -203,7 +208,8 @@ class Channel(redis.Channel):
     ) -> Any:
         self.intake.consume(queue, no_ack, callback)
         # A dead worker's queues are looked at as soon as somebody consumes from them.
-        self._recovered_at = float("-inf")
+        if self._rounds is not None:
+            self._rounds.begin_anew()
         return super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
@@ -214,6 +220,8 @@ class Channel(redis.Channel):
         ret = super()._basic_cancel(consumer_tag)
         if queue is not None and queue not in self._active_queues:
             taken = self.intake.cancel(queue)
+            if self._consumer is not None:
+                self._consumer.cancel(queue)
             if taken and self.do_restore:
                 with _leaving_it_to_the_lease():
                     self.consumer.put_back(taken)
@@ -229,19 +237,14 @@ class Channel(redis.Channel):
         queues = dict.fromkeys(self._active_queues)
         return [queue for queue in queues if queue not in self.active_fanout_queues]
 
-    def recover(self) -> None:
-        """Give back what consumers that are gone left in our queues, and clean up after a schedule that
-        somebody damaged, unless that was just done."""
-        interval = min(RECOVERY_INTERVAL, self.options.visibility_timeout / RENEWALS_PER_LEASE)
+    def look_after_queues(self) -> bool:
+        """Make the next round trip of looking after our queues, if it is time for one: give back what
+        consumers that are gone left there, and clean up. Returns whether it is time for another one."""
         queues = self.active_queues
-        if not queues or monotonic() - self._recovered_at < interval:
-            return
-        self._recovered_at = monotonic()
-        for queue in queues:
-            self.consumer.recover(queue)
-            self.consumer.sweep(queue)
-            if queue not in self.auto_delete_queues:
-                self.store.remember(queue)
+        if not queues or not self.consumer.is_ours:
+            return False
+        assert self._rounds is not None
+        return self._rounds.step(queues)
 
     def give_back_all(self) -> None:
         """Give back every message, first those that no callback has seen: as if they were never taken."""
@@ -250,9 +253,11 @@ class Channel(redis.Channel):
         self._finish_taking()
         # On a half-open connection we would wait for seconds, and then leave it all to the lease.
         self._consumer.disconnect()
+        self._has_given_back = False
         with _leaving_it_to_the_lease():
             self._consumer.put_back(self.intake.cancel_all())
             self._consumer.give_back_all()
+            self._has_given_back = True
 
     def _finish_taking(self) -> None:
         """What was asked for may already be ours, and has to be known to be given back."""
@@ -299,11 +304,19 @@ class Channel(redis.Channel):
         else:
             self.store.expires_ms[queue] = int(expires_ms)
 
+    def _size(self, queue: str) -> int:
+        """How many messages of *queue* are ready, with those that we have taken and not delivered yet."""
+        return int(super()._size(queue)) + self.intake.count(queue)
+
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         return self.store.exists(queue)
 
     def _purge(self, queue: str) -> int:
-        return self.store.purge(queue)
+        taken = self.intake.forget_queue(queue)
+        for delivery in taken:
+            if delivery.acked:
+                self.consumer.ack(queue, delivery.tag)
+        return self.store.purge(queue) + len(taken)
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         super()._delete(queue, *args, **kwargs)
@@ -345,20 +358,25 @@ class Channel(redis.Channel):
             client = self.__dict__.get("client")
             if client is not None and client.connection is not None:
                 client.connection.disconnect()
-            if self._consumer_to_stop is not None:
-                self._consumer_to_stop.stop()
         super().close()
+        consumer, self._consumer_to_stop = self._consumer_to_stop, None
+        if consumer is not None:
+            if self._has_given_back or not consumer.is_ours:
+                consumer.stop()
+            else:
+                # Redis is out of reach. What was acked must not be delivered again when it is back.
+                Caretaker(consumer, {}).start()
         if self._store is not None:
             self._store.disconnect()
-        # Acks may still be on their way over the consumer's connections if it was abandoned.
-        if self._consumer is not None and self.do_restore:
-            self._consumer.disconnect()
 
 
 @contextmanager
 def _leaving_it_to_the_lease() -> Iterator[None]:
-    """For giving back when Redis may be out of reach: then the messages return when the lease ends."""
+    """For giving back when Redis may be out of reach: then the messages return later."""
     try:
         yield
     except (RedisError, OSError) as exc:
-        logger.warning("Could not give messages back, they return when the lease ends: %s", exc)
+        logger.warning(
+            "Could not give messages back. They return when Redis is there again, or the lease ends: %s",
+            exc,
+        )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.transport import virtual
 from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, ResponseError
 
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
+from kombu_redisdelay.broker.line import REST, is_open, re_authenticate
 from kombu_redisdelay.broker.wire import pack
 from kombu_redisdelay.message import DELIVERY_COUNT_HEADER
 from kombu_redisdelay.receive import receive
@@ -22,8 +23,24 @@ if TYPE_CHECKING:
 #: Seconds after which it is time to see that the server got the acks that were sent to it.
 CONFIRM_AFTER = 1.0
 
+#: Seconds that a message which is to be held alone waits, at most, for others to be settled.
+ALONE_PATIENCE = 10.0
+
 #: Seconds between two requests for less than half of what may be held.
 PAUSE = 0.001
+
+
+class Waiting(NamedTuple):
+    """A message that was taken and waits to be delivered.
+
+    Attributes:
+        alone_at: when to deliver it beside others after all, by the monotonic clock, if it is to be held
+            alone; else ``None``.
+    """
+
+    delivery: Delivery
+    message: virtual.Message
+    alone_at: float | None
 
 
 class Intake:
@@ -38,7 +55,7 @@ class Intake:
         self._channel = channel
         self._callbacks: dict[str, Callable[[virtual.Message], Any]] = {}
         self._no_ack_queues: set[str] = set()
-        self._taken: deque[tuple[Delivery, virtual.Message]] = deque()
+        self._taken: deque[Waiting] = deque()
         #: Take without waiting to be woken: there is more, or nothing is known.
         self.expects_more = True
         #: What the poll connection was asked for; ``None``: to be woken.
@@ -46,6 +63,7 @@ class Intake:
         self._confirmed_at = monotonic()
         self._was_overdue = False
         self._requested_at = float("-inf")
+        self._rested_since = float("-inf")
 
     def consume(self, queue: str, no_ack: bool, callback: Callable[[virtual.Message], Any]) -> None:
         self._callbacks[queue] = callback
@@ -61,22 +79,39 @@ class Intake:
 
     def forget_queue(self, queue: str) -> list[Delivery]:
         """Deliver nothing of what was taken from *queue*. Returns it."""
-        taken = [delivery for delivery, _ in self._taken if delivery.queue == queue]
-        self._taken = deque(entry for entry in self._taken if entry[0].queue != queue)
+        taken = [waiting.delivery for waiting in self._taken if waiting.delivery.queue == queue]
+        self._taken = deque(waiting for waiting in self._taken if waiting.delivery.queue != queue)
         return taken
 
     def cancel_all(self) -> list[Delivery]:
         """Deliver nothing of what was taken. Returns it."""
-        taken = [delivery for delivery, _ in self._taken]
+        taken = [waiting.delivery for waiting in self._taken]
         self._taken.clear()
         return taken
+
+    def count(self, queue: str) -> int:
+        """How many messages of *queue* were taken and not delivered yet."""
+        return sum(waiting.delivery.queue == queue for waiting in self._taken)
 
     # -- taking ----------------------------------------------------------------------------------------
 
     @property
-    def has_taken(self) -> bool:
-        """Whether there are messages that were taken and not delivered yet."""
-        return bool(self._taken)
+    def can_deliver(self) -> bool:
+        """Whether there is a message to be delivered now."""
+        if not self._taken:
+            return False
+        alone_at = self._taken[0].alone_at
+        return alone_at is None or not self._channel.qos.holds_any or monotonic() >= alone_at
+
+    @property
+    def has_one_to_be_alone(self) -> bool:
+        """Whether a message waits until nothing else is held. It is the last one that was taken."""
+        return bool(self._taken) and self._taken[-1].alone_at is not None
+
+    @property
+    def waits_until(self) -> float | None:
+        """When that one is delivered at the latest, by the monotonic clock."""
+        return self._taken[-1].alone_at if self._taken else None
 
     @property
     def is_waiting(self) -> bool:
@@ -126,6 +161,15 @@ class Intake:
         connection.send_packed_command((pack(*command),))
         self._was_overdue = False
 
+    def see_that_poll_is_open(self) -> None:
+        """Close the poll connection if the server has done so while nothing was asked over it. The next wait
+        opens it again."""
+        connection = self._channel.client.connection
+        if connection is None or self.is_waiting or monotonic() - self._rested_since < REST:
+            return
+        if not is_open(connection):
+            connection.disconnect()
+
     def answer(self) -> float | None:
         """Read the reply that came over the poll connection, and take if it was a wake-up. Returns what
         :meth:`take` does."""
@@ -143,6 +187,8 @@ class Intake:
             raise
         finally:
             channel._in_poll = None
+            self._rested_since = monotonic()
+        re_authenticate(connection)
         if request is None and reply is None and not self._has_reason_to_take():
             return None
         if request is None or reply is None:
@@ -154,6 +200,11 @@ class Intake:
         consumer = self._channel.consumer
         if self.is_taking:
             self.answer()
+        for index, waiting in enumerate(self._taken):
+            if waiting.delivery.queue == queue:
+                del self._taken[index]
+                self._hold(waiting, no_ack)
+                return waiting.message
         request = Request([queue], 1, no_ack=[queue] if self._without_acks(no_ack) else ())
         while True:
             taken = consumer.take(request)
@@ -163,14 +214,21 @@ class Intake:
             consumer.put_back(taken.deliveries[1:])
             message = receive(self._channel, taken.deliveries[0], taken.now_ms)
             if message is not None:
-                self._hold(taken.deliveries[0], message, no_ack)
+                self._hold(self._waiting(taken.deliveries[0], message), no_ack)
                 return message
 
     def deliver_one(self) -> None:
         """Hand the next message that was taken to its callback."""
-        delivery, message = self._taken.popleft()
-        self._hold(delivery, message, delivery.queue in self._no_ack_queues)
-        self._callbacks[delivery.queue](message)
+        waiting = self._taken.popleft()
+        delivery = waiting.delivery
+        self._hold(waiting, delivery.queue in self._no_ack_queues)
+        try:
+            self._callbacks[delivery.queue](waiting.message)
+        except BaseException:
+            # Of any kind: also what kombu takes for a lost connection, or what ends the process.
+            if delivery.acked:
+                self._channel.consumer.fail(delivery.queue, delivery.tag)
+            raise
 
     def check(self, timeout: float, silence_limit: float) -> None:
         """See that the server is still there.
@@ -224,7 +282,7 @@ class Intake:
             channel._queue_cycle.rotate(delivery.queue)
             message = receive(channel, delivery, taken.now_ms)
             if message is not None:
-                self._taken.append((delivery, message))
+                self._taken.append(self._waiting(delivery, message))
         channel.consumer.put_back(unwanted)
         return taken.next_due
 
@@ -244,10 +302,17 @@ class Intake:
     def _without_acks(self, no_ack: bool) -> bool:
         return no_ack or not self._channel.ack_emulation
 
-    def _hold(self, delivery: Delivery, message: virtual.Message, no_ack: bool) -> None:
-        channel = self._channel
-        if delivery.acked:
-            deliveries = message.headers.get(DELIVERY_COUNT_HEADER, 0)
-            channel.qos.hold(delivery.tag, delivery.queue, alone=deliveries >= channel.options.alone_after)
+    def _waiting(self, delivery: Delivery, message: virtual.Message) -> Waiting:
+        failures = message.headers.get(DELIVERY_COUNT_HEADER, 0)
+        is_suspect = delivery.acked and failures >= self._channel.options.alone_after
+        return Waiting(delivery, message, monotonic() + ALONE_PATIENCE if is_suspect else None)
+
+    def _hold(self, waiting: Waiting, no_ack: bool) -> None:
+        qos, (delivery, message, alone_at) = self._channel.qos, waiting
+        if delivery.acked and no_ack:
+            # It was taken for a consumer with acks, and is now had without.
+            self._channel.consumer.ack(delivery.queue, delivery.tag)
+        elif delivery.acked:
+            qos.hold(delivery.tag, delivery.queue, alone=alone_at is not None)
         if not no_ack:
-            channel.qos.append(message, delivery.tag)
+            qos.append(message, delivery.tag)

@@ -35,6 +35,11 @@ class QueueKeys:
     dead: str
     separator: str
 
+    @property
+    def scheduling(self) -> tuple[str, str, str]:
+        """The keys of what is scheduled."""
+        return self.schedule, self.messages, self.duplicates
+
     def ready_at(self, step: int) -> str:
         """The list of ready messages with priority *step*."""
         return f"{self.ready}{self.separator}{step}" if step else self.ready
@@ -62,8 +67,9 @@ def queue_keys(prefix: str, queue: str, separator: str) -> QueueKeys:
 
 
 def known_queues(prefix: str) -> str:
-    """Set of the queues that ever had a consumer, a scheduled message or a dead letter."""
-    return prefix + "redisdelay:queues"
+    """Zset, queue -> when somebody noted last that it is in use, ms since the epoch. It holds the queues that
+    have a consumer, a scheduled message or a dead letter."""
+    return prefix + "redisdelay:known-queues"
 
 
 _TYPES = {

@@ -32,6 +32,9 @@ IGNORE = "ignore"
 #: Header set on redelivered messages: the number of earlier deliveries, as RabbitMQ's quorum queues do.
 DELIVERY_COUNT_HEADER = "x-delivery-count"
 
+#: Header set on redelivered messages, as kombu's own transport does.
+REDELIVERED_HEADER = "redelivered"
+
 #: The JSON member, outside what the publisher wrote, in which the scripts count deliveries
 #: (lua/include/deliveries.lua).
 DELIVERIES_MEMBER = "redisdelay-deliveries"
@@ -153,7 +156,8 @@ def on_conflict(message: Mapping[str, Any]) -> str:
 
 def mark_delivery(payload: dict[str, Any]) -> None:
     """Turn the scripts' count in a taken message *payload* into what consumers look at:
-    ``delivery_info["redelivered"]`` and the header ``x-delivery-count``. What was for the broker goes."""
+    ``delivery_info["redelivered"]`` and the headers ``redelivered`` and ``x-delivery-count``. What was for
+    the broker goes."""
     headers = payload["headers"]
     # It was about the publish. A task that retries publishes the headers it was delivered with, and is not
     # to take the place of a message that was scheduled meanwhile, nor to be dropped for it.
@@ -163,10 +167,12 @@ def mark_delivery(payload: dict[str, Any]) -> None:
     deliveries = payload.pop(DELIVERIES_MEMBER, 0)
     if deliveries:
         headers[DELIVERY_COUNT_HEADER] = deliveries
+        headers[REDELIVERED_HEADER] = True
         payload["properties"]["delivery_info"]["redelivered"] = True
     else:
         # A task that retries publishes the headers it was delivered with; this one is not about them.
-        headers.pop(DELIVERY_COUNT_HEADER, None)
+        if headers.pop(DELIVERY_COUNT_HEADER, None) is not None:
+            headers.pop(REDELIVERED_HEADER, None)
 
 
 def check(payload: object) -> dict[str, Any]:

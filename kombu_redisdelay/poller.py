@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import redis
 
 from kombu_redisdelay.intake import PAUSE
+from kombu_redisdelay.signals import stop_waking_on_signals
 
 if TYPE_CHECKING:
     from kombu_redisdelay.channel import Channel
@@ -62,6 +63,9 @@ class Poller(redis.MultiChannelPoller):
         self._alarms: dict[Channel, Alarm] = {}
         self._had_alarm = False
         self._is_pausing = False
+        #: Channels that have more to do for their queues, and a timer of the event loop for that.
+        self._looking_after: set[Channel] = set()
+        self._is_busy = False
         self._turns: list[Channel] = []
 
     def add(self, channel: Channel) -> None:
@@ -72,6 +76,7 @@ class Poller(redis.MultiChannelPoller):
         super().discard(channel)
         if channel in self._turns:
             self._turns.remove(channel)
+        self._looking_after.discard(channel)
         self._cancel_alarm(channel)
 
     def close(self) -> None:
@@ -80,6 +85,7 @@ class Poller(redis.MultiChannelPoller):
         self._turns.clear()
         if self.hub is not None:
             self.hub.on_tick -= self.on_tick
+            stop_waking_on_signals(self.hub, self)
         if self._pid == os.getpid():
             super().close()
 
@@ -100,13 +106,28 @@ class Poller(redis.MultiChannelPoller):
     def on_poll_start(self) -> None:
         """See that every channel that may consume has asked for messages."""
         self._had_alarm = False
+        self._is_busy = False
         for channel in list(self._channels):
             channel.check()
             if channel.active_queues:
-                channel.recover()
+                if channel not in self._looking_after:
+                    self._look_after_queues(channel)
+                if not self._in_protected_read:
+                    self._deliver(channel)
                 self._ask(channel)
             if channel.active_fanout_queues:
                 self._register_LISTEN(channel)
+
+    def _look_after_queues(self, channel: Channel) -> None:
+        """One round trip a turn: messages must not wait for this."""
+        self._looking_after.discard(channel)
+        if channel not in self._channels or not channel.look_after_queues():
+            return
+        if self.hub is None or self._in_protected_read:
+            self._is_busy = True
+        else:
+            self._looking_after.add(channel)
+            self.hub.call_later(PAUSE, self._look_after_queues, channel)
 
     def on_readable(self, fileno: int) -> None:
         """Read what came for a channel. On the event loop, deliver it too."""
@@ -186,6 +207,7 @@ class Poller(redis.MultiChannelPoller):
 
     def _ask(self, channel: Channel) -> None:
         intake = channel.intake
+        intake.see_that_poll_is_open()
         if not channel.qos.can_consume():
             intake.expects_more = True
         elif not self._in_protected_read:
@@ -194,20 +216,24 @@ class Poller(redis.MultiChannelPoller):
                 self._register_BRPOP(channel)
         else:
             # The caller has time to wait for what is likely to be there.
-            if intake.expects_more and not intake.has_taken:
+            if intake.expects_more and not intake.can_deliver:
                 self._received(channel, intake.take())
-            if not intake.has_taken:
+            if not intake.can_deliver:
                 self._register_BRPOP(channel)
 
     def _received(self, channel: Channel, next_due: float | None) -> None:
         self.set_alarm(channel, next_due)
         if not self._in_protected_read:
-            while channel.intake.has_taken:
-                channel.intake.deliver_one()
+            self._deliver(channel)
             if channel.intake.expects_more and not self._is_pausing:
                 # All that it takes is another turn of the event loop.
                 self._is_pausing = True
                 self.hub.call_later(PAUSE, self._after_pause)
+
+    def _deliver(self, channel: Channel) -> None:
+        """Deliver what was taken, on the event loop."""
+        while channel.intake.can_deliver:
+            channel.intake.deliver_one()
 
     def _after_pause(self) -> None:
         self._is_pausing = False
@@ -215,7 +241,7 @@ class Poller(redis.MultiChannelPoller):
     def _deliver_one(self) -> bool:
         """Deliver one message that was taken, of the channel that has not had its turn for longest."""
         for channel in self._turns:
-            if channel.intake.has_taken:
+            if channel.intake.can_deliver:
                 self._turns.remove(channel)
                 self._turns.append(channel)
                 channel.intake.deliver_one()
@@ -225,7 +251,7 @@ class Poller(redis.MultiChannelPoller):
     def _poll_timeout(self, timeout: float | None) -> float:
         """How long to poll: *timeout*, but not past an alarm, and not so long that credit which another
         thread gives back by an ack goes unnoticed."""
-        if any(channel.intake.has_taken for channel in self._turns):
+        if self._is_busy or any(channel.intake.can_deliver for channel in self._turns):
             return 0.0
         now = monotonic()
         limits = [LONGEST_POLL, *(alarm.at - POLL_SLACK - now for alarm in self._alarms.values())]

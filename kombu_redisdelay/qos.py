@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from kombu.transport import virtual
 
 from kombu_redisdelay import metrics
+from kombu_redisdelay.tasks import tasks_that_ended_the_worker
 
 if TYPE_CHECKING:
     from kombu_redisdelay.channel import Channel
@@ -43,8 +44,15 @@ class QoS(virtual.QoS):
         if alone:
             self._alone.add(delivery_tag)
 
+    @property
+    def holds_any(self) -> bool:
+        """Whether a message that was delivered is not settled."""
+        return bool(self._queues)
+
     def can_consume(self) -> bool:
-        return not self._alone and bool(super().can_consume())
+        if self._alone or self.channel.intake.has_one_to_be_alone:
+            return False
+        return bool(super().can_consume())
 
     def ack(self, delivery_tag: str) -> None:
         queue = self._queues.get(delivery_tag)
@@ -62,6 +70,9 @@ class QoS(virtual.QoS):
 
     def restore_unacked(self) -> list[Any]:
         """Give every message back. The base class wants a list of errors; there are none."""
+        for tag in tasks_that_ended_the_worker(self._delivered):
+            if tag in self._queues:
+                self.channel.consumer.fail(self._queues[tag], tag)
         self.channel.give_back_all()
         self._queues.clear()
         self._alone.clear()
@@ -81,7 +92,7 @@ class QoS(virtual.QoS):
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
         """Give back what consumers that are gone have left behind. kombu's poller calls this."""
-        self.channel.recover()
+        self.channel.look_after_queues()
 
     def lease_lost(self, queue: str, tags: Collection[str]) -> None:
         """Messages of *queue* that were settled as *tags* were not held any more. See what else is not."""

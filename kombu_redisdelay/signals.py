@@ -11,17 +11,33 @@ import signal
 import socket
 import threading
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 # Open for as long as the process: Python goes on writing to it.
 _pair: tuple[socket.socket, socket.socket] | None = None
 
 
-def wake_on_signals(hub: Any) -> None:
-    """Have signals wake *hub*, kombu's event loop, unless somebody else uses what Python has for it."""
+#: Event loop -> who wants it to wake.
+_users: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
+
+
+def wake_on_signals(hub: Any, user: object) -> None:
+    """Have signals wake *hub*, kombu's event loop, as long as a *user* wants that, unless somebody else uses
+    what Python has for it."""
     if _pair is not None or _open():
         assert _pair is not None
         reader = _pair[0]
+        _users.setdefault(hub, WeakSet()).add(user)
         hub.add_reader(reader, reader.recv, 4096)
+
+
+def stop_waking_on_signals(hub: Any, user: object) -> None:
+    """The *user* has no use for it any more."""
+    users = _users.get(hub)
+    if _pair is not None and users is not None:
+        users.discard(user)
+        if not users:
+            hub.remove_reader(_pair[0])
 
 
 def _open() -> bool:

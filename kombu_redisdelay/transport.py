@@ -37,7 +37,7 @@ class Transport(redis.Transport):
         # kombu's replacement for the poller's method. Up to kombu 5.6 it stops polling for good when a
         # connection is closed, also when that was no error: redis-py replaces what the server has closed.
         del self.cycle._on_connection_disconnect
-        wake_on_signals(loop)
+        wake_on_signals(loop, self.cycle)
 
     def drain_events(self, connection: Any, timeout: float | None = None, **kwargs: Any) -> Any:
         """Deliver one message. The base class waits for up to twice the time, and may sleep in between.

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from kombu_redisdelay.broker.client import Client
+from kombu_redisdelay.broker.line import checked
 from kombu_redisdelay.broker.native import Event, Lock, Thread
-from kombu_redisdelay.broker.scripts import RENEW
+from kombu_redisdelay.broker.scripts import RENEW, run_each
+from kombu_redisdelay.broker.wire import Command
+from kombu_redisdelay.keys import QueueKeys
 
 logger = logging.getLogger(__name__)
 
 #: The lease is renewed this many times while it lasts, so that losing one renewal does not lose it.
 RENEWALS_PER_LEASE = 3
+
+#: Queues whose leases one script renews.
+QUEUES_PER_SCRIPT = 100
+
+#: Seconds between two renewals, at least, however soon a queue expires.
+SHORTEST_INTERVAL = 0.05
 
 #: Seconds that closing a consumer waits for its heartbeat.
 JOIN_TIMEOUT = 1.0
@@ -21,6 +31,8 @@ class Lease:
     """Renews a consumer's lease from a thread and over a connection of its own: the thread that consumes
     is blocked for the length of a task in a solo worker or a plain kombu callback, and all greenlets are by
     a task that computes.
+
+    A queue that expires is in use as long as it has a living consumer: then its keys are kept alive, too.
 
     Arguments:
         client: for the thread alone, which closes its connections at the end.
@@ -33,34 +45,66 @@ class Lease:
         self._consumer = consumer
         self._lease_ms = lease_ms
         self._interval = lease_ms / 1000 / RENEWALS_PER_LEASE
-        self._keys: tuple[str, ...] = ()
+        self._consumers_keys: tuple[str, ...] = ()
+        #: Key of consumers -> what makes the queue live on, for queues that expire.
+        self._refreshing: dict[str, tuple[Command, ...]] = {}
         self._renewing = Lock()
         self._stopped = Event()
+        #: Set to have the thread look at once.
+        self._changed = Event()
         self._thread: Thread | None = None
-        self._untold: Exception | None = None
+        self._untold = ""
 
-    def cover(self, consumers_key: str) -> None:
+    def cover(self, keys: QueueKeys) -> None:
         """Renew the lease in this queue too, from now on."""
-        if consumers_key not in self._keys:
-            self._keys = (*self._keys, consumers_key)
+        if keys.consumers not in self._consumers_keys:
+            self._consumers_keys = (*self._consumers_keys, keys.consumers)
+        self._start()
+
+    def keep_alive(self, keys: QueueKeys, ready_keys: Sequence[str], expires_ms: int) -> None:
+        """Keep a queue that expires from doing so, from now on.
+
+        Arguments:
+            ready_keys: its ready lists.
+        """
+        held_for_ms = expires_ms + 2 * self._lease_ms
+        refreshing = (
+            *(("PEXPIRE", key, expires_ms) for key in (*ready_keys, *keys.scheduling, keys.wake)),
+            *(("PEXPIRE", key, held_for_ms) for key in (keys.consumers, keys.unacked(self._consumer))),
+        )
+        if self._refreshing.get(keys.consumers) != refreshing:
+            self._refreshing[keys.consumers] = refreshing
+            self._interval = max(
+                SHORTEST_INTERVAL, min(self._interval, expires_ms / 1000 / RENEWALS_PER_LEASE)
+            )
+            self._start()
+            self._changed.set()
+
+    def let_expire(self, keys: QueueKeys) -> None:
+        """Keep a queue from expiring no more."""
+        self._refreshing.pop(keys.consumers, None)
+
+    def uncover(self, keys: QueueKeys) -> None:
+        """Renew nothing of this queue any more. Returns once no renewal can follow."""
+        with self._renewing:
+            self._consumers_keys = tuple(key for key in self._consumers_keys if key != keys.consumers)
+            self.let_expire(keys)
+
+    def _start(self) -> None:
         if self._thread is None:
             self._thread = Thread(self._run)
-
-    def uncover(self, consumers_key: str) -> None:
-        """Renew the lease in this queue no more. Returns once no renewal can follow."""
-        with self._renewing:
-            self._keys = tuple(key for key in self._keys if key != consumers_key)
 
     def tell(self) -> None:
         """Log why the lease could not be renewed, unless that was told before. Not for the heartbeat itself:
         handlers have locks, and those of eventlet do not work across threads."""
-        failure, self._untold = self._untold, None
-        if failure is not None:
+        failure, self._untold = self._untold, ""
+        if failure:
             logger.warning("Could not renew the lease of this consumer, trying on: %s", failure)
 
     def stop(self) -> None:
         """Let the lease run out."""
         self._stopped.set()
+        self._changed.set()
         if self._thread is not None:
             # A renewal that hangs may still get through later. It only leaves a consumer that holds
             # nothing, which is not worth waiting for.
@@ -72,14 +116,23 @@ class Lease:
         while not self._stopped.is_set():
             try:
                 with self._renewing:
-                    RENEW(self._client, self._keys, (self._consumer, self._lease_ms))
+                    self._renew()
             except Exception as exc:
                 # Whatever it is, it may be over the next time.
                 if not failing:
-                    self._untold = exc
+                    self._untold = str(exc)
                 failing = True
             else:
                 failing = False
             # After a failure not much of the lease may be left.
-            self._stopped.wait(min(1.0, self._interval) if failing else self._interval)
+            self._changed.wait(min(1.0, self._interval) if failing else self._interval)
+            self._changed.clear()
         self._client.disconnect()
+
+    def _renew(self) -> None:
+        keys, args = self._consumers_keys, (self._consumer, self._lease_ms)
+        starts = range(0, len(keys), QUEUES_PER_SCRIPT)
+        run_each(self._client, [(RENEW, keys[first : first + QUEUES_PER_SCRIPT], args) for first in starts])
+        refreshing = [command for commands in list(self._refreshing.values()) for command in commands]
+        if refreshing:
+            checked(self._client.call_all(*refreshing))

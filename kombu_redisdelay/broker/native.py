@@ -32,6 +32,12 @@ class Event:
     def is_set(self) -> bool:
         return self._is_set
 
+    def clear(self) -> None:
+        """For the thread that waits: what it looks at next was there before the next :meth:`set`."""
+        if self._is_set:
+            self._until_set.acquire()
+            self._is_set = False
+
     def wait(self, timeout: float) -> None:
         if self._until_set.acquire(timeout=timeout):
             self._until_set.release()

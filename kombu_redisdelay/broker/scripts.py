@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
 
+from kombu_redisdelay.broker.client import Client
+from kombu_redisdelay.broker.line import checked
 from kombu_redisdelay.broker.wire import Argument, Command
 from kombu_redisdelay.keys import expected_type
 
@@ -51,10 +53,17 @@ class Script:
                 return server.call("EVAL", self.text, len(keys), *keys, *args)
         except ResponseError as exc:
             better = explained(exc, server, keys)
-            if better is exc:
-                raise
-            raise better from exc
+            try:
+                if better is exc:
+                    raise
+                raise better from exc
+            finally:
+                # It refers to this frame, and that to it.
+                del better
 
+
+#: What to run, with its KEYS and ARGV.
+ScriptCall = tuple[Script, Sequence[str], Sequence[Argument]]
 
 #: Redis before 7 puts an error of a command into one about the script, where redis-py does not see it.
 _OF_A_COMMAND = {"-OOM ": OutOfMemoryError, "-READONLY ": ReadOnlyError}
@@ -79,6 +88,36 @@ def _explain_wrong_type(server: Server, keys: Sequence[str]) -> str:
     )
 
 
+def run_each(client: Client, calls: Sequence[ScriptCall]) -> list[Any]:
+    """Run scripts whose order does not matter, in one round trip, or in two if the server has to learn one.
+
+    Returns:
+        The replies.
+
+    Raises:
+        RedisError: the connection failed, or the server refused one of them.
+    """
+    if not calls:
+        return []
+    replies = client.call_all(*(script.command(keys, args) for script, keys, args in calls))
+    unknown = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    if unknown:
+        scripts = dict.fromkeys(calls[index][0] for index in unknown)
+        loading: list[Command] = [("SCRIPT", "LOAD", script.text) for script in scripts]
+        again = [calls[index] for index in unknown]
+        commands = [script.command(keys, args) for script, keys, args in again]
+        later = client.call_all(*loading, *commands)[len(loading) :]
+        for index, reply in zip(unknown, later, strict=True):
+            replies[index] = reply
+    for index, (_, keys, _) in enumerate(calls):
+        if isinstance(replies[index], ResponseError):
+            replies[index] = explained(replies[index], client, keys)
+    try:
+        return list(checked(replies))
+    finally:
+        del replies
+
+
 PUT = Script("put")
 SCHEDULE = Script("schedule")
 TAKE = Script("take")
@@ -89,6 +128,10 @@ DEAD_LETTER = Script("dead_letter")
 SWEEP = Script("sweep")
 RENEW = Script("renew")
 CONSUMERS = Script("consumers")
+REMEMBER = Script("remember")
+UNUSED = Script("unused")
+TIDY = Script("tidy")
+FORGET = Script("forget")
 FORWARD = Script("forward")
 STATS = Script("stats")
 PAGE = Script("page")

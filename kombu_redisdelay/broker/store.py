@@ -11,13 +11,21 @@ from typing import Any, NamedTuple
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from kombu_redisdelay.broker.client import Client
-from kombu_redisdelay.broker.scripts import PUT, SCHEDULE, Script, explained
+from kombu_redisdelay.broker.line import checked
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, portions
+from kombu_redisdelay.broker.scripts import PUT, REMEMBER, SCHEDULE, Script, explained
 from kombu_redisdelay.broker.wire import Argument, Command, clock_ms
 from kombu_redisdelay.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.message import KEEP, Due
 
 #: Seconds until a queue is noted again, in case that Redis has lost its data meanwhile.
 KNOWN_FOR = 60.0
+
+#: Queues of which a process remembers that it has noted them.
+MOST_KNOWN = 10_000
+
+#: Bytes of names that one script notes.
+NAME_BYTES_PER_CALL = 64 * 1024
 
 
 class Push:
@@ -36,8 +44,12 @@ class Push:
         """Do it. Raises what redis-py raises; a wrong type is told with the key that has it."""
         length, _ = client.call_all(self.command(keys, args), _token(keys[1]))
         if isinstance(length, ResponseError):
-            raise explained(length, client, keys)
-        return length
+            length = explained(length, client, keys)
+        try:
+            [length] = checked([length])
+            return length
+        finally:
+            del length
 
 
 def _token(wake_key: str) -> Command:
@@ -178,8 +190,9 @@ class Store:
         return count
 
     def queues(self) -> list[str]:
-        """The queues that ever had a consumer, a scheduled message or a dead letter, sorted by name."""
-        return sorted(map(bytes.decode, self.client.call("SMEMBERS", known_queues(self.prefix))))
+        """The queues that have a consumer, a scheduled message or a dead letter, sorted by name; also those
+        that had one a few minutes ago."""
+        return sorted(map(bytes.decode, self.client.call("ZRANGE", known_queues(self.prefix), 0, -1)))
 
     def exists(self, queue: str) -> bool:
         """Whether there is anything to show for *queue*: a message, or a consumer."""
@@ -194,7 +207,7 @@ class Store:
             for ready in self.ready_keys(queue):
                 pipe.execute_command("LLEN", ready)
             pipe.execute_command("ZCARD", keys.schedule)
-            scheduled = (keys.schedule, keys.messages, keys.duplicates)
+            scheduled = keys.scheduling
             pipe.execute_command("UNLINK", *self.ready_keys(queue), *scheduled, keys.wake)
             *counts, _ = pipe.execute()
         return sum(counts)
@@ -203,17 +216,22 @@ class Store:
         if queue not in self.expires_ms:
             return used
         keys = self.keys(queue)
-        every = chain(used, self.ready_keys(queue), (keys.schedule, keys.messages, keys.duplicates))
+        every = chain(used, self.ready_keys(queue), keys.scheduling)
         return tuple(dict.fromkeys(every))
 
-    def remember(self, queue: str) -> None:
-        """Note in Redis that *queue* is in use, for those who look at queues, unless that was just done. A
-        server that is out of memory is told another time: what is done for the queue must go on."""
+    def remember(self, *queues: str) -> None:
+        """Note in Redis that *queues* are in use, for those who look at all queues, unless that was just
+        done. A server that is out of memory is told another time: what is done for the queues must go on."""
         now = monotonic()
-        if now >= self._known_until.get(queue, 0):
+        if len(self._known_until) > MOST_KNOWN:
+            self._known_until.clear()
+        # A name may be a member of an Enum, which is written in another way.
+        due = [str.__str__(queue) for queue in queues if now >= self._known_until.get(queue, 0)]
+        for some in portions(due, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
             with suppress(OutOfMemoryError):
-                self.client.call("SADD", known_queues(self.prefix), queue)
-            self._known_until[queue] = now + KNOWN_FOR
+                REMEMBER(self.client, (known_queues(self.prefix),), some)
+            for queue in some:
+                self._known_until[queue] = now + KNOWN_FOR
 
 
 def _only_if(bound: Bound | None, script: Script, keys: tuple[str, ...], args: tuple[Argument, ...]) -> Call:

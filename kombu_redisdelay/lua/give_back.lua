@@ -5,10 +5,10 @@
 -- KEYS[3]  wake zset
 -- KEYS[4]  dead
 -- ARGV[1]  separator between a queue's name and a priority step
--- ARGV[2]  "head" or "tail" of the ready list
--- ARGV[3]  "unseen", "returned" or "failed" (include/give_back.lua)
--- ARGV[4]  how many deliveries a message may have (0: any number)
--- ARGV[5]  how many dead letters the queue keeps
+-- ARGV[2]  "unseen", "returned" or "failed" (include/give_back.lua)
+-- ARGV[3]  how many deliveries a message may have (0: any number)
+-- ARGV[4]  how many dead letters the queue keeps
+-- ARGV[5]  x-expires of the queue, ms (0: none)
 -- ARGV[6+] delivery tags, last to be taken first
 --
 -- Returns  how many were held, how many of these are now dead, how many dead letters had to go for them
@@ -19,24 +19,33 @@
 -- include: expect
 -- include: clock
 -- include: wake
+-- include: expire
 -- include: stored
 -- include: deliveries
 -- include: dead
 -- include: give_back
 
-local push = ARGV[2] == 'head' and 'RPUSH' or 'LPUSH'
-local how, delivery_limit, dead_limit = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local how = ARGV[2]
+local queue = {
+  ready = KEYS[2],
+  separator = ARGV[1],
+  dead = KEYS[4],
+  dead_limit = tonumber(ARGV[4]),
+  delivery_limit = tonumber(ARGV[3]),
+  suspect_from = 0,
+  expires_ms = tonumber(ARGV[5]),
+}
 local held, dead, dropped = 0, 0, 0
 for i = 6, #ARGV do
   local stored = redis.call('HGET', KEYS[1], ARGV[i])
   if stored then
     held = held + 1
-    local is_dead, gone =
-      give_back(KEYS[1], ARGV[i], stored, push, how, delivery_limit, KEYS[2], ARGV[1], KEYS[4], dead_limit)
+    local is_dead, gone = give_back(KEYS[1], ARGV[i], stored, how, queue)
     dead, dropped = dead + is_dead, dropped + gone
   end
 end
 if held > dead then
   wake(KEYS[3])
+  expire(queue.expires_ms, { KEYS[3] })
 end
 return { held, dead, dropped }

@@ -9,12 +9,14 @@
 -- ARGV[1]  delivery tag
 -- ARGV[2]  message id
 -- ARGV[3]  due time, ms since the epoch, with a fraction
+-- ARGV[4]  x-expires of the queue, ms (0: none)
 --
 -- Keeps: the message is in exactly one place, unacked before and scheduled after.
 
 -- include: expect
 -- include: clock
 -- include: wake
+-- include: expire
 -- include: duplicates
 -- include: schedule
 
@@ -23,4 +25,5 @@ local stored = redis.call('HGET', KEYS[1], ARGV[1])
 if stored then
   redis.call('HDEL', KEYS[1], ARGV[1])
   schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], ARGV[3], stored)
+  expire(tonumber(ARGV[4]), { KEYS[2], KEYS[3], KEYS[4], KEYS[5] })
 end

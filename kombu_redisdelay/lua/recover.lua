@@ -8,15 +8,17 @@
 -- KEYS[5]  dead
 -- ARGV[1]  consumer
 -- ARGV[2]  "1" if its lease does not count: it is known to be gone, or gives back by itself
--- ARGV[3]  "returned" or "failed" (include/give_back.lua)
+-- ARGV[3]  "returned" or "lost" (include/give_back.lua)
 -- ARGV[4]  how many bytes at most
 -- ARGV[5]  separator between a queue's name and a priority step
 -- ARGV[6]  how many deliveries a message may have (0: any number)
 -- ARGV[7]  how many dead letters the queue keeps
--- ARGV[8+] delivery tags, last to be taken first
+-- ARGV[8]  failed deliveries after which a lost message goes to the tail (0: any number)
+-- ARGV[9]  x-expires of the queue, ms (0: none)
+-- ARGV[10+] delivery tags, last to be taken first
 --
--- Returns  how many were held, how many of these are now dead, how many dead letters had to go for them,
---          1 when nothing is left to do
+-- Returns  how many of the tags were looked at, how many of these were held, how many of those are now dead,
+--          how many dead letters had to go for them, 1 when nothing is left to do
 --
 -- Keeps: what was taken first is at the head again, and taken first again. A consumer whose lease was
 -- renewed in the meantime keeps what it holds.
@@ -24,36 +26,48 @@
 -- include: expect
 -- include: clock
 -- include: wake
+-- include: expire
 -- include: stored
 -- include: deliveries
 -- include: dead
 -- include: give_back
 
+local FIRST_TAG = 10
+
 local lease_end_ms = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
 if ARGV[2] ~= '1' and lease_end_ms > clock_ms() then
-  return { 0, 0, 0, 1 }
+  return { 0, 0, 0, 0, 1 }
 end
 
-local byte_limit, delivery_limit, dead_limit = tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local held, dead, dropped, bytes = 0, 0, 0, 0
-for i = 8, #ARGV do
+local byte_limit = tonumber(ARGV[4])
+local queue = {
+  ready = KEYS[3],
+  separator = ARGV[5],
+  dead = KEYS[5],
+  dead_limit = tonumber(ARGV[7]),
+  delivery_limit = tonumber(ARGV[6]),
+  suspect_from = tonumber(ARGV[8]),
+  expires_ms = tonumber(ARGV[9]),
+}
+local looked_at, held, dead, dropped, bytes = 0, 0, 0, 0, 0
+for i = FIRST_TAG, #ARGV do
   if bytes >= byte_limit then
     break
   end
+  looked_at = looked_at + 1
   local stored = redis.call('HGET', KEYS[2], ARGV[i])
   if stored then
     held, bytes = held + 1, bytes + #stored
-    local is_dead, gone = give_back(
-      KEYS[2], ARGV[i], stored, 'RPUSH', ARGV[3], delivery_limit, KEYS[3], ARGV[5], KEYS[5], dead_limit
-    )
+    local is_dead, gone = give_back(KEYS[2], ARGV[i], stored, ARGV[3], queue)
     dead, dropped = dead + is_dead, dropped + gone
   end
 end
 if held > dead then
   wake(KEYS[4])
+  expire(queue.expires_ms, { KEYS[4] })
 end
 if redis.call('EXISTS', KEYS[2]) == 0 then
   redis.call('ZREM', KEYS[1], ARGV[1])
-  return { held, dead, dropped, 1 }
+  return { looked_at, held, dead, dropped, 1 }
 end
-return { held, dead, dropped, 0 }
+return { looked_at, held, dead, dropped, 0 }

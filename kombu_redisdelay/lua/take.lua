@@ -11,8 +11,8 @@
 -- ARGV[6]  how long its lease lasts, ms
 -- ARGV[7]  separator between a queue's name and a priority step
 -- ARGV[8]  "1": one message from each queue in turn, "0": the first queue until it is empty
--- ARGV[9]  failed deliveries after which a message is only taken by a consumer that holds nothing else (0:
---          any number)
+-- ARGV[9]  failed deliveries after which a message is suspected of what failed (0: any number). Nothing is
+--          taken behind it: the consumer will hold it alone
 -- ARGV[10] how many priority steps
 -- ARGV[11+] the priority steps, first to be taken first; then for each queue "1" if it is consumed
 --          without acks, and its x-expires in ms (0: none)
@@ -39,10 +39,9 @@
 -- include: deliveries
 
 local KEYS_PER_QUEUE = 6
-local MAY_PASS_OVER = 64
 local limit, migrate_limit, byte_limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local first_tag, consumer, lease_ms = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
-local separator, in_turn, alone_after = ARGV[7], ARGV[8] == '1', tonumber(ARGV[9])
+local separator, in_turn, suspect_from = ARGV[7], ARGV[8] == '1', tonumber(ARGV[9])
 
 local steps = {}
 for i = 1, tonumber(ARGV[10]) do
@@ -80,16 +79,7 @@ local taken_from = {}
 local migration_budget = { messages = migrate_limit, bytes = byte_limit }
 
 local migrates_large = false
-local taken, bytes, passed_over = 0, 0, 0
-
-local function holds_nothing()
-  for _, queue in ipairs(queues) do
-    if redis.call('EXISTS', queue.unacked) == 1 then
-      return false
-    end
-  end
-  return taken == 0
-end
+local taken, bytes = 0, 0
 
 -- Adds a message to the reply, and to what hold_what_was_taken() writes.
 local function hand_out(queue, stored)
@@ -99,10 +89,13 @@ local function hand_out(queue, stored)
   taken, bytes = taken + 1, bytes + #stored
   taken_from[taken] = queue.index
   reply[#reply + 1] = stored
+  if queue.acked and suspect_from > 0 and deliveries(stored, stored_start(stored)) >= suspect_from then
+    limit = taken
+  end
 end
 
 -- Whether a message that is due would be the next to be taken, by this consumer.
-local function is_next(queue, stored)
+local function is_next(stored)
   local step_index = 1
   while steps[step_index] ~= stored_step(stored) do
     step_index = step_index + 1
@@ -115,7 +108,7 @@ local function is_next(queue, stored)
       return false
     end
   end
-  return not queue.acked or alone_after == 0 or deliveries(stored, stored_start(stored)) < alone_after
+  return true
 end
 
 -- Each time that a large message goes into Lua or becomes another string there costs 1.5 ms a MB. So it is
@@ -124,7 +117,7 @@ local function hand_out_large(queue, stored)
   if #stored < byte_limit then
     return false
   end
-  if limit > 0 and is_next(queue, stored) then
+  if taken < limit and is_next(stored) then
     hand_out(queue, stored)
     return true
   end
@@ -132,28 +125,11 @@ local function hand_out_large(queue, stored)
   return false
 end
 
--- Pops the next message that this consumer may have. Those that must be held alone, when it cannot do that,
--- go to the tail: an idle consumer will have them.
-local function pop(queue, ready)
-  for _ = 1, MAY_PASS_OVER do
-    local payload = redis.call('RPOP', ready)
-    if not payload or not queue.acked or alone_after == 0 or deliveries(payload, 1) < alone_after then
-      return payload
-    end
-    if holds_nothing() then
-      limit = 1
-      return payload
-    end
-    redis.call('LPUSH', ready, payload)
-    passed_over = passed_over + 1
-  end
-end
-
 local function take_one(queue, step_index)
   if taken >= limit or bytes >= byte_limit then
     return false
   end
-  local payload = pop(queue, queue.ready[step_index])
+  local payload = redis.call('RPOP', queue.ready[step_index])
   if not payload then
     return false
   end
@@ -188,6 +164,9 @@ local function hold_what_was_taken()
     if queue.acked and #queue.taken > 0 then
       redis.call('HSET', queue.unacked, unpack(queue.taken))
       redis.call('ZADD', queue.consumers, math.floor(now_us / 1000) + lease_ms, consumer)
+      if queue.expires_ms > 0 then
+        expire(held_for_ms(queue.expires_ms, lease_ms), { queue.unacked, queue.consumers })
+      end
     end
   end
 end
@@ -237,10 +216,7 @@ end
 hold_what_was_taken()
 for _, queue in ipairs(queues) do
   if queue.has_ready and redis.call('EXISTS', unpack(queue.ready)) > 0 then
-    -- Not for what was just passed over and nothing else: we would only wake ourselves, again and again.
-    if passed_over == 0 or taken > 0 then
-      wake(queue.wake)
-    end
+    wake(queue.wake)
   else
     redis.call('DEL', queue.wake)
   end

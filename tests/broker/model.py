@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -85,23 +86,35 @@ class Queue:
 
 
 class Broker:
-    """Queues, and what is taken from them."""
+    """Queues, and what is taken from them.
 
-    def __init__(self, names: tuple[str, ...], steps: tuple[int, ...]) -> None:
+    Arguments:
+        suspect_from: failures from which on a message is the last that is taken.
+    """
+
+    def __init__(self, names: tuple[str, ...], steps: tuple[int, ...], suspect_from: int) -> None:
+        self.suspect_from = suspect_from
         self.queues = {name: Queue(steps) for name in names}
         self.steps = steps
         self.now = 0
 
-    def take(self, limit: int, *, in_turn: bool) -> list[tuple[str, Message]]:
+    def take(self, limit: int, *, in_turn: bool, acked: bool = True) -> list[tuple[str, Message]]:
         for queue in self.queues.values():
             queue.migrate(self.now)
         taken: list[tuple[str, Message]] = []
-        for step in self.steps:
-            waiting = {name: queue.ready[step] for name, queue in self.queues.items()}
-            while len(taken) < limit and any(waiting.values()):
-                for name, messages in waiting.items():
-                    number = 1 if in_turn else len(messages)
-                    for message in messages[: min(number, limit - len(taken))]:
-                        messages.remove(message)
-                        taken.append((name, message))
+        for name, message in list(self._in_order(in_turn)):
+            if len(taken) == limit:
+                break
+            self.queues[name].ready[message.step].remove(message)
+            taken.append((name, message))
+            if acked and message.deliveries >= self.suspect_from:
+                break
         return taken
+
+    def _in_order(self, in_turn: bool) -> Iterator[tuple[str, Message]]:
+        for step in self.steps:
+            waiting = {name: list(queue.ready[step]) for name, queue in self.queues.items()}
+            while any(waiting.values()):
+                for name, messages in waiting.items():
+                    for _ in range(min(1, len(messages)) if in_turn else len(messages)):
+                        yield name, messages.pop(0)

@@ -10,6 +10,9 @@ from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.lease import Lease
+from kombu_redisdelay.broker.pool import Pool
+from kombu_redisdelay.broker.recoverer import Recoverer
+from kombu_redisdelay.broker.recovery import Steps
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
 from kombu_redisdelay.message import KEEP, Due
@@ -25,7 +28,7 @@ WATCH_SECONDS = 30
 class NoHeartbeat(Lease):
     """A lease that is only renewed by taking, so that a test decides when it ends."""
 
-    def cover(self, consumers_key: str) -> None:
+    def _start(self) -> None:
         pass
 
 
@@ -45,7 +48,9 @@ class Rig:
     def __init__(self, database: Database, prefix: str = "", steps: Sequence[int] = STEPS) -> None:
         self.database = database
         self.client = database.client
-        self.store = Store(Client(self.client.connection_pool), prefix, steps, SEPARATOR)
+        self._prefix, self._steps = prefix, steps
+        self.expires_ms: dict[str, int] = {}
+        self.store = self.new_store()
         #: Queue and tag of every ack of a message that was not held.
         self.acked_in_vain: list[tuple[str, str]] = []
         #: The clock of those who watch others.
@@ -53,11 +58,26 @@ class Rig:
 
     # -- what publishers and consumers do --
 
+    def new_store(self) -> Store:
+        """The queues, over connections of its own."""
+        pool = Pool.like(self.client.connection_pool, max_connections=10)
+        store = Store(Client(pool), self._prefix, self._steps, SEPARATOR)
+        # Every process declares the queues that it uses.
+        store.expires_ms = self.expires_ms
+        return store
+
     def consumer(self, name: str = "me", delivery_limit: int = 0, options: Options | None = None) -> Consumer:
-        lease = NoHeartbeat(self.store.client, name, LEASE_MS)
+        store = self.new_store()
+        lease = NoHeartbeat(store.client, name, LEASE_MS)
+        options = options or Options(delivery_limit=delivery_limit or None)
+        return Consumer(store, name, lease, options, self._lease_lost)
+
+    def recoverer(
+        self, name: str = "other", delivery_limit: int = 0, options: Options | None = None
+    ) -> Recoverer:
         watch = Watch(WATCH_SECONDS, lambda: self._seconds)
         options = options or Options(delivery_limit=delivery_limit or None)
-        return Consumer(self.store, name, lease, options, watch, self._lease_lost)
+        return Recoverer(self.store, name, options, watch)
 
     def _lease_lost(self, queue: str, tags: Sequence[str]) -> None:
         self.acked_in_vain += [(queue, tag) for tag in tags]
@@ -69,11 +89,12 @@ class Rig:
         consumer.confirm_acks()
         return (queue, tag) not in self.acked_in_vain
 
-    def recover(self, queue: str, consumer: Consumer) -> int:
-        """Have *consumer* look for others that are gone, for long enough."""
-        recovered = consumer.recover(queue)
+    def recover(self, queue: str, recoverer: Recoverer | None = None) -> int:
+        """Have *recoverer* look for consumers that are gone, for long enough."""
+        recoverer = recoverer or self.recoverer()
+        recovered = outcome(recoverer.recover([queue]))
         self.wait(WATCH_SECONDS)
-        return recovered + consumer.recover(queue)
+        return recovered + outcome(recoverer.recover([queue]))
 
     def wait(self, seconds: float) -> None:
         """Let so much time pass for those who watch others."""
@@ -133,6 +154,15 @@ def taken(
     no_ack: Collection[str] = (),
 ) -> list[Delivery]:
     return consumer.take(Request(queues, limit, in_turn, no_ack)).deliveries
+
+
+def outcome(steps: Steps) -> int:
+    """Make all the *steps*. Returns what came out."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return int(stop.value)
 
 
 def texts(deliveries: Sequence[Delivery]) -> list[str]:

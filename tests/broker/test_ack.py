@@ -7,21 +7,22 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
-from kombu_redisdelay.broker.acks import UNREAD_LIMIT
 from kombu_redisdelay.broker.consumer import Consumer
+from kombu_redisdelay.broker.line import UNREAD_LIMIT
 from tests.broker.rig import Rig, payload, taken
 
 
-class Line:
-    """A consumer's connection for acks, which breaks when it is told to.
+class Breaking:
+    """A consumer's connection, which breaks when it is told to.
 
     Attributes:
         breaks: "before" a command gets through, or "after", when its reply is read; "" for not.
     """
 
     def __init__(self, consumer: Consumer, error: type[Exception] = ConnectionError) -> None:
-        self._connection = consumer._acks._connection
-        consumer._acks._connection = self
+        line = consumer.store.client.line
+        self._connection = line.connection
+        line.connection = self
         self._error = error
         self.breaks = ""
 
@@ -39,6 +40,9 @@ class Line:
             raise self._error("lost")
         return reply
 
+    def can_read(self) -> bool:
+        return bool(self._connection.can_read())
+
     def disconnect(self) -> None:
         self._connection.disconnect()
 
@@ -49,7 +53,7 @@ def test_is_sent_again(rig: Rig, error: type[Exception], breaks: str) -> None:
     rig.put("q", *(payload(str(n)) for n in range(3)))
     me = rig.consumer()
     first, second, third = taken(me, "q")
-    line = Line(me, error)
+    line = Breaking(me, error)
     line.breaks = breaks
     me.ack("q", first.tag)
     me.ack("q", second.tag)
@@ -66,7 +70,7 @@ def test_one_that_cannot_be_written_is_said_so(rig: Rig, caplog: pytest.LogCaptu
     rig.put("q", payload("1"))
     me = rig.consumer()
     [delivery] = taken(me, "q")
-    Line(me).breaks = "before"
+    Breaking(me).breaks = "before"
     me.ack("q", delivery.tag)
     assert "will be sent again" in caplog.text
 
@@ -75,7 +79,7 @@ def test_is_with_the_server_before_anything_is_confirmed(rig: Rig) -> None:
     rig.put("q", payload("1"))
     me = rig.consumer()
     [delivery] = taken(me, "q")
-    line = Line(me)
+    line = Breaking(me)
     me.ack("q", delivery.tag)
     line.breaks = "before"
     # The server has only one thread: when it answers somebody else, it has done what came before.
@@ -87,7 +91,7 @@ def test_comes_before_giving_back(rig: Rig) -> None:
     rig.put("q", payload("acked"), payload("held"))
     me = rig.consumer()
     acked, _ = taken(me, "q")
-    line = Line(me)
+    line = Breaking(me)
     line.breaks = "before"
     me.ack("q", acked.tag)
     line.breaks = ""
@@ -126,6 +130,7 @@ def test_the_server_refuses(rig: Rig) -> None:
     me.ack("q", second.tag)
     with pytest.raises(ResponseError):
         me.confirm_acks()
+    assert rig.store.client.call("PING") == b"PONG", "others are not concerned"
     rig.client.rename("elsewhere", unacked)
     me.confirm_acks()
     assert rig.unacked("q") == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from kombu_redisdelay.options import Options
 from tests.broker.rig import Rig, payload, taken, texts, with_count
 
@@ -24,44 +24,22 @@ class TestTake:
         assert texts(taken(me, "q")) == [SUSPECT]
         assert rig.tokens("q") == 1, "for the others"
 
-    def test_it_is_not_taken_beside_others(self, rig: Rig) -> None:
+    def test_it_is_the_last_that_is_taken(self, rig: Rig) -> None:
         rig.put("q", payload("a"), SUSPECT, payload("b"))
-        assert texts(taken(rig.consumer(), "q")) == [payload("a"), payload("b")]
-        assert rig.ready("q") == [SUSPECT]
+        assert texts(taken(rig.consumer(), "q")) == [payload("a"), SUSPECT]
+        assert rig.ready("q") == [payload("b")]
 
-    def test_a_consumer_that_holds_something_passes_over_it(self, rig: Rig) -> None:
-        rig.put("q", payload("a"))
-        me = rig.consumer()
-        taken(me, "q")
-        rig.put("q", SUSPECT, payload("b"))
-        assert texts(taken(me, "q")) == [payload("b")]
-        assert rig.ready("q") == [SUSPECT]
-
-    def test_also_if_it_holds_something_of_another_queue(self, rig: Rig) -> None:
+    def test_also_of_a_queue_among_others(self, rig: Rig) -> None:
+        rig.put("q", SUSPECT)
         rig.put("other", payload("a"))
-        me = rig.consumer()
-        taken(me, "other", "q")
-        rig.put("q", SUSPECT)
-        assert taken(me, "other", "q") == []
-        assert rig.ready("q") == [SUSPECT]
+        assert texts(taken(rig.consumer(), "q", "other")) == [SUSPECT]
+        assert rig.ready("other") == [payload("a")]
 
-    def test_it_wakes_nobody_again_and_again(self, rig: Rig) -> None:
-        rig.put("q", payload("a"))
-        busy = rig.consumer("busy")
-        taken(busy, "q")
-        rig.put("q", SUSPECT)
-        rig.use_up_token("q")
-        assert taken(busy, "q") == []
-        assert rig.tokens("q") == 0
-
-    def test_many_of_them_end_a_take(self, rig: Rig) -> None:
-        many = [with_count(payload(str(n)), 3) for n in range(MESSAGES_PER_CALL)]
-        rig.put("q", payload("a"))
-        me = rig.consumer()
-        taken(me, "q")
-        rig.put("q", *many)
-        assert taken(me, "q") == []
-        assert sorted(rig.ready("q")) == sorted(many)
+    def test_a_large_one(self, rig: Rig) -> None:
+        large = with_count(payload("suspect", large="x" * BYTES_PER_CALL), 3)
+        rig.schedule("q", large, 1)
+        rig.database.advance(10)
+        assert texts(taken(rig.consumer(), "q")) == [large]
 
     def test_consumed_without_acks_it_is_like_any_other(self, rig: Rig) -> None:
         rig.put("q", payload("a"), SUSPECT)
@@ -82,7 +60,7 @@ def test_only_the_poison_dies_of_it(rig: Rig, limit: int) -> None:
         for delivery in deliveries:
             if b"poison" in delivery.payload:
                 rig.end_lease("q", worker.name)
-                rig.recover("q", rig.consumer("other", delivery_limit=limit))
+                rig.recover("q", rig.recoverer(delivery_limit=limit))
                 break
             [id] = [id for id in innocents if id.encode() in delivery.payload]
             worker.ack("q", delivery.tag)

@@ -30,10 +30,11 @@ def test_the_replies_come_in_order(client: Client) -> None:
 
 @pytest.mark.parametrize("in_use", [False, True])
 def test_an_error_is_the_reply_of_its_command(client: Client, in_use: bool) -> None:
-    if in_use:
-        # By another thread: then it goes over a connection of the pool.
-        client._own_in_use.acquire()
+    # By another thread: then it goes over a further connection.
+    lent = client.line.lend() if in_use else None
     first, refused, last = client.call_all(("GET", "a"), ("LPUSH", "b", "1"), ("GET", "b"))
+    if lent is not None:
+        client.line.take_back()
     assert (first, last) == (b"1", b"2")
     assert isinstance(refused, ResponseError)
 
@@ -42,7 +43,7 @@ def test_an_error_is_the_reply_of_its_command(client: Client, in_use: bool) -> N
 def test_an_interrupted_call_leaves_no_reply_to_the_next(
     client: Client, monkeypatch: pytest.MonkeyPatch, replies_read: int
 ) -> None:
-    own = client._own
+    own = client.line.connection
     read_response, count = own.read_response, iter(range(replies_read))
 
     def interrupted() -> object:

@@ -211,7 +211,8 @@ class TestPutBack:
         monkeypatch.setattr(consumer_module, "BYTES_PER_CALL", 1000)
         monkeypatch.setattr(consumer_module, "GIVE_BACK", give_back)
         consumer.put_back(deliveries)
-        assert tags_of_calls == [["4", "3"], ["2", "1"]]
+        first, second, third, fourth = (delivery.tag for delivery in deliveries)
+        assert tags_of_calls == [[fourth, third], [second, first]]
         assert rig.ready("q") == everything
 
     def test_consumed_without_acks(self, rig: Rig) -> None:
@@ -238,7 +239,7 @@ class TestPutBack:
         consumer = rig.consumer("late")
         deliveries = taken(consumer, "q")
         rig.end_lease("q", "late")
-        rig.recover("q", rig.consumer("other"))
+        rig.recover("q")
         consumer.put_back(deliveries)
         assert len(rig.ready("q")) == 1
 

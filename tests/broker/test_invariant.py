@@ -4,6 +4,7 @@ published and not acked is in exactly one place, and where an order is promised,
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -22,6 +23,7 @@ from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.schedule import Schedule
+from kombu_redisdelay.broker.scripts import TAKE
 from kombu_redisdelay.message import IGNORE, KEEP, REPLACE
 from kombu_redisdelay.options import Options
 from tests.broker.database import Database, FakeDatabase
@@ -32,7 +34,8 @@ QUEUES = ("a", "b")
 PRIORITIES = (0, 6)
 #: So long that the time which the test itself takes on a real server does not matter.
 UNIT_MS = 1_000_000
-DELIVERY_LIMIT = 2
+DELIVERY_LIMIT = 3
+OPTIONS = Options(delivery_limit=DELIVERY_LIMIT)
 
 queues = st.sampled_from(QUEUES)
 priorities = st.sampled_from(PRIORITIES)
@@ -42,14 +45,6 @@ choices = st.integers(0, 1000)
 units = st.integers(-2, 4)
 
 
-class NeverAlone(Options):
-    """Leaves the order of taking as simple as the model has it; test_alone.py is about the other case."""
-
-    @property
-    def alone_after(self) -> int:
-        return 0
-
-
 @dataclass
 class Held:
     """A consumer, and what the model says that it holds.
@@ -57,12 +52,14 @@ class Held:
     Attributes:
         deliveries: in the order of taking, those that it knows of.
         unseen: those whose reply was lost.
+        failed: those whose callback has failed, in this order.
     """
 
     consumer: Consumer
     in_turn: bool
     deliveries: list[tuple[Delivery, Message]] = field(default_factory=list)
     unseen: list[tuple[Delivery, Message]] = field(default_factory=list)
+    failed: list[tuple[Delivery, Message]] = field(default_factory=list)
 
     def in_reverse(self) -> list[tuple[Delivery, Message]]:
         """Everything, what was taken last first."""
@@ -76,15 +73,14 @@ class BrokerMachine(RuleBasedStateMachine):
         super().__init__()
         self.database.reset()
         self.rig = Rig(self.database, steps=PRIORITIES)
-        self.model = Broker(QUEUES, PRIORITIES)
+        self.model = Broker(QUEUES, PRIORITIES, OPTIONS.alone_after)
         self.numbers = count(1)
         self.names = count()
         self.consumers = [self.new_consumer() for _ in range(3)]
 
     def new_consumer(self) -> Held:
         number = next(self.names)
-        options = NeverAlone(delivery_limit=DELIVERY_LIMIT)
-        return Held(self.rig.consumer(f"consumer{number}", options=options), in_turn=number % 2 == 0)
+        return Held(self.rig.consumer(f"consumer{number}", options=OPTIONS), in_turn=number % 2 == 0)
 
     @staticmethod
     def in_ms(in_units: int, number: int) -> int:
@@ -197,15 +193,20 @@ class BrokerMachine(RuleBasedStateMachine):
             assert taken == [delivery for delivery, _ in expected]
             held.deliveries += expected
         else:
-            held.deliveries += self.take_as_the_model_says(held, held.consumer, limit)
+            taken = held.consumer.take(Request(QUEUES, limit, in_turn=held.in_turn)).deliveries
+            held.deliveries += self.as_the_model_says(taken, limit, held.in_turn)
 
     @precondition(lambda self: any(queue.has_ready() for queue in self.model.queues.values()))
     @rule(who=consumers, limit=st.integers(1, 6))
     def take_and_lose_the_reply(self, who: int, limit: int) -> None:
         held = self.consumers[who]
         if not held.unseen:
-            # The copy counts the tags, the consumer does not hear of them.
-            held.unseen = self.take_as_the_model_says(held, copy.copy(held.consumer), limit)
+            request = Request(QUEUES, limit, in_turn=held.in_turn)
+            self.rig.client.script_load(TAKE.text)
+            reply = self.rig.client.execute_command(*held.consumer.ask_for(request))
+            # The copy reads the reply, the consumer does not hear of it.
+            taken = copy.copy(held.consumer).taken(request, reply).deliveries
+            held.unseen = self.as_the_model_says(taken, limit, held.in_turn)
 
     @precondition(lambda self: any(held.unseen for held in self.consumers))
     @rule(limit=st.integers(0, 6))
@@ -216,15 +217,14 @@ class BrokerMachine(RuleBasedStateMachine):
     def take_without_acks(self, who: int, limit: int) -> None:
         held = self.consumers[who]
         if not held.unseen:
-            expected = self.model.take(limit, in_turn=held.in_turn)
+            expected = self.model.take(limit, in_turn=held.in_turn, acked=False)
             taken = held.consumer.take(Request(QUEUES, limit, held.in_turn, QUEUES)).deliveries
             assert texts(taken) == [message.text for _, message in expected]
 
-    def take_as_the_model_says(
-        self, held: Held, consumer: Consumer, limit: int
+    def as_the_model_says(
+        self, taken: Sequence[Delivery], limit: int, in_turn: bool
     ) -> list[tuple[Delivery, Message]]:
-        expected = self.model.take(limit, in_turn=held.in_turn)
-        taken = consumer.take(Request(QUEUES, limit, in_turn=held.in_turn)).deliveries
+        expected = self.model.take(limit, in_turn=in_turn)
         assert [(d.queue, d.step, d.payload.decode()) for d in taken] == [
             (queue, message.step, message.text) for queue, message in expected
         ]
@@ -255,6 +255,17 @@ class BrokerMachine(RuleBasedStateMachine):
         consumer, delivery, message = self.one_delivery(who, which)
         assert consumer.requeue(delivery.queue, delivery.tag)
         self.model.queues[delivery.queue].give_back_delivered(message, DELIVERY_LIMIT, head=False)
+
+    @precondition(holds_any)
+    @rule(who=consumers, which=choices)
+    def callback_fails(self, who: int, which: int) -> None:
+        """Which says nothing to Redis: the consumer may go on, and even ack the message."""
+        holding = [held for held in self.consumers if held.deliveries]
+        held = holding[who % len(holding)]
+        entry = held.deliveries[which % len(held.deliveries)]
+        held.consumer.fail(entry[0].queue, entry[0].tag)
+        if entry not in held.failed:
+            held.failed.append(entry)
 
     @precondition(holds_any)
     @rule(who=consumers, which=choices, in_units=st.integers(1, 4))
@@ -290,7 +301,10 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(who=consumers)
     def close(self, who: int) -> None:
         held = self.consumers[who]
-        held.consumer.give_back_all()
+        assert held.consumer.give_back_all()
+        for delivery, message in [entry for entry in held.failed if entry in held.deliveries]:
+            self.model.queues[delivery.queue].give_back_delivered(message, DELIVERY_LIMIT, head=False)
+            held.deliveries.remove((delivery, message))
         for delivery, message in held.in_reverse():
             message.deliveries = max(1, message.deliveries)
             self.model.queues[delivery.queue].put_first(message)
@@ -299,7 +313,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(who=consumers)
     def die_and_be_recovered(self, who: int) -> None:
         gone = self.consumers[who]
-        other = self.consumers[who - 1].consumer
+        recoverer = self.rig.recoverer(options=OPTIONS)
         for queue in QUEUES:
             if self.rig.unacked(queue, gone.consumer.name):
                 self.rig.end_lease(queue, gone.consumer.name)
@@ -309,12 +323,14 @@ class BrokerMachine(RuleBasedStateMachine):
                 self.renew(held.consumer)
         for queue in QUEUES:
             mine = [d for d, _ in gone.deliveries + gone.unseen if d.queue == queue]
-            recovered = self.rig.recover(queue, other)
+            recovered = self.rig.recover(queue, recoverer)
             assert recovered == len(mine) - self.buried(gone, queue)
             for delivery in mine:
                 assert not self.rig.ack(gone.consumer, queue, delivery.tag)
         for delivery, message in gone.in_reverse():
-            self.model.queues[delivery.queue].give_back_delivered(message, DELIVERY_LIMIT, head=True)
+            is_suspect = message.deliveries + 1 >= OPTIONS.alone_after
+            there = self.model.queues[delivery.queue]
+            there.give_back_delivered(message, DELIVERY_LIMIT, head=not is_suspect)
         self.consumers[who] = self.new_consumer()
 
     def renew(self, consumer: Consumer) -> None:
@@ -379,9 +395,16 @@ def test_every_message_is_in_one_place(database: Database) -> None:
 
 
 def test_the_model_itself_takes_in_turn() -> None:
-    model = Broker(QUEUES, PRIORITIES)
+    model = Broker(QUEUES, PRIORITIES, suspect_from=2)
     for id in ("0", "1", "2"):
         model.queues["a"].put(Message(id, 0))
     model.queues["b"].put(Message("b", 0))
     assert [message.id for _, message in model.take(3, in_turn=True)] == ["0", "b", "1"]
     assert payload("2") == model.queues["a"].ready[0][0].text
+
+
+def test_the_model_itself_takes_nothing_behind_a_suspect() -> None:
+    model = Broker(QUEUES, PRIORITIES, suspect_from=2)
+    for id, deliveries in (("0", 1), ("suspect", 2), ("behind", 0)):
+        model.queues["a"].put(Message(id, 0, deliveries))
+    assert [message.id for _, message in model.take(3, in_turn=False)] == ["0", "suspect"]

@@ -6,17 +6,19 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from redis import ConnectionPool
 
 from harness.process import wait_until
 from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.lease import Lease
+from kombu_redisdelay.broker.pool import Pool
+from kombu_redisdelay.keys import queue_keys
 from tests.broker.database import REAL_SERVERS
 from tests.broker.database import database as open_database
 from tests.broker.rig import Rig
 
 LEASE_MS = 300
-KEY = "redisdelay:{q}:consumers"
+QUEUE, ANOTHER = queue_keys("", "q", ":"), queue_keys("", "another", ":")
+KEY = QUEUE.consumers
 
 pytestmark = pytest.mark.skipif(not REAL_SERVERS, reason="a heartbeat needs a clock that runs")
 
@@ -36,7 +38,7 @@ def rig(shared_rig: Rig) -> Rig:
 @pytest.fixture
 def lease(rig: Rig) -> Iterator[Lease]:
     address = rig.client.connection_pool.connection_kwargs
-    lease = Lease(Client(ConnectionPool(host=address["host"], port=address["port"])), "me", LEASE_MS)
+    lease = Lease(Client(Pool(1, host=address["host"], port=address["port"])), "me", LEASE_MS)
     yield lease
     lease.stop()
 
@@ -47,22 +49,22 @@ def remaining_ms(rig: Rig, key: str = KEY) -> float:
 
 
 def test_begins_at_once_and_lasts(rig: Rig, lease: Lease) -> None:
-    lease.cover(KEY)
+    lease.cover(QUEUE)
     wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
     first_end = rig.client.zscore(KEY, "me")
     wait_until(lambda: rig.client.zscore(KEY, "me") >= first_end + 2 * LEASE_MS, 5, "it is renewed")
 
 
 def test_covers_a_queue_that_is_added(rig: Rig, lease: Lease) -> None:
-    lease.cover(KEY)
+    lease.cover(QUEUE)
     wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
-    lease.cover("another")
-    wait_until(lambda: remaining_ms(rig, "another") > 0, 5, "it covers the other queue")
+    lease.cover(ANOTHER)
+    wait_until(lambda: remaining_ms(rig, ANOTHER.consumers) > 0, 5, "it covers the other queue")
     assert remaining_ms(rig) > 0
 
 
 def test_runs_out_once_stopped(rig: Rig, lease: Lease) -> None:
-    lease.cover(KEY)
+    lease.cover(QUEUE)
     wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
     lease.stop()
     end = rig.client.zscore(KEY, "me")
@@ -78,14 +80,14 @@ def test_goes_on_after_an_error_which_it_says_once(
     rig: Rig, lease: Lease, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.client.set(KEY, "of the wrong type")
-    lease.cover(KEY)
+    lease.cover(QUEUE)
 
     def is_told() -> bool:
         lease.tell()
         return bool(caplog.records)
 
     wait_until(is_told, 5, "the error is told")
-    lease.cover("another")
+    lease.cover(ANOTHER)
     rig.client.delete(KEY)
     wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease is renewed again")
     lease.tell()
@@ -96,7 +98,7 @@ def test_goes_on_after_an_error_which_it_says_once(
 def test_an_error_that_nobody_asked_for_is_told_at_the_end(
     rig: Rig, lease: Lease, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lease.cover(KEY)
+    lease.cover(QUEUE)
     wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
     before = rig.client.info("stats")["total_error_replies"]
     rig.client.set(KEY, "of the wrong type")
@@ -107,8 +109,33 @@ def test_an_error_that_nobody_asked_for_is_told_at_the_end(
 
 
 def test_survives_the_loss_of_its_connection(rig: Rig, lease: Lease) -> None:
-    lease.cover(KEY)
+    lease.cover(QUEUE)
     wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
     rig.client.client_kill_filter(skipme=True, _type="normal")
     end = rig.client.zscore(KEY, "me")
     wait_until(lambda: rig.client.zscore(KEY, "me") > end, 5, "the lease is renewed again")
+
+
+class TestQueueThatExpires:
+    TTL = 400
+
+    def test_lives_as_long_as_the_lease(self, rig: Rig, lease: Lease) -> None:
+        rig.client.lpush("q", "m")
+        rig.client.pexpire("q", self.TTL)
+        rig.client.hset(QUEUE.unacked("me"), "tag", "m")
+        expires_at = rig.database.now_ms() + 3 * self.TTL
+        lease.keep_alive(QUEUE, ["q"], self.TTL)
+        wait_until(lambda: rig.database.now_ms() > expires_at, 5, "three times the time")
+        assert rig.client.exists("q", QUEUE.unacked("me")) == 2
+        lease.let_expire(QUEUE)
+        wait_until(lambda: not rig.client.exists("q"), 5, "it expires")
+        assert rig.client.exists(QUEUE.unacked("me")), "longer, so that others can give it back"
+        wait_until(lambda: not rig.client.exists(QUEUE.unacked("me")), 5, "it expires, too")
+
+    def test_is_kept_alive_as_soon_as_it_is_added(self, rig: Rig, lease: Lease) -> None:
+        lease._interval = 60.0
+        lease.cover(ANOTHER)
+        wait_until(lambda: remaining_ms(rig, ANOTHER.consumers) > 0, 5, "the heartbeat waits")
+        rig.client.lpush("q", "m")
+        lease.keep_alive(QUEUE, ["q"], 60_000)
+        wait_until(lambda: rig.client.pttl("q") > 0, 5, "it has a time to live")

@@ -10,22 +10,39 @@ from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
-from kombu_redisdelay.broker.scripts import CONSUMERS, FORWARD, RENEW, SCHEDULE, SWEEP
+from kombu_redisdelay.broker.scripts import (
+    CONSUMERS,
+    FORGET,
+    FORWARD,
+    REMEMBER,
+    RENEW,
+    SCHEDULE,
+    SWEEP,
+    TIDY,
+    UNUSED,
+)
 from kombu_redisdelay.stats import queue_stats
 from tests.broker.database import Database
 from tests.broker.rig import Rig, taken
 
 HOUR = 3_600_000
+KNOWN = "redisdelay:known-queues"
 
 
 def expire_and_recover(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     rig.end_lease("q", consumer.name)
-    return rig.recover("q", rig.consumer("other"))
+    return rig.recover("q")
 
 
 def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     consumer.dead_letter(delivery, "why")
     return Graveyard(rig.store).requeue("q", lambda letter: True)
+
+
+def tidy(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    names = ("consumers", "wake", "duplicates", "schedule", "messages", "dead")
+    keys = [f"redisdelay:{{q}}:{name}" for name in names]
+    return TIDY(rig.store.client, [*keys, "q"], ["redisdelay:{q}:unacked:", 10])
 
 
 CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
@@ -63,6 +80,10 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "consumers": lambda rig, consumer, delivery: CONSUMERS(
         rig.store.client, ["redisdelay:{q}:consumers"], [1]
     ),
+    "remember": lambda rig, consumer, delivery: REMEMBER(rig.store.client, [KNOWN], ["a", "b"]),
+    "unused": lambda rig, consumer, delivery: UNUSED(rig.store.client, [KNOWN], [1, 1]),
+    "forget": lambda rig, consumer, delivery: FORGET(rig.store.client, [KNOWN], [0, "q"]),
+    "tidy": tidy,
 }
 
 
@@ -74,7 +95,9 @@ def everything(rig: Rig) -> dict[bytes, object]:
         if kind == b"list":
             contents[key] = [value.split(b" ", 1)[-1] for value in rig.client.lrange(key, 0, -1)]
         elif kind == b"hash":
-            contents[key] = rig.client.hgetall(key)
+            # Delivery tags are times.
+            values = rig.client.hgetall(key)
+            contents[key] = sorted(values.values()) if b":unacked:" in key else values
         else:
             contents[key] = kind
     return contents
@@ -110,5 +133,5 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("PUT", "SCHEDULE", "TAKE", "GIVE_BACK", "RECOVER"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
-        *("FORWARD", "STATS"),
+        *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY"),
     }, "a script that CALLS does not know of"

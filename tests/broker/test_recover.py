@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.broker.rig import WATCH_SECONDS, Rig, payload, taken, texts, with_count
+from tests.broker.rig import WATCH_SECONDS, Rig, outcome, payload, taken, texts, with_count
 
 MIB = 1024 * 1024
 HOUR_MS = 3_600_000
@@ -28,7 +28,7 @@ class TestLeaseThatEnded:
         taken(lost, "q", limit=11)
         rig.put("q", payload("new"))
         rig.end_lease("q", "lost")
-        assert rig.recover("q", rig.consumer("other")) == 11
+        assert rig.recover("q") == 11
         again = [with_count(payload(str(n)), 1) for n in range(11)]
         assert rig.ready("q") == [*again, payload("11"), payload("new")]
         assert rig.unacked("q", "lost") == {}
@@ -43,7 +43,7 @@ class TestLeaseThatEnded:
         rig.put("q", payload("high"))
         taken(rig.consumer("lost"), "q")
         rig.end_lease("q", "lost")
-        rig.recover("q", rig.consumer("other"))
+        rig.recover("q")
         assert rig.ready("q", 9) == [with_count(payload("low"), 1)]
         assert rig.ready("q", 0) == [with_count(payload("high"), 1)]
 
@@ -52,7 +52,7 @@ class TestLeaseThatEnded:
         taken(rig.consumer("lost"), "q")
         rig.end_lease("q", "lost")
         assert rig.tokens("q") == 0
-        rig.recover("q", rig.consumer("other"))
+        rig.recover("q")
         assert rig.tokens("q") == 1
 
     @pytest.mark.parametrize("count", [500, 501, 1201])
@@ -63,7 +63,7 @@ class TestLeaseThatEnded:
         while taken(lost, "q", limit=500):
             pass
         rig.end_lease("q", "lost")
-        assert rig.recover("q", rig.consumer("other")) == count
+        assert rig.recover("q") == count
         assert rig.ready("q") == [with_count(text, 1) for text in everything]
 
     def test_order_of_more_bytes_than_one_call_moves(self, rig: Rig) -> None:
@@ -72,18 +72,27 @@ class TestLeaseThatEnded:
         while taken(lost, "q"):
             pass
         rig.end_lease("q", "lost")
-        assert rig.recover("q", rig.consumer("other")) == 9
+        assert rig.recover("q") == 9
         assert [text[0] for text in rig.ready("q")] == [str(n) for n in range(9)]
 
     def test_counts_as_a_delivery_and_buries_at_the_limit(self, rig: Rig) -> None:
-        rig.put("q", payload("poison"), payload("innocent"))
+        rig.put("q", payload("poison"))
         for attempt in range(3):
             lost = rig.consumer(f"lost{attempt}", delivery_limit=3)
             assert texts(taken(lost, "q", limit=1)) == [with_count(payload("poison"), attempt)]
             rig.end_lease("q", f"lost{attempt}")
-            rig.recover("q", rig.consumer("other", delivery_limit=3))
-        assert rig.ready("q") == [payload("innocent")]
+            rig.recover("q", rig.recoverer(delivery_limit=3))
+        assert rig.ready("q") == []
         assert len(rig.dead("q")) == 1
+
+    def test_a_suspect_goes_to_the_tail(self, rig: Rig) -> None:
+        rig.put("q", payload("poison"), payload("innocent"))
+        for attempt in range(3):
+            lost = rig.consumer(f"lost{attempt}")
+            assert texts(taken(lost, "q", limit=1)) == [with_count(payload("poison"), attempt)]
+            rig.end_lease("q", f"lost{attempt}")
+            rig.recover("q")
+        assert rig.ready("q") == [payload("innocent"), with_count(payload("poison"), 3)]
 
     def test_held_nothing_is_forgotten(self, rig: Rig) -> None:
         rig.put("q", "m")
@@ -91,7 +100,7 @@ class TestLeaseThatEnded:
         [delivery] = taken(lost, "q")
         lost.ack("q", delivery.tag)
         rig.end_lease("q", "lost")
-        assert rig.recover("q", rig.consumer("other")) == 0
+        assert rig.recover("q") == 0
         assert rig.client.keys() == []
 
     def test_late_acks_find_nothing(self, rig: Rig) -> None:
@@ -99,7 +108,7 @@ class TestLeaseThatEnded:
         lost = rig.consumer("lost")
         [delivery] = taken(lost, "q")
         rig.end_lease("q", "lost")
-        rig.recover("q", rig.consumer("other"))
+        rig.recover("q")
         assert not rig.ack(lost, "q", delivery.tag)
         assert not lost.requeue("q", delivery.tag)
         assert lost.not_held("q", [delivery.tag]) == {delivery.tag}
@@ -112,7 +121,7 @@ class TestLeaseThatEnded:
         taken(lost, "a", "b")
         rig.end_lease("a", "lost")
         rig.end_lease("b", "lost")
-        rig.recover("a", rig.consumer("other"))
+        rig.recover("a")
         assert len(rig.unacked("b", "lost")) == 1
 
 
@@ -121,14 +130,14 @@ class TestLeaseThatLasts:
         rig.put("q", "m")
         taken(rig.consumer("alive"), "q")
         rig.database.advance(50_000)
-        assert rig.recover("q", rig.consumer("other")) == 0
+        assert rig.recover("q") == 0
         assert len(rig.unacked("q", "alive")) == 1
 
     def test_ends_by_the_servers_clock(self, rig: Rig) -> None:
         rig.put("q", "m")
         taken(rig.consumer("lost"), "q")
         rig.database.advance(61_000)
-        assert rig.recover("q", rig.consumer("other")) == 1
+        assert rig.recover("q") == 1
 
     def test_taking_renews(self, rig: Rig) -> None:
         rig.put("q", "m", "n")
@@ -136,7 +145,7 @@ class TestLeaseThatLasts:
         taken(alive, "q", limit=1)
         rig.end_lease("q", "alive")
         taken(alive, "q", limit=1)
-        assert rig.recover("q", rig.consumer("other")) == 0
+        assert rig.recover("q") == 0
 
     def test_own_lease_that_ended_is_not_recovered(self, rig: Rig) -> None:
         """Whoever is able to recover is alive."""
@@ -144,7 +153,7 @@ class TestLeaseThatLasts:
         late = rig.consumer("late")
         taken(late, "q")
         rig.end_lease("q", "late")
-        assert rig.recover("q", late) == 0
+        assert rig.recover("q", rig.recoverer("late")) == 0
         assert len(rig.unacked("q", "late")) == 1
 
 
@@ -153,26 +162,26 @@ class TestLeaseThatLooksEnded:
 
     def test_the_living_have_time_to_renew_it(self, rig: Rig) -> None:
         rig.put("q", "m", "n")
-        alive, other = rig.consumer("alive"), rig.consumer("other")
+        alive, other = rig.consumer("alive"), rig.recoverer()
         taken(alive, "q", limit=1)
-        other.recover("q")
+        outcome(other.recover(["q"]))
         rig.database.advance(HOUR_MS)
-        assert other.recover("q") == 0
+        assert outcome(other.recover(["q"])) == 0
         rig.wait(WATCH_SECONDS - 1)
-        assert other.recover("q") == 0
+        assert outcome(other.recover(["q"])) == 0
         taken(alive, "q", limit=1)
         rig.wait(1)
-        assert other.recover("q") == 0
+        assert outcome(other.recover(["q"])) == 0
         assert len(rig.unacked("q", "alive")) == 2
 
     def test_a_newcomer_looks_on_first(self, rig: Rig) -> None:
         rig.put("q", "m")
         taken(rig.consumer("lost"), "q")
         rig.database.advance(HOUR_MS)
-        other = rig.consumer("other")
-        assert other.recover("q") == 0
+        other = rig.recoverer()
+        assert outcome(other.recover(["q"])) == 0
         rig.wait(WATCH_SECONDS)
-        assert other.recover("q") == 1
+        assert outcome(other.recover(["q"])) == 1
 
 
 class TestProcessThatIsGone:
@@ -180,7 +189,7 @@ class TestProcessThatIsGone:
         name = dead_process()
         rig.put("q", payload("m"))
         taken(rig.consumer(name), "q")
-        assert rig.recover("q", rig.consumer("other")) == 1
+        assert rig.recover("q") == 1
         assert rig.ready("q") == [with_count(payload("m"), 1)]
         assert "process is gone" in caplog.text
 
@@ -188,7 +197,7 @@ class TestProcessThatIsGone:
         _, rest = dead_process().split(":", 1)
         rig.put("q", "m")
         taken(rig.consumer(f"another-machine:{rest}"), "q")
-        assert rig.recover("q", rig.consumer("other")) == 0
+        assert rig.recover("q") == 0
 
 
 class TestGiveBackAll:

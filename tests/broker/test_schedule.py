@@ -7,7 +7,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker import schedule as module
 from kombu_redisdelay.broker.schedule import Schedule
-from tests.broker.rig import Rig, payload, taken
+from tests.broker.rig import Rig, outcome, payload, taken
 
 HOUR = 3_600_000
 
@@ -186,7 +186,7 @@ class TestDuplicates:
         taken(consumer, "q")
         # Some at random each time.
         for _ in range(5):
-            consumer.sweep("q")
+            outcome(rig.recoverer().sweep(["q"]))
         assert rig.listed_duplicates("q") == set()
 
 

@@ -10,8 +10,9 @@ from kombu_redisdelay.broker import store
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.message import Due
 from tests.broker.database import Database
-from tests.broker.rig import STEPS, Rig, payload, taken
+from tests.broker.rig import LEASE_MS, STEPS, Rig, outcome, payload, taken
 
+KNOWN = "redisdelay:known-queues"
 HOUR = 3_600_000
 
 
@@ -28,7 +29,7 @@ class TestPut:
         rig.schedule("q", "later", HOUR)
         assert sorted(rig.client.keys()) == [
             b"app:q",
-            b"app:redisdelay:queues",
+            b"app:redisdelay:known-queues",
             b"app:redisdelay:{q}:messages",
             b"app:redisdelay:{q}:schedule",
             b"app:redisdelay:{q}:wake",
@@ -87,7 +88,7 @@ class TestSchedule:
         rig.put("ready", "m")
         rig.schedule("later", "m", HOUR)
         rig.schedule("past", "m", -HOUR)
-        assert rig.client.smembers("redisdelay:queues") == {b"later", b"past"}
+        assert rig.store.queues() == ["later", "past"]
 
     def test_they_are_noted_again_after_redis_lost_its_data(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
@@ -151,7 +152,7 @@ class TestExpires:
 
     def ttls(self, rig: Rig) -> dict[str, int]:
         keys = (key.decode() for key in rig.client.keys("*q*"))
-        return {key: rig.client.pttl(key) for key in keys if key != "redisdelay:queues"}
+        return {key: rig.client.pttl(key) for key in keys if key != KNOWN}
 
     def fill(self, rig: Rig) -> None:
         rig.store.expires_ms["q"] = self.TTL
@@ -171,7 +172,7 @@ class TestExpires:
             rig.client.pexpire(key, 1000)
         rig.put("q", "m")
         ttls = self.ttls(rig)
-        ttls.pop("redisdelay:queues", None)
+        ttls.pop(KNOWN, None)
         assert all(ttl > 1000 for ttl in ttls.values()), ttls
 
     def test_on_taking(self, rig: Rig) -> None:
@@ -179,11 +180,28 @@ class TestExpires:
         for key in rig.client.keys("*q*"):
             rig.client.persist(key)
         taken(rig.consumer(), "q", limit=1)
-        ttls = {key: ttl for key, ttl in self.ttls(rig).items() if "unacked" not in key}
-        consumers = ttls.pop("redisdelay:{q}:consumers")
+        ttls = self.ttls(rig)
+        held = [ttls.pop("redisdelay:{q}:consumers"), ttls.pop("redisdelay:{q}:unacked:me")]
         assert all(0 < ttl <= self.TTL for ttl in ttls.values()), ttls
-        # Whoever holds messages keeps them, however long the task takes.
-        assert consumers == -1
+        # What is held outlives the queue for as long as it takes to notice that a consumer is gone.
+        assert all(self.TTL < ttl <= self.TTL + 2 * LEASE_MS for ttl in held)
+
+    def test_on_giving_back(self, rig: Rig) -> None:
+        rig.expires_ms["q"] = self.TTL
+        rig.put("q", *(payload(str(n)) for n in range(4)))
+        lost = rig.consumer("lost")
+        taken(lost, "q", limit=2)
+        me = rig.consumer()
+        failed, parked = taken(me, "q", limit=2)
+        assert not rig.client.exists("q")
+        me.requeue("q", failed.tag)
+        me.park(parked, "id", rig.database.now_ms() + HOUR)
+        rig.client.delete("q")
+        rig.end_lease("q", "lost")
+        assert rig.recover("q") == 2
+        ttls = self.ttls(rig)
+        assert ttls.keys() >= {"q", "redisdelay:{q}:schedule", "redisdelay:{q}:messages"}
+        assert all(ttl > 0 for ttl in ttls.values()), ttls
 
     def test_duplicates_live_as_long_as_the_schedule(self, rig: Rig) -> None:
         self.fill(rig)
@@ -192,7 +210,7 @@ class TestExpires:
         rig.client.pexpire("redisdelay:{q}:duplicates", 1000)
         consumer = rig.consumer()
         taken(consumer, "q", limit=0)
-        consumer.sweep("q")
+        outcome(rig.recoverer().sweep(["q"]))
         assert rig.client.pttl("redisdelay:{q}:duplicates") > 1000
 
     def test_on_delivering_now(self, rig: Rig) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Request
+from kombu_redisdelay.broker.scripts import TAKE
 from tests.broker.rig import STEPS, Rig, payload, taken, texts
 
 HOUR = 3_600_000
@@ -227,24 +229,38 @@ class TestNextDue:
 
 
 class TestLostReply:
-    """A call repeated with the same first tag returns what the first one took, and takes nothing."""
+    """The next take returns what the lost one took, and takes nothing."""
+
+    def lose(self, rig: Rig, consumer: Consumer, *queues: str, limit: int) -> None:
+        rig.client.script_load(TAKE.text)
+        rig.client.execute_command(*consumer.ask_for(Request(queues, limit)))
 
     def test_same_messages_again(self, rig: Rig) -> None:
         rig.put("a", "a0", "a1", "a2")
         rig.put("b", "b0", "b1", step=3)
-        lost = rig.consumer()
-        first = taken(lost, "a", "b", limit=4)
+        me = rig.consumer()
+        self.lose(rig, me, "a", "b", limit=4)
         held = {**rig.unacked("a"), **rig.unacked("b")}
-        assert taken(rig.consumer(), "a", "b", limit=4) == first
+        assert {d.tag: f"{d.step}:{d.payload.decode()}" for d in taken(me, "a", "b", limit=4)} == held
         assert {**rig.unacked("a"), **rig.unacked("b")} == held
         assert rig.ready("b", 3) == ["b1"]
 
     def test_then_goes_on(self, rig: Rig) -> None:
         rig.put("q", "0", "1", "2")
-        taken(rig.consumer(), "q", limit=2)
-        repeated = rig.consumer()
-        assert [d.tag for d in taken(repeated, "q", limit=2)] == ["1", "2"]
-        assert [(d.tag, d.payload) for d in taken(repeated, "q", limit=2)] == [("3", b"2")]
+        me = rig.consumer()
+        self.lose(rig, me, "q", limit=2)
+        first, second = taken(me, "q", limit=2)
+        [third] = taken(me, "q", limit=2)
+        assert [d.payload for d in (first, second, third)] == [b"0", b"1", b"2"]
+        assert int(first.tag) < int(second.tag) < int(third.tag)
+
+    def test_a_tag_tells_when_the_message_was_asked_for(self, rig: Rig) -> None:
+        rig.put("q", "0", "1")
+        me = rig.consumer()
+        taken(me, "q", limit=1)
+        began_us = rig.database.now_us()
+        [delivery] = taken(me, "q")
+        assert abs(int(delivery.tag) - began_us) < 1_000_000
 
 
 class TestOrphans:

@@ -138,10 +138,6 @@ class TestReasonToTake:
         rig.put("b", "m", step=step)
         assert self.has_reason(rig)
 
-    def test_a_queue_that_would_expire(self, rig: Rig) -> None:
-        rig.store.expires_ms["b"] = 60_000
-        assert self.has_reason(rig)
-
     def test_a_key_that_holds_something_else_is_named(self, rig: Rig) -> None:
         rig.client.set(rig.store.keys("b").schedule, "x")
         with pytest.raises(ResponseError, match=r"key 'redisdelay:\{b\}:schedule' holds a string"):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from redis.exceptions import ResponseError
 
-from tests.broker.rig import Rig, payload, taken
+from tests.broker.rig import Rig, outcome, payload, taken
 
 HOUR = 3_600_000
 
@@ -43,7 +43,7 @@ def test_unacked_hash(rig: Rig) -> None:
 def test_schedule_of_what_is_published(rig: Rig) -> None:
     with spoiled(rig, rig.store.keys("q").schedule):
         rig.schedule("q", payload("a"), HOUR)
-    assert rig.client.keys() == [b"redisdelay:queues"]
+    assert rig.client.keys() == [b"redisdelay:known-queues"]
 
 
 class TestOfWhatIsHeld:
@@ -74,7 +74,7 @@ class TestOfWhatIsHeld:
         held = rig.unacked("q", "lost")
         rig.end_lease("q", "lost")
         with spoiled(rig, rig.store.keys("q").ready_at(3)):
-            rig.recover("q", rig.consumer())
+            rig.recover("q")
         assert rig.unacked("q", "lost") == held
 
     def test_dead_letter(self, rig: Rig) -> None:
@@ -100,5 +100,5 @@ def test_dead_letters_of_a_damaged_schedule(rig: Rig) -> None:
     rig.schedule("q", payload("a"), HOUR)
     rig.client.delete(rig.store.keys("q").schedule)
     with spoiled(rig, rig.store.keys("q").dead):
-        rig.consumer().sweep("q")
+        outcome(rig.recoverer().sweep(["q"]))
     assert rig.client.hlen(rig.store.keys("q").messages) == 1

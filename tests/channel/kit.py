@@ -52,6 +52,14 @@ def turn(loop: Iterator[object], until: Callable[[], object]) -> None:
         next(loop)
 
 
+def look_after_queues(channel: Any) -> None:
+    """Have *channel* make a whole round of its queues, now."""
+    assert channel.consumer
+    channel._rounds.begin_anew()
+    while channel.look_after_queues():
+        pass
+
+
 def publish(channel: Any, *bodies: str, queue: str = "q", **options: Any) -> None:
     """Publish to *queue* through the default exchange, or wherever *options* say."""
     producer = Producer(channel)

@@ -19,17 +19,17 @@ def asking(site: Site) -> tuple[Any, Inbox, Iterator[object]]:
     return channel, inbox, loop
 
 
-def test_basic_get_takes_what_comes_after_them(site: Site) -> None:
+def test_basic_get_brings_the_first_of_them(site: Site) -> None:
     channel, inbox, loop = asking(site)
     message = channel.basic_get("q")
-    assert message.payload == "2"
+    assert message.payload == "0"
     message.ack()
     turn(loop, lambda: len(inbox) == 2)
-    assert inbox.bodies == ["0", "1"]
+    assert inbox.bodies == ["1", "2"]
     for message in inbox:
         message.ack()
     turn(loop, lambda: len(inbox) == 4)
-    assert inbox.bodies == ["0", "1", "3", "4"]
+    assert inbox.bodies == ["1", "2", "3", "4"]
     assert site.unacked() == 2
 
 

@@ -137,7 +137,7 @@ def test_to_all_queues_of_a_message_or_to_none(site: Site) -> None:
     for queue in ("one", "two"):
         producer.publish("", routing_key=f"{queue}.only", **LATER)
         channel.store._known_until.pop("two", None)
-    site.redis.set("redisdelay:queues", "of somebody else")
+    site.redis.set("redisdelay:known-queues", "of somebody else")
     with producer.batch():
         with pytest.raises(ResponseError):
             producer.publish("", routing_key="both", **LATER)
@@ -172,7 +172,7 @@ def test_a_line_that_is_slow(site: Site) -> None:
     channel = site.channel(socket_timeout=1)
     producer = Producer(channel)
     producer.publish("", routing_key="q")
-    own = channel.store.client._own
+    own = channel.store.client.line.connection
     sizes: list[int] = []
     send = own.send_packed_command
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.broker.test_recover import dead_process
 from tests.channel import malformed
-from tests.channel.kit import Inbox, Site, drain, drain_for, publish
+from tests.channel.kit import Inbox, Site, drain, drain_for, look_after_queues, publish
 
 READY, SCHEDULED, UNACKED = PLACES = ("ready", "messages", "unacked")
 BURIED = "Moved an entry of queue 'q' that is not a message to the dead letters: "
@@ -78,7 +78,7 @@ class Bench:
         neighbours = self.put(entries)
         log = _Log()
         with log:
-            self.channel.consumer.recover("q")
+            look_after_queues(self.channel)
             drain(self.connection, lambda: len(self.inbox) >= neighbours and not self.redis.llen("q"))
         assert len(self.inbox) == neighbours
         assert sorted(self.inbox.bodies) == sorted(
@@ -95,7 +95,7 @@ class Bench:
         self.channel.consumer.confirm_acks()
         # Nothing is anywhere else.
         left = {key.decode().removeprefix("redisdelay:{q}:") for key in self.redis.keys("*q*")}
-        assert left <= {"dead", "consumers", "wake", "_kombu.binding.q", "redisdelay:queues"}
+        assert left <= {"dead", "consumers", "wake", "_kombu.binding.q", "redisdelay:known-queues"}
 
     def start_afresh(self) -> None:
         """Also after a batch that went wrong, while hypothesis looks for the smallest that does."""
@@ -242,10 +242,12 @@ def test_a_consumer_that_is_none(site: Site) -> None:
     publish(channel, "a")
     drain(channel.connection.client, lambda: len(inbox) == 1)
     site.redis.zadd("redisdelay:{q}:consumers", {b"\xff\xfe": 1, "": 2, "a:b:c": 3})
-    assert channel.consumer.recover("q") == 0
+    look_after_queues(channel)
+    assert site.unacked() == 1
     [key] = site.redis.keys("*unacked*")
     site.redis.hset(key, b"\xff", "garbage")
-    assert channel.consumer.not_held("q", ["1", "2"]) == {"2"}
+    tag = inbox.messages[0].delivery_tag
+    assert channel.consumer.not_held("q", [tag, "2"]) == {"2"}
     channel.close()
     assert site.unacked() == 0
     assert site.ready() == 2

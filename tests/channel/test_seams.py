@@ -28,7 +28,8 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         redis.Channel,
         {
             *("_put", "_put_fanout", "_brpop_start", "_basic_cancel", "_get_pool", "_new_queue"),
-            *("_has_queue", "_purge", "_delete", "_after_fork", "basic_consume", "basic_get"),
+            *("_has_queue", "_size", "_purge", "_delete", "_after_fork", "basic_consume", "basic_get"),
+            "conn_or_acquire",
             *("queue_delete", "close", "basic_publish", "get_table", "_lookup"),
         },
     ),

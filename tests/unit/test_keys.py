@@ -23,7 +23,7 @@ def test_layout(prefix: str) -> None:
     assert keys.consumers == f"{prefix}redisdelay:{{celery}}:consumers"
     assert keys.wake == f"{prefix}redisdelay:{{celery}}:wake"
     assert keys.dead == f"{prefix}redisdelay:{{celery}}:dead"
-    assert known_queues(prefix) == f"{prefix}redisdelay:queues"
+    assert known_queues(prefix) == f"{prefix}redisdelay:known-queues"
 
 
 def test_separator_is_kombus_option() -> None:

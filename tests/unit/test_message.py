@@ -44,7 +44,7 @@ class TestMarkDelivery:
     def test_redelivery(self) -> None:
         again = payload(**{"redisdelay-deliveries": 3})
         mark_delivery(again)
-        assert again["headers"] == {"x-delivery-count": 3}
+        assert again["headers"] == {"x-delivery-count": 3, "redelivered": True}
         assert again["properties"]["delivery_info"] == {"redelivered": True}
         assert "redisdelay-deliveries" not in again
 

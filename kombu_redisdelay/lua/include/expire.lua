@@ -6,3 +6,8 @@ local function expire(expires_ms, keys)
     end
   end
 end
+
+-- How long what a consumer holds lives on: until others can have noticed that it is gone, and given it back.
+local function held_for_ms(expires_ms, lease_ms)
+  return expires_ms + 2 * lease_ms
+end

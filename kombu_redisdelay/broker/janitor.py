@@ -1,0 +1,51 @@
+"""Forgets what nobody uses any more: consumers that are gone and hold nothing, and queues that are empty."""
+
+from __future__ import annotations
+
+from kombu_redisdelay.broker.recovery import Steps
+from kombu_redisdelay.broker.scripts import FORGET, TIDY, UNUSED, ScriptCall, run_each
+from kombu_redisdelay.broker.store import KNOWN_FOR, Store
+from kombu_redisdelay.keys import known_queues
+
+#: Seconds after which a queue that nobody has noted is looked at. Whoever uses a queue notes it again after
+#: :data:`~kombu_redisdelay.broker.store.KNOWN_FOR`: so a queue is not forgotten that somebody believes noted.
+UNUSED_FOR = 2 * KNOWN_FOR
+
+#: Queues that are looked at together.
+QUEUES_PER_ROUND = 200
+
+#: Consumers of a queue that are looked at together.
+CONSUMERS_PER_SCRIPT = 100
+
+
+class Janitor:
+    """Looks after the queues in *store* that nobody looks after.
+
+    Any number of them may work at a time. What a queue still holds keeps it known.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def tidy(self) -> Steps:
+        """Look at some of the queues that nobody has noted for :data:`UNUSED_FOR`, and forget those with
+        nothing in them. Returns how many were looked at: with :data:`QUEUES_PER_ROUND`, there may be more."""
+        store, known = self._store, (known_queues(self._store.prefix),)
+        unused_ms = round(UNUSED_FOR * 1000)
+        names = [name.decode() for name in UNUSED(store.client, known, (unused_ms, QUEUES_PER_ROUND))]
+        if not names:
+            return 0
+        yield
+        are_empty = run_each(store.client, [self._tidying(name) for name in names])
+        empty = [name for name, is_empty in zip(names, are_empty, strict=True) if is_empty]
+        if empty:
+            yield
+            FORGET(store.client, known, (unused_ms, *empty))
+        yield
+        store.remember(*(name for name, is_empty in zip(names, are_empty, strict=True) if not is_empty))
+        return len(names)
+
+    def _tidying(self, queue: str) -> ScriptCall:
+        k = self._store.keys(queue)
+        keys = (k.consumers, k.wake, k.duplicates, k.schedule, k.messages, k.dead)
+        return TIDY, (*keys, *self._store.ready_keys(queue)), (k.unacked(""), CONSUMERS_PER_SCRIPT)

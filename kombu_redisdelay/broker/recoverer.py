@@ -1,0 +1,119 @@
+"""Looks after queues: gives back what consumers that are gone hold, and mends schedules that were damaged."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.identity import is_certainly_gone
+from kombu_redisdelay.broker.recovery import Holder, Recovery, Steps
+from kombu_redisdelay.broker.report import report_dropped
+from kombu_redisdelay.broker.scripts import CONSUMERS, SWEEP, run_each
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.watch import Watch
+from kombu_redisdelay.options import Options
+
+logger = logging.getLogger(__name__)
+
+#: One script looks at no more than this, so that it never keeps Redis from its other clients for long.
+MESSAGES_PER_SWEEP = 100
+
+#: Per cent of a lease: with less than that to go, it should have been renewed, and is worth watching.
+UNRENEWED = 60
+
+
+class Recoverer:
+    """Looks after queues in *store*.
+
+    Arguments:
+        name: the consumer on whose behalf it does so. Its own lease is its own business.
+        watch: of the other consumers.
+    """
+
+    def __init__(self, store: Store, name: str, options: Options, watch: Watch) -> None:
+        self._store = store
+        self._name = name
+        self._options = options
+        self._watch = watch
+        self._recovery = Recovery(store, options)
+
+    def recover(self, queues: Sequence[str]) -> Steps:
+        """Give back what consumers that are gone hold in *queues*: those whose lease has ended and was not
+        renewed while we looked on, and those whose process on this machine provably does not exist. To be
+        called again and again. Returns the number of messages."""
+        unrenewed_ms = UNRENEWED * self._options.lease_ms // 100
+        calls = [(CONSUMERS, (self._store.keys(queue).consumers,), (unrenewed_ms,)) for queue in queues]
+        replies = run_each(self._store.client, calls)
+        holders = [
+            holder
+            for queue, (now_ms, ending, members) in zip(queues, replies, strict=True)
+            for holder in self._gone(queue, now_ms, ending, members)
+        ]
+        if not holders:
+            return 0
+        yield
+        recovered = yield from self._recovery.give_back(holders, "lost")
+        for holder, (count, _) in self._recovery.outcome.items():
+            if count:
+                metrics.recovered(holder.queue, count)
+                logger.warning(
+                    "Recovered %d message(s) of queue %r from consumer %s: %s",
+                    count,
+                    holder.queue,
+                    holder.consumer,
+                    "its lease has ended" if holder.lease_counts else "its process is gone",
+                )
+        return recovered
+
+    def sweep(self, queues: Sequence[str]) -> Steps:
+        """Move scheduled messages of *queues* that have lost their due time to the dead letters. Returns how
+        many."""
+        cursors: dict[str, bytes] = dict.fromkeys(queues, b"0")
+        swept: Counter[str] = Counter()
+        while True:
+            calls = []
+            for queue, cursor in cursors.items():
+                k = self._store.keys(queue)
+                keys = (k.schedule, k.messages, k.dead, k.duplicates)
+                args = (cursor, MESSAGES_PER_SWEEP, self._options.dead_letter_limit)
+                calls.append((SWEEP, keys, args))
+            replies = run_each(self._store.client, calls)
+            for queue, (cursor, found, dropped) in zip(list(cursors), replies, strict=True):
+                report_dropped(self._options, queue, dropped)
+                swept[queue] += found
+                cursors[queue] = cursor
+            cursors = {queue: cursor for queue, cursor in cursors.items() if cursor != b"0"}
+            if not cursors:
+                break
+            yield
+        for queue, found in swept.items():
+            self._report_swept(queue, found)
+        return sum(swept.values())
+
+    def _gone(
+        self, queue: str, now_ms: int, ending: Sequence[bytes | int], members: Sequence[bytes]
+    ) -> list[Holder]:
+        # What is no name of a consumer holds nothing.
+        names = [member.decode(errors="replace") for member in members]
+        lease_ends = {
+            bytes(member).decode(errors="replace"): int(end)
+            for member, end in zip(ending[::2], ending[1::2], strict=True)
+        }
+        unrenewed = self._watch.unrenewed(queue, lease_ends)
+        holders = []
+        for name in names:
+            if is_certainly_gone(name):
+                holders.append(Holder(queue, name, lease_counts=False))
+            elif name in unrenewed and lease_ends[name] <= now_ms and name != self._name:
+                holders.append(Holder(queue, name, lease_counts=True))
+        return holders
+
+    def _report_swept(self, queue: str, found: int) -> None:
+        if found:
+            metrics.dead_lettered(queue, found)
+            self._store.remember(queue)
+            logger.error(
+                "%d scheduled message(s) of queue %r had no due time: dead letters now", found, queue
+            )

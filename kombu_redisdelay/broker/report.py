@@ -1,0 +1,35 @@
+"""Says in the log, and counts for Prometheus, what became a dead letter."""
+
+from __future__ import annotations
+
+import logging
+
+from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.options import Options
+
+logger = logging.getLogger(__name__)
+
+
+def report_dead(store: Store, options: Options, queue: str, dead: int) -> None:
+    """*dead* messages of *queue* have reached the delivery limit."""
+    if dead:
+        metrics.dead_lettered(queue, dead)
+        store.remember(queue)
+        logger.error(
+            "%d message(s) of queue %r reached the delivery limit of %d and are now dead letters",
+            dead,
+            queue,
+            options.delivery_limit,
+        )
+
+
+def report_dropped(options: Options, queue: str, dropped: int) -> None:
+    """*dropped* dead letters of *queue* had to go for newer ones."""
+    if dropped:
+        logger.error(
+            "Queue %r has more than dead_letter_limit=%d dead letters: dropped the oldest %d",
+            queue,
+            options.dead_letter_limit,
+            dropped,
+        )

@@ -1,0 +1,90 @@
+"""When a consumer looks after its queues: a few at a time, so that it stays ready for messages meanwhile."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Sequence
+from time import monotonic
+
+from kombu_redisdelay.broker.janitor import QUEUES_PER_ROUND, Janitor
+from kombu_redisdelay.broker.recoverer import Recoverer
+from kombu_redisdelay.broker.recovery import Steps
+from kombu_redisdelay.broker.store import Store
+
+#: Queues that are looked after together, in one round trip: some milliseconds of the server's time.
+QUEUES_PER_STEP = 50
+
+
+class Rounds:
+    """Goes round the queues of a consumer.
+
+    Arguments:
+        interval: seconds that one round takes; the first one is made at once.
+        unnoted: queues that are not to be noted for those who look at all queues.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        recoverer: Recoverer,
+        interval: float,
+        unnoted: Container[str] = (),
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._store = store
+        self._recoverer = recoverer
+        self._janitor = Janitor(store)
+        self._interval = interval
+        self._unnoted = unnoted
+        self._clock = clock
+        self._left: deque[Sequence[str]] = deque()
+        self._pause = 0.0
+        self._next_at = float("-inf")
+        self._steps: Steps | None = None
+
+    def begin_anew(self) -> None:
+        """Look after every queue soon: there may be new ones."""
+        self._steps = None
+        self._left.clear()
+        self._pause = 0.0
+        self._next_at = float("-inf")
+
+    def step(self, queues: Sequence[str]) -> bool:
+        """Make the next round trip, if it is time for one. Returns whether it is time for another.
+
+        Raises:
+            RedisError: as redis-py does. The next step looks at other queues.
+        """
+        if self._steps is None:
+            if self._clock() < self._next_at:
+                return False
+            self._steps = self._look_after(queues)
+        try:
+            next(self._steps)
+        except StopIteration:
+            self._steps = None
+        except BaseException:
+            self._steps = None
+            raise
+        return self._steps is not None or self._clock() >= self._next_at
+
+    def _look_after(self, queues: Sequence[str]) -> Steps:
+        if not self._left:
+            self._left.extend(
+                queues[first : first + QUEUES_PER_STEP] for first in range(0, len(queues), QUEUES_PER_STEP)
+            )
+        some = [queue for queue in self._left.popleft() if queue in queues]
+        self._next_at = self._clock() + self._pause
+        yield from self._recoverer.recover(some)
+        yield
+        yield from self._recoverer.sweep(some)
+        yield
+        self._store.remember(*(queue for queue in some if queue not in self._unnoted))
+        if self._left:
+            return 0
+        yield
+        # From the second round on they are spread over the interval.
+        self._pause = self._interval / -(-len(queues) // QUEUES_PER_STEP)
+        looked_at = yield from self._janitor.tidy()
+        self._next_at = self._clock() + (0.0 if looked_at >= QUEUES_PER_ROUND else self._pause)
+        return 0

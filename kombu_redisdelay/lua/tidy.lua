@@ -1,0 +1,29 @@
+-- Forgets consumers of a queue that are gone and hold nothing, and what is left of a queue that has nothing
+-- in it.
+--
+-- KEYS[1]  consumers
+-- KEYS[2]  wake zset
+-- KEYS[3]  duplicates
+-- KEYS[4]  schedule
+-- KEYS[5]  messages
+-- KEYS[6]  dead
+-- KEYS[7+] ready lists of all steps
+-- ARGV[1]  what the keys of unacked hashes begin with; the consumer follows
+-- ARGV[2]  how many consumers to look at
+--
+-- Returns  1 if there is neither a message nor a consumer, else 0
+--
+-- Keeps: no message is touched. A consumer that lives after all is noted again by its next take.
+
+-- include: clock
+
+for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', clock_ms(), 'LIMIT', 0, ARGV[2])) do
+  if redis.call('EXISTS', ARGV[1] .. consumer) == 0 then
+    redis.call('ZREM', KEYS[1], consumer)
+  end
+end
+if redis.call('EXISTS', KEYS[1], unpack(KEYS, 4)) > 0 then
+  return 0
+end
+redis.call('DEL', KEYS[2], KEYS[3])
+return 1
