@@ -107,7 +107,7 @@ class TestLooking:
         assert delayed.purge("unknown") == 0
 
     def test_what_is_no_message_is_shown_as_it_is(self, site: Site, delayed: DelayedMessages) -> None:
-        site.redis.sadd("redisdelay:queues", "q")
+        site.redis.zadd("redisdelay:known-queues", {"q": 0})
         for id, data in {"a": b"0:\xff", "b": b"[]", "c": b'0:{"headers": 1}', "d": b""}.items():
             site.redis.hset("redisdelay:{q}:messages", id, data)
             site.redis.zadd("redisdelay:{q}:schedule", {id: 1e18})
@@ -253,7 +253,7 @@ class TestReschedule:
         assert headers == {"x-delay": 60_000, "list": []}
 
     def test_the_count_of_deliveries_stays(self, site: Site, delayed: DelayedMessages) -> None:
-        site.redis.sadd("redisdelay:queues", "q")
+        site.redis.zadd("redisdelay:known-queues", {"q": 0})
         headers = {"task": "t", "id": "a", "eta": in_seconds(600).isoformat()}
         properties = {"body_encoding": "base64", "big": 12345678901234567890}
         text = with_count(json.dumps({"body": "YQ==", "headers": headers, "properties": properties}), 2)

@@ -57,7 +57,7 @@ TRANSPORTS = {
             scheme="redisdelay",
             visibility_timeout=3,
             patience=20,
-            expected=rf"{_BINDINGS}|redisdelay:queues",
+            expected=rf"{_BINDINGS}|redisdelay:known-queues",
         ),
         Transport(
             name="redis",

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from celery import Celery
-from celery.exceptions import Reject
+from celery.exceptions import Reject, WorkerShutdown, WorkerTerminate
 
 from tests.end_to_end.environment import Environment
 from tests.end_to_end.ledger import Entry, Ledger
@@ -70,6 +70,20 @@ def kill_worker(self: Any, label: str) -> None:
     # Each worker has a session of its own. This process may be a child that outlives it by a moment.
     os.kill(os.getsid(0), signal.SIGKILL)
     time.sleep(60)
+
+
+class Unheard(BaseException):
+    """What nobody catches."""
+
+
+LEAVING = (SystemExit, KeyboardInterrupt, GeneratorExit, WorkerShutdown, WorkerTerminate, Unheard)
+
+
+@app.task(name="leave", bind=True, acks_late=True)
+def leave(self: Any, label: str, kind: str) -> None:
+    """End with an exception that is no error of a task."""
+    _note("started", label, self.request)
+    raise next(leaving for leaving in LEAVING if leaving.__name__ == kind)
 
 
 @app.task(name="reject", bind=True, acks_late=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -103,6 +103,30 @@ class Installation:
         self._workers.append((worker, expected))
         worker.start()
         return worker
+
+    def supervise(
+        self, until: Callable[[], object], timeout: float, what: str, **options: Any
+    ) -> list[CeleryWorker]:
+        """Keep a worker running, as a supervisor does that starts it again, *until* a condition holds.
+
+        Arguments:
+            options: of :meth:`start_worker`.
+
+        Returns:
+            The workers that there were; the last one is still running.
+        """
+        workers = [self.start_worker(**options)]
+
+        def is_over() -> object:
+            if not workers[-1].running:
+                workers.append(self.start_worker(**options))
+            return until()
+
+        try:
+            wait_until(is_over, timeout, what)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error} ({len(workers)} workers)") from None
+        return workers
 
     # -- the tasks -------------------------------------------------------------------------------
 

@@ -77,14 +77,14 @@ def test_what_a_stock_worker_held_in_memory_is_taken_over(site: Installation) ->
     worker = site.worker(scheme=STOCK)
     tasks = [f"task {number}" for number in range(10)]
     for task in tasks:
-        stock.send_task("work", [task], countdown=4)
-    wait_until(lambda: worker.log().count("] received") == len(tasks), 3, "all held by stock")
+        stock.send_task("work", [task], countdown=12)
+    wait_until(lambda: worker.log().count("] received") == len(tasks), 5, "all held by stock")
     worker.stop()
     assert site.ready() == len(tasks)
 
     site.worker(scheme=OURS)
 
-    wait_until(lambda: site.scheduled() == len(tasks), 3, "all parked")
+    wait_until(lambda: site.scheduled() == len(tasks), 5, "all parked")
     site.wait_ended(tasks)
     assert site.ledger.run_twice() == {}
     assert site.ledger.early() == []

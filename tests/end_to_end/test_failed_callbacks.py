@@ -1,0 +1,160 @@
+"""A message whose callback ends with an exception, whatever that makes of the worker, has failed: it becomes a
+dead letter after ``delivery_limit`` deliveries, and others are served meanwhile."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from kombu.connection import Connection
+from kombu.entity import Queue
+from kombu.mixins import ConsumerMixin
+
+from harness.process import wait_until
+from tests.end_to_end.installation import QUEUE, Installation
+
+DEAD = f"redisdelay:{{{QUEUE}}}:dead"
+LIMIT = 3
+SETTINGS = {"broker_transport_options": {"delivery_limit": LIMIT}}
+GOOD = [f"good {number}" for number in range(5)]
+
+#: Whatever a worker says when it goes down.
+ANYTHING = "."
+
+
+def dead(site: Installation) -> list[bytes]:
+    return list(site.redis.execute_command("LRANGE", DEAD, 0, -1))
+
+
+def put_before_good_ones(site: Installation, message: dict[str, Any]) -> None:
+    site.redis.execute_command("LPUSH", QUEUE, json.dumps(message))
+    producer = site.producer()
+    for label in GOOD:
+        producer.send_task("work_late", [label])
+
+
+def only_the_good_ones_ran(site: Installation) -> None:
+    [letter] = dead(site)
+    assert letter.split(b"\n")[0].decode().split(" ", 3)[1::2] == [
+        str(LIMIT),
+        f"delivery limit of {LIMIT} reached",
+    ]
+    assert set(site.ledger.ended()) == set(GOOD)
+    wait_until(lambda: (site.ready(), site.unacked()) == (0, 0), 10, "that nothing is left")
+
+
+def is_over(site: Installation) -> bool:
+    return set(GOOD) <= set(site.ledger.ended()) and bool(dead(site))
+
+
+def celery_message(**headers: Any) -> dict[str, Any]:
+    return {
+        "body": "W1tdLCB7fSwge31d",
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {"task": "work", "id": "poison", **headers},
+        "properties": {"body_encoding": "base64", "delivery_tag": "d", "delivery_info": {}},
+    }
+
+
+def without_id() -> dict[str, Any]:
+    message = celery_message()
+    del message["headers"]["id"]
+    return message
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param({"properties": {}}, id="no body, which ends the worker"),
+        pytest.param(without_id(), id="no id, which looks like a lost connection"),
+        pytest.param(celery_message(task=["work"]), id="a task that is a list"),
+    ],
+)
+def test_a_message_that_celery_cannot_handle(site: Installation, message: dict[str, Any], pool: str) -> None:
+    put_before_good_ones(site, message)
+    site.supervise(
+        lambda: is_over(site), 40, "the end of everything", pool=pool, settings=SETTINGS, expected=ANYTHING
+    )
+    only_the_good_ones_ran(site)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["SystemExit", "KeyboardInterrupt", "GeneratorExit", "WorkerShutdown", "WorkerTerminate", "Unheard"],
+)
+def test_a_task_that_ends_a_solo_worker(site: Installation, kind: str) -> None:
+    a_task_that_ends_its_worker(site, kind, "solo")
+
+
+@pytest.mark.parametrize("kind", ["WorkerShutdown", "WorkerTerminate"])
+def test_a_task_that_ends_a_gevent_worker(site: Installation, kind: str) -> None:
+    a_task_that_ends_its_worker(site, kind, "gevent")
+
+
+def a_task_that_ends_its_worker(site: Installation, kind: str, pool: str) -> None:
+    producer = site.producer()
+    producer.send_task("leave", ["poison", kind])
+    for label in GOOD:
+        producer.send_task("work_late", [label])
+    site.supervise(
+        lambda: is_over(site), 40, "the end of everything", pool=pool, settings=SETTINGS, expected=ANYTHING
+    )
+    deliveries = [entry.deliveries for entry in site.ledger.entries("started") if entry.task == "poison"]
+    assert deliveries == [None, *range(1, LIMIT)]
+    only_the_good_ones_ran(site)
+
+
+class Application(ConsumerMixin):
+    """A plain kombu consumer. It fails for one message, with *error*."""
+
+    def __init__(self, url: str, error: type[BaseException]) -> None:
+        self.connection = Connection(url, transport_options=SETTINGS["broker_transport_options"])
+        self._error = error
+        self._deadline = time.monotonic() + 40
+        self.handled: list[str] = []
+        self.failed = 0
+
+    def get_consumers(self, consumer: Any, channel: Any) -> list[Any]:
+        return [consumer([Queue(QUEUE)], callbacks=[self.handle])]
+
+    def handle(self, body: str, message: Any) -> None:
+        if body == "poison":
+            self.failed += 1
+            raise self._error("the database is down")
+        self.handled.append(body)
+        message.ack()
+
+    def resumed(self, before: Application) -> Application:
+        """Another process would count on."""
+        self.handled, self.failed = before.handled, before.failed
+        return self
+
+    @property
+    def should_stop(self) -> bool:
+        return len(self.handled) >= len(GOOD) and self.failed >= LIMIT or time.monotonic() > self._deadline
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        """The base class sets it."""
+
+
+@pytest.mark.parametrize("error", [OSError, ConnectionError, KeyError, ValueError])
+def test_a_plain_consumer(site: Installation, error: type[Exception]) -> None:
+    with Connection(site.server.url()) as connection, connection.SimpleQueue(QUEUE) as queue:
+        for body in ("poison", *GOOD):
+            queue.put(body)
+    application = Application(site.server.url(), error)
+    while not application.should_stop:
+        try:
+            application.run()
+        except ValueError:
+            # It is kombu that takes the others for lost connections. A supervisor starts it again.
+            application = Application(site.server.url(), error).resumed(application)
+    wait_until(lambda: dead(site), 10, "the dead letter")
+    assert sorted(application.handled) == sorted(GOOD)
+    assert application.failed == LIMIT
+    wait_until(lambda: (site.ready(), site.unacked()) == (0, 0), 10, "that nothing is left")
