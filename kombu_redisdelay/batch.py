@@ -85,8 +85,8 @@ class Batch:
         replies: list[Any] = []
         if calls:
             replies = self.channel.store.run_all([call for call, _ in calls])
-            for (_, if_not_bound), reply in zip(calls, replies, strict=True):
-                if if_not_bound is not None and reply == 0:
+            for if_not_bound in [then for (_, then), done in zip(calls, replies, strict=True) if done == 0]:
+                if if_not_bound is not None:
                     if_not_bound()
         if commands:
             with self.channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.line import Line, checked
+from kombu_redisdelay.broker.line import Line, checked, without_frames
 from kombu_redisdelay.broker.pool import Pool
 from kombu_redisdelay.broker.wire import Argument, Command
 
@@ -56,8 +57,8 @@ class Client(Redis):
         with self.pipeline(transaction=False) as pipe:
             for command in commands:
                 pipe.execute_command(*command)
-            replies: list[Any] = pipe.execute(raise_on_error=False)
-        return replies
+            replies = pipe.execute(raise_on_error=False)
+        return [without_frames(reply) if isinstance(reply, ResponseError) else reply for reply in replies]
 
     def disconnect(self) -> None:
         """Close the connections. The next command opens one again."""

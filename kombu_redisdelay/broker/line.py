@@ -122,6 +122,7 @@ class Line:
         with self._lock:
             self._unconfirmed.append(Ack(queue, unacked_key, tag))
             try:
+                self._make_ready()
                 self._write_acks()
                 if self._written >= UNREAD_LIMIT:
                     self._read_acks()
@@ -140,6 +141,7 @@ class Line:
         """
         with self._lock:
             try:
+                self._make_ready()
                 self._write_acks()
                 refused = self._read_acks()
             except BaseException:
@@ -151,10 +153,6 @@ class Line:
         finally:
             del refused
 
-    @property
-    def has_unconfirmed_acks(self) -> bool:
-        return bool(self._unconfirmed)
-
     def lend(self) -> Any:
         """The connection, ready to be used, until :meth:`take_back`; ``None`` if another thread uses it.
 
@@ -164,9 +162,9 @@ class Line:
         if not self._lock.acquire(blocking=False):
             return None
         try:
+            self._make_ready()
             self._write_acks()
             self._read_acks()
-            self._make_ready()
             self.connection.connect()
         except BaseException:
             self._begin_again()
@@ -187,8 +185,8 @@ class Line:
     def _exchange(self, commands: Sequence[Command]) -> list[Any]:
         """Write the acks and *commands*, and read all replies."""
         try:
-            self._write_acks()
             self._make_ready()
+            self._write_acks()
             self._send(_pieces(commands))
             self._read_acks()
             replies = [_reply(self.connection) for _ in commands]
@@ -200,16 +198,21 @@ class Line:
         return replies
 
     def _make_ready(self) -> None:
-        """See that the connection is of use, unless that would read a reply that is owed."""
-        if self._written:
-            return
-        if monotonic() - self._used_at > REST and not is_open(self.connection):
-            self.connection.disconnect()
-        re_authenticate(self.connection)
+        """See that the connection is of use. In a rest, the server or what is between may have closed it."""
+        is_rested = monotonic() - self._used_at > REST
+        if self._written and is_rested and self.connection.can_read():
+            # The replies that are owed, or the end, or both.
+            try:
+                self._read_acks()
+            except (ConnectionError, TimeoutError):
+                self._begin_again()
+        if not self._written:
+            if is_rested and not is_open(self.connection):
+                self.connection.disconnect()
+            re_authenticate(self.connection)
 
     def _write_acks(self) -> None:
         while self._written < len(self._unconfirmed):
-            self._make_ready()
             ack = self._unconfirmed[self._written]
             self._send([pack("HDEL", ack.unacked_key, ack.tag)])
             self._written += 1
@@ -267,6 +270,12 @@ def checked(replies: Sequence[Any]) -> Sequence[Any]:
     return replies
 
 
+def without_frames(error: ResponseError) -> ResponseError:
+    """An *error* that was caught, to be kept as a reply. With its traceback it would keep all frames of the
+    callers, one of which keeps the reply: a cycle."""
+    return error.with_traceback(None)
+
+
 def is_open(connection: Any) -> bool:
     """Whether *connection*, on which nobody owes us anything, is of use: what can be read is the end."""
     try:
@@ -300,4 +309,4 @@ def _reply(connection: Any) -> Any:
     try:
         return connection.read_response()
     except ResponseError as exc:
-        return exc
+        return without_frames(exc)

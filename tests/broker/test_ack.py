@@ -114,9 +114,9 @@ def test_what_was_not_held_is_told(rig: Rig) -> None:
 
 def test_replies_do_not_pile_up(rig: Rig) -> None:
     me = rig.consumer()
-    for number in range(UNREAD_LIMIT):
+    for number in range(3 * UNREAD_LIMIT):
         me.ack("q", str(number))
-    assert len(rig.acked_in_vain) == UNREAD_LIMIT
+    assert len(rig.acked_in_vain) > 2 * UNREAD_LIMIT
 
 
 def test_the_server_refuses(rig: Rig) -> None:

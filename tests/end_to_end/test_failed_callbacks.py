@@ -1,5 +1,5 @@
-"""A message whose callback ends with an exception, whatever that makes of the worker, has failed: it becomes a
-dead letter after ``delivery_limit`` deliveries, and others are served meanwhile."""
+"""A message whose callback ends with an exception has failed, whatever that makes of the worker: it becomes
+a dead letter after ``delivery_limit`` deliveries, and others are served meanwhile."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Application(ConsumerMixin):
 
     @property
     def should_stop(self) -> bool:
-        return len(self.handled) >= len(GOOD) and self.failed >= LIMIT or time.monotonic() > self._deadline
+        return (len(self.handled) >= len(GOOD) and self.failed >= LIMIT) or time.monotonic() > self._deadline
 
     @should_stop.setter
     def should_stop(self, value: bool) -> None:
