@@ -309,7 +309,7 @@ class Channel(redis.Channel):
         return int(super()._size(queue)) + self.intake.count(queue)
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
-        return self.store.exists(queue)
+        return self.intake.count(queue) > 0 or self.store.exists(queue)
 
     def _purge(self, queue: str) -> int:
         taken = self.intake.forget_queue(queue)

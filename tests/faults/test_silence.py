@@ -102,6 +102,21 @@ def test_what_is_held_returns_when_the_channel_is_closed_on_half_open_connection
     assert (site.unacked(), site.ready()) == (0, 2)
 
 
+def test_an_ack_counts_though_the_channel_was_closed_in_silence(site: Site, proxy: Proxy) -> None:
+    connection = site.connect(proxy.url(), socket_timeout=0.5)
+    channel = connection.channel()
+    publish(site.channel(), "acked", "held")
+    inbox = Inbox(channel)
+    drain(connection, lambda: len(inbox) == 2)
+    proxy.go_silent()
+    inbox.messages[0].ack()
+    channel.close()
+    assert site.unacked() == 2
+    proxy.pass_on()
+    # Long before the lease would end.
+    wait_until(lambda: (site.unacked(), site.ready()) == (0, 1), PATIENCE, "the ack, and what was held")
+
+
 def test_a_slow_network_is_not_taken_for_silence(
     site: Site, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
