@@ -25,7 +25,7 @@ def describe(servers: Servers) -> dict[str, str]:
         "machine": f"{os.cpu_count()} x {_cpu()}, {platform.system()} {platform.release()}",
         "kombu-redisdelay": _revision(Path(kombu_redisdelay.__file__).parent),
         "Python": platform.python_version(),
-        "Redis server": servers.redis.binary.version,
+        "server": str(servers.redis.binary),
     }
     if not isinstance(servers.rabbitmq, str):
         described["RabbitMQ server"] = servers.rabbitmq.version() or "does not answer"

@@ -49,7 +49,7 @@ def play(screen: Screen, interrupt: Interrupt) -> Report:
         # What the workers are started with.
         os.environ["CELERY_BROKER_URL"] = server.url()
         os.environ[ledger.VARIABLE] = str(notes)
-        screen.say(f"a private {server.binary.name} {server.binary.version} is up")
+        screen.say(f"a private {server.binary} is up")
         return Scenario(screen, interrupt, client, processes).play()
 
 

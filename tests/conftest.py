@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 
 import pytest
 
 from harness.redis_server import RedisServer
+from harness.server_binary import servers, wanted
 from tests.channel.kit import Site
+
+
+def pytest_report_header() -> list[str]:
+    try:
+        found = servers()
+    except RuntimeError as error:
+        raise pytest.UsageError(str(error)) from None
+    return [f"servers: {', '.join(map(str, found))}", *_replaced()]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in _replaced():
+        terminalreporter.line(line, yellow=True)
+
+
+def _replaced() -> list[str]:
+    """What to say if the server that should be tested is not here, and another one took its place."""
+    [used, *_] = servers()
+    missing = list(takewhile(lambda name: name != used.name, wanted()))
+    return [f"not here: {', '.join(missing)}; tested on {used} instead"] if missing else []
 
 
 @pytest.fixture(scope="session")

@@ -104,9 +104,10 @@ class Pace:
         """Do it for about so many *seconds*; it returns how many it did."""
         # What happens at the first time only is not what is asked for.
         action()
-        count, began = 0, perf_counter()
-        while (elapsed := perf_counter() - began) < seconds:
+        count, elapsed, began = 0, 0.0, perf_counter()
+        while elapsed < seconds:
             count += action()
+            elapsed = perf_counter() - began
         self._count += count
         self._seconds += elapsed
 

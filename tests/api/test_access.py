@@ -9,7 +9,7 @@ from celery import Celery
 from kombu.connection import Connection
 from redis.exceptions import RedisError
 
-from harness.redis_server import RedisServer, servers
+from harness.redis_server import RedisServer
 from kombu_redisdelay import DelayedMessages
 from kombu_redisdelay.access import Access
 from tests.channel.kit import Site, publish
@@ -49,7 +49,7 @@ def test_a_connection_is_left_alone(site: Site) -> None:
 
 
 def test_a_unix_socket_and_a_password() -> None:
-    with RedisServer(servers()[0], requirepass="pass word/") as server:
+    with RedisServer(requirepass="pass word/") as server:
         with DelayedMessages(server.url()) as delayed:
             assert delayed.count() == 0
         with DelayedMessages(f"redisdelay+socket://:pass%20word%2F@{server.socket}") as delayed:

@@ -12,7 +12,8 @@ from unittest import mock
 
 import fakeredis
 
-from harness.redis_server import RedisServer, ServerBinary, servers
+from harness.redis_server import RedisServer
+from harness.server_binary import ServerBinary, servers
 
 FAKE = "fakeredis"
 REAL_SERVERS: dict[str, ServerBinary] = {binary.name: binary for binary in servers()}

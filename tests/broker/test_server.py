@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
-from harness.redis_server import RedisServer, ServerBinary, servers
+from harness.redis_server import RedisServer
+from harness.server_binary import ServerBinary, servers
 from kombu_redisdelay.broker.scripts import RENEW
 from kombu_redisdelay.broker.server import warn_of_eviction
 from tests.broker.database import RealDatabase

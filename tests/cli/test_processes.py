@@ -17,7 +17,7 @@ import pytest
 
 from harness.celery_worker import CeleryWorker
 from harness.process import ChildProcess, wait_until
-from harness.redis_server import RedisServer
+from harness.redis_server import RedisServer, free_port
 from tests.cli.site import QUEUE, Site
 
 ROOT = Path(__file__).parents[2]
@@ -79,10 +79,10 @@ def test_a_broker_that_cannot_be_reached_is_one_line() -> None:
 
 def test_a_queue_is_forwarded_while_no_worker_is_there(server: RedisServer, site: Site) -> None:
     with Daemon(server, "forward", "--json") as forward:
-        site.send(countdown=0.3)
-        site.send(countdown=0.1)
-        wait_until(lambda: site.redis.llen(QUEUE) == 2, 10, "that the queue has grown")
-        wait_until(lambda: len(forward.log().splitlines()) == 2, 10, "that it is told")
+        for count in (1, 2):
+            site.send(countdown=0.1)
+            wait_until(lambda: site.redis.llen(QUEUE) == count, 10, "that the queue has grown")  # noqa: B023
+            wait_until(lambda: len(forward.log().splitlines()) == count, 10, "that it is told")  # noqa: B023
         moved = [json.loads(line) for line in forward.log().splitlines()]
         assert [(row["queue"], row["messages"]) for row in moved] == [(QUEUE, 1), (QUEUE, 1)]
         os.kill(forward.pid, signal.SIGTERM)
@@ -129,9 +129,7 @@ def test_an_exporter_whose_port_is_taken_says_so(server: RedisServer) -> None:
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
 def test_a_worker_serves_what_it_measures(server: RedisServer, site: Site, pool: str) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     environment = _environment(server, PROJECT_METRICS_PORT=port)
     with CeleryWorker(PROJECT, pool=pool, env=environment, cwd=ROOT) as worker:
         site.send()

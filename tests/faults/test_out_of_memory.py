@@ -10,7 +10,8 @@ import pytest
 from redis.exceptions import OutOfMemoryError
 
 from harness.process import wait_until
-from harness.redis_server import RedisServer, servers
+from harness.redis_server import RedisServer
+from harness.server_binary import servers
 from tests.channel.kit import PATIENCE, Inbox, Site, drain, in_seconds, publish
 
 CONSUMERS = "redisdelay:{q}:consumers"
