@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from kombu_redisdelay.access import Access
 from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.exporter import QueueCollector
 
 
@@ -31,6 +32,6 @@ def command(port: int, address: str) -> None:
         server, _ = start_http_server(port, address, registry)
     except OSError as exc:
         raise click.ClickException(f"cannot listen on {address}:{port}: {exc.strerror}") from exc
-    click.echo(f"Serving metrics on http://{address}:{server.server_port}/metrics")
+    echo(f"Serving metrics on http://{address}:{server.server_port}/metrics")
     stopped.wait()
     server.shutdown()
