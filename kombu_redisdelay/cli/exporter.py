@@ -16,7 +16,7 @@ from kombu_redisdelay.exporter import QueueCollector
 
 @click.command("exporter")
 @click.option("--port", type=click.IntRange(0, 65535), default=9808, show_default=True)
-@click.option("--address", default="0.0.0.0", show_default=True, help="Where to listen.")
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen.")
 def command(port: int, address: str) -> None:
     """Serve what `stats` shows to Prometheus. Runs until it is told to stop.
 
