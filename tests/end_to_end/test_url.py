@@ -82,6 +82,22 @@ def test_a_wrong_password_is_told_to_nobody(tmp_path: Path) -> None:
         assert ":right@" not in right.log()
 
 
+@pytest.mark.parametrize("settings", [{}, {"broker_use_ssl": True}], ids=["scheme", "setting"])
+def test_a_server_without_tls_is_told_so(
+    server: RedisServer, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    settings["broker_transport_options"] = {"max_retries": 1, "socket_connect_timeout": 0.3}
+    url = server.url("redisdelay" if "broker_use_ssl" in settings else "redisdelays")
+    with Installation(server, tmp_path, **settings) as site:
+        producer = site.producer()
+        producer.conf.broker_url = url
+        with pytest.raises(OperationalError, match="looks like a server without TLS"):
+            producer.send_task("work", ["to nobody"], retry=False)
+        refused = site.worker(url=url, kind=RefusedWorker, expected="Cannot connect")
+        assert "looks like a server without TLS" in refused.log()
+        assert site.ready() == 0
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
