@@ -11,6 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.channel import Channel
+from kombu_redisdelay.option_names import warn_of_misspelt_options
 from kombu_redisdelay.poller import Poller
 from kombu_redisdelay.signals import wake_on_signals
 from kombu_redisdelay.tls import answers_without, verifying
@@ -37,6 +38,7 @@ class Transport(redis.Transport):
         if client.ssl:
             # kombu takes anything but a mapping for no TLS.
             client.ssl = verifying(client.ssl)
+        warn_of_misspelt_options(client.transport_options)
         super().__init__(client, **kwargs)
         self.cycle = Poller()
 

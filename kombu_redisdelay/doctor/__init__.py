@@ -13,6 +13,7 @@ from kombu_redisdelay.doctor.leftovers import check_leftovers
 from kombu_redisdelay.doctor.permissions import check_permissions
 from kombu_redisdelay.doctor.queues import check_queues
 from kombu_redisdelay.doctor.server import check_server
+from kombu_redisdelay.doctor.transport_options import check_transport_options
 
 __all__ = ("Finding", "Level", "examine")
 
@@ -32,6 +33,7 @@ def examine(channel: Channel, queues: Sequence[str]) -> list[Finding]:
     return [
         *check_server(store.client),
         *check_permissions(store, queues, channel.keyprefix_fanout),
+        *check_transport_options(channel.connection.client.transport_options),
         *check_lease(channel.options),
         *_as_far_as_allowed("redis:// leftovers", check_leftovers(store.client, *stock_keys)),
         *_as_far_as_allowed("queues", check_queues(store, queues, channel.options)),

@@ -45,7 +45,7 @@ def test_all_is_well(site: Site) -> None:
     assert {row["level"] for row in site.rows("doctor")} == {"ok"}
     assert set(_findings(site, "ok")) == {
         *("clock", "version", "role", "persistence", "eviction", "memory", "permissions"),
-        *("visibility_timeout", "redis:// leftovers", f"queue {QUEUE}"),
+        *("transport options", "visibility_timeout", "redis:// leftovers", f"queue {QUEUE}"),
     }
 
 
@@ -92,6 +92,19 @@ def test_settings_of_the_server(
 def test_a_lease_that_was_long_because_tasks_are(site: Site) -> None:
     site.app.conf.broker_transport_options = {"visibility_timeout": 43_200}
     assert "43200 seconds" in _findings(site, "warning")["visibility_timeout"]
+
+
+def test_transport_options_that_nobody_reads(site: Site) -> None:
+    site.app.conf.broker_transport_options = {"delivery_limits": 3, "region": "eu", "socket_timeout": 3}
+    found = [row for row in site.rows("doctor") if row["check"] == "transport options"]
+    assert [(row["level"], row["found"], row["advice"]) for row in found] == [
+        ("warning", "'delivery_limits' is unknown, and has no effect", "Did you mean 'delivery_limit'?"),
+        (
+            "warning",
+            "'region' is unknown, and has no effect",
+            "Take it out of broker_transport_options, unless another program reads it there.",
+        ),
+    ]
 
 
 def test_a_replica(site: Site) -> None:

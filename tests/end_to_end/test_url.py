@@ -124,3 +124,13 @@ def test_an_option_that_makes_no_sense_is_named_on_connecting(
         pytest.raises(ValueError, match=f"{option}.*{re.escape(repr(value))}"),
     ):
         connection.default_channel  # noqa: B018
+
+
+def test_a_worker_tells_of_a_misspelt_option_once(site: Installation) -> None:
+    worker = site.worker(
+        pool="prefork", concurrency=2, settings={"broker_transport_options": {"visibility_timout": 30}}
+    )
+    site.producer().send_task("work", ["done"])
+    site.wait_ended(["done"])
+    assert worker.log().count("'visibility_timout' is unknown") == 1
+    assert "Did you mean 'visibility_timeout'?" in worker.log()
