@@ -67,6 +67,13 @@ def _late(stats: QueueStats) -> Iterator[Finding]:
             f"{stats.overdue} message(s) overdue, for up to {stats.lateness:.0f} s, that no worker takes",
             "Workers of the pool solo do not look while a task runs; others are stuck. Start more.",
         )
+    elif stats.scheduled and not stats.consumers:
+        yield warning(
+            check,
+            f"{stats.scheduled} message(s) scheduled, and no worker",
+            "Start a worker for this queue before they are due, or `celery delayed forward` if an autoscaler "
+            "is to do that.",
+        )
     if stats.ready and not stats.consumers:
         yield warning(
             check, f"{stats.ready} message(s) ready, and no worker", "Start a worker for this queue."

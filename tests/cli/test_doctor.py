@@ -131,6 +131,13 @@ def test_overdue_messages_that_workers_leave(site: Site) -> None:
     assert "that no worker takes" in _findings(site, "wrong")[f"queue {QUEUE}"]
 
 
+def test_scheduled_messages_without_a_worker(site: Site) -> None:
+    site.send(countdown=3600)
+    assert _findings(site, "warning")[f"queue {QUEUE}"] == "1 message(s) scheduled, and no worker"
+    site.add_consumer("alive", 60_000)
+    assert f"queue {QUEUE}" in _findings(site, "ok")
+
+
 def test_ready_messages_without_a_worker(site: Site) -> None:
     site.send()
     assert "ready, and no worker" in _findings(site, "warning")[f"queue {QUEUE}"]
