@@ -6,7 +6,7 @@ import click
 from rich.table import Column
 
 from kombu_redisdelay.access import Access
-from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import grid, show, show_json, styled
 from kombu_redisdelay.doctor import Level, examine
@@ -23,7 +23,7 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
     The exit status is 1 when something is wrong; a warning is not.
     """
     access = connect(Access)
-    findings = examine(access.channel, queue_names(access, queues))
+    findings = examine(access, queues)
     if as_json:
         show_json(findings)
     else:

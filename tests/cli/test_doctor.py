@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from importlib.resources import files
-from pathlib import Path
 
 import pytest
 from celery import Celery
 
-import kombu_redisdelay
 from harness.redis_server import RedisServer
-from kombu_redisdelay.broker.scripts import Script
-from kombu_redisdelay.doctor.permissions import probes
 from tests.cli.site import QUEUE, Site
 
 
@@ -180,15 +174,6 @@ def _limited(site: Site, server: RedisServer, *rules: str) -> Celery:
     return Celery("limited", broker=server.url().replace("://", "://limited:secret@"), set_as_current=False)
 
 
-@pytest.mark.parametrize("command", ["EVALSHA", "BZPOPMIN", "HSETNX"])
-def test_commands_that_are_not_allowed(site: Site, server: RedisServer, command: str) -> None:
-    app = _limited(site, server, "~*", "&*", "+@all", f"-{command.lower()}")
-    result = site.run("doctor", app=app)
-    assert result.exit_code == 1, result.output
-    assert f"wrong   permissions: commands refused: {command}\n" in result.stdout
-    assert f"+{command.lower()}" in result.stdout
-
-
 def test_a_server_whose_settings_may_not_be_asked_for(site: Site, server: RedisServer) -> None:
     """As most of those that are hosted: what cannot be known is not claimed."""
     app = _limited(site, server, "~*", "&*", "+@all", "-config")
@@ -198,26 +183,3 @@ def test_a_server_whose_settings_may_not_be_asked_for(site: Site, server: RedisS
     finally:
         site.redis.config_set("appendonly", "yes")
     assert "warning persistence: no append-only file; whether there are snapshots" in result.stdout
-
-
-def test_keys_that_are_not_allowed(site: Site, server: RedisServer) -> None:
-    app = _limited(site, server, "~redisdelay:*", "~_kombu.*", "~unacked*", "&*", "+@all")
-    result = site.run("doctor", app=app)
-    assert result.exit_code == 1, result.output
-    assert f"wrong   permissions: keys refused: {QUEUE}, " in result.stdout
-
-
-def test_every_command_that_we_use_is_tried(site: Site) -> None:
-    """Those in the scripts, and those that are sent directly."""
-    lua = files("kombu_redisdelay") / "lua"
-    texts = [
-        Script(file.name.removesuffix(".lua")).text for file in lua.iterdir() if file.name.endswith(".lua")
-    ]
-    used = {name for text in texts for name in re.findall(r"redis\.p?call\(\s*'([A-Z]+)'", text)}
-    used |= {name for text in texts for name in re.findall(r"'([LR]PUSH|[LR]POP)'", text)}
-    package = Path(kombu_redisdelay.__file__).parent
-    # Where a tuple begins with a word in capitals, it is a command; not so in what is printed.
-    for source in {*package.rglob("*.py")} - {*(package / "cli").rglob("*.py")}:
-        used |= set(re.findall(r"\(\s*\"([A-Z]{3,})\",", source.read_text()))
-    assert len(used) > 25
-    assert used <= {name.split()[0] for name in probes(site.store, "/0.")}
