@@ -114,7 +114,8 @@ def uses(store: Store, names: Names) -> Iterator[Use]:
     for channel, pattern in names.published.items():
         yield Use(("PUBLISH", prefix + channel, ""), prefix + channel, f"&{prefix}{pattern}")
     for pattern in dict.fromkeys(names.subscribed):
-        for command in ("PSUBSCRIBE", "PUNSUBSCRIBE"):
+        # kombu 5.5 and 5.6 send the last one, for all that it is none that they had subscribed to.
+        for command in ("PSUBSCRIBE", "PUNSUBSCRIBE", "UNSUBSCRIBE"):
             yield Use((command, prefix + pattern), prefix + pattern, f"&{prefix}{pattern}")
 
 
