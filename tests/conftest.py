@@ -8,6 +8,7 @@ import pytest
 
 from harness.redis_server import RedisServer
 from tests.channel.kit import Site
+from tests.permissions import allow, documented_rules, refused
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +28,10 @@ def server(shared_server: RedisServer) -> RedisServer:
 
 @pytest.fixture
 def site(server: RedisServer) -> Iterator[Site]:
-    """For plain kombu."""
+    """For plain kombu. Its connections may do what is documented, with whatever queues and exchanges."""
+    url = allow(server, *documented_rules("*"), "allchannels")
     with server.client() as client:
-        site = Site(server.url(), client)
+        site = Site(url, client)
         yield site
         site.close()
+    assert refused(server) == []

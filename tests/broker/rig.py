@@ -45,7 +45,7 @@ class Rig:
     def __init__(self, database: Database, prefix: str = "", steps: Sequence[int] = STEPS) -> None:
         self.database = database
         self.client = database.client
-        self.store = Store(Client(self.client.connection_pool), prefix, steps, SEPARATOR)
+        self.store = Store(Client(database.pool), prefix, steps, SEPARATOR)
         #: Queue and tag of every ack of a message that was not held.
         self.acked_in_vain: list[tuple[str, str]] = []
         #: The clock of those who watch others.
