@@ -36,5 +36,8 @@ def refused(server: RedisServer) -> list[str]:
     """What the server has refused since then, but for what redis-py tells of itself."""
     with server.client(decode_responses=True) as client:
         entries = client.acl_log()
-    told = [f"{entry['reason']} {entry['object']} in {entry['context']}" for entry in entries]
-    return [line for line in told if not re.match(r"command client(\|setinfo)? ", line)]
+    # Redis 6.2 does not name subcommands.
+    told = [
+        f"{entry['reason']} {entry['object'].partition('|')[0]} in {entry['context']}" for entry in entries
+    ]
+    return [line for line in told if line != "command client in toplevel"]
