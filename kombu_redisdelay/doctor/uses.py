@@ -114,7 +114,7 @@ def uses(store: Store, names: Names) -> Iterator[Use]:
     for channel, pattern in names.published.items():
         yield Use(("PUBLISH", prefix + channel, ""), prefix + channel, f"&{prefix}{pattern}")
     for pattern in dict.fromkeys(names.subscribed):
-        # kombu 5.5 and 5.6 send the last one, for all that it is none that they had subscribed to.
+        # The last one is sent by kombu 5.5 and 5.6, in place of the one before.
         for command in ("PSUBSCRIBE", "PUNSUBSCRIBE", "UNSUBSCRIBE"):
             yield Use((command, prefix + pattern), prefix + pattern, f"&{prefix}{pattern}")
 
