@@ -23,6 +23,8 @@ from kombu_redisdelay.doctor.uses import Use, uses
 #: Commands that the server keeps queued at a time.
 _PORTION = 10_000
 
+_BEGIN, _END = Use(("MULTI",)), Use(("EXEC",))
+
 
 def check_permissions(store: Store, names: Names) -> Iterator[Finding]:
     commands, keys, channels = {}, {}, {}
@@ -49,30 +51,42 @@ def check_permissions(store: Store, names: Names) -> Iterator[Finding]:
 
 
 def _refused(store: Store, wanted: Iterator[Use]) -> Iterator[tuple[Use, str]]:
-    """What the server refuses, with its words."""
+    """What the server refuses, with its words.
+
+    Raises:
+        ResponseError: there can be no transaction now.
+    """
     while portion := list(islice(wanted, _PORTION)):
         connection = open_connection(store.client.connection_pool)
         try:
             # Without a transaction, there is none to be executed.
-            begin = [Use(("EXEC",)), Use(("MULTI",))]
-            refused = list(_asked(connection, begin))
-            yield from refused
-            if not refused:
-                yield from _asked(connection, portion)
+            yield from ((use, str(exc)) for use, exc in _errors(connection, [_END]) if _is_refusal(exc))
+            failed = list(_errors(connection, [_BEGIN]))
+            for use, exc in failed:
+                if not _is_refusal(exc):
+                    raise exc
+                yield use, str(exc)
+            if failed:
+                # What came next would be executed.
+                return
+            # To begin again changes nothing, but on a connection that redis-py has made anew, it is the first.
+            errors = _errors(connection, [_BEGIN, *portion])
+            yield from ((use, str(exc)) for use, exc in errors if _is_refusal(exc))
         finally:
             # Ends the transaction, too.
             connection.disconnect()
 
 
-def _asked(connection: Any, wanted: Sequence[Use]) -> Iterator[tuple[Use, str]]:
-    connection.send_packed_command([pack(*use.command) for use in wanted])
+def _errors(connection: Any, wanted: Sequence[Use]) -> Iterator[tuple[Use, ResponseError]]:
+    # redis-py checks connections by a PING, and takes one that is queued for a failure.
+    connection.send_packed_command([pack(*use.command) for use in wanted], check_health=False)
     for use in wanted:
         try:
             connection.read_response()
         except ResponseError as exc:
-            # The second is for EXEC, whose errors all say that a transaction was discarded.
-            if isinstance(exc, NoPermissionError) or "NOPERM" in str(exc):
-                yield use, str(exc)
-            elif use.command == ("MULTI",):
-                # What came next would be executed.
-                raise
+            yield use, exc
+
+
+def _is_refusal(error: ResponseError) -> bool:
+    # The second is for EXEC, whose errors all say that a transaction was discarded.
+    return isinstance(error, NoPermissionError) or "NOPERM" in str(error)

@@ -81,13 +81,17 @@ def test_with_a_global_keyprefix(server: RedisServer) -> None:
     assert refused(server) == []
 
 
-def test_nothing_is_touched(access: Access, server: RedisServer, site: Site) -> None:
+@pytest.mark.parametrize("health_check_interval", [25, 1e-9])
+def test_nothing_is_touched(server: RedisServer, site: Site, health_check_interval: float) -> None:
+    """Not even where redis-py checks its connection after each command, and makes a new one."""
     site.send(queue=QUEUE)
     site.send(queue=QUEUE, countdown=60)
     listener = site.redis.pubsub()
     listener.psubscribe("*")
     before = {key: site.redis.dump(key) for key in site.redis.scan_iter()}
-    _permissions(access)
+    options = {"health_check_interval": health_check_interval}
+    with _access(server, *documented_rules(QUEUE), broker_transport_options=options) as access:
+        assert [finding.level for finding in _permissions(access)] == [Level.OK]
     site.redis.publish("the end", "")
     heard = iter(lambda: listener.get_message(timeout=10), None)
     assert next(message["channel"] for message in heard if message["type"] == "pmessage") == "the end"
