@@ -69,7 +69,7 @@ def _refused(store: Store, wanted: Iterator[Use]) -> Iterator[tuple[Use, str]]:
             if failed:
                 # What came next would be executed.
                 return
-            # To begin again changes nothing, but on a connection that redis-py has made anew, it is the first.
+            # The second MULTI changes nothing, unless redis-py has replaced the connection meanwhile.
             errors = _errors(connection, [_BEGIN, *portion])
             yield from ((use, str(exc)) for use, exc in errors if _is_refusal(exc))
         finally:
