@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.printable import printable
 from kombu_redisdelay.stats import QueueStats, queue_stats
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class QueueCollector(Collector):
         try:
             stats = queue_stats(self._store, self._find_queues())
         except (RedisError, OSError) as exc:
-            logger.error("Cannot read the queues: %s", exc)
+            logger.error("Cannot read the queues: %s", printable(str(exc)))
             stats = []
             up = 0
         else:
@@ -60,5 +61,5 @@ class QueueCollector(Collector):
         for name, (documentation, value) in _GAUGES.items():
             family = GaugeMetricFamily(name, documentation, labels=["queue"])
             for queue in stats:
-                family.add_metric([queue.queue], value(queue))
+                family.add_metric([printable(queue.queue)], value(queue))
             yield family

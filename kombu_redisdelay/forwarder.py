@@ -23,6 +23,7 @@ from redis.exceptions import RedisError, ResponseError
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.scripts import FORWARD
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.printable import printable
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class Forwarder:
                 self._step()
             except (RedisError, OSError) as exc:
                 if not failing:
-                    logger.error("Lost Redis, trying again each second: %s", exc)
+                    logger.error("Lost Redis, trying again each second: %s", printable(str(exc)))
                 failing = True
                 self._stopped.wait(LONGEST_WAIT)
             else:
@@ -125,7 +126,8 @@ class Forwarder:
         except ResponseError as exc:
             # Redis is there; something is wrong with this queue, and perhaps not with the others.
             if queue not in self._failing:
-                logger.error("Cannot forward queue %r, trying again each second: %s", queue, exc)
+                reason = printable(str(exc))
+                logger.error("Cannot forward queue %r, trying again each second: %s", queue, reason)
             self._failing.add(queue)
             self._look_at[queue] = monotonic() + LONGEST_WAIT
             return

@@ -20,6 +20,7 @@ from kombu_redisdelay.message import (
     mark_delivery,
     message_id,
 )
+from kombu_redisdelay.printable import printable
 
 if TYPE_CHECKING:
     from kombu_redisdelay.channel import Channel
@@ -44,7 +45,9 @@ def receive(channel: Channel, delivery: Delivery, now_ms: float) -> virtual.Mess
     except ResponseError as exc:
         # Not for whoever waits for messages: others were taken with it. It stays unacked, so it is not
         # lost, and is not taken again and again; when this consumer ends, somebody else will try.
-        logger.error("Could not move an entry of queue %r to where it belongs: %s", delivery.queue, exc)
+        logger.error(
+            "Could not move an entry of queue %r to where it belongs: %s", delivery.queue, printable(str(exc))
+        )
         return None
 
 
@@ -61,7 +64,7 @@ def _receive(channel: Channel, delivery: Delivery, now_ms: float) -> virtual.Mes
         payload["properties"]["delivery_tag"] = delivery.tag
         message = _to_message(channel, payload)
     except MalformedMessage as exc:
-        reason = " ".join(str(exc)[:LONGEST_REASON].split())
+        reason = printable(str(exc)[:LONGEST_REASON])
         channel.consumer.dead_letter(delivery, reason)
         logger.error(
             "Moved an entry of queue %r that is not a message to the dead letters: %s", delivery.queue, reason

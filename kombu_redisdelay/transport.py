@@ -2,32 +2,57 @@
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Mapping
 from queue import Empty
 from time import monotonic
 from typing import Any
 
 from kombu.transport import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.channel import Channel
+from kombu_redisdelay.option_names import warn_of_misspelt_options
 from kombu_redisdelay.poller import Poller
 from kombu_redisdelay.signals import wake_on_signals
+from kombu_redisdelay.tls import answers_without, verifying
 
 
 class Transport(redis.Transport):
-    """``redisdelay://``, and ``redisdelay+socket://`` for a Unix socket.
+    """``redisdelay://``, and ``redisdelay+socket://`` for a Unix socket. With ``ssl``, TLS that verifies the
+    server unless ``ssl`` says otherwise.
 
     ``driver_type`` stays ``"redis"``: Celery looks at it to decide what a broker can do.
     """
 
     Channel = Channel
+    client: Any
     cycle: Any
     brpop_timeout = 1
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
+        """
+        Raises:
+            ValueError: the URL has a scheme that there is not, or asks for TLS over a Unix socket.
+        """
+        _check_url(client)
+        if client.ssl:
+            # kombu takes anything but a mapping for no TLS.
+            client.ssl = verifying(client.ssl)
+        warn_of_misspelt_options(client.transport_options)
         super().__init__(client, **kwargs)
         self.cycle = Poller()
+
+    def create_channel(self, connection: Any) -> Any:
+        try:
+            return super().create_channel(connection)
+        except (RedisConnectionError, RedisTimeoutError) as exc:
+            host, port = self.client.hostname or "127.0.0.1", self.client.port or self.default_port
+            if self.client.ssl and answers_without(host, port):
+                raise RedisConnectionError(
+                    f"{host}:{port} looks like a server without TLS: it answers without. Use redisdelay:// "
+                    f"and no ssl (broker_use_ssl) there, or the port on which it speaks TLS. ({exc})"
+                ) from exc
+            raise
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         self.cycle.hub = loop
@@ -61,12 +86,22 @@ class Transport(redis.Transport):
 
 
 class SecureTransport(Transport):
-    """``redisdelays://``: TLS that verifies the server, unless the URL or ``ssl`` says otherwise."""
+    """``redisdelays://``: the same with TLS, whether or not there is ``ssl``."""
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
-        given = client.ssl if isinstance(client.ssl, Mapping) else {}
-        cert_reqs = given.get("ssl_cert_reqs", ssl.CERT_REQUIRED)
-        # Python does not check the name in a certificate that it does not check.
-        check_hostname = cert_reqs not in (ssl.CERT_NONE, "none", None)
-        client.ssl = {"ssl_cert_reqs": cert_reqs, "ssl_check_hostname": check_hostname, **given}
+        client.ssl = client.ssl or True
         super().__init__(client, **kwargs)
+
+
+def _check_url(client: Any) -> None:
+    # kombu cuts `redisdelay+` off, and takes what it does not know in front of `://` for no host at all.
+    kind, separator, _ = (client.hostname or "").partition("://")
+    if not separator:
+        return
+    if kind != "socket":
+        raise ValueError(
+            f"no such URL scheme: redisdelay+{kind}://. There are redisdelay://, redisdelays:// for TLS, and "
+            "redisdelay+socket:// for a Unix socket."
+        )
+    if client.ssl:
+        raise ValueError("a Unix socket has no TLS: use redisdelay+socket://, and no ssl (broker_use_ssl)")

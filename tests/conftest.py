@@ -10,6 +10,7 @@ import pytest
 from harness.redis_server import RedisServer
 from harness.server_binary import servers, wanted
 from tests.channel.kit import Site
+from tests.permissions import allow, documented_rules, refused
 
 
 def pytest_report_header() -> list[str]:
@@ -49,8 +50,10 @@ def server(shared_server: RedisServer) -> RedisServer:
 
 @pytest.fixture
 def site(server: RedisServer) -> Iterator[Site]:
-    """For plain kombu."""
+    """For plain kombu. Its connections may do what is documented, with whatever queues and exchanges."""
+    url = allow(server, *documented_rules("*"), "allchannels")
     with server.client() as client:
-        site = Site(server.url(), client)
+        site = Site(url, client)
         yield site
         site.close()
+    assert refused(server) == []

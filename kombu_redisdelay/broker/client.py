@@ -17,7 +17,7 @@ class Client(Redis):
     """redis-py's client, which adds no prefix to keys, with :meth:`call` and :meth:`call_all`."""
 
     def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+        self.pool = pool
         provider = pool.connection_kwargs.get("credential_provider")
         # Told so, redis-py has the pool hear of new credentials.
         options = {} if provider is None else {"credential_provider": provider}
@@ -26,7 +26,7 @@ class Client(Redis):
     @property
     def line(self) -> Line:
         """The kept connection."""
-        return self._pool.line
+        return self.pool.line
 
     def call(self, *command: Argument) -> Any:
         """Run *command* over the kept connection, or another one while a thread uses that.
@@ -62,4 +62,4 @@ class Client(Redis):
 
     def disconnect(self) -> None:
         """Close the connections. The next command opens one again."""
-        self._pool.disconnect()
+        self.pool.disconnect()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kombu_redisdelay.broker.recovery import Steps
 from kombu_redisdelay.broker.scripts import FORGET, TIDY, UNUSED, ScriptCall, run_each
-from kombu_redisdelay.broker.store import KNOWN_FOR, Store
+from kombu_redisdelay.broker.store import KNOWN_FOR, Store, name_of
 from kombu_redisdelay.keys import known_queues
 
 #: Seconds after which a queue that nobody has noted is looked at. Whoever uses a queue notes it again after
@@ -32,18 +32,18 @@ class Janitor:
         nothing in them. Returns how many were looked at: with :data:`QUEUES_PER_ROUND`, there may be more."""
         store, known = self._store, (known_queues(self._store.prefix),)
         unused_ms = round(UNUSED_FOR * 1000)
-        names = [name.decode() for name in UNUSED(store.client, known, (unused_ms, QUEUES_PER_ROUND))]
-        if not names:
+        members = UNUSED(store.client, known, (unused_ms, QUEUES_PER_ROUND))
+        if not members:
             return 0
         yield
+        names = list(filter(None, map(name_of, members)))
         are_empty = run_each(store.client, [self._tidying(name) for name in names])
-        empty = [name for name, is_empty in zip(names, are_empty, strict=True) if is_empty]
-        if empty:
-            yield
-            FORGET(store.client, known, (unused_ms, *empty))
+        in_use = {name for name, is_empty in zip(names, are_empty, strict=True) if not is_empty}
         yield
-        store.remember(*(name for name, is_empty in zip(names, are_empty, strict=True) if not is_empty))
-        return len(names)
+        FORGET(store.client, known, (unused_ms, *(each for each in members if name_of(each) not in in_use)))
+        yield
+        store.remember(*in_use)
+        return len(members)
 
     def _tidying(self, queue: str) -> ScriptCall:
         k = self._store.keys(queue)

@@ -36,10 +36,14 @@ class Pool(BlockingConnectionPool):
             self._checkpid()
         return self._line
 
+    def new_connection(self) -> Any:
+        """A connection as those of the pool, which is none of them. It connects when it is first used."""
+        return self.connection_class(**self.connection_kwargs)
+
     def reset(self) -> None:
         """Begin with new connections: at first, and in a forked child. redis-py's name."""
         super().reset()
-        self._line = Line(self.connection_class(**self.connection_kwargs))
+        self._line = Line(self.new_connection())
 
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         connection = self.line.lend()

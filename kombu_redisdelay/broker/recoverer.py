@@ -59,7 +59,7 @@ class Recoverer:
             if count:
                 metrics.recovered(holder.queue, count)
                 logger.warning(
-                    "Recovered %d message(s) of queue %r from consumer %s: %s",
+                    "Recovered %d message(s) of queue %r from consumer %r: %s",
                     count,
                     holder.queue,
                     holder.consumer,

@@ -192,7 +192,8 @@ class Store:
     def queues(self) -> list[str]:
         """The queues that have a consumer, a scheduled message or a dead letter, sorted by name; also those
         that had one a few minutes ago."""
-        return sorted(map(bytes.decode, self.client.call("ZRANGE", known_queues(self.prefix), 0, -1)))
+        members = self.client.call("ZRANGE", known_queues(self.prefix), 0, -1)
+        return sorted(filter(None, map(name_of, members)))
 
     def exists(self, queue: str) -> bool:
         """Whether there is anything to show for *queue*: a message, or a consumer."""
@@ -232,6 +233,14 @@ class Store:
                 REMEMBER(self.client, (known_queues(self.prefix),), some)
             for queue in some:
                 self._known_until[queue] = now + KNOWN_FOR
+
+
+def name_of(member: bytes) -> str | None:
+    """The name of a queue as it is in Redis; ``None`` if nobody can use a queue of that name."""
+    try:
+        return member.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _only_if(bound: Bound | None, script: Script, keys: tuple[str, ...], args: tuple[Argument, ...]) -> Call:

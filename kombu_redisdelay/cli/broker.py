@@ -8,6 +8,7 @@ from typing import TypeVar
 import click
 
 from kombu_redisdelay.access import Access
+from kombu_redisdelay.cli.echo import echo
 
 AccessT = TypeVar("AccessT", bound=Access)
 
@@ -29,7 +30,7 @@ def connect(how: type[AccessT]) -> AccessT:
     if unknown:
         for queue in sorted(unknown.difference(access.queues())):
             if not access.store.exists(queue):
-                click.echo(f"Nobody has used a queue {queue!r} yet.", err=True)
+                echo(f"Nobody has used a queue {queue!r} yet.", err=True)
     return access
 
 

@@ -8,6 +8,7 @@ from itertools import islice
 import click
 
 from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.echo import confirm, echo
 from kombu_redisdelay.cli.options import json_option, queue_option, task_option, yes_option
 from kombu_redisdelay.cli.output import (
     busy,
@@ -124,7 +125,7 @@ def purge(queue: str | None, task: str | None, yes: bool, as_json: bool) -> None
         what = f"{letters.count(queue):,} dead letter(s)"
         if task is not None:
             what = f"those of {what} that are {task}"
-        click.confirm(f"Remove {what}?", abort=True, err=True)
+        confirm(f"Remove {what}?")
     with busy("Removing"):
         count = letters.purge(queue, task=task)
     _show_count(count, "removed", as_json)
@@ -134,4 +135,4 @@ def _show_count(count: int, what: str, as_json: bool) -> None:
     if as_json:
         show_json([{what: count}])
     else:
-        click.echo(f"{what.capitalize()} {count:,} dead letter(s).")
+        echo(f"{what.capitalize()} {count:,} dead letter(s).")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import click
-from rich.table import Column, Table
-from rich.text import Text
+from rich.table import Column
 
 from kombu_redisdelay.access import Access
-from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.options import json_option, queues_option
-from kombu_redisdelay.cli.output import show, show_json
+from kombu_redisdelay.cli.output import grid, show, show_json, styled
 from kombu_redisdelay.doctor import Level, examine
 
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.WRONG: "bold red"}
@@ -24,16 +23,16 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
     The exit status is 1 when something is wrong; a warning is not.
     """
     access = connect(Access)
-    findings = examine(access.channel, queue_names(access, queues))
+    findings = examine(access, queues)
     if as_json:
         show_json(findings)
     else:
-        rows = Table.grid(Column(width=8), Column())
+        rows = grid(Column(width=7), Column())
         for finding in findings:
-            level = Text(finding.level.value, _STYLES[finding.level])
-            rows.add_row(level, Text(f"{finding.check}: {finding.found}"))
+            level = styled(finding.level.value, _STYLES[finding.level])
+            rows.add_row(level, f"{finding.check}: {finding.found}")
             if finding.advice:
-                rows.add_row("", Text(finding.advice, "dim"))
+                rows.add_row("", styled(finding.advice, "dim"))
         show(rows)
     if any(finding.level is Level.WRONG for finding in findings):
         raise click.exceptions.Exit(1)

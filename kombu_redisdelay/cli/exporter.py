@@ -10,12 +10,13 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from kombu_redisdelay.access import Access
 from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.exporter import QueueCollector
 
 
 @click.command("exporter")
 @click.option("--port", type=click.IntRange(0, 65535), default=9808, show_default=True)
-@click.option("--address", default="0.0.0.0", show_default=True, help="Where to listen.")
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen.")
 def command(port: int, address: str) -> None:
     """Serve what `stats` shows to Prometheus. Runs until it is told to stop.
 
@@ -31,6 +32,6 @@ def command(port: int, address: str) -> None:
         server, _ = start_http_server(port, address, registry)
     except OSError as exc:
         raise click.ClickException(f"cannot listen on {address}:{port}: {exc.strerror}") from exc
-    click.echo(f"Serving metrics on http://{address}:{server.server_port}/metrics")
+    echo(f"Serving metrics on http://{address}:{server.server_port}/metrics")
     stopped.wait()
     server.shutdown()

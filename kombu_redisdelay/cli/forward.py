@@ -8,6 +8,7 @@ import click
 
 from kombu_redisdelay.access import Access
 from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import show_json, span
 from kombu_redisdelay.forwarder import Forwarded, Forwarder
@@ -29,7 +30,7 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
             show_json([forwarded])
         else:
             late = span(forwarded.lateness)
-            click.echo(f"{forwarded.queue}: moved {forwarded.messages} message(s), due {late} ago")
+            echo(f"{forwarded.queue}: moved {forwarded.messages} message(s), due {late} ago")
 
     forwarder = Forwarder(access.store, lambda: queue_names(access, queues), tell)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -44,10 +44,17 @@ class LazyGroup(click.Group):
         from kombu.exceptions import OperationalError
         from redis.exceptions import RedisError
 
+        from kombu_redisdelay.printable import printable
+
         try:
             return super().invoke(ctx)
+        except click.ClickException as exc:
+            # Line by line: the help that click shows for a group without a command is such an error, too.
+            lines = map(printable, exc.message.split("\n"))
+            exc.message = "\n".join(lines)  # type: ignore[misc, unused-ignore]
+            raise
         except (RedisError, OperationalError, ConnectionError, TimeoutError) as exc:
-            raise click.ClickException(f"Redis: {' '.join(str(exc).split())}") from exc
+            raise click.ClickException(printable(f"Redis: {' '.join(str(exc).split())}")) from exc
 
 
 def _unavailable(name: str, why: str) -> click.Command:

@@ -16,8 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 from rich.text import Text
 
+from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.dead_letters import DeadLetter
 from kombu_redisdelay.delayed import DelayedMessage
+from kombu_redisdelay.printable import printable
 
 #: What the numbers of a queue look like.
 STYLES = {
@@ -41,9 +43,26 @@ def console(*, stderr: bool = False) -> Console:
     return found
 
 
-def table(*columns: Column | str) -> Table:
-    """A table to be filled and then shown by :func:`show`."""
-    return Table(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+class _PrintableTable(Table):
+    """A table whose cells are printable."""
+
+    def add_row(self, *cells: str | Text) -> None:  # type: ignore[override]
+        super().add_row(*(styled(cell) if isinstance(cell, str) else cell for cell in cells))
+
+
+def styled(text: str, style: str = "") -> Text:
+    """A text to be shown. Nothing else makes one: rich itself leaves most control characters in."""
+    return Text(printable(text), style)
+
+
+def table(*columns: Column) -> Table:
+    """A table with headers, to be filled and then shown by :func:`show`."""
+    return _PrintableTable(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+
+
+def grid(*columns: Column) -> Table:
+    """The same without headers."""
+    return _PrintableTable(*columns, box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
 
 
 def right(header: str) -> Column:
@@ -63,7 +82,9 @@ def flexible(header: str) -> Column:
 
 def cut(text: str, style: str = "") -> Text:
     """A text of which the end may go, for want of room."""
-    return Text(text, style, no_wrap=True, overflow="ellipsis")
+    found = styled(text, style)
+    found.no_wrap, found.overflow = True, "ellipsis"
+    return found
 
 
 def show(rows: Table) -> None:
@@ -75,22 +96,23 @@ def show(rows: Table) -> None:
     with target.capture() as capture:
         target.print(rows)
     for line in capture.get().splitlines():
-        click.echo(line.rstrip())
+        echo(line.rstrip())
 
 
 def show_json(objects: Iterable[Any]) -> None:
     """Print each of *objects*, a dictionary or one of our dataclasses, as a line of JSON."""
     for item in objects:
         content = item if isinstance(item, dict) else asdict(item)
-        click.echo(json.dumps(content, default=_json_value))
+        # json escapes whatever is not ASCII, and control characters but for this one.
+        echo(json.dumps(content, default=_json_value).replace("\x7f", "\\u007f"))
 
 
 def show_fields(fields: Mapping[str, Any]) -> None:
     """Print one thing, a field a line."""
-    width = max(map(len, fields)) + 2
-    target = console()
+    rows = grid(Column(style="bold", no_wrap=True), Column(overflow="fold"))
     for name, value in fields.items():
-        target.print(Text(f"{name:{width}}", "bold") + Text("-" if value is None else str(value)))
+        rows.add_row(f"{name} ", "-" if value is None else str(value))
+    show(rows)
 
 
 def show_outcome(done: Mapping[str, bool], what: str, as_json: bool) -> None:
@@ -99,7 +121,7 @@ def show_outcome(done: Mapping[str, bool], what: str, as_json: bool) -> None:
         show_json({"id": id, what: was_done} for id, was_done in done.items())
     else:
         for id, was_done in done.items():
-            click.echo(f"{id} {what}" if was_done else f"{id} not found", err=not was_done)
+            echo(f"{id} {what}" if was_done else f"{id} not found", err=not was_done)
     if not all(done.values()):
         raise click.exceptions.Exit(1)
 
@@ -111,7 +133,7 @@ def call(message: DelayedMessage | DeadLetter) -> str:
     # Both are what repr makes of them, perhaps shortened; in the case of `args`, of a tuple or a list.
     args = message.args[1:-1].rstrip(",")
     kwargs = f"**{message.kwargs}" if message.kwargs not in ("", "{}") else ""
-    return " ".join(f"{message.task}({', '.join(filter(None, (args, kwargs)))})".split())
+    return f"{message.task}({', '.join(filter(None, (args, kwargs)))})"
 
 
 def _json_value(value: Any) -> Any:
@@ -137,7 +159,7 @@ def busy(what: str) -> AbstractContextManager[object]:
 
 def count(number: int, style: str = "") -> Text:
     """A number of messages; a dim 0."""
-    return Text(f"{number:,}", style if number else "dim")
+    return styled(f"{number:,}", style if number else "dim")
 
 
 def span(seconds: float) -> str:
@@ -166,6 +188,8 @@ def when(moment: datetime, now: datetime) -> str:
 def next_due(moment: datetime | None, now: datetime) -> Text:
     """When the next message is due, and for how long it has been."""
     if moment is None:
-        return Text("-", "dim")
+        return styled("-", "dim")
     seconds = (moment - now).total_seconds()
-    return Text(f"in {span(seconds)}") if seconds >= 0 else Text(f"{span(-seconds)} late", STYLES["overdue"])
+    return (
+        styled(f"in {span(seconds)}") if seconds >= 0 else styled(f"{span(-seconds)} late", STYLES["overdue"])
+    )

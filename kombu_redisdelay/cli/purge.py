@@ -7,6 +7,7 @@ from datetime import datetime
 import click
 
 from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.echo import confirm, echo
 from kombu_redisdelay.cli.options import FromNow, json_option, queue_option, task_option, yes_option
 from kombu_redisdelay.cli.output import busy, show_json
 from kombu_redisdelay.delayed import DelayedMessages
@@ -28,10 +29,10 @@ def command(queue: str | None, task: str | None, before: datetime | None, yes: b
         if task is not None:
             what = f"those of {what} that are {task}"
         where = "all queues" if queue is None else f"queue {queue!r}"
-        click.confirm(f"Remove {what} from {where}?", abort=True, err=True)
+        confirm(f"Remove {what} from {where}?")
     with busy("Removing"):
         removed = delayed.purge(queue, task=task, due_before=before)
     if as_json:
         show_json([{"removed": removed}])
     else:
-        click.echo(f"Removed {removed:,} message(s).")
+        echo(f"Removed {removed:,} message(s).")

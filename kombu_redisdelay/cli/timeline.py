@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 from rich.table import Table
-from rich.text import Text
 
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.options import json_option, queues_option
@@ -24,6 +23,7 @@ from kombu_redisdelay.cli.output import (
     show,
     show_json,
     span,
+    styled,
     table,
 )
 from kombu_redisdelay.delayed import DelayedMessages
@@ -70,7 +70,7 @@ def timeline_table(found: Sequence[Span], width: int) -> Table:
     for part in found:
         style = STYLES["overdue" if part.start is None else "scheduled"]
         rows.add_row(
-            label(part), count(part.messages, style), Text(_bar(part.messages / largest, columns), style)
+            label(part), count(part.messages, style), styled(_bar(part.messages / largest, columns), style)
         )
     return rows
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from kombu_redisdelay.access import Access
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.options import queues_option
-from kombu_redisdelay.cli.output import STYLES, console, count, cut, flexible, next_due, right, table
+from kombu_redisdelay.cli.output import STYLES, console, count, cut, flexible, next_due, right, styled, table
 from kombu_redisdelay.cli.timeline import timeline_table
 from kombu_redisdelay.stats import QueueStats, queue_stats
 from kombu_redisdelay.timeline import EDGES, Span, timeline
@@ -76,12 +76,12 @@ class View:
         busiest = sorted(stats, key=lambda queue: -(queue.ready + queue.scheduled + queue.unacked))[:room]
         shown = [queue for queue in stats if queue in busiest]
         queues = self._queue_table(shown, seconds)
-        parts: list[RenderableType] = [cut(self._title, "bold"), Text(), queues]
+        parts: list[RenderableType] = [cut(self._title, "bold"), styled(""), queues]
         if len(shown) < len(stats):
-            parts.append(Text(f"and {len(stats) - len(shown)} more", "dim"))
+            parts.append(styled(f"and {len(stats) - len(shown)} more", "dim"))
         self._before = {queue.queue: queue for queue in stats}
         self._looked_at = now
-        return Group(*parts, Text(), timeline_table(spans, size.width))
+        return Group(*parts, styled(""), timeline_table(spans, size.width))
 
     def _queue_table(self, stats: Sequence[QueueStats], seconds: float) -> Table:
         now = datetime.now(timezone.utc)
@@ -115,4 +115,4 @@ class View:
 
 def _rate(difference: int, seconds: float) -> Text:
     rate = round(difference / seconds)
-    return Text(f"{rate:+,}" if rate else "", "dim")
+    return styled(f"{rate:+,}" if rate else "", "dim")

@@ -6,19 +6,21 @@ from collections.abc import Iterator, Sequence
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.channel import Channel
+from kombu_redisdelay.access import Access
 from kombu_redisdelay.doctor.finding import Finding, Level
 from kombu_redisdelay.doctor.lease import check_lease
 from kombu_redisdelay.doctor.leftovers import check_leftovers
+from kombu_redisdelay.doctor.names import names_of
 from kombu_redisdelay.doctor.permissions import check_permissions
 from kombu_redisdelay.doctor.queues import check_queues
 from kombu_redisdelay.doctor.server import check_server
+from kombu_redisdelay.doctor.transport_options import check_transport_options
 
 __all__ = ("Finding", "Level", "examine")
 
 
-def examine(channel: Channel, queues: Sequence[str]) -> list[Finding]:
-    """Check the server of *channel*, what we may do there, and *queues*.
+def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
+    """Check the server behind *access*, what we may do there, and *queues*, or all that are known.
 
     It leaves nothing behind. Reading is bounded by the number of queues and their consumers, not by what
     is in them.
@@ -26,20 +28,27 @@ def examine(channel: Channel, queues: Sequence[str]) -> list[Finding]:
     Raises:
         redis.exceptions.RedisError: the server cannot be reached, or stopped answering.
     """
-    store = channel.store
+    channel, store = access.channel, access.store
     prefix = channel.global_keyprefix
     stock_keys = prefix + channel.unacked_key, prefix + channel.unacked_index_key
+    names = names_of(access, queues)
     return [
-        *check_server(store.client),
-        *check_permissions(store, queues, channel.keyprefix_fanout),
+        *_as_far_as_allowed("server", check_server(store.client)),
+        *check_permissions(store, names),
+        *check_transport_options(channel.connection.client.transport_options),
         *check_lease(channel.options),
         *_as_far_as_allowed("redis:// leftovers", check_leftovers(store.client, *stock_keys)),
-        *_as_far_as_allowed("queues", check_queues(store, queues, channel.options)),
+        *_as_far_as_allowed("queues", check_queues(store, queues or _known(access), channel.options)),
     ]
+
+
+def _known(access: Access) -> Iterator[str]:
+    """The queues that the broker remembers, and those of the app."""
+    yield from sorted({*access.queues(), *(access.app.amqp.queues if access.app else ())})
 
 
 def _as_far_as_allowed(check: str, findings: Iterator[Finding]) -> Iterator[Finding]:
     try:
         yield from findings
     except ResponseError as exc:
-        yield Finding(Level.WRONG, check, f"could not be checked: {exc}", "See what stands above.")
+        yield Finding(Level.WRONG, check, f"could not be checked: {exc}", "See the permissions.")

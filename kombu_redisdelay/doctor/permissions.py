@@ -1,127 +1,91 @@
-"""Whether the user of the broker URL may do what the transport does (ACL)."""
+"""Whether the server allows all that is used, with the keys and channels that it is used with.
+
+The server is asked in a transaction that is never executed. When a command is queued, the server checks it as
+if it were to run, and nothing else happens: no key changes, and nobody receives a message. That needs no
+right but MULTI, and Redis 6.2 knows it, too. ``ACL DRYRUN`` is for administrators, and needs Redis 7.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha1
-from uuid import uuid4
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.wire import pack
 from kombu_redisdelay.doctor.finding import Finding, ok, wrong
-from kombu_redisdelay.keys import known_queues
+from kombu_redisdelay.doctor.names import Names
+from kombu_redisdelay.doctor.uses import Use, uses
 
-_SCRIPT = "return 1"
-_SHA = sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
+#: Commands that the server keeps queued at a time.
+_PORTION = 10_000
 
-#: Name of a queue that is there for the length of the check only.
-_QUEUE = f"doctor-{uuid4().hex}"
+_BEGIN, _END = Use(("MULTI",)), Use(("EXEC",))
 
 
-def probes(store: Store, fanout_prefix: str) -> Mapping[str, tuple[str | int | float, ...]]:
-    """Every command that the transport uses, with arguments with which it is allowed and leaves nothing
-    behind once the last ones have run.
+def check_permissions(store: Store, names: Names) -> Iterator[Finding]:
+    commands, keys, channels = {}, {}, {}
+    for use, error in _refused(store, uses(store, names)):
+        # Of Redis and Valkey, in all their versions.
+        if "to run the" in error:
+            name = "|".join(map(str, use.command[: 2 if use.command[0] == "SCRIPT" else 1]))
+            commands[name] = f"+{name.lower()}"
+        elif "channel" in error:
+            channels[use.of] = use.rule
+        else:
+            keys[use.of] = use.rule
+    why = {"commands": " Scripts need every command that they call."}
+    for what, refused in (("commands", commands), ("keys", keys), ("channels", channels)):
+        if refused:
+            rules = " ".join(dict.fromkeys(refused.values()))
+            yield wrong(
+                "permissions",
+                f"{what} refused: {', '.join(refused)}",
+                f"ACL SETUSER <user> {rules}.{why.get(what, '')}",
+            )
+    if not (commands or keys or channels):
+        yield ok("permissions", "all commands, keys and channels are allowed")
 
-    They are tried, because asking (``ACL DRYRUN``) is for administrators, and for Redis 7.
+
+def _refused(store: Store, wanted: Iterator[Use]) -> Iterator[tuple[Use, str]]:
+    """What the server refuses, with its words.
+
+    Raises:
+        ResponseError: there can be no transaction now.
     """
-    keys = store.keys(_QUEUE)
-    a_hash, a_list, a_zset = keys.messages, keys.ready, keys.schedule
-    return {
-        "PING": (),
-        "TIME": (),
-        "TYPE": (a_list,),
-        "EVAL": (_SCRIPT, 0),
-        "EVALSHA": (_SHA, 0),
-        "SCRIPT LOAD": (_SCRIPT,),
-        "PUBLISH": (f"{fanout_prefix}{_QUEUE}", ""),
-        "SADD": (known_queues(store.prefix), _QUEUE),
-        "SREM": (known_queues(store.prefix), _QUEUE),
-        "SMEMBERS": (known_queues(store.prefix),),
-        "SISMEMBER": (known_queues(store.prefix), _QUEUE),
-        "SCARD": (known_queues(store.prefix),),
-        "EXISTS": (a_list,),
-        "LPUSH": (a_list, "1", "2", "3", "4"),
-        "RPUSH": (a_list, "5"),
-        "LLEN": (a_list,),
-        "LRANGE": (a_list, 0, 0),
-        "LINDEX": (a_list, 0),
-        "LREM": (a_list, 1, "4"),
-        "LTRIM": (a_list, 0, -1),
-        "LPOP": (a_list,),
-        "RPOP": (a_list,),
-        "HSET": (a_hash, "field", "1"),
-        "HSETNX": (a_hash, "field", "1"),
-        "HGET": (a_hash, "field"),
-        "HMGET": (a_hash, "field"),
-        "HKEYS": (a_hash,),
-        "HLEN": (a_hash,),
-        "HEXISTS": (a_hash, "field"),
-        "HSTRLEN": (a_hash, "field"),
-        "HSCAN": (a_hash, 0),
-        "HDEL": (a_hash, "field"),
-        "ZADD": (a_zset, 1, "member"),
-        "ZSCORE": (a_zset, "member"),
-        "ZCARD": (a_zset,),
-        "ZCOUNT": (a_zset, 0, 1),
-        "ZRANGE": (a_zset, 0, 0),
-        "ZRANGEBYSCORE": (a_zset, 0, 1),
-        "ZRANGEBYLEX": (a_zset, "-", "+"),
-        "ZRANDMEMBER": (a_zset,),
-        "ZREM": (a_zset, "member"),
-        # On a server that is out of memory the zset is empty. Before 7.0, Redis takes 0.001 for 0: for ever.
-        "BZPOPMIN": (a_zset, 0.01),
-        "PEXPIRE": (a_list, 60_000),
-        "PTTL": (a_list,),
-        "DEL": (a_list,),
-        "UNLINK": (a_list, a_hash, a_zset),
-    }
+    while portion := list(islice(wanted, _PORTION)):
+        connection = store.client.pool.new_connection()
+        try:
+            # Without a transaction, there is none to be executed.
+            yield from ((use, str(exc)) for use, exc in _errors(connection, [_END]) if _is_refusal(exc))
+            failed = list(_errors(connection, [_BEGIN]))
+            for use, exc in failed:
+                if not _is_refusal(exc):
+                    raise exc
+                yield use, str(exc)
+            if failed:
+                # What came next would be executed.
+                return
+            # The second MULTI changes nothing, unless redis-py has replaced the connection meanwhile.
+            errors = _errors(connection, [_BEGIN, *portion])
+            yield from ((use, str(exc)) for use, exc in errors if _is_refusal(exc))
+        finally:
+            # Ends the transaction, too.
+            connection.disconnect()
 
 
-def check_permissions(store: Store, queues: Sequence[str], fanout_prefix: str) -> Iterator[Finding]:
-    refused = _refused_commands(store, fanout_prefix)
-    if refused:
-        names = " ".join(f"+{name.lower()}" for name in refused)
-        yield wrong(
-            "permissions",
-            f"commands refused: {', '.join(refused)}",
-            f"ACL SETUSER <user> {names}. Scripts need every command that they call.",
-        )
-    keys = _refused_keys(store, queues)
-    if keys:
-        yield wrong(
-            "permissions",
-            f"keys refused: {', '.join(keys)}",
-            f"ACL SETUSER <user> ~{store.prefix}redisdelay:* ~{store.prefix}_kombu.*, for each queue ~ and "
-            "its name, with * behind it for its priorities.",
-        )
-    if not refused and not keys:
-        yield ok("permissions", "all commands, scripts and keys are allowed")
+def _errors(connection: Any, wanted: Sequence[Use]) -> Iterator[tuple[Use, ResponseError]]:
+    # redis-py checks connections by a PING, and takes one that is queued for a failure.
+    connection.send_packed_command([pack(*use.command) for use in wanted], check_health=False)
+    for use in wanted:
+        try:
+            connection.read_response()
+        except ResponseError as exc:
+            yield use, exc
 
 
-def _refused_commands(store: Store, fanout_prefix: str) -> list[str]:
-    commands = probes(store, fanout_prefix)
-    with store.client.pipeline(transaction=False) as pipe:
-        for name, arguments in commands.items():
-            pipe.execute_command(name, *arguments)
-        replies = pipe.execute(raise_on_error=False)
-    return [name for name, reply in zip(commands, replies, strict=True) if _is_refused(reply)]
-
-
-def _refused_keys(store: Store, queues: Sequence[str]) -> list[str]:
-    """Those keys that may not be written to, which is tried by removing what is not there."""
-    commands: dict[str, tuple[str | int, ...]] = {}
-    nothing = f"doctor-{uuid4().hex}"
-    for queue in queues:
-        keys = store.keys(queue)
-        commands[keys.schedule] = ("ZREM", keys.schedule, nothing)
-        commands |= {ready: ("LTRIM", ready, 0, -1) for ready in store.ready_keys(queue)}
-    with store.client.pipeline(transaction=False) as pipe:
-        for command in commands.values():
-            pipe.execute_command(*command)
-        replies = pipe.execute(raise_on_error=False)
-    return [key for key, reply in zip(commands, replies, strict=True) if _is_refused(reply)]
-
-
-def _is_refused(reply: object) -> bool:
-    return isinstance(reply, NoPermissionError)
+def _is_refusal(error: ResponseError) -> bool:
+    # The second is for EXEC, whose errors all say that a transaction was discarded.
+    return isinstance(error, NoPermissionError) or "NOPERM" in str(error)

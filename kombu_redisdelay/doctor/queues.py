@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+
+from redis.exceptions import NoPermissionError
 
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.doctor.finding import Finding, ok, warning, wrong
@@ -21,19 +23,30 @@ UNATTENDED_PATIENCE = 2.0
 DEAD_SHARE = 0.8
 
 
-def check_queues(store: Store, queues: Sequence[str], options: Options) -> Iterator[Finding]:
+def check_queues(store: Store, queues: Iterable[str], options: Options) -> Iterator[Finding]:
     for queue in queues:
-        found = list(_wrong_types(store, queue))
-        if not found:
-            # None of this can be asked while a key has the wrong type.
-            [stats] = queue_stats(store, [queue])
-            found = [
-                *_late(stats),
-                *_consumers(stats),
-                *_dead(stats, options.dead_letter_limit),
-                *_damage(store, stats),
-            ]
+        try:
+            found = list(_of_queue(store, queue, options))
+        except NoPermissionError:
+            # Perhaps of another application in this database.
+            advice = (
+                "If it is yours, see the permissions. If not, name yours: `celery delayed doctor -Q ...`."
+            )
+            found = [warning(f"queue {queue}", "this user may not look at it", advice)]
         yield from found or [ok(f"queue {queue}", "in order")]
+
+
+def _of_queue(store: Store, queue: str, options: Options) -> Iterator[Finding]:
+    wrong_types = list(_wrong_types(store, queue))
+    if wrong_types:
+        # Nothing else can be asked while a key has the wrong type.
+        yield from wrong_types
+        return
+    [stats] = queue_stats(store, [queue])
+    yield from _late(stats)
+    yield from _consumers(stats)
+    yield from _dead(stats, options.dead_letter_limit)
+    yield from _damage(store, stats)
 
 
 def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:
@@ -66,6 +79,13 @@ def _late(stats: QueueStats) -> Iterator[Finding]:
             check,
             f"{stats.overdue} message(s) overdue, for up to {stats.lateness:.0f} s, that no worker takes",
             "Workers of the pool solo do not look while a task runs; others are stuck. Start more.",
+        )
+    elif stats.scheduled and not stats.consumers:
+        yield warning(
+            check,
+            f"{stats.scheduled} message(s) scheduled, and no worker",
+            "Start a worker for this queue before they are due, or `celery delayed forward` if an autoscaler "
+            "is to do that.",
         )
     if stats.ready and not stats.consumers:
         yield warning(

@@ -11,9 +11,11 @@ from typing import Any
 from unittest import mock
 
 import fakeredis
+from redis import ConnectionPool
 
 from harness.redis_server import RedisServer
 from harness.server_binary import ServerBinary, servers
+from tests.permissions import allow, documented_rules
 
 FAKE = "fakeredis"
 REAL_SERVERS: dict[str, ServerBinary] = {binary.name: binary for binary in servers()}
@@ -24,9 +26,11 @@ class Database(ABC):
 
     Attributes:
         client: typed as Any because redis-py's types say that each command may return an awaitable.
+        pool: the connections of the broker, which may do what is documented.
     """
 
     client: Any
+    pool: Any
 
     def reset(self) -> None:
         self.client.flushall()
@@ -52,6 +56,7 @@ class FakeDatabase(Database):
 
     def __init__(self) -> None:
         self.client = fakeredis.FakeRedis()
+        self.pool = self.client.connection_pool
         self._now = time.time()
 
     def advance(self, ms: int) -> None:
@@ -72,6 +77,8 @@ class RealDatabase(Database):
 
     def __init__(self, server: RedisServer) -> None:
         self.client = server.client()
+        url = allow(server, *documented_rules("*")).replace("redisdelay://", "redis://")
+        self.pool = ConnectionPool.from_url(url)
 
     def advance(self, ms: int) -> None:
         for key in self.client.scan_iter(_type="zset"):

@@ -60,7 +60,7 @@ class Rig:
 
     def new_store(self) -> Store:
         """The queues, over connections of its own."""
-        pool = Pool.like(self.client.connection_pool, max_connections=10)
+        pool = Pool.like(self.database.pool, max_connections=10)
         store = Store(Client(pool), self._prefix, self._steps, SEPARATOR)
         # Every process declares the queues that it uses.
         store.expires_ms = self.expires_ms

@@ -18,7 +18,7 @@ from kombu_redisdelay.delayed import DelayedMessages
 from tests.channel.kit import Inbox, Site, drain, look_after_queues, publish
 
 KEEPING_CALLERS = (FrameType, TracebackType, BaseException)
-LATER = {"headers": {"x-delay": 60_000}}
+LATER: dict[str, Any] = {"headers": {"x-delay": 60_000}}
 
 
 class Caller:

@@ -15,6 +15,7 @@ from kombu.utils import scheduling
 from kombu.utils.eventio import READ
 
 import kombu_redisdelay
+from harness.redis_server import RedisServer
 from kombu_redisdelay.batch import Batch
 from kombu_redisdelay.channel import Channel
 from kombu_redisdelay.poller import Poller
@@ -43,7 +44,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         virtual.QoS,
         {"ack", "reject", "can_consume", "restore_unacked", "restore_unacked_once", "restore_visible"},
     ),
-    (Transport, redis.Transport, {"register_with_event_loop", "drain_events"}),
+    (Transport, redis.Transport, {"register_with_event_loop", "drain_events", "create_channel"}),
 ]
 
 
@@ -300,8 +301,8 @@ class TestMessage:
             assert payload["properties"]["delivery_tag"] == tag.decode()
 
 
-def test_the_inbox_of_these_tests_works_with_the_stock_transport_too(site: Site) -> None:
-    connection = site.connect(site.url.replace("redisdelay", "redis"))
+def test_the_inbox_of_these_tests_works_with_the_stock_transport_too(site: Site, server: RedisServer) -> None:
+    connection = site.connect(server.url("redis"))
     channel = connection.channel()
     publish(channel, "a")
     inbox = Inbox(channel)

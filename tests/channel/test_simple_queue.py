@@ -1,4 +1,4 @@
-"""kombu's SimpleQueue, which takes ahead of what it is asked for: all that it has taken is served and counted."""
+"""kombu's SimpleQueue takes ahead of what it is asked for: all that it has taken is served and counted."""
 
 from __future__ import annotations
 
@@ -45,12 +45,11 @@ def test_qsize_counts_them(queue: Any) -> None:
 
 
 def test_clear_removes_them(site: Site, queue: Any) -> None:
-    message = queue.get(timeout=5)
+    queue.get(timeout=5)
     assert queue.clear() == 4
     with pytest.raises(Empty):
         queue.get_nowait()
-    if not message.acknowledged:
-        assert site.unacked() == 1
+    assert site.unacked() <= 1, "what was got may be held"
 
 
 def test_what_is_got_without_acks_is_not_held(site: Site) -> None:

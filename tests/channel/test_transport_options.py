@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from kombu.connection import Connection
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from harness.redis_server import RedisServer
 from tests.channel.kit import Inbox, Site, drain, drain_for, publish
@@ -145,6 +146,62 @@ class TestTls:
 
     def test_plain_is_plain(self) -> None:
         assert self.connection_kwargs("redisdelay://localhost")["tls"] is False
+
+    @pytest.mark.parametrize(
+        "said", [True, {"ssl_ca_certs": "/ca.pem"}, {"ssl_cert_reqs": ssl.CERT_REQUIRED}]
+    )
+    def test_ssl_is_tls_under_the_plain_scheme_too(self, said: object) -> None:
+        """Celery's ``broker_use_ssl``. With True, kombu's redis:// goes on without TLS."""
+        made_with = self.connection_kwargs("redisdelay://localhost", ssl=said)
+        under_the_other = self.connection_kwargs("redisdelays://localhost", ssl=said)
+        for name in ("tls", "ssl_cert_reqs", "ssl_check_hostname", "ssl_ca_certs"):
+            assert made_with.get(name) == under_the_other.get(name)
+        assert made_with["tls"] is True
+        assert made_with["ssl_cert_reqs"] == ssl.CERT_REQUIRED
+
+    def test_ssl_may_be_told_not_to_verify(self) -> None:
+        made_with = self.connection_kwargs("redisdelay://localhost", ssl={"ssl_cert_reqs": ssl.CERT_NONE})
+        assert made_with["tls"] is True
+        assert made_with["ssl_check_hostname"] is False
+
+    @pytest.mark.parametrize(("scheme", "said"), [("redisdelay", True), ("redisdelays", False)])
+    def test_a_unix_socket_has_none(self, server: RedisServer, scheme: str, said: bool) -> None:
+        url = f"{scheme}+socket://{server.socket}"
+        with (
+            Connection(url, ssl=said) as connection,
+            pytest.raises(ValueError, match="Unix socket has no TLS"),
+        ):
+            connection.connect()
+
+    @pytest.mark.parametrize(("scheme", "said"), [("redisdelay", True), ("redisdelays", False)])
+    @pytest.mark.parametrize("password", [None, "secret"])
+    def test_a_server_without_is_told_so(self, scheme: str, said: bool, password: str | None) -> None:
+        with RedisServer(requirepass=password) as server:
+            # Such a server often waits for more of what it takes for a command.
+            options = {"socket_connect_timeout": 0.3}
+            with (
+                Connection(server.url(scheme), ssl=said, transport_options=options) as connection,
+                pytest.raises(RedisConnectionError, match="looks like a server without TLS") as raised,
+            ):
+                connection.ensure_connection(max_retries=1, interval_start=0, reraise_as_library_errors=False)
+            assert f":{server.port} " in str(raised.value)
+
+    def test_a_server_that_is_not_there_is_told_so(self) -> None:
+        with Connection("redisdelays://127.0.0.1:1") as connection:
+            with pytest.raises(RedisConnectionError) as raised:
+                connection.connect()
+            assert "TLS" not in str(raised.value)
+
+
+@pytest.mark.parametrize("scheme", ["redisdelay+sentinel", "redisdelay+ssl", "redisdelays+x"])
+def test_a_scheme_that_there_is_not(scheme: str) -> None:
+    """kombu would go to localhost."""
+    with Connection(f"{scheme}://localhost:26379/0") as connection:
+        with pytest.raises(
+            ValueError, match=r"redisdelay://, redisdelays://.* and redisdelay\+socket://"
+        ) as raised:
+            connection.connect()
+        assert f"{scheme}://".replace("redisdelays", "redisdelay") in str(raised.value)
 
 
 class TestThreads:

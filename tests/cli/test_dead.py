@@ -31,7 +31,7 @@ def test_show_shows_bytes_that_are_no_message(site: Site) -> None:
     site.redis.lpush(site.store.keys(QUEUE).dead, b"1700000000000 3 0 not JSON\n\xff\x00garbage")
     [row] = site.rows("dead", "list")
     shown = site.text("dead", "show", row["id"])
-    assert "\\xff\x00garbage" in shown
+    assert "\\xff\\x00garbage" in shown
     assert "not JSON" in shown
     assert site.rows("dead", "show", row["id"]) == [row]
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from importlib.resources import files
-from pathlib import Path
 
 import pytest
 from celery import Celery
 
-import kombu_redisdelay
 from harness.redis_server import RedisServer
-from kombu_redisdelay.broker.scripts import Script
-from kombu_redisdelay.doctor.permissions import probes
 from tests.cli.site import QUEUE, Site
 
 
@@ -45,7 +39,7 @@ def test_all_is_well(site: Site) -> None:
     assert {row["level"] for row in site.rows("doctor")} == {"ok"}
     assert set(_findings(site, "ok")) == {
         *("clock", "version", "role", "persistence", "eviction", "memory", "permissions"),
-        *("visibility_timeout", "redis:// leftovers", f"queue {QUEUE}"),
+        *("transport options", "visibility_timeout", "redis:// leftovers", f"queue {QUEUE}"),
     }
 
 
@@ -94,6 +88,19 @@ def test_a_lease_that_was_long_because_tasks_are(site: Site) -> None:
     assert "43200 seconds" in _findings(site, "warning")["visibility_timeout"]
 
 
+def test_transport_options_that_nobody_reads(site: Site) -> None:
+    site.app.conf.broker_transport_options = {"delivery_limits": 3, "region": "eu", "socket_timeout": 3}
+    found = [row for row in site.rows("doctor") if row["check"] == "transport options"]
+    assert [(row["level"], row["found"], row["advice"]) for row in found] == [
+        ("warning", "'delivery_limits' is unknown, and has no effect", "Did you mean 'delivery_limit'?"),
+        (
+            "warning",
+            "'region' is unknown, and has no effect",
+            "Take it out of broker_transport_options, unless another program reads it there.",
+        ),
+    ]
+
+
 def test_a_replica(site: Site) -> None:
     site.redis.execute_command("REPLICAOF", "127.0.0.1", "1")
     try:
@@ -116,6 +123,13 @@ def test_overdue_messages_that_workers_leave(site: Site) -> None:
     site.add_consumer("alive", 60_000)
     site.make_due(site.send(countdown=60), -30_000)
     assert "that no worker takes" in _findings(site, "wrong")[f"queue {QUEUE}"]
+
+
+def test_scheduled_messages_without_a_worker(site: Site) -> None:
+    site.send(countdown=3600)
+    assert _findings(site, "warning")[f"queue {QUEUE}"] == "1 message(s) scheduled, and no worker"
+    site.add_consumer("alive", 60_000)
+    assert f"queue {QUEUE}" in _findings(site, "ok")
 
 
 def test_ready_messages_without_a_worker(site: Site) -> None:
@@ -160,15 +174,6 @@ def _limited(site: Site, server: RedisServer, *rules: str) -> Celery:
     return Celery("limited", broker=server.url().replace("://", "://limited:secret@"), set_as_current=False)
 
 
-@pytest.mark.parametrize("command", ["EVALSHA", "BZPOPMIN", "HSETNX"])
-def test_commands_that_are_not_allowed(site: Site, server: RedisServer, command: str) -> None:
-    app = _limited(site, server, "~*", "&*", "+@all", f"-{command.lower()}")
-    result = site.run("doctor", app=app)
-    assert result.exit_code == 1, result.output
-    assert f"wrong   permissions: commands refused: {command}\n" in result.stdout
-    assert f"+{command.lower()}" in result.stdout
-
-
 def test_a_server_whose_settings_may_not_be_asked_for(site: Site, server: RedisServer) -> None:
     """As most of those that are hosted: what cannot be known is not claimed."""
     app = _limited(site, server, "~*", "&*", "+@all", "-config")
@@ -178,26 +183,3 @@ def test_a_server_whose_settings_may_not_be_asked_for(site: Site, server: RedisS
     finally:
         site.redis.config_set("appendonly", "yes")
     assert "warning persistence: no append-only file; whether there are snapshots" in result.stdout
-
-
-def test_keys_that_are_not_allowed(site: Site, server: RedisServer) -> None:
-    app = _limited(site, server, "~redisdelay:*", "~_kombu.*", "~unacked*", "&*", "+@all")
-    result = site.run("doctor", app=app)
-    assert result.exit_code == 1, result.output
-    assert f"wrong   permissions: keys refused: {QUEUE}, " in result.stdout
-
-
-def test_every_command_that_we_use_is_tried(site: Site) -> None:
-    """Those in the scripts, and those that are sent directly."""
-    lua = files("kombu_redisdelay") / "lua"
-    texts = [
-        Script(file.name.removesuffix(".lua")).text for file in lua.iterdir() if file.name.endswith(".lua")
-    ]
-    used = {name for text in texts for name in re.findall(r"redis\.p?call\(\s*'([A-Z]+)'", text)}
-    used |= {name for text in texts for name in re.findall(r"'([LR]PUSH|[LR]POP)'", text)}
-    package = Path(kombu_redisdelay.__file__).parent
-    # Where a tuple begins with a word in capitals, it is a command; not so in what is printed.
-    for source in {*package.rglob("*.py")} - {*(package / "cli").rglob("*.py")}:
-        used |= set(re.findall(r"\(\s*\"([A-Z]{3,})\",", source.read_text()))
-    assert len(used) > 25
-    assert used <= {name.split()[0] for name in probes(site.store, "/0.")}

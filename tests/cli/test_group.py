@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.metadata import entry_points
 
@@ -91,6 +92,23 @@ def test_a_database_or_an_option_that_makes_no_sense_is_one_line(site: Site) -> 
     result = site.run("stats", app=app)
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: transport option 'delivery_limit' must be ")
+
+
+def test_a_server_without_tls_is_one_line(site: Site) -> None:
+    broker = site.app.conf.broker_url.replace("redisdelay://", "redisdelays://")
+    app = Celery(broker=broker, set_as_current=False)
+    app.conf.broker_transport_options = {"socket_connect_timeout": 0.3}
+    result = site.run("stats", app=app)
+    assert result.exit_code == 1
+    assert re.match(r"Error: Redis: 127.0.0.1:\d+ looks like a server without TLS", result.stderr)
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_scheme_that_there_is_not_is_one_line(site: Site) -> None:
+    result = site.run("stats", app=Celery(broker="redisdelay+sentinel://localhost", set_as_current=False))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: no such URL scheme: redisdelay+sentinel://. There are ")
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_a_wrong_password_is_one_line(site: Site) -> None:

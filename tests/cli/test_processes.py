@@ -105,9 +105,7 @@ def test_forwarders_beside_a_worker_lose_and_repeat_nothing(server: RedisServer,
 
 def test_the_exporter_serves(server: RedisServer, site: Site) -> None:
     site.send(countdown=3600)
-    with Daemon(
-        server, "exporter", "--port", "0", "--address", "127.0.0.1", ready="Serving metrics"
-    ) as exporter:
+    with Daemon(server, "exporter", "--port", "0", ready="Serving metrics") as exporter:
         [url] = re.findall(r"http://\S+", exporter.log())
         text = urlopen(url, timeout=10).read().decode()
         assert f'redisdelay_queue_scheduled_messages{{queue="{QUEUE}"}} 1.0\n' in text
@@ -115,12 +113,23 @@ def test_the_exporter_serves(server: RedisServer, site: Site) -> None:
         wait_until(lambda: not exporter.running, 10, "that it stops")
 
 
+@pytest.mark.parametrize(("options", "open_to_others"), [((), False), (("--address", "0.0.0.0"), True)])
+def test_the_exporter_is_open_to_others_if_told_so(
+    server: RedisServer, options: Sequence[str], open_to_others: bool
+) -> None:
+    with Daemon(server, "exporter", "--port", "0", *options, ready="Serving metrics") as exporter:
+        [port] = re.findall(r"http://.*:(\d+)/", exporter.log())
+        assert _listens("127.0.0.1", port)
+        # Another address of this machine.
+        assert _listens("127.0.0.2", port) is open_to_others
+
+
 def test_an_exporter_whose_port_is_taken_says_so(server: RedisServer) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        result = _run(server, "exporter", "--port", port, "--address", "127.0.0.1")
+        result = _run(server, "exporter", "--port", port)
     assert (result.returncode, result.stderr) == (
         1,
         f"Error: cannot listen on 127.0.0.1:{port}: Address already in use\n",
@@ -135,12 +144,12 @@ def test_a_worker_serves_what_it_measures(server: RedisServer, site: Site, pool:
         site.send()
         site.send(countdown=0.2)
         wait_until(lambda: worker.log().count(" succeeded in ") == 2, 20, "that both have run")
-        wait_until(lambda: _serves(port), 10, "that it serves")
+        wait_until(lambda: _listens("127.0.0.1", port), 10, "that it serves")
         text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     assert f'redisdelay_messages_delivered_total{{queue="{QUEUE}"}} 2.0\n' in text
     assert f'redisdelay_lateness_seconds_count{{queue="{QUEUE}"}} 1.0\n' in text
 
 
-def _serves(port: str) -> bool:
+def _listens(host: str, port: str) -> bool:
     with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", int(port))) == 0
+        return probe.connect_ex((host, int(port))) == 0

@@ -16,7 +16,7 @@ _SPANS = spans([1_000_000] * (len(EDGES) + 1))
 _QUEUE = QueueStats("celery", 10, 1000, 0, 0, 0, 1, 0, datetime(2099, 1, 1, tzinfo=timezone.utc), 0.0)
 
 
-def _lines(shown: RenderableType, width: int = 80) -> list[str]:
+def lines(shown: RenderableType, width: int = 80) -> list[str]:
     console = Console(width=width, force_terminal=True, color_system=None)
     with console.capture() as capture:
         console.print(shown)
@@ -24,7 +24,7 @@ def _lines(shown: RenderableType, width: int = 80) -> list[str]:
 
 
 def _row(shown: RenderableType, queue: str) -> list[str]:
-    [line] = [line for line in _lines(shown) if line.startswith(queue)]
+    [line] = [line for line in lines(shown) if line.startswith(queue)]
     return line.split()
 
 
@@ -38,16 +38,16 @@ def test_rates_are_per_second_and_since_the_last_look() -> None:
     assert _row(third, "celery")[:4] == ["celery", "50", "981", "+1"]
 
 
-def test_it_fits_80_columns_and_24_lines() -> None:
+def test_it_fits_80_columns_and_24lines() -> None:
     large = replace(_QUEUE, ready=99_999, scheduled=9_999_999, unacked=99_999, dead=10_000, consumers=1000)
     queues = [replace(large, queue=f"a queue with a long name, the {n}th of many of them") for n in range(30)]
     view = View("redisdelay://" + 100 * "x")
     view.render([replace(queue, ready=90_000, scheduled=9_990_000) for queue in queues], _SPANS, 0.0, SIZE)
-    lines = _lines(view.render(queues, _SPANS, 1.0, SIZE))
-    assert max(map(len, lines)) <= 80
-    assert len(lines) <= 24
-    assert lines[-1].startswith("more than 28d")
-    [*_, row] = [line for line in lines if line.startswith("a queue")]
+    found = lines(view.render(queues, _SPANS, 1.0, SIZE))
+    assert max(map(len, found)) <= 80
+    assert len(found) <= 24
+    assert found[-1].startswith("more than 28d")
+    [*_, row] = [line for line in found if line.startswith("a queue")]
     # Nothing but the name, which gets what the time of day leaves.
     assert row.count("…") == 1
     for cell in ("99,999", "+9,999", "9,999,999", "10,000", "1,000"):
@@ -56,15 +56,15 @@ def test_it_fits_80_columns_and_24_lines() -> None:
 
 def test_the_queues_with_most_to_do_are_shown_in_their_order() -> None:
     queues = [replace(_QUEUE, queue=f"q{n:02}", scheduled=n % 20) for n in range(40)]
-    lines = _lines(View("").render(queues, _SPANS, 0.0, SIZE))
-    shown = [line.split()[0] for line in lines if line.startswith("q")]
+    found = lines(View("").render(queues, _SPANS, 0.0, SIZE))
+    shown = [line.split()[0] for line in found if line.startswith("q")]
     assert shown == ["q17", "q18", "q19", "q37", "q38", "q39"]
-    assert "and 34 more" in lines
+    assert "and 34 more" in found
 
 
 def test_nothing_to_show() -> None:
-    lines = _lines(View("redisdelay://").render([], spans([0] * (len(EDGES) + 1)), 0.0, SIZE))
-    assert "█" not in "".join(lines)
+    found = lines(View("redisdelay://").render([], spans([0] * (len(EDGES) + 1)), 0.0, SIZE))
+    assert "█" not in "".join(found)
 
 
 def test_what_is_late_is_called_so() -> None:

@@ -82,6 +82,22 @@ def test_a_wrong_password_is_told_to_nobody(tmp_path: Path) -> None:
         assert ":right@" not in right.log()
 
 
+@pytest.mark.parametrize("settings", [{}, {"broker_use_ssl": True}], ids=["scheme", "setting"])
+def test_a_server_without_tls_is_told_so(
+    server: RedisServer, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    settings["broker_transport_options"] = {"max_retries": 1, "socket_connect_timeout": 0.3}
+    url = server.url("redisdelay" if "broker_use_ssl" in settings else "redisdelays")
+    with Installation(server, tmp_path, **settings) as site:
+        producer = site.producer()
+        producer.conf.broker_url = url
+        with pytest.raises(OperationalError, match="looks like a server without TLS"):
+            producer.send_task("work", ["to nobody"], retry=False)
+        refused = site.worker(url=url, kind=RefusedWorker, expected="Cannot connect")
+        assert "looks like a server without TLS" in refused.log()
+        assert site.ready() == 0
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -108,3 +124,13 @@ def test_an_option_that_makes_no_sense_is_named_on_connecting(
         pytest.raises(ValueError, match=f"{option}.*{re.escape(repr(value))}"),
     ):
         connection.default_channel  # noqa: B018
+
+
+def test_a_worker_tells_of_a_misspelt_option_once(site: Installation) -> None:
+    worker = site.worker(
+        pool="prefork", concurrency=2, settings={"broker_transport_options": {"visibility_timout": 30}}
+    )
+    site.producer().send_task("work", ["done"])
+    site.wait_ended(["done"])
+    assert worker.log().count("'visibility_timout' is unknown") == 1
+    assert "Did you mean 'visibility_timeout'?" in worker.log()

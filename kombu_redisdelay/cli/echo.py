@@ -1,0 +1,17 @@
+"""How a line of text is printed. No command prints in another way."""
+
+from __future__ import annotations
+
+import click
+
+from kombu_redisdelay.printable import printable
+
+
+def echo(line: str, *, err: bool = False) -> None:
+    """Print *line* to standard output, or to standard error if *err* is set."""
+    click.echo(printable(line), err=err)
+
+
+def confirm(question: str) -> None:
+    """Ask *question* on standard error. Raises ``click.Abort`` unless the answer is yes."""
+    click.confirm(printable(question), abort=True, err=True)

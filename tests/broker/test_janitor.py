@@ -1,0 +1,113 @@
+"""What nobody uses any more is forgotten, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from kombu_redisdelay.broker import janitor as janitor_module
+from kombu_redisdelay.broker.janitor import CONSUMERS_PER_SCRIPT, UNUSED_FOR, Janitor
+from kombu_redisdelay.broker.store import KNOWN_FOR
+from tests.broker.rig import Rig, outcome, payload, taken
+
+HOUR = 3_600_000
+KNOWN = "redisdelay:known-queues"
+UNUSED_MS = round(UNUSED_FOR * 1000)
+
+
+def tidy_later(rig: Rig) -> int:
+    """As a process that has not noted the queues itself does after a while."""
+    rig.database.advance(UNUSED_MS + 1000)
+    return outcome(Janitor(rig.new_store()).tidy())
+
+
+def test_a_queue_with_nothing_in_it_is_forgotten(rig: Rig) -> None:
+    rig.schedule("q", "m", HOUR, id="m")
+    me = rig.consumer()
+    rig.database.advance(HOUR)
+    [delivery] = taken(me, "q")
+    assert rig.ack(me, "q", delivery.tag)
+    rig.end_lease("q")
+    assert rig.store.queues() == ["q"]
+    assert tidy_later(rig) == 1
+    assert rig.client.keys() == []
+
+
+@pytest.mark.parametrize("place", ["ready", "scheduled", "unacked", "dead", "consumer"])
+def test_what_is_in_use_stays(rig: Rig, place: str) -> None:
+    rig.store.remember("q")
+    rig.put("q", payload("m"), step=3)
+    me = rig.consumer()
+    if place == "scheduled":
+        rig.store.purge("q")
+        rig.schedule("q", payload("m"), 2 * UNUSED_MS)
+    elif place != "ready":
+        [delivery] = taken(me, "q")
+        if place == "dead":
+            me.dead_letter(delivery, "why")
+        elif place == "consumer":
+            assert rig.ack(me, "q", delivery.tag)
+        rig.end_lease("q")
+    before = {key: rig.client.type(key) for key in rig.client.scan_iter()}
+    rig.database.advance(UNUSED_MS + 1000)
+    if place == "consumer":
+        rig.client.zadd(rig.store.keys("q").consumers, {"me": rig.database.now_ms() + HOUR})
+    store = rig.new_store()
+    assert outcome(Janitor(store).tidy()) == 1
+    assert store.queues() == ["q"]
+    left = {key: rig.client.type(key) for key in rig.client.scan_iter()}
+    if place in ("scheduled", "ready", "unacked", "consumer"):
+        assert left == before
+    assert outcome(Janitor(store).tidy()) == 0, "it was noted again"
+
+
+def test_what_was_noted_lately_is_not_looked_at(rig: Rig) -> None:
+    rig.store.remember("q")
+    rig.database.advance(UNUSED_MS - 1000)
+    assert outcome(Janitor(rig.new_store()).tidy()) == 0
+    assert rig.store.queues() == ["q"]
+
+
+def test_noted_while_it_is_looked_at(rig: Rig) -> None:
+    rig.store.remember("q")
+    rig.database.advance(UNUSED_MS + 1000)
+    steps = Janitor(rig.new_store()).tidy()
+    next(steps)
+    next(steps)
+    rig.new_store().remember("q")
+    outcome(steps)
+    assert rig.store.queues() == ["q"]
+
+
+def test_whoever_believes_a_queue_noted_is_right() -> None:
+    assert UNUSED_FOR > KNOWN_FOR
+
+
+def test_many_queues_and_many_consumers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(janitor_module, "QUEUES_PER_ROUND", 10)
+    rig.store.remember(*(f"q{number}" for number in range(25)))
+    consumers = {f"gone{number}": 1 for number in range(CONSUMERS_PER_SCRIPT + 1)}
+    rig.client.zadd(rig.store.keys("q0").consumers, consumers)
+    rig.database.advance(UNUSED_MS + 1000)
+    store = rig.new_store()
+    assert [outcome(Janitor(store).tidy()) for _ in range(4)] == [10, 10, 5, 0]
+    assert store.queues() == ["q0"]
+    assert tidy_later(rig) == 1
+    assert rig.client.keys() == []
+
+
+def test_a_name_that_is_no_text_is_nobodys(rig: Rig) -> None:
+    rig.client.zadd(KNOWN, {b"\xff": 1})
+    rig.store.remember("q")
+    assert rig.store.queues() == ["q"]
+    assert tidy_later(rig) == 2
+    assert rig.client.keys() == []
+
+
+def test_a_name_from_an_enum(rig: Rig) -> None:
+    from enum import Enum
+
+    class Queue(str, Enum):
+        MAIL = "mail"
+
+    rig.store.remember(Queue.MAIL)
+    assert rig.store.queues() == ["mail"]

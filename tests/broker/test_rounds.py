@@ -1,0 +1,111 @@
+"""Looking after queues: one round trip at a time, all queues within the interval."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from redis.exceptions import ResponseError
+
+from kombu_redisdelay.broker.client import Client
+from kombu_redisdelay.broker.rounds import QUEUES_PER_STEP, Rounds
+from kombu_redisdelay.broker.scripts import RECOVER
+from tests.broker.rig import Rig, payload, taken
+
+INTERVAL = 10.0
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def rounds(rig: Rig, clock: Clock) -> Rounds:
+    return Rounds(rig.store, rig.recoverer(), INTERVAL, clock=clock)
+
+
+@pytest.fixture
+def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of commands in each packet."""
+    packets: list[int] = []
+    call_all = Client.call_all
+
+    def counted(self: Client, *commands: object) -> list[object]:
+        packets.append(len(commands))
+        return call_all(self, *commands)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Client, "call_all", counted)
+    return packets
+
+
+def test_one_round_trip_a_step(rig: Rig, rounds: Rounds, round_trips: list[int], clock: Clock) -> None:
+    queues = [f"q{number}" for number in range(3 * QUEUES_PER_STEP)]
+    for queue in queues[::10]:
+        rig.put(queue, payload("m"))
+        taken(rig.consumer(f"lost {queue}"), queue)
+        rig.end_lease(queue, f"lost {queue}")
+    rig.client.script_load(RECOVER.text)
+    while rounds.step(queues):
+        pass
+    rig.wait(60)
+    rounds.begin_anew()
+    recovered = []
+    more = True
+    while more:
+        round_trips.clear()
+        more = rounds.step(queues)
+        assert len(round_trips) <= 1
+        recovered.append(sum(bool(rig.ready(queue)) for queue in queues[::10]))
+    assert recovered[-1] == len(queues[::10])
+
+
+def test_all_within_the_interval(rig: Rig, rounds: Rounds, clock: Clock) -> None:
+    queues = [f"q{number}" for number in range(4 * QUEUES_PER_STEP)]
+    while rounds.step(queues):
+        pass
+    for queue in queues:
+        rig.client.delete(rig.store.keys(queue).wake)
+        rig.client.zadd(rig.store.keys(queue).consumers, {"gone": 1})
+    rig.wait(60)
+    left = []
+    for _ in range(9):
+        clock.now += INTERVAL / 4
+        while rounds.step(queues):
+            pass
+        rig.wait(60)
+        left.append(sum(rig.client.exists(rig.store.keys(queue).consumers) for queue in queues))
+    assert left[-1] == 0
+    # Not all at once.
+    assert max(before - after for before, after in pairwise(left)) <= QUEUES_PER_STEP
+
+
+def test_it_is_not_time_yet(rounds: Rounds, round_trips: list[int], clock: Clock) -> None:
+    while rounds.step(["q"]):
+        pass
+    round_trips.clear()
+    clock.now += INTERVAL - 1
+    assert rounds.step(["q"]) is False
+    assert round_trips == []
+    rounds.begin_anew()
+    assert rounds.step(["q"]) is True
+    assert len(round_trips) == 1
+
+
+def test_what_the_server_refuses_for_one_queue_ends_the_step_only(
+    rig: Rig, rounds: Rounds, clock: Clock
+) -> None:
+    rig.client.set(rig.store.keys("bad").consumers, "of somebody else")
+    with pytest.raises(ResponseError, match="holds a string"):
+        rounds.step(["bad"])
+    rig.client.delete(rig.store.keys("bad").consumers)
+    clock.now += INTERVAL
+    while rounds.step(["bad"]):
+        pass

@@ -1,0 +1,43 @@
+"""The user of docs/permissions.rst."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from harness.redis_server import HOST, RedisServer
+
+_PAGE = Path(__file__).parents[1] / "docs" / "permissions.rst"
+_RULE = re.compile(r"^   ACL SETUSER shop (.*?)\n\n", re.MULTILINE | re.DOTALL)
+_OF_QUEUE = ("~{queue}*", "~redisdelay:{{{queue}}}:*")
+
+
+def documented_rules(*queues: str, prefix: str = "") -> list[str]:
+    """The rules on that page, with what it says of *queues* and of a ``global_keyprefix``."""
+    match = _RULE.search(_PAGE.read_text())
+    assert match is not None
+    rules = match[1].split()
+    for rule in _OF_QUEUE:
+        rules.remove(rule.format(queue="celery"))
+    # Behind those that make the user.
+    rules[4:4] = [rule.format(queue=queue) for queue in queues or ("celery",) for rule in _OF_QUEUE]
+    return [f"{rule[0]}{prefix}{rule[1:]}" if rule[0] in "~&" else rule for rule in rules]
+
+
+def allow(server: RedisServer, *rules: str) -> str:
+    """Have a user with these rules only. Returns the broker URL."""
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "shop", *rules)
+        client.acl_log_reset()
+    return f"redisdelay://shop:secret@{HOST}:{server.port}/0"
+
+
+def refused(server: RedisServer) -> list[str]:
+    """What the server has refused since then, but for what redis-py tells of itself."""
+    with server.client(decode_responses=True) as client:
+        entries = client.acl_log()
+    # Redis 6.2 does not name subcommands.
+    told = [
+        f"{entry['reason']} {entry['object'].partition('|')[0]} in {entry['context']}" for entry in entries
+    ]
+    return [line for line in told if line != "command client in toplevel"]
