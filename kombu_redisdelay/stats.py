@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from kombu_redisdelay.broker.scripts import STATS
-from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.portions import portions
+from kombu_redisdelay.broker.scripts import STATS, ScriptCall, run_each
+from kombu_redisdelay.broker.store import NAME_BYTES_PER_CALL, Store
 from kombu_redisdelay.times import from_ms
+
+#: Queues that are looked at together.
+QUEUES_PER_CALL = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +50,25 @@ class QueueStats:
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
-    """The stats of *queues*. Costs a round trip for each, whatever is in them."""
-    return [_stats_of_one(store, queue) for queue in queues]
+    """The stats of *queues*. Costs a round trip for each :data:`QUEUES_PER_CALL`, whatever is in them."""
+    stats = []
+    for some in portions(queues, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
+        replies = run_each(store.client, [_call(store, queue) for queue in some])
+        stats += [_stats(queue, reply) for queue, reply in zip(some, replies, strict=True)]
+    return stats
 
 
-def _stats_of_one(store: Store, queue: str) -> QueueStats:
+def _call(store: Store, queue: str) -> ScriptCall:
     keys = store.keys(queue)
-    ready, scheduled, overdue, unacked, dead, consumers, consumers_lost, due_ms, late_us = STATS(
-        store.client,
+    return (
+        STATS,
         (keys.schedule, keys.dead, keys.consumers, *store.ready_keys(queue)),
         (keys.unacked(""),),
     )
+
+
+def _stats(queue: str, reply: Sequence[Any]) -> QueueStats:
+    ready, scheduled, overdue, unacked, dead, consumers, consumers_lost, due_ms, late_us = reply
     return QueueStats(
         queue=queue,
         ready=ready,

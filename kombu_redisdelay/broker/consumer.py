@@ -15,7 +15,7 @@ from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.line import AckInVain, checked
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.recovery import Holder, Recovery
+from kombu_redisdelay.broker.recovery import Holder, Recovery, finish
 from kombu_redisdelay.broker.report import report_dead, report_dropped
 from kombu_redisdelay.broker.scripts import DEAD_LETTER, GIVE_BACK, PARK, TAKE, explained
 from kombu_redisdelay.broker.store import Store
@@ -190,8 +190,7 @@ class Consumer:
             if tag not in keep:
                 self.requeue(queue, tag)
         holders = [Holder(queue, self.name, lease_counts=False) for queue in self._queues]
-        for _ in self._recovery.give_back(holders, "returned", keep):
-            pass
+        finish(self._recovery.give_back(holders, "returned", keep))
         return all(holds_nothing for _, holds_nothing in self._recovery.outcome.values())
 
     def cancel(self, queue: str) -> None:
@@ -285,6 +284,13 @@ class Consumer:
         metrics.dead_lettered(queue, held)
         report_dropped(self._options, queue, dropped)
         return bool(held)
+
+
+def taken_ms(tag: bytes | str) -> float | None:
+    """When the message was asked for that has this delivery tag, ms since the epoch by the server's clock;
+    ``None`` if the tag is none of ours."""
+    # Up to 16 digits, from 2001 on.
+    return int(tag) / 1000 if len(tag) == 16 and tag.isdigit() else None
 
 
 class ServerClock:

@@ -20,6 +20,16 @@ from kombu_redisdelay.options import Options
 #: Yields between two round trips. Returns what came out of them.
 Steps = Generator[None, None, int]
 
+
+def finish(steps: Steps) -> int:
+    """Make all round trips, one after the other. Returns what came out of them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return int(stop.value)
+
+
 #: Holders that one step looks at.
 HOLDERS_PER_STEP = 50
 

@@ -88,14 +88,14 @@ def _explain_wrong_type(server: Server, keys: Sequence[str]) -> str:
     )
 
 
-def run_each(client: Client, calls: Sequence[ScriptCall]) -> list[Any]:
+def try_each(client: Client, calls: Sequence[ScriptCall]) -> list[Any]:
     """Run scripts whose order does not matter, in one round trip, or in two if the server has to learn one.
 
     Returns:
-        The replies.
+        The replies; that of a script which the server refused is a ``ResponseError``.
 
     Raises:
-        RedisError: the connection failed, or the server refused one of them.
+        RedisError: the connection failed.
     """
     if not calls:
         return []
@@ -112,10 +112,16 @@ def run_each(client: Client, calls: Sequence[ScriptCall]) -> list[Any]:
     for index, (_, keys, _) in enumerate(calls):
         if isinstance(replies[index], ResponseError):
             replies[index] = explained(replies[index], client, keys)
-    try:
-        return list(checked(replies))
-    finally:
-        del replies
+    return replies
+
+
+def run_each(client: Client, calls: Sequence[ScriptCall]) -> list[Any]:
+    """As :func:`try_each`, for who needs all of them.
+
+    Raises:
+        RedisError: the connection failed, or the server refused one of them.
+    """
+    return list(checked(try_each(client, calls)))
 
 
 PUT = Script("put")

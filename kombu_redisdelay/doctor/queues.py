@@ -8,6 +8,7 @@ from redis.exceptions import NoPermissionError
 
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.doctor.finding import Finding, ok, warning, wrong
+from kombu_redisdelay.doctor.held import check_held
 from kombu_redisdelay.keys import expected_type
 from kombu_redisdelay.options import Options
 from kombu_redisdelay.stats import QueueStats, queue_stats
@@ -46,6 +47,8 @@ def _of_queue(store: Store, queue: str, options: Options) -> Iterator[Finding]:
     yield from _late(stats)
     yield from _consumers(stats)
     yield from _dead(stats, options.dead_letter_limit)
+    if stats.unacked:
+        yield from check_held(store, queue)
     yield from _damage(store, stats)
 
 

@@ -12,7 +12,7 @@ from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.pool import Pool
 from kombu_redisdelay.broker.recoverer import Recoverer
-from kombu_redisdelay.broker.recovery import Steps
+from kombu_redisdelay.broker.recovery import finish
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
 from kombu_redisdelay.message import KEEP, Due
@@ -92,9 +92,9 @@ class Rig:
     def recover(self, queue: str, recoverer: Recoverer | None = None) -> int:
         """Have *recoverer* look for consumers that are gone, for long enough."""
         recoverer = recoverer or self.recoverer()
-        recovered = outcome(recoverer.recover([queue]))
+        recovered = finish(recoverer.recover([queue]))
         self.wait(WATCH_SECONDS)
-        return recovered + outcome(recoverer.recover([queue]))
+        return recovered + finish(recoverer.recover([queue]))
 
     def wait(self, seconds: float) -> None:
         """Let so much time pass for those who watch others."""
@@ -154,15 +154,6 @@ def taken(
     no_ack: Collection[str] = (),
 ) -> list[Delivery]:
     return consumer.take(Request(queues, limit, in_turn, no_ack)).deliveries
-
-
-def outcome(steps: Steps) -> int:
-    """Make all the *steps*. Returns what came out."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            return int(stop.value)
 
 
 def texts(deliveries: Sequence[Delivery]) -> list[str]:

@@ -8,8 +8,9 @@ import pytest
 
 from kombu_redisdelay.broker import dead as module
 from kombu_redisdelay.broker.dead import Graveyard
+from kombu_redisdelay.broker.recovery import finish
 from kombu_redisdelay.options import Options
-from tests.broker.rig import Rig, outcome, payload, taken, with_count
+from tests.broker.rig import Rig, payload, taken, with_count
 
 
 def dead(rig: Rig) -> list[str]:
@@ -68,14 +69,14 @@ class TestDamagedSchedule:
             rig.schedule("q", payload(str(n)), 60_000, id=str(n))
         lost = [str(n) for n in range(0, 250, 2)]
         rig.client.zrem(rig.store.keys("q").schedule, *lost)
-        assert outcome(rig.recoverer().sweep(["q"])) == 125
+        assert finish(rig.recoverer().sweep(["q"])) == 125
         assert {letter.partition("\n")[2] for letter in dead(rig)} == {payload(n) for n in lost}
         assert len(rig.scheduled("q")) == 125
         assert "125 scheduled message(s)" in caplog.text
 
     def test_nothing_is_said_of_a_schedule_in_order(self, rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
         rig.schedule("q", payload("1"), 60_000)
-        assert outcome(rig.recoverer().sweep(["q"])) == 0
+        assert finish(rig.recoverer().sweep(["q"])) == 0
         assert caplog.records == []
 
 
@@ -164,5 +165,5 @@ class TestGraveyard:
         for delivery in taken(me, "q"):
             me.dead_letter(delivery, "why")
         rig.client.hset("redisdelay:{swept}:messages", "id", "0:m")
-        outcome(rig.recoverer().sweep(["swept"]))
+        finish(rig.recoverer().sweep(["swept"]))
         assert rig.store.queues() == ["limit", "q", "swept"]

@@ -6,8 +6,9 @@ import pytest
 
 from kombu_redisdelay.broker import janitor as janitor_module
 from kombu_redisdelay.broker.janitor import CONSUMERS_PER_SCRIPT, UNUSED_FOR, Janitor
+from kombu_redisdelay.broker.recovery import finish
 from kombu_redisdelay.broker.store import KNOWN_FOR
-from tests.broker.rig import Rig, outcome, payload, taken
+from tests.broker.rig import Rig, payload, taken
 
 HOUR = 3_600_000
 KNOWN = "redisdelay:known-queues"
@@ -17,7 +18,7 @@ UNUSED_MS = round(UNUSED_FOR * 1000)
 def tidy_later(rig: Rig) -> int:
     """As a process that has not noted the queues itself does after a while."""
     rig.database.advance(UNUSED_MS + 1000)
-    return outcome(Janitor(rig.new_store()).tidy())
+    return finish(Janitor(rig.new_store()).tidy())
 
 
 def test_a_queue_with_nothing_in_it_is_forgotten(rig: Rig) -> None:
@@ -52,18 +53,18 @@ def test_what_is_in_use_stays(rig: Rig, place: str) -> None:
     if place == "consumer":
         rig.client.zadd(rig.store.keys("q").consumers, {"me": rig.database.now_ms() + HOUR})
     store = rig.new_store()
-    assert outcome(Janitor(store).tidy()) == 1
+    assert finish(Janitor(store).tidy()) == 1
     assert store.queues() == ["q"]
     left = {key: rig.client.type(key) for key in rig.client.scan_iter()}
     if place in ("scheduled", "ready", "unacked", "consumer"):
         assert left == before
-    assert outcome(Janitor(store).tidy()) == 0, "it was noted again"
+    assert finish(Janitor(store).tidy()) == 0, "it was noted again"
 
 
 def test_what_was_noted_lately_is_not_looked_at(rig: Rig) -> None:
     rig.store.remember("q")
     rig.database.advance(UNUSED_MS - 1000)
-    assert outcome(Janitor(rig.new_store()).tidy()) == 0
+    assert finish(Janitor(rig.new_store()).tidy()) == 0
     assert rig.store.queues() == ["q"]
 
 
@@ -74,7 +75,7 @@ def test_noted_while_it_is_looked_at(rig: Rig) -> None:
     next(steps)
     next(steps)
     rig.new_store().remember("q")
-    outcome(steps)
+    finish(steps)
     assert rig.store.queues() == ["q"]
 
 
@@ -89,7 +90,7 @@ def test_many_queues_and_many_consumers(rig: Rig, monkeypatch: pytest.MonkeyPatc
     rig.client.zadd(rig.store.keys("q0").consumers, consumers)
     rig.database.advance(UNUSED_MS + 1000)
     store = rig.new_store()
-    assert [outcome(Janitor(store).tidy()) for _ in range(4)] == [10, 10, 5, 0]
+    assert [finish(Janitor(store).tidy()) for _ in range(4)] == [10, 10, 5, 0]
     assert store.queues() == ["q0"]
     assert tidy_later(rig) == 1
     assert rig.client.keys() == []

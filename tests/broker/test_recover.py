@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from tests.broker.rig import WATCH_SECONDS, Rig, outcome, payload, taken, texts, with_count
+from kombu_redisdelay.broker.recovery import finish
+from tests.broker.rig import WATCH_SECONDS, Rig, payload, taken, texts, with_count
 
 MIB = 1024 * 1024
 HOUR_MS = 3_600_000
@@ -164,14 +165,14 @@ class TestLeaseThatLooksEnded:
         rig.put("q", "m", "n")
         alive, other = rig.consumer("alive"), rig.recoverer()
         taken(alive, "q", limit=1)
-        outcome(other.recover(["q"]))
+        finish(other.recover(["q"]))
         rig.database.advance(HOUR_MS)
-        assert outcome(other.recover(["q"])) == 0
+        assert finish(other.recover(["q"])) == 0
         rig.wait(WATCH_SECONDS - 1)
-        assert outcome(other.recover(["q"])) == 0
+        assert finish(other.recover(["q"])) == 0
         taken(alive, "q", limit=1)
         rig.wait(1)
-        assert outcome(other.recover(["q"])) == 0
+        assert finish(other.recover(["q"])) == 0
         assert len(rig.unacked("q", "alive")) == 2
 
     def test_a_newcomer_looks_on_first(self, rig: Rig) -> None:
@@ -179,9 +180,9 @@ class TestLeaseThatLooksEnded:
         taken(rig.consumer("lost"), "q")
         rig.database.advance(HOUR_MS)
         other = rig.recoverer()
-        assert outcome(other.recover(["q"])) == 0
+        assert finish(other.recover(["q"])) == 0
         rig.wait(WATCH_SECONDS)
-        assert outcome(other.recover(["q"])) == 1
+        assert finish(other.recover(["q"])) == 1
 
 
 class TestProcessThatIsGone:

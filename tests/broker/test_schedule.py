@@ -6,8 +6,9 @@ import pytest
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker import schedule as module
+from kombu_redisdelay.broker.recovery import finish
 from kombu_redisdelay.broker.schedule import Schedule
-from tests.broker.rig import Rig, outcome, payload, taken
+from tests.broker.rig import Rig, payload, taken
 
 HOUR = 3_600_000
 
@@ -186,7 +187,7 @@ class TestDuplicates:
         taken(consumer, "q")
         # Some at random each time.
         for _ in range(5):
-            outcome(rig.recoverer().sweep(["q"]))
+            finish(rig.recoverer().sweep(["q"]))
         assert rig.listed_duplicates("q") == set()
 
 

@@ -7,10 +7,11 @@ from time import monotonic
 import pytest
 
 from kombu_redisdelay.broker import store
+from kombu_redisdelay.broker.recovery import finish
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.message import Due
 from tests.broker.database import Database
-from tests.broker.rig import LEASE_MS, STEPS, Rig, outcome, payload, taken
+from tests.broker.rig import LEASE_MS, STEPS, Rig, payload, taken
 
 KNOWN = "redisdelay:known-queues"
 HOUR = 3_600_000
@@ -210,7 +211,7 @@ class TestExpires:
         rig.client.pexpire("redisdelay:{q}:duplicates", 1000)
         consumer = rig.consumer()
         taken(consumer, "q", limit=0)
-        outcome(rig.recoverer().sweep(["q"]))
+        finish(rig.recoverer().sweep(["q"]))
         assert rig.client.pttl("redisdelay:{q}:duplicates") > 1000
 
     def test_on_delivering_now(self, rig: Rig) -> None:

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import pytest
 from redis.exceptions import ResponseError
 
-from tests.broker.rig import Rig, outcome, payload, taken
+from kombu_redisdelay.broker.recovery import finish
+from tests.broker.rig import Rig, payload, taken
 
 HOUR = 3_600_000
 
@@ -100,5 +101,5 @@ def test_dead_letters_of_a_damaged_schedule(rig: Rig) -> None:
     rig.schedule("q", payload("a"), HOUR)
     rig.client.delete(rig.store.keys("q").schedule)
     with spoiled(rig, rig.store.keys("q").dead):
-        outcome(rig.recoverer().sweep(["q"]))
+        finish(rig.recoverer().sweep(["q"]))
     assert rig.client.hlen(rig.store.keys("q").messages) == 1

@@ -183,3 +183,14 @@ def test_a_server_whose_settings_may_not_be_asked_for(site: Site, server: RedisS
     finally:
         site.redis.config_set("appendonly", "yes")
     assert "warning persistence: no append-only file; whether there are snapshots" in result.stdout
+
+
+def test_messages_that_are_held_for_long(site: Site) -> None:
+    site.add_consumer("boot:4026531836:4711:99:abc", 60_000, holds=1)
+    hours_ago_us = (site.now_ms() - 3 * 3_600_000) * 1000
+    unacked = site.store.keys(QUEUE).unacked("boot:4026531836:4711:99:abc")
+    site.redis.hset(unacked, str(hours_ago_us), "0:{}")
+    site.redis.hset(unacked, str(site.now_ms() * 1000), "0:{}")
+    [found] = _findings(site, "warning").values()
+    assert found.startswith("1 message(s) held for more than an hour, for up to 3.0 h")
+    assert "process 4711" in found
