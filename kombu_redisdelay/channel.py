@@ -119,6 +119,12 @@ class Channel(redis.Channel):
         # kombu makes a new client each time, and with it another listener of a credential provider.
         yield client or self._stock_client
 
+    @staticmethod
+    def _pubsub_reauth_handled_by_redis(connection: Any) -> bool:
+        # redis-py tells new credentials to those connections only that its PubSub has opened itself, and kombu
+        # opens this one. Told so, kombu opens it anew.
+        return False
+
     def _after_fork(self) -> None:
         # The consumer is the parent's: neither its messages nor its lease are ours to touch.
         super()._after_fork()

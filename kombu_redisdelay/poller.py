@@ -261,6 +261,6 @@ class Poller(redis.MultiChannelPoller):
 
     def _maintain(self) -> None:
         """What kombu does from timers of the event loop, which drain_events does not have."""
-        for check in ("maybe_refresh_binding_expiry", "maybe_check_brpop_health"):
+        for check in ("maybe_refresh_binding_expiry", "maybe_check_brpop_health", "maybe_reauth"):
             if hasattr(self, check):  # kombu 5.7
                 getattr(self, check)()

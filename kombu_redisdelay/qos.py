@@ -31,6 +31,8 @@ class QoS(virtual.QoS):
         super().__init__(channel, prefetch_count)
         self._queues: dict[str, str] = {}
         self._alone: set[str] = set()
+        #: Tags of messages that were told as lost, and whose acks may be found out to be in vain, too.
+        self._lost: set[str] = set()
         self._unsettled: WeakValueDictionary[str, virtual.Message] = WeakValueDictionary()
 
     def hold(self, delivery_tag: str, queue: str, alone: bool) -> None:
@@ -96,8 +98,13 @@ class QoS(virtual.QoS):
 
     def lease_lost(self, queue: str, tags: Collection[str]) -> None:
         """Messages of *queue* that were settled as *tags* were not held any more. See what else is not."""
+        untold = set(tags) - self._lost
+        self._lost.difference_update(tags)
+        if not untold:
+            return
         held = [tag for tag, name in list(self._queues.items()) if name == queue]
-        lost = self.channel.consumer.not_held(queue, held).union(tags)
+        lost = self.channel.consumer.not_held(queue, held) | untold
+        self._lost |= lost - untold
         logger.warning(
             "The lease of this consumer was lost: %d message(s) of queue %r that it held were given to "
             "other consumers, and may be handled twice. Was the process stopped, or Redis out of reach, "

@@ -49,7 +49,7 @@ def consume(url: str, stop: Event) -> None:
             message.ack()
 
         Inbox(channel, prefetch=10, on_message=on_message)
-        channel.store.client.incr("consuming")
+        channel.store.client.rpush("consuming", 1)
         while not stop.is_set():
             with suppress(TimeoutError):
                 connection.drain_events(timeout=0.2)
@@ -61,7 +61,7 @@ def consumers(site: Site) -> Iterator[None]:
     processes = [context.Process(target=consume, args=(site.url, stop)) for _ in range(CONSUMERS)]
     for process in processes:
         process.start()
-    wait_until(lambda: site.redis.get("consuming") == b"%d" % CONSUMERS, 60, "all consume")
+    wait_until(lambda: site.redis.llen("consuming") == CONSUMERS, 60, "all consume")
     yield
     stop.set()
     for process in processes:

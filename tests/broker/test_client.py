@@ -8,6 +8,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.client import Client
+from kombu_redisdelay.broker.pool import Pool
 from tests.broker.rig import Rig
 
 
@@ -18,7 +19,7 @@ class SoftTimeLimit(BaseException):
 @pytest.fixture
 def client(rig: Rig) -> Iterator[Client]:
     # Of one who may do anything.
-    client = Client(rig.client.connection_pool)
+    client = Client(Pool.like(rig.client.connection_pool))
     client.call("SET", "a", "1")
     client.call("SET", "b", "2")
     yield client

@@ -76,6 +76,7 @@ class Installation:
         queues: Sequence[str] = (),
         prefetch_multiplier: int | None = None,
         args: Sequence[str] = ALONE,
+        app: str = "tests.end_to_end.app",
     ) -> CeleryWorker:
         """Start a worker without waiting for it.
 
@@ -90,7 +91,7 @@ class Installation:
             {**self._settings, **(settings or {})},
         )
         worker = kind(
-            "tests.end_to_end.app",
+            app,
             pool=pool,
             concurrency=concurrency,
             queues=queues,

@@ -1,0 +1,58 @@
+"""Credentials that a streaming provider hands out, and that do not live long: no connection is lost for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu.transport import redis
+
+from harness.process import wait_until
+from tests.end_to_end.installation import Installation
+
+pytest.importorskip("redis.auth.token", reason="redis-py < 5.3 has no streaming credentials")
+pytestmark = pytest.mark.skipif(
+    not hasattr(redis.Channel, "maybe_reauth"), reason="kombu < 5.7 does not renew those of PUB/SUB"
+)
+
+ROTATIONS = 6
+
+#: What a connection that is used all the time has said last.
+BUSY = ("bzpopmin", "psubscribe")
+
+
+def users(site: Installation, *commands: str) -> set[str]:
+    with site.server.client() as client:
+        return {each["user"] for each in client.client_list() if each["cmd"] in commands}
+
+
+def admit(site: Installation, user: str, path: Path) -> None:
+    site.redis.execute_command("ACL", "SETUSER", user, "on", f">{user}", "~*", "&*", "+@all")
+    written = path.with_suffix(".new")
+    written.write_text(user)
+    written.rename(path)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads", "gevent"])
+def test_a_worker_outlives_its_users(
+    site: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str
+) -> None:
+    path = tmp_path / "credentials"
+    monkeypatch.setenv("END_TO_END_CREDENTIALS", str(path))
+    admit(site, "user0", path)
+    url = f"{site.server.url()}?credential_provider=tests.end_to_end.rotating.Rotating"
+    settings: dict[str, Any] = {"broker_transport_options": {"reauth_check_interval": 0.2}}
+    worker = site.worker(pool=pool, url=url, settings=settings, args=("-E",))
+    producer = site.producer()
+    for number in range(1, ROTATIONS):
+        before, user = f"user{number - 1}", f"user{number}"
+        admit(site, user, path)
+        wait_until(lambda user=user: users(site, *BUSY) == {user}, 10, "new credentials")  # type: ignore[misc]
+        # The server closes the connections of a user that is no more.
+        site.redis.execute_command("ACL", "DELUSER", before)
+        producer.send_task("work_late", [user])
+        site.wait_ended([user], timeout=10)
+        wait_until(lambda: site.unacked() == 0, 10, "its ack")
+    assert "Connection to broker lost" not in worker.log()
+    assert site.ledger.run_twice() == {}
