@@ -122,7 +122,9 @@ class Line:
         with self._lock:
             self._unconfirmed.append(Ack(queue, unacked_key, tag))
             try:
-                self._make_ready()
+                # What was used just now need not be looked at: this is done for every message.
+                if not self._written or monotonic() - self._used_at > REST:
+                    self._make_ready()
                 self._write_acks()
                 if self._written >= UNREAD_LIMIT:
                     self._read_acks()
@@ -131,7 +133,8 @@ class Line:
                 if not isinstance(exc, (ConnectionError, TimeoutError)):
                     raise
                 logger.warning("An ack was not confirmed and will be sent again: %s", exc)
-        self._tell()
+        if self._vain:
+            self._tell()
 
     def confirm_acks(self) -> None:
         """Wait until every ack so far was done.
