@@ -6,6 +6,7 @@ import pytest
 
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
+from tests.broker.rig import with_count
 from tests.end_to_end.installation import QUEUE, Installation
 
 DEAD = f"redisdelay:{{{QUEUE}}}:dead"
@@ -78,3 +79,29 @@ def test_a_task_that_is_rejected_for_ever(site: Installation, pool: str) -> None
     only_the_poison_died(site, innocents, message)
     assert site.ledger.run_twice() == {"poison": LIMIT}
     says_so_once(worker)
+
+
+def test_a_suspect_does_not_wait_for_an_idle_worker(site: Installation) -> None:
+    """Under a steady backlog no worker is ever idle."""
+    producer = site.producer()
+    producer.send_task("work_late", ["suspect"])
+    message = site.redis.execute_command("RPOP", QUEUE).decode()
+    backlog = [f"task {number}" for number in range(400)]
+    for label in backlog[:20]:
+        producer.send_task("work_late", [label], kwargs={"seconds": 0.05})
+    site.redis.execute_command("LPUSH", QUEUE, with_count(message, 3))
+    for label in backlog[20:]:
+        producer.send_task("work_late", [label], kwargs={"seconds": 0.05})
+    site.worker(pool="prefork", concurrency=2, prefetch_multiplier=4)
+    site.wait_started("suspect")
+    assert site.ready() > 100, "the backlog is still there"
+    [suspect] = [entry for entry in site.ledger.entries("started") if entry.task == "suspect"]
+    site.wait_ended(["suspect", *backlog[:40]])
+    ended = {entry.task: entry.at for entry in site.ledger.entries("ended")}
+    started = {entry.task: entry.at for entry in site.ledger.entries("started")}
+    beside = [
+        task
+        for task in set(started) & set(ended) - {"suspect"}
+        if started[task] < ended["suspect"] and ended[task] > suspect.at
+    ]
+    assert beside == [], "it ran alone"

@@ -1,4 +1,4 @@
-"""Credentials that a streaming provider hands out, and that do not live long: no connection is lost for it."""
+"""Credentials that a streaming provider hands out, and that live for a short time: no connection is lost."""
 
 from __future__ import annotations
 
