@@ -121,8 +121,8 @@ class Channel(redis.Channel):
 
     @staticmethod
     def _pubsub_reauth_handled_by_redis(connection: Any) -> bool:
-        # redis-py tells new credentials only to connections that its PubSub has opened itself, and kombu opens
-        # this one. Told so, kombu opens it anew.
+        # redis-py tells new credentials only to connections that its PubSub has opened itself, and kombu
+        # opens this one. Told so, kombu opens it anew.
         return False
 
     def _after_fork(self) -> None:
