@@ -212,9 +212,8 @@ class Intake:
                 return None
             # More than one if a reply was lost.
             consumer.put_back(taken.deliveries[1:])
-            message = receive(self._channel, taken.deliveries[0], taken.now_ms)
-            if message is not None:
-                self._hold(self._waiting(taken.deliveries[0], message), no_ack)
+            for delivery, message in receive(self._channel, taken.deliveries[:1], taken.now_ms):
+                self._hold(self._waiting(delivery, message), no_ack)
                 return message
 
     def deliver_one(self) -> None:
@@ -273,16 +272,12 @@ class Intake:
         channel = self._channel
         # Without credit, nothing is known.
         self.expects_more = len(taken.deliveries) >= request.limit
-        # Of queues that were cancelled while the reply was on its way.
-        unwanted = []
-        for delivery in taken.deliveries:
-            if delivery.queue not in self._callbacks:
-                unwanted.append(delivery)
-                continue
+        wanted = [delivery for delivery in taken.deliveries if delivery.queue in self._callbacks]
+        for delivery in wanted:
             channel._queue_cycle.rotate(delivery.queue)
-            message = receive(channel, delivery, taken.now_ms)
-            if message is not None:
-                self._taken.append(self._waiting(delivery, message))
+        self._taken += [self._waiting(*received) for received in receive(channel, wanted, taken.now_ms)]
+        # Of queues that were cancelled while the reply was on its way.
+        unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in self._callbacks]
         channel.consumer.put_back(unwanted)
         return taken.next_due
 

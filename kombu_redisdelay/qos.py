@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from kombu_redisdelay.channel import Channel
 
 logger = logging.getLogger(__name__)
+
+#: Seconds that a message is held alone, at most. One that an application never acks must not stop it.
+ALONE_FOR = 60.0
 
 
 class QoS(virtual.QoS):
@@ -30,7 +34,8 @@ class QoS(virtual.QoS):
     def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
         self._queues: dict[str, str] = {}
-        self._alone: set[str] = set()
+        #: Tag -> until when to take no other message beside this one, by the monotonic clock.
+        self._alone: dict[str, float] = {}
         #: Tags of messages that were told as lost, and whose acks may be found out to be in vain, too.
         self._lost: set[str] = set()
         self._unsettled: WeakValueDictionary[str, virtual.Message] = WeakValueDictionary()
@@ -40,11 +45,11 @@ class QoS(virtual.QoS):
         Redis. Fanout messages are not: they come over PUB/SUB, and are only counted here.
 
         Arguments:
-            alone: take no other message as long as it is held.
+            alone: take no other message as long as it is held, for :data:`ALONE_FOR` at most.
         """
         self._queues[delivery_tag] = queue
         if alone:
-            self._alone.add(delivery_tag)
+            self._alone[delivery_tag] = monotonic() + ALONE_FOR
 
     @property
     def holds_any(self) -> bool:
@@ -52,7 +57,9 @@ class QoS(virtual.QoS):
         return bool(self._queues)
 
     def can_consume(self) -> bool:
-        if self._alone or self.channel.intake.has_one_to_be_alone:
+        if self._alone and max(self._alone.values()) > monotonic():
+            return False
+        if self.channel.intake.has_one_to_be_alone:
             return False
         return bool(super().can_consume())
 
@@ -131,7 +138,7 @@ class QoS(virtual.QoS):
 
     def _forget(self, delivery_tag: str) -> None:
         self._queues.pop(delivery_tag, None)
-        self._alone.discard(delivery_tag)
+        self._alone.pop(delivery_tag, None)
         self._unsettled.pop(delivery_tag, None)
         if delivery_tag in self._delivered:
             super().ack(delivery_tag)

@@ -17,7 +17,7 @@ from kombu_redisdelay.broker.line import AckInVain, checked
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.recovery import Holder, Recovery, finish
 from kombu_redisdelay.broker.report import report_dead, report_dropped
-from kombu_redisdelay.broker.scripts import DEAD_LETTER, GIVE_BACK, PARK, TAKE, explained
+from kombu_redisdelay.broker.scripts import DEAD_LETTER, GIVE_BACK, PARK, TAKE, explained, try_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.wire import Argument, Command, clock_ms, first_score
 from kombu_redisdelay.message import split_stored
@@ -146,7 +146,8 @@ class Consumer:
         if not self._options.dead_letter:
             self.ack(queue, tag)
             return True
-        return self._dead_letter(queue, tag, "rejected", b"", delivered=True)
+        [was_held] = checked(self._dead_letter_all([(queue, tag, "rejected", b"", 1)]))
+        return bool(was_held)
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
         """Give messages that never reached a callback back to where they were taken from, as they were."""
@@ -162,19 +163,38 @@ class Consumer:
 
     def park(self, delivery: Delivery, message_id: str, due_ms: float) -> None:
         """Schedule a message that was taken before it is due."""
-        self.store.remember(delivery.queue)
-        k = self.store.keys(delivery.queue)
-        PARK(
-            self.store.client,
-            (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates),
-            (delivery.tag, message_id, due_ms, self.store.expires_ms.get(delivery.queue, 0)),
-        )
+        checked(self.park_all([(delivery, message_id, due_ms)]))
+
+    def park_all(self, parkings: Sequence[tuple[Delivery, str, float]]) -> list[Any]:
+        """As :meth:`park`, for many messages in one round trip. Returns an error for each that fails."""
+        self.store.remember(*dict.fromkeys(delivery.queue for delivery, _, _ in parkings))
+        calls = []
+        for delivery, message_id, due_ms in parkings:
+            k = self.store.keys(delivery.queue)
+            keys = (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates)
+            expires_ms = self.store.expires_ms.get(delivery.queue, 0)
+            calls.append((PARK, keys, (delivery.tag, message_id, due_ms, expires_ms)))
+        return try_each(self.store.client, calls)
 
     def dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Move a message that cannot be delivered to the dead letters of its queue."""
-        stored = b"" if delivery.acked else b"%d:%s" % (delivery.step, delivery.payload)
-        tag = delivery.tag if delivery.acked else ""
-        self._dead_letter(delivery.queue, tag, " ".join(reason.split()), stored, delivered=False)
+        checked(self.dead_letter_all([(delivery, reason)]))
+
+    def dead_letter_all(self, burials: Sequence[tuple[Delivery, str]]) -> list[Any]:
+        """As :meth:`dead_letter`, for many messages in one round trip. Returns an error for each that was
+        refused."""
+        return self._dead_letter_all(
+            [
+                (
+                    delivery.queue,
+                    delivery.tag if delivery.acked else "",
+                    " ".join(reason.split()),
+                    b"" if delivery.acked else b"%d:%s" % (delivery.step, delivery.payload),
+                    0,
+                )
+                for delivery, reason in burials
+            ]
+        )
 
     def not_held(self, queue: str, tags: Collection[str]) -> set[str]:
         """Those of *tags* that this consumer does not hold, because its lease was lost."""
@@ -272,18 +292,25 @@ class Consumer:
         report_dropped(options, queue, dropped)
         return int(held)
 
-    def _dead_letter(self, queue: str, tag: str, reason: str, stored: bytes, *, delivered: bool) -> bool:
-        self._failed.pop(tag, None)
-        self.store.remember(queue)
-        k = self.store.keys(queue)
-        held, dropped = DEAD_LETTER(
-            self.store.client,
-            (k.unacked(self.name), k.dead),
-            (tag, reason, self._options.dead_letter_limit, stored, int(delivered)),
-        )
-        metrics.dead_lettered(queue, held)
-        report_dropped(self._options, queue, dropped)
-        return bool(held)
+    def _dead_letter_all(self, burials: Sequence[tuple[str, str, str, bytes, int]]) -> list[Any]:
+        """Each is a queue, and four of the script's arguments. Returns whether it was held, or an error."""
+        self.store.remember(*dict.fromkeys(queue for queue, *_ in burials))
+        limit = self._options.dead_letter_limit
+        calls = []
+        for queue, tag, reason, stored, delivered in burials:
+            self._failed.pop(tag, None)
+            k = self.store.keys(queue)
+            calls.append(
+                (DEAD_LETTER, (k.unacked(self.name), k.dead), (tag, reason, limit, stored, delivered))
+            )
+        outcomes = try_each(self.store.client, calls)
+        for index, (queue, *_) in enumerate(burials):
+            if not isinstance(outcomes[index], ResponseError):
+                held, dropped = outcomes[index]
+                metrics.dead_lettered(queue, held)
+                report_dropped(self._options, queue, dropped)
+                outcomes[index] = bool(held)
+        return outcomes
 
 
 def taken_ms(tag: bytes | str) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
@@ -58,15 +58,18 @@ class Line:
     fails is sent again over the next one; to do it twice does no harm.
 
     Arguments:
-        connection: for nobody else. It connects when it is first used.
+        connect: makes a connection, which connects when it is first used.
 
     Attributes:
         ack_in_vain: who wants to know of acks that found no message, if anybody does.
     """
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connect = connect
+        self.connection = connect()
         self.ack_in_vain: AckInVain | None = None
+        # Only ever taken by `with`. What a signal raises, Celery's soft time limit for one, comes between any
+        # two instructions, and a lock that is held for ever would stop every thread.
         self._lock = Lock()
         self._used_at = float("-inf")
         #: Acks that are not confirmed, in the order in which they are sent.
@@ -75,6 +78,7 @@ class Line:
         self._written = 0
         #: Acks in vain that nobody was told of yet.
         self._vain: list[Ack] = []
+        self._is_telling = False
 
     def call(self, *command: Argument) -> Any:
         """Run *command*, and wait for other threads first.
@@ -104,12 +108,10 @@ class Line:
         Raises:
             RedisError: the connection failed.
         """
-        if not self._lock.acquire(blocking=False):
+        if self._lock.locked():
             return None
-        try:
+        with self._lock:
             replies = self._exchange(commands)
-        finally:
-            self._lock.release()
         self._tell()
         return replies
 
@@ -157,28 +159,35 @@ class Line:
             del refused
 
     def lend(self) -> Any:
-        """The connection, ready to be used, until :meth:`take_back`; ``None`` if another thread uses it.
+        """The connection, ready to be used, for somebody who may give it back; ``None`` if a thread uses it.
 
         Raises:
             RedisError: it cannot be made ready.
         """
-        if not self._lock.acquire(blocking=False):
+        if self._lock.locked():
             return None
-        try:
-            self._make_ready()
-            self._write_acks()
-            self._read_acks()
-            self.connection.connect()
-        except BaseException:
-            self._begin_again()
-            self._lock.release()
-            raise
-        return self.connection
-
-    def take_back(self) -> None:
-        self._used_at = monotonic()
-        self._lock.release()
+        with self._lock:
+            try:
+                self._make_ready()
+                self._write_acks()
+                self._read_acks()
+                self.connection.connect()
+            except BaseException:
+                self._begin_again()
+                raise
+            lent, self.connection = self.connection, self._connect()
+            self._used_at = float("-inf")
         self._tell()
+        return lent
+
+    def take_back(self, connection: Any) -> None:
+        """Have a connection back that was lent. If another one was needed meanwhile, it is closed."""
+        with self._lock:
+            if self._written or self._used_at != float("-inf"):
+                connection.disconnect()
+            else:
+                self.connection = connection
+                self._used_at = monotonic()
 
     def disconnect(self) -> None:
         """Close the connection. The next command opens one again, and sends what was not confirmed."""
@@ -249,12 +258,18 @@ class Line:
         self._written = 0
 
     def _tell(self) -> None:
-        """Tell of acks in vain. Not with the lock: who is told may want to use the line."""
-        if self._vain:
-            vain, self._vain = self._vain, []
-            if self.ack_in_vain is not None:
-                for queue in {ack.queue for ack in vain}:
-                    self.ack_in_vain(queue, [ack.tag for ack in vain if ack.queue == queue])
+        """Tell of acks in vain. Not with the lock: who is told uses the line, and may find others in vain."""
+        if self._is_telling:
+            return
+        self._is_telling = True
+        try:
+            while self._vain:
+                vain, self._vain = self._vain, []
+                if self.ack_in_vain is not None:
+                    for queue in {ack.queue for ack in vain}:
+                        self.ack_in_vain(queue, [ack.tag for ack in vain if ack.queue == queue])
+        finally:
+            self._is_telling = False
 
 
 def checked(replies: Sequence[Any]) -> Sequence[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from weakref import WeakSet
 
 from redis import BlockingConnectionPool, ConnectionPool
 
@@ -15,6 +16,7 @@ class Pool(BlockingConnectionPool):
     the line is lent first, so that one connection is enough for all that is not done at the same time."""
 
     _line: Line
+    _lent: WeakSet[Any]
 
     @classmethod
     def like(cls, pool: ConnectionPool, max_connections: int = 1, **options: Any) -> Pool:
@@ -43,27 +45,34 @@ class Pool(BlockingConnectionPool):
     def reset(self) -> None:
         """Begin with new connections: at first, and in a forked child. redis-py's name."""
         super().reset()
-        self._line = Line(self.new_connection())
+        self._line = Line(self.new_connection)
+        #: Connections of the line that are in use elsewhere. One that is never given back is forgotten.
+        self._lent = WeakSet()
 
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         connection = self.line.lend()
-        if connection is None:
-            connection = super().get_connection(*args, **kwargs)
-            re_authenticate(connection)
+        if connection is not None:
+            self._lent.add(connection)
+            return connection
+        connection = super().get_connection(*args, **kwargs)
+        re_authenticate(connection)
         return connection
 
     def release(self, connection: Any) -> None:
-        if connection is self.line.connection:
-            self.line.take_back()
+        if connection in self._lent:
+            self._lent.discard(connection)
+            self.line.take_back(connection)
         else:
             super().release(connection)
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
         self.line.disconnect()
+        for connection in list(self._lent):
+            connection.disconnect()
         super().disconnect(*args, **kwargs)
 
     def re_auth_callback(self, token: Any) -> None:
         """Have each connection tell the server its new credentials before it is used again. redis-py's name,
         called from the thread of a streaming credential provider; redis-py's own cannot do it here."""
-        for connection in (self.line.connection, *self._connections):
+        for connection in (self.line.connection, *self._lent, *self._connections):
             connection.set_re_auth_token(token)

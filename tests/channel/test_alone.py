@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kombu_redisdelay import intake as intake_module
+from kombu_redisdelay import qos as qos_module
 from tests.broker.rig import with_count
 from tests.channel.kit import Inbox, Site, drain, drain_for, event_loop, publish, turn
 
@@ -96,3 +97,17 @@ def test_it_is_given_back_when_its_consumer_is_cancelled(site: Site) -> None:
     inbox.messages[0].ack()
     drain(channel.connection.client, lambda: len(again) == 1)
     assert again.bodies == ["suspect"]
+
+
+def test_one_that_is_never_acked_does_not_stop_its_consumer(
+    site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qos_module, "ALONE_FOR", 0.3)
+    channel = site.channel()
+    publish_suspect(site)
+    publish(channel, "a", "b")
+    inbox = Inbox(channel)
+    connection = channel.connection.client
+    run(connection, lambda: len(inbox) == 1)
+    assert (inbox.bodies, site.ready()) == (["suspect"], 2)
+    run(connection, lambda: len(inbox) == 3)

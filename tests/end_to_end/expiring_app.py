@@ -1,6 +1,6 @@
 """The app of the workers, with a queue that expires."""
 
-from kombu import Queue
+from kombu.entity import Queue
 
 from tests.end_to_end.app import app
 

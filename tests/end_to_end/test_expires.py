@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from kombu import Queue
+from kombu.entity import Queue
 
 from harness.process import wait_until
 from tests.end_to_end.installation import Installation
 
 #: Seconds.
 EXPIRES = 2
-SETTINGS = {"task_queues": [Queue("short", queue_arguments={"x-expires": EXPIRES * 1000})]}
+SETTINGS: dict[str, Any] = {"task_queues": [Queue("short", queue_arguments={"x-expires": EXPIRES * 1000})]}
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent"])
