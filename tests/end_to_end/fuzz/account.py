@@ -66,7 +66,9 @@ def _places(site: Installation) -> dict[str, dict[str, bytes]]:
         for noted in site.ledger.entries(event):
             places[noted.task][event] = b""
     run = site.redis.execute_command
-    found(DEAD, (letter.partition(b"\n")[2] for letter in run("LRANGE", f"redisdelay:{{{QUEUE}}}:dead", 0, -1)))
+    found(
+        DEAD, (letter.partition(b"\n")[2] for letter in run("LRANGE", f"redisdelay:{{{QUEUE}}}:dead", 0, -1))
+    )
     found(SCHEDULED, _payloads(run("HVALS", f"redisdelay:{{{QUEUE}}}:messages")))
     for key in run("KEYS", f"redisdelay:{{{QUEUE}}}:unacked:*"):
         found(HELD, _payloads(run("HVALS", key)))

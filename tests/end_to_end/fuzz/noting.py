@@ -1,4 +1,4 @@
-"""Imported by the workers of the fuzz: notes what Celery does with each message, whatever becomes of its task.
+"""Imported by the workers of the fuzz: notes what Celery does with each message, whatever its task does.
 
 Celery's log does not show what a message was in all cases. What it tells the broker shows it in all of them.
 """

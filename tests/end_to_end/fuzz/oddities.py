@@ -269,13 +269,13 @@ def _fields(tree: Any, way: Path = ()) -> list[Path]:
         return [way]
     inner = [field for step in steps for field in _fields(tree[step], (*way, step))]
     # Empty ones, and those in the body, are changed as a whole, too.
-    return inner + ([way] if not steps or way[:1] == (BODY,) and len(way) == 2 else [])
+    is_part_of_body = way[:1] == (BODY,) and len(way) == 2
+    return [*inner, way] if is_part_of_body or not steps else inner
 
 
 def _values(path: Path) -> tuple[Any, ...]:
-    names = {(BODY, 0): "args", (BODY, 1): "kwargs"}
-    name = names.get(path, path[-1])
-    return (*ANYTHING, *SPECIAL.get(str(name), ()))
+    names: dict[Path, str] = {(BODY, 0): "args", (BODY, 1): "kwargs"}
+    return (*ANYTHING, *SPECIAL.get(names.get(path, str(path[-1])), ()))
 
 
 def _has(place: Any, step: str | int) -> bool:

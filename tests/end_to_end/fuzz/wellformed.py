@@ -1,4 +1,4 @@
-"""Celery messages as they should be, as trees that can be changed, and how a tree becomes an entry of a queue.
+"""Celery messages as they should be, as trees that can be changed.
 
 A tree holds what kombu writes, but for the body: under ``BODY`` that is what Celery would encode.
 """
