@@ -21,8 +21,8 @@ from tests.soak.consumer import ConsumerProcess
 #: The queue of the consumer that looks after those of the others.
 IDLE = "idle"
 
-#: kombu's, which it never removes.
-BINDINGS = b"_kombu.binding."
+#: What the keys of kombu itself begin with, which it keeps.
+BINDINGS = b"_kombu.binding"
 
 #: Seconds after which it is known that something stays.
 PATIENCE = 600.0

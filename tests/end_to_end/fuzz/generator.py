@@ -40,7 +40,7 @@ class Case:
         return not self.what
 
 
-def cases(seed: int, number: int) -> list[Case]:
+def cases(seed: str, number: int) -> list[Case]:
     """So many cases that are wrong, with good ones in between."""
     random = Random(seed)
     wrong = islice(_wrong(random), number)

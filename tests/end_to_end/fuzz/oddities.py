@@ -67,26 +67,27 @@ MOMENTS: tuple[Any, ...] = (
     "2020-01-01T00:00:00+00:00",
     "2020-01-01T25:00:00",
     "0001-01-01T00:00:00+23:59",
+    1e12,
+)
+
+#: Far away. Not for the ETA of protocol 1, which no broker reads: Celery would hold the message until then.
+LATER: tuple[Any, ...] = (
     "9999-12-31T23:59:59-23:59",
     "9999-12-31T23:59:59",
     "2099-01-01T00:00:00+00:00",
-    1e12,
 )
 
 #: What is nearly a pair of seconds.
 LIMITS: tuple[Any, ...] = (
     [1],
     [1, 2, 3],
-    ["x", "y"],
     ["1", "2"],
-    [[], {}],
     [-1, -1],
     [0, 0],
     [1e-9, None],
     [None, 1e-9],
     [1e308, 1e308],
-    {"a": 1, "b": 2},
-    "ab",
+    "abc",
 )
 
 CONTENT_TYPES: tuple[Any, ...] = (
@@ -275,7 +276,11 @@ def _fields(tree: Any, way: Path = ()) -> list[Path]:
 
 def _values(path: Path) -> tuple[Any, ...]:
     names: dict[Path, str] = {(BODY, 0): "args", (BODY, 1): "kwargs"}
-    return (*ANYTHING, *SPECIAL.get(names.get(path, str(path[-1])), ()))
+    later = LATER if path in (("headers", "eta"), ("headers", "expires")) else ()
+    values = (*ANYTHING, *later, *SPECIAL.get(names.get(path, str(path[-1])), ()))
+    # Two that are no seconds end a prefork worker when the callback is done (`test_crash.py`). With a limit
+    # of one delivery, all that it holds would die with them.
+    return tuple(value for value in values if path[-1] != "timelimit" or value != [[], {}])
 
 
 def _has(place: Any, step: str | int) -> bool:
