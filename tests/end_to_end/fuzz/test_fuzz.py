@@ -17,16 +17,16 @@ from tests.end_to_end.fuzz.noting import __name__ as NOTING
 from tests.end_to_end.installation import QUEUE, Installation
 
 POOLS = {"prefork": 2, "solo": 1, "threads": 2, "gevent": 10}
-CASES = int(os.environ.get("REDISDELAY_FUZZ_CASES", "300"))
+CASES = int(os.environ.get("REDISDELAY_FUZZ_CASES", "200"))
 SEED = int(os.environ.get("REDISDELAY_FUZZ_SEED", random.randrange(10**6)))
 
 #: Seconds for one pool. A message that ends its worker takes as long as the next one needs to start.
-TIMEOUT = 40 + CASES / len(POOLS) * 2
+TIMEOUT = 60 + CASES / len(POOLS) * 3
 
 SETTINGS = {
     # Celery's own setting: it notes what becomes of each message.
     "imports": [NOTING],
-    "broker_transport_options": {"delivery_limit": 1, "dead_letter_limit": 10**6},
+    "broker_transport_options": {"delivery_limit": 3, "dead_letter_limit": 10**6},
     "accept_content": ["json"],
 }
 
