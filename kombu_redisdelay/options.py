@@ -65,10 +65,7 @@ class Options:
     def alone_after(self) -> int:
         """Failed deliveries after which a message is taken and held alone, so that no other one that is
         prefetched beside it reaches the limit with it."""
-        if self.delivery_limit == 1:
-            # What comes back has not failed, else it would be dead. It was given back in good order.
-            return ALONE_AFTER
-        return min(ALONE_AFTER, (self.delivery_limit or ALONE_AFTER + 1) - 1)
+        return max(1, min(ALONE_AFTER, (self.delivery_limit or ALONE_AFTER + 1) - 1))
 
     @property
     def lease_ms(self) -> int:
