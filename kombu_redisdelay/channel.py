@@ -32,6 +32,7 @@ from kombu_redisdelay.message import DELAY_HEADER, KEEP, Due, due, message_id, o
 from kombu_redisdelay.options import Options
 from kombu_redisdelay.qos import QoS
 from kombu_redisdelay.routes import Routes
+from kombu_redisdelay.tasks import has_crashed
 
 logger = logging.getLogger(__name__)
 
@@ -262,7 +263,7 @@ class Channel(redis.Channel):
         self._has_given_back = False
         with _leaving_it_to_the_lease():
             self._consumer.put_back(self.intake.cancel_all())
-            self._consumer.give_back_all()
+            self._consumer.give_back_all(crashed=has_crashed())
             self._has_given_back = True
 
     def _finish_taking(self) -> None:

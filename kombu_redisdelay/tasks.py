@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 
 from kombu.transport import virtual
+from redis.exceptions import RedisError
 
 
 def started_tasks(messages: Mapping[str, virtual.Message]) -> set[str]:
@@ -28,3 +29,11 @@ def tasks_that_ended_the_worker(messages: Mapping[str, virtual.Message]) -> set[
     if state is None or state.should_terminate not in (None, False):
         return set()
     return started_tasks(messages)
+
+
+def has_crashed() -> bool:
+    """Whether Celery's worker goes down just now because of an error, which may have come from any of the
+    messages that it holds: its pool sets timers, for instance, when the callback is long done."""
+    error = sys.exc_info()[1]
+    is_worker = "celery.worker.state" in sys.modules
+    return is_worker and isinstance(error, Exception) and not isinstance(error, (OSError, RedisError))

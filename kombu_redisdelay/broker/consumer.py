@@ -202,15 +202,21 @@ class Consumer:
         held = set(self.store.client.call("HKEYS", unacked))
         return {tag for tag in tags if tag.encode() not in held}
 
-    def give_back_all(self, keep: Collection[str] = ()) -> bool:
+    def give_back_all(self, keep: Collection[str] = (), *, crashed: bool = False) -> bool:
         """Give back everything that is held, but for the delivery tags to *keep*: what has failed as failed,
-        the rest properly. Returns whether nothing is held any more."""
+        the rest properly. Returns whether nothing is held any more.
+
+        Arguments:
+            crashed: an error has ended this consumer. If nothing is known to have failed, any of what is
+                held may have done that, as with a consumer that is gone.
+        """
         self.confirm_acks()
+        how = "lost" if crashed and not self._failed else "returned"
         for tag, queue in list(self._failed.items()):
             if tag not in keep:
                 self.requeue(queue, tag)
         holders = [Holder(queue, self.name, lease_counts=False) for queue in self._queues]
-        finish(self._recovery.give_back(holders, "returned", keep))
+        finish(self._recovery.give_back(holders, how, keep))
         return all(holds_nothing for _, holds_nothing in self._recovery.outcome.values())
 
     def cancel(self, queue: str) -> None:

@@ -1,0 +1,32 @@
+"""Runs a part of it: exit status 1 if something grows that must not."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.soak.memory import POOLS, measure
+from tests.soak.queues import make_and_leave
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    if options.part == "queues":
+        return 0 if make_and_leave(options.number) else 1
+    return 0 if measure(options.pools, options.number, options.scheme) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parts = parser.add_subparsers(dest="part", required=True)
+    queues = parts.add_parser("queues", help="make and leave very many queues")
+    queues.add_argument("--number", type=int, default=20_000, help="of queues (default: 20000)")
+    memory = parts.add_parser("memory", help="run very many tasks in one worker")
+    memory.add_argument("--number", type=int, default=1_000_000, help="of tasks (default: 1000000)")
+    memory.add_argument("--pools", nargs="+", choices=POOLS, default=list(POOLS), metavar="POOL")
+    memory.add_argument("--scheme", default="redisdelay", help="redis, to compare with kombu's own")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
