@@ -15,6 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from kombu_redisdelay import metrics
 from kombu_redisdelay.batch import Batch
 from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.consumer import Consumer
@@ -327,6 +328,8 @@ class Channel(redis.Channel):
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         super()._delete(queue, *args, **kwargs)
+        self.store.expires_ms.pop(queue, None)
+        metrics.forget(queue)
         if queue not in self._fanout_queues:
             self.store.purge(queue)
             self.intake.forget_queue(queue)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CONFIRM_AFTER = 1.0
 
 #: Seconds that a message which is to be held alone waits, at most, for others to be settled.
-ALONE_PATIENCE = 10.0
+ALONE_PATIENCE = 2.0
 
 #: Seconds between two requests for less than half of what may be held.
 PAUSE = 0.001
@@ -243,6 +243,10 @@ class Intake:
         if consumer is not None and now - self._confirmed_at > CONFIRM_AFTER:
             self._confirmed_at = now
             consumer.confirm_acks()
+            consumer.leave_cancelled()
+            # Somebody has caught the exception, and goes on as if nothing had happened.
+            for tag in consumer.long_failed():
+                self._channel.qos.reject(tag, requeue=True)
         if not self.is_waiting:
             return
         overdue = now - self._channel._brpop_sent_at > timeout + silence_limit

@@ -7,7 +7,8 @@ process that consumes; without it, the functions do nothing. Whoever wants the n
 
 from __future__ import annotations
 
-from functools import cache
+from contextlib import suppress
+from functools import lru_cache
 
 try:
     from prometheus_client import Counter, Histogram
@@ -28,6 +29,9 @@ except ImportError:
 
     def lease_lost(queue: str, messages: int) -> None:
         """Messages that this consumer held were given to others, because its lease has ended."""
+
+    def forget(queue: str) -> None:
+        """The queue was deleted, and may never be used again."""
 
 else:
     #: Seconds. On time is a few ms; what comes after minutes had no worker.
@@ -64,8 +68,8 @@ else:
     )
 
     # Twice as fast as asking the metric each time, which counts for what is done for every message.
-    _delivered_of = cache(DELIVERED.labels)
-    _lateness_of = cache(LATENESS.labels)
+    _delivered_of = lru_cache(maxsize=1000)(DELIVERED.labels)
+    _lateness_of = lru_cache(maxsize=1000)(LATENESS.labels)
 
     def delivered(queue: str, lateness: float | None) -> None:
         _delivered_of(queue).inc()
@@ -80,3 +84,10 @@ else:
 
     def lease_lost(queue: str, messages: int) -> None:
         LEASE_LOST.labels(queue).inc(messages)
+
+    def forget(queue: str) -> None:
+        _delivered_of.cache_clear()
+        _lateness_of.cache_clear()
+        for metric in (LATENESS, DELIVERED, RECOVERED, DEAD_LETTERED, LEASE_LOST):
+            with suppress(KeyError):
+                metric.remove(queue)

@@ -17,13 +17,25 @@ from kombu_redisdelay.broker.line import AckInVain, checked
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.recovery import Holder, Recovery, finish
 from kombu_redisdelay.broker.report import report_dead, report_dropped
-from kombu_redisdelay.broker.scripts import DEAD_LETTER, GIVE_BACK, PARK, TAKE, explained, try_each
-from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.scripts import (
+    DEAD_LETTER,
+    GIVE_BACK,
+    LEAVE,
+    PARK,
+    TAKE,
+    explained,
+    run_each,
+    try_each,
+)
+from kombu_redisdelay.broker.store import NAME_BYTES_PER_CALL, Store
 from kombu_redisdelay.broker.wire import Argument, Command, clock_ms, first_score
 from kombu_redisdelay.message import split_stored
 from kombu_redisdelay.options import MAX_BATCH_LIMIT, Options
 
 logger = logging.getLogger(__name__)
+
+#: Queues that nothing is taken from any more, before it is seen which of them can be left.
+MOST_LEFT = 100
 
 
 class Consumer:
@@ -50,8 +62,11 @@ class Consumer:
         #: looks for how long a message has been held.
         self._next_tag = 1
         self._queues: set[str] = set()
-        #: Delivery tag -> queue, of messages whose callback has failed.
-        self._failed: dict[str, str] = {}
+        self._most_queues = MOST_LEFT
+        #: Queues that nothing is taken from any more, and that were not left yet.
+        self._cancelled: set[str] = set()
+        #: Delivery tag -> queue and when, by the monotonic clock, of messages whose callback has failed.
+        self._failed: dict[str, tuple[str, float]] = {}
         store.client.line.ack_in_vain = lease_lost
         #: What has no reply yet, or lost it.
         self._unanswered: Request | None = None
@@ -138,7 +153,12 @@ class Consumer:
     def fail(self, queue: str, tag: str) -> None:
         """Note that the callback of a message has failed: should the message be given back, that was a failed
         delivery. Nothing is sent."""
-        self._failed[tag] = queue
+        self._failed[tag] = queue, monotonic()
+
+    def long_failed(self) -> list[str]:
+        """The delivery tags of messages whose callback failed a lease ago, and that are held still."""
+        before = monotonic() - self._options.visibility_timeout
+        return [tag for tag, (_, at) in list(self._failed.items()) if at <= before]
 
     def discard(self, queue: str, tag: str) -> bool:
         """Be done with a message that was rejected: drop it, or keep it as a dead letter, as the options
@@ -212,7 +232,7 @@ class Consumer:
         """
         self.confirm_acks()
         how = "lost" if crashed and not self._failed else "returned"
-        for tag, queue in list(self._failed.items()):
+        for tag, (queue, _) in list(self._failed.items()):
             if tag not in keep:
                 self.requeue(queue, tag)
         holders = [Holder(queue, self.name, lease_counts=False) for queue in self._queues]
@@ -220,19 +240,39 @@ class Consumer:
         return all(holds_nothing for _, holds_nothing in self._recovery.outcome.values())
 
     def cancel(self, queue: str) -> None:
-        """Take nothing of *queue* any more. What is held of it stays held."""
+        """Take nothing of *queue* any more. What is held of it stays held. Nothing is sent."""
         self._lease.let_expire(self.store.keys(queue))
+        self._cancelled.add(queue)
+
+    def leave_cancelled(self) -> None:
+        """Be no consumer any more of queues that were cancelled, once nothing is held there."""
+        if self._cancelled:
+            self.leave(self._cancelled)
+            self._cancelled &= self._queues
+
+    def leave(self, queues: Collection[str]) -> None:
+        """Be no consumer of *queues* any more, where nothing is held. What is held stays held."""
+        names = [queue for queue in queues if queue in self._queues]
+        for queue in queues:
+            self._lease.uncover(self.store.keys(queue))
+        for some in portions(names, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
+            keys = [self.store.keys(queue) for queue in some]
+            calls = [(LEAVE, (k.consumers, k.unacked(self.name)), (self.name,)) for k in keys]
+            for queue, k, has_left in zip(some, keys, run_each(self.store.client, calls), strict=True):
+                if has_left:
+                    self._queues.discard(queue)
+                else:
+                    self._lease.cover(k)
 
     def forget_queue(self, queue: str) -> None:
         """Drop what is held in a queue that was deleted, and be no consumer of it any more."""
-        self.cancel(queue)
+        k = self.store.keys(queue)
+        self._lease.uncover(k)
         if queue in self._queues:
             self._queues.remove(queue)
-            k = self.store.keys(queue)
-            self._lease.uncover(k)
             self.store.client.call("ZREM", k.consumers, self.name)
             self.store.client.call("UNLINK", k.unacked(self.name))
-            self._failed = {tag: name for tag, name in self._failed.items() if name != queue}
+            self._failed = {tag: failed for tag, failed in self._failed.items() if failed[0] != queue}
 
     def stop(self) -> None:
         """Let the lease run out, unless it is the parent's. What is held can still be acked until it has."""
@@ -247,6 +287,11 @@ class Consumer:
         """Returns KEYS and ARGV of a take."""
         self._lease.tell()
         store = self.store
+        self._cancelled.difference_update(request.queues)
+        if len(self._queues) > self._most_queues + len(request.queues):
+            # Somebody who gets messages of ever other queues.
+            self.leave(self._queues.difference(request.queues))
+            self._most_queues = len(self._queues) + MOST_LEFT
         if self._unanswered is None:
             self._next_tag = max(self._next_tag, self._clock.now_us())
         elif not set(self._unanswered.queues).issubset(request.queues):

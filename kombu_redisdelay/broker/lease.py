@@ -45,7 +45,8 @@ class Lease:
         self._consumer = consumer
         self._lease_ms = lease_ms
         self._interval = lease_ms / 1000 / RENEWALS_PER_LEASE
-        self._consumers_keys: tuple[str, ...] = ()
+        #: In the order in which they came.
+        self._consumers_keys: dict[str, None] = {}
         #: Key of consumers -> what makes the queue live on, for queues that expire.
         self._refreshing: dict[str, tuple[Command, ...]] = {}
         self._renewing = Lock()
@@ -57,8 +58,7 @@ class Lease:
 
     def cover(self, keys: QueueKeys) -> None:
         """Renew the lease in this queue too, from now on."""
-        if keys.consumers not in self._consumers_keys:
-            self._consumers_keys = (*self._consumers_keys, keys.consumers)
+        self._consumers_keys[keys.consumers] = None
         self._start()
 
     def keep_alive(self, keys: QueueKeys, ready_keys: Sequence[str], expires_ms: int) -> None:
@@ -87,7 +87,7 @@ class Lease:
     def uncover(self, keys: QueueKeys) -> None:
         """Renew nothing of this queue any more. Returns once no renewal can follow."""
         with self._renewing:
-            self._consumers_keys = tuple(key for key in self._consumers_keys if key != keys.consumers)
+            self._consumers_keys.pop(keys.consumers, None)
             self.let_expire(keys)
 
     def _start(self) -> None:
@@ -130,7 +130,7 @@ class Lease:
         self._client.disconnect()
 
     def _renew(self) -> None:
-        keys, args = self._consumers_keys, (self._consumer, self._lease_ms)
+        keys, args = tuple(self._consumers_keys), (self._consumer, self._lease_ms)
         starts = range(0, len(keys), QUEUES_PER_SCRIPT)
         run_each(self._client, [(RENEW, keys[first : first + QUEUES_PER_SCRIPT], args) for first in starts])
         refreshing = [command for commands in list(self._refreshing.values()) for command in commands]

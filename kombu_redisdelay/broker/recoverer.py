@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.identity import is_certainly_gone
@@ -38,6 +38,10 @@ class Recoverer:
         self._options = options
         self._watch = watch
         self._recovery = Recovery(store, options)
+
+    def keep_only(self, queues: Container[str]) -> None:
+        """Forget what was seen of other queues."""
+        self._watch.keep_only(queues)
 
     def recover(self, queues: Sequence[str]) -> Steps:
         """Give back what consumers that are gone hold in *queues*: those whose lease has ended and was not

@@ -83,6 +83,7 @@ class Rounds:
         if self._left:
             return 0
         yield
+        self._recoverer.keep_only(queues)
         # From the second round on they are spread over the interval.
         self._pause = self._interval / -(-len(queues) // QUEUES_PER_STEP)
         looked_at = yield from self._janitor.tidy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from time import monotonic
 
 
@@ -21,6 +21,10 @@ class Watch:
         self._clock = clock
         #: queue -> consumer -> when its lease ends, and since when that has not changed.
         self._seen: dict[str, dict[str, tuple[int, float]]] = {}
+
+    def keep_only(self, queues: Container[str]) -> None:
+        """Forget what was seen of other queues."""
+        self._seen = {queue: seen for queue, seen in self._seen.items() if queue in queues}
 
     def unrenewed(self, queue: str, lease_ends: Mapping[str, int]) -> set[str]:
         """Those consumers of *queue* that have not renewed their leases for long enough by now.

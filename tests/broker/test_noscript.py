@@ -84,6 +84,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "unused": lambda rig, consumer, delivery: UNUSED(rig.store.client, [KNOWN], [1, 1]),
     "forget": lambda rig, consumer, delivery: FORGET(rig.store.client, [KNOWN], [0, "q"]),
     "tidy": tidy,
+    "leave": lambda rig, consumer, delivery: consumer.leave(["q"]),
 }
 
 
@@ -133,5 +134,5 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("PUT", "SCHEDULE", "TAKE", "GIVE_BACK", "RECOVER"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
-        *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY"),
+        *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE"),
     }, "a script that CALLS does not know of"

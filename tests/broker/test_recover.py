@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from kombu_redisdelay.broker.consumer import MOST_LEFT
 from kombu_redisdelay.broker.recovery import finish
 from tests.broker.rig import WATCH_SECONDS, Rig, payload, taken, texts, with_count
 
@@ -224,3 +225,35 @@ class TestGiveBackAll:
     def test_nothing(self, rig: Rig) -> None:
         rig.consumer().give_back_all()
         assert rig.client.keys() == []
+
+
+class TestLeave:
+    def test_a_queue_that_was_cancelled_once_nothing_is_held(self, rig: Rig) -> None:
+        rig.put("q", payload("m"))
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        me.cancel("q")
+        me.leave_cancelled()
+        assert rig.client.zcard(rig.store.keys("q").consumers) == 1
+        assert rig.ack(me, "q", delivery.tag)
+        me.leave_cancelled()
+        assert rig.client.keys("redisdelay:*") == []
+
+    def test_not_one_that_is_consumed_again(self, rig: Rig) -> None:
+        rig.put("q", payload("a"), payload("b"))
+        me = rig.consumer()
+        [first] = taken(me, "q", limit=1)
+        me.cancel("q")
+        assert rig.ack(me, "q", first.tag)
+        taken(me, "q")
+        me.leave_cancelled()
+        assert rig.client.zcard(rig.store.keys("q").consumers) == 1
+
+    def test_queues_that_are_asked_once(self, rig: Rig) -> None:
+        me = rig.consumer()
+        for number in range(5 * MOST_LEFT):
+            rig.put(f"q{number}", payload("m"))
+            [delivery] = taken(me, f"q{number}")
+            assert rig.ack(me, f"q{number}", delivery.tag)
+        assert len(rig.client.keys("redisdelay:*:consumers")) <= 2 * MOST_LEFT
+        assert len(me._queues) <= 2 * MOST_LEFT

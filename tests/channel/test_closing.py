@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -232,3 +233,32 @@ class TestCallbackThatRaises:
         assert site.unacked() + site.ready() == 5
         drain(connection, lambda: len(inbox) == 5)
         assert inbox.bodies == ["0", "1", "2", "3", "4"]
+
+
+class TestCallbackThatRaisesAndIsForgiven:
+    def test_the_message_is_tried_again_and_becomes_a_dead_letter(self, site: Site) -> None:
+        """The application catches the exception, and goes on with the same channel."""
+        channel = site.channel(visibility_timeout=0.3, delivery_limit=3)
+        connection = channel.connection.client
+        failures = []
+
+        def fail(message: Any) -> None:
+            if message.payload == "poison":
+                failures.append(message)
+                raise RuntimeError("of the application")
+            message.ack()
+
+        publish(channel, "poison", "good")
+        inbox = Inbox(channel, on_message=fail)
+
+        def is_dead() -> bool:
+            return bool(site.dead())
+
+        deadline = time.monotonic() + PATIENCE
+        while not is_dead() and time.monotonic() < deadline:
+            with suppress(RuntimeError):
+                drain(connection, is_dead)
+        assert is_dead()
+        assert len(failures) == 3
+        assert inbox.bodies.count("good") == 1
+        assert (site.ready(), site.unacked()) == (0, 0)
