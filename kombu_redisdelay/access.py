@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from kombu.connection import Connection
+from redis.exceptions import NoPermissionError
 
-from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, portions
+from kombu_redisdelay.broker.store import NAME_BYTES_PER_CALL, Store
 from kombu_redisdelay.channel import Channel
 from kombu_redisdelay.transport import Transport
 
@@ -63,8 +65,18 @@ class Access:
         return self._channel.store
 
     def queues(self) -> list[str]:
-        """The queues that ever had a consumer, a scheduled message or a dead letter, sorted by name."""
-        return self.store.queues()
+        """The queues that have a consumer, a scheduled message or a dead letter, sorted by name. Those of
+        others are left out, which this user may not look at."""
+        names = self.store.queues()
+        replies: list[object] = []
+        for some in portions(names, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
+            commands = [("EXISTS", self.store.keys(name).schedule) for name in some]
+            replies += self.store.client.call_all(*commands)
+        return [
+            name
+            for name, reply in zip(names, replies, strict=True)
+            if not isinstance(reply, NoPermissionError)
+        ]
 
     def close(self) -> None:
         """Close the connection. Doing that again changes nothing."""

@@ -38,11 +38,12 @@ class Transport(redis.Transport):
         if client.ssl:
             # kombu takes anything but a mapping for no TLS.
             client.ssl = verifying(client.ssl)
-        warn_of_misspelt_options(client.transport_options)
         super().__init__(client, **kwargs)
         self.cycle = Poller()
 
     def create_channel(self, connection: Any) -> Any:
+        # Not when the transport is made: a worker does that for its banner, before it has set up its log.
+        warn_of_misspelt_options(self.client.transport_options)
         try:
             return super().create_channel(connection)
         except (RedisConnectionError, RedisTimeoutError) as exc:

@@ -44,11 +44,12 @@ class Lease:
         self._client = client
         self._consumer = consumer
         self._lease_ms = lease_ms
-        self._interval = lease_ms / 1000 / RENEWALS_PER_LEASE
         #: In the order in which they came.
         self._consumers_keys: dict[str, None] = {}
         #: Key of consumers -> what makes the queue live on, for queues that expire.
         self._refreshing: dict[str, tuple[Command, ...]] = {}
+        #: Key of consumers -> x-expires, of the same queues.
+        self._expires_ms: dict[str, int] = {}
         self._renewing = Lock()
         self._stopped = Event()
         #: Set to have the thread look at once.
@@ -58,8 +59,10 @@ class Lease:
 
     def cover(self, keys: QueueKeys) -> None:
         """Renew the lease in this queue too, from now on."""
-        self._consumers_keys[keys.consumers] = None
-        self._start()
+        if keys.consumers not in self._consumers_keys:
+            self._consumers_keys[keys.consumers] = None
+            self._start()
+            self._changed.set()
 
     def keep_alive(self, keys: QueueKeys, ready_keys: Sequence[str], expires_ms: int) -> None:
         """Keep a queue that expires from doing so, from now on.
@@ -74,15 +77,14 @@ class Lease:
         )
         if self._refreshing.get(keys.consumers) != refreshing:
             self._refreshing[keys.consumers] = refreshing
-            self._interval = max(
-                SHORTEST_INTERVAL, min(self._interval, expires_ms / 1000 / RENEWALS_PER_LEASE)
-            )
+            self._expires_ms[keys.consumers] = expires_ms
             self._start()
             self._changed.set()
 
     def let_expire(self, keys: QueueKeys) -> None:
         """Keep a queue from expiring no more."""
         self._refreshing.pop(keys.consumers, None)
+        self._expires_ms.pop(keys.consumers, None)
 
     def uncover(self, keys: QueueKeys) -> None:
         """Renew nothing of this queue any more. Returns once no renewal can follow."""
@@ -125,9 +127,15 @@ class Lease:
             else:
                 failing = False
             # After a failure not much of the lease may be left.
-            self._changed.wait(min(1.0, self._interval) if failing else self._interval)
+            interval = self._interval()
+            self._changed.wait(min(1.0, interval) if failing else interval)
             self._changed.clear()
         self._client.disconnect()
+
+    def _interval(self) -> float:
+        """Seconds between two renewals."""
+        shortest_ms = min((self._lease_ms, *tuple(self._expires_ms.values())))
+        return max(SHORTEST_INTERVAL, shortest_ms / 1000 / RENEWALS_PER_LEASE)
 
     def _renew(self) -> None:
         keys, args = tuple(self._consumers_keys), (self._consumer, self._lease_ms)

@@ -308,7 +308,7 @@ def re_authenticate(connection: Any) -> None:
     if getattr(connection, "_re_auth_token", None) is None:
         return
     try:
-        if connection.is_connected:
+        if connection._sock is not None:
             connection.re_auth()
             return
     except (RedisError, OSError) as exc:

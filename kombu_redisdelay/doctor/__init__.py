@@ -44,7 +44,7 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
 
 def _known(access: Access) -> Iterator[str]:
     """The queues that the broker remembers, and those of the app."""
-    yield from sorted({*access.queues(), *(access.app.amqp.queues if access.app else ())})
+    yield from sorted({*access.store.queues(), *(access.app.amqp.queues if access.app else ())})
 
 
 def _as_far_as_allowed(check: str, findings: Iterator[Finding]) -> Iterator[Finding]:

@@ -36,14 +36,14 @@ def check_permissions(store: Store, names: Names) -> Iterator[Finding]:
             channels[use.of] = use.rule
         else:
             keys[use.of] = use.rule
-    why = {"commands": " Scripts need every command that they call."}
+    why = {"commands": " (scripts need every command that they call)"}
     for what, refused in (("commands", commands), ("keys", keys), ("channels", channels)):
         if refused:
             rules = " ".join(dict.fromkeys(refused.values()))
             yield wrong(
                 "permissions",
                 f"{what} refused: {', '.join(refused)}",
-                f"ACL SETUSER <user> {rules}.{why.get(what, '')}",
+                f"ACL SETUSER <user> {rules}{why.get(what, '')}",
             )
     if not (commands or keys or channels):
         yield ok("permissions", "all commands, keys and channels are allowed")

@@ -37,8 +37,18 @@ def rig(shared_rig: Rig) -> Rig:
 
 @pytest.fixture
 def lease(rig: Rig) -> Iterator[Lease]:
+    yield from new_lease(rig, LEASE_MS)
+
+
+@pytest.fixture
+def long_lease(rig: Rig) -> Iterator[Lease]:
+    """One that is not renewed again while a test runs, unless there is a reason."""
+    yield from new_lease(rig, 600_000)
+
+
+def new_lease(rig: Rig, lease_ms: int) -> Iterator[Lease]:
     address = rig.client.connection_pool.connection_kwargs
-    lease = Lease(Client(Pool(1, host=address["host"], port=address["port"])), "me", LEASE_MS)
+    lease = Lease(Client(Pool(1, host=address["host"], port=address["port"])), "me", lease_ms)
     yield lease
     lease.stop()
 
@@ -132,10 +142,16 @@ class TestQueueThatExpires:
         assert rig.client.exists(QUEUE.unacked("me")), "longer, so that others can give it back"
         wait_until(lambda: not rig.client.exists(QUEUE.unacked("me")), 5, "it expires, too")
 
-    def test_is_kept_alive_as_soon_as_it_is_added(self, rig: Rig, lease: Lease) -> None:
-        lease._interval = 60.0
-        lease.cover(ANOTHER)
+    def test_is_kept_alive_as_soon_as_it_is_added(self, rig: Rig, long_lease: Lease) -> None:
+        long_lease.cover(ANOTHER)
         wait_until(lambda: remaining_ms(rig, ANOTHER.consumers) > 0, 5, "the heartbeat waits")
         rig.client.lpush("q", "m")
-        lease.keep_alive(QUEUE, ["q"], 60_000)
+        long_lease.keep_alive(QUEUE, ["q"], 60_000)
         wait_until(lambda: rig.client.pttl("q") > 0, 5, "it has a time to live")
+
+
+def test_a_queue_that_is_added_is_covered_at_once(rig: Rig, long_lease: Lease) -> None:
+    long_lease.cover(QUEUE)
+    wait_until(lambda: remaining_ms(rig) > 0, 5, "the heartbeat waits")
+    long_lease.cover(ANOTHER)
+    wait_until(lambda: remaining_ms(rig, ANOTHER.consumers) > 0, 5, "it covers the other queue")

@@ -235,3 +235,14 @@ class TestThreads:
         for thread in threads:
             thread.join()
         assert site.unacked() == 0
+
+
+def test_a_misspelt_one_is_warned_of_when_a_channel_opens(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the transport is made, a worker has not set up its log."""
+    connection = site.connect(visibility_timoutt=3)
+    assert connection.transport
+    assert "visibility_timoutt" not in caplog.text
+    connection.channel()
+    assert "visibility_timoutt" in caplog.text

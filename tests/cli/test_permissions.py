@@ -204,3 +204,16 @@ def test_every_command_that_we_use_is_looked_at(access: Access) -> None:
 
 #: PING checks that a connection is alive, the others run kombu's scripts.
 _SENT_BY_REDIS_PY = {"PING", "EVAL", "EVALSHA", "SCRIPT"}
+
+
+def test_commands_pass_over_queues_of_others(server: RedisServer, site: Site) -> None:
+    """In a database that several applications share."""
+    ours = site.send(countdown=3600, queue=QUEUE)
+    site.app.send_task("theirs", countdown=3600, queue="of-others")
+    url = allow(server, *documented_rules(QUEUE))
+    app = Celery("shop", broker=url, set_as_current=False)
+    app.conf.task_default_queue = QUEUE
+    for words in (["stats"], ["list"], ["timeline"], ["dead", "list"], ["show", ours], ["cancel", ours]):
+        result = site.run(*words, app=app)
+        assert result.exit_code == 0, result.output
+        assert "of-others" not in result.output

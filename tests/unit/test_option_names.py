@@ -11,7 +11,7 @@ from kombu import connection, messaging
 from kombu.connection import Connection
 from kombu.transport import redis, virtual
 
-from kombu_redisdelay.option_names import KNOWN, unknown_options
+from kombu_redisdelay.option_names import KNOWN, unknown_options, warn_of_misspelt_options
 from kombu_redisdelay.options import Options
 
 #: How kombu reads an option, wherever it does; but not how it reads what a pool was made with.
@@ -68,8 +68,8 @@ def test_each_is_warned_of_once_a_process(caplog: pytest.LogCaptureFixture) -> N
     options = {"delivery_limitt": 3, "tenant": "x", "max_retries": 1, "fanout_prefix": True}
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            Connection("redisdelay://", transport_options=options).transport  # noqa: B018
-        Connection("redisdelay://", transport_options={"delivery_limittt": 3}).transport  # noqa: B018
+            warn_of_misspelt_options(options)
+        warn_of_misspelt_options({"delivery_limittt": 3})
     said = [record.getMessage() for record in caplog.records]
     assert said == [
         f"The transport option {name!r} is unknown, and has no effect. Did you mean 'delivery_limit'?"
