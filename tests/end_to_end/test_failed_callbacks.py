@@ -152,7 +152,7 @@ def test_a_plain_consumer(site: Installation, error: type[Exception]) -> None:
         try:
             application.run()
         except (ValueError, KeyError):
-            # kombu takes the others for lost connections, and KeyError from 5.7 on. A supervisor starts it anew.
+            # kombu takes the others for lost connections, and KeyError from 5.7 on.
             application = Application(site.server.url(), error).resumed(application)
     wait_until(lambda: dead(site), 10, "the dead letter")
     assert sorted(application.handled) == sorted(GOOD)
