@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +26,9 @@ QUEUE = "celery"
 ROOT = Path(__file__).parents[2]
 
 _SUSPICIOUS = re.compile(r"Traceback|Error|: (ERROR|CRITICAL)/|The lease of this consumer was lost")
+
+#: Seconds that a worker which has crashed has to end.
+CRASH_PATIENCE = 3.0
 
 #: Worker options that do without a second of waiting for the replies of other workers.
 ALONE = ("--without-mingle", "--without-gossip")
@@ -110,6 +114,9 @@ class Installation:
     ) -> list[CeleryWorker]:
         """Keep a worker running, as a supervisor does that starts it again, *until* a condition holds.
 
+        A worker that has crashed and does not end is killed, as by a liveness probe: the parent process of
+        a prefork pool and its children may wait for each other for ever, with any broker.
+
         Arguments:
             options: of :meth:`start_worker`.
 
@@ -118,9 +125,18 @@ class Installation:
         """
         workers = [self.start_worker(**options)]
 
+        crashed_at = 0.0
+
         def is_over() -> object:
-            if not workers[-1].running:
+            nonlocal crashed_at
+            worker = workers[-1]
+            if not worker.running:
+                crashed_at = 0.0
                 workers.append(self.start_worker(**options))
+            elif not crashed_at and "Unrecoverable error" in worker.log():
+                crashed_at = time.monotonic()
+            elif crashed_at and time.monotonic() - crashed_at > CRASH_PATIENCE:
+                worker.kill()
             return until()
 
         try:
