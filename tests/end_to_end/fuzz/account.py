@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from kombu_redisdelay.message import split_stored
+from tests.end_to_end.fuzz.events import ACKED, RECEIVED, REJECTED
 from tests.end_to_end.fuzz.generator import Case
-from tests.end_to_end.fuzz.noting import ACKED, RECEIVED, REJECTED
 from tests.end_to_end.fuzz.wellformed import label_of
 from tests.end_to_end.installation import QUEUE, Installation
 

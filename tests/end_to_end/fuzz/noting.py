@@ -1,4 +1,4 @@
-"""Imported by the workers of the fuzz: notes what Celery does with each message, whatever its task does.
+"""Imported by the workers of the fuzz, and by nobody else: notes what Celery does with each message.
 
 Celery's log does not show what a message was in all cases. What it tells the broker shows it in all of them.
 """
@@ -16,14 +16,12 @@ from kombu.transport import virtual
 
 from kombu_redisdelay.channel import Channel
 from tests.end_to_end.environment import Environment
+from tests.end_to_end.fuzz.events import ACKED, RECEIVED, REJECTED
 from tests.end_to_end.ledger import Entry, Ledger
-
-ACKED, REJECTED, RECEIVED = "acked", "rejected", "received"
 
 
 @cache
 def _ledger() -> Ledger:
-    # There is none where the test itself runs.
     return Ledger(Environment.of_this_process().ledger)
 
 
