@@ -109,11 +109,6 @@ class Intake:
         return bool(self._taken) and self._taken[-1].alone_at is not None
 
     @property
-    def waits_until(self) -> float | None:
-        """When that one is delivered at the latest, by the monotonic clock."""
-        return self._taken[-1].alone_at if self._taken else None
-
-    @property
     def is_waiting(self) -> bool:
         """Whether the poll connection owes us a reply."""
         return bool(self._channel._in_poll)

@@ -70,16 +70,16 @@ class Lease:
         Arguments:
             ready_keys: its ready lists.
         """
+        if self._expires_ms.get(keys.consumers) == expires_ms:
+            return
         held_for_ms = expires_ms + 2 * self._lease_ms
-        refreshing = (
+        self._refreshing[keys.consumers] = (
             *(("PEXPIRE", key, expires_ms) for key in (*ready_keys, *keys.scheduling, keys.wake)),
             *(("PEXPIRE", key, held_for_ms) for key in (keys.consumers, keys.unacked(self._consumer))),
         )
-        if self._refreshing.get(keys.consumers) != refreshing:
-            self._refreshing[keys.consumers] = refreshing
-            self._expires_ms[keys.consumers] = expires_ms
-            self._start()
-            self._changed.set()
+        self._expires_ms[keys.consumers] = expires_ms
+        self._start()
+        self._changed.set()
 
     def let_expire(self, keys: QueueKeys) -> None:
         """Keep a queue from expiring no more."""
