@@ -23,7 +23,7 @@ from kombu_redisdelay.broker.scripts import (
     LEAVE,
     PARK,
     TAKE,
-    explained,
+    explained_all,
     run_each,
     try_each,
 )
@@ -93,10 +93,7 @@ class Consumer:
         schedules = [store.keys(queue).schedule for queue in queues]
         first = [("ZRANGE", schedule, 0, 0, "WITHSCORES") for schedule in schedules]
         replies = store.client.call_all(("TIME",), ("EXISTS", *ready), *first)
-        replies = [
-            explained(reply, store.client, schedules) if isinstance(reply, ResponseError) else reply
-            for reply in replies
-        ]
+        replies = explained_all(replies, store.client, [[], ready, *([key] for key in schedules)])
         try:
             now, any_ready, *rows = checked(replies)
         finally:
@@ -236,8 +233,8 @@ class Consumer:
             if tag not in keep:
                 self.requeue(queue, tag)
         holders = [Holder(queue, self.name, lease_counts=False) for queue in self._queues]
-        finish(self._recovery.give_back(holders, how, keep))
-        return all(holds_nothing for _, holds_nothing in self._recovery.outcome.values())
+        outcome = finish(self._recovery.give_back(holders, how, keep))
+        return all(returned.holds_none for returned in outcome.values())
 
     def cancel(self, queue: str) -> None:
         """Take nothing of *queue* any more. What is held of it stays held. Nothing is sent."""

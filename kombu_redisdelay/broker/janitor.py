@@ -27,7 +27,7 @@ class Janitor:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def tidy(self) -> Steps:
+    def tidy(self) -> Steps[int]:
         """Look at some of the queues that nobody has noted for :data:`UNUSED_FOR`, and forget those with
         nothing in them. Returns how many were looked at: with :data:`QUEUES_PER_ROUND`, there may be more."""
         store, known = self._store, (known_queues(self._store.prefix),)

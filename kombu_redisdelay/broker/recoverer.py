@@ -43,7 +43,7 @@ class Recoverer:
         """Forget what was seen of other queues."""
         self._watch.keep_only(queues)
 
-    def recover(self, queues: Sequence[str]) -> Steps:
+    def recover(self, queues: Sequence[str]) -> Steps[int]:
         """Give back what consumers that are gone hold in *queues*: those whose lease has ended and was not
         renewed while we looked on, and those whose process on this machine provably does not exist. To be
         called again and again. Returns the number of messages."""
@@ -58,8 +58,8 @@ class Recoverer:
         if not holders:
             return 0
         yield
-        recovered = yield from self._recovery.give_back(holders, "lost")
-        for holder, (count, _) in self._recovery.outcome.items():
+        outcome = yield from self._recovery.give_back(holders, "lost")
+        for holder, (count, _) in outcome.items():
             if count:
                 metrics.recovered(holder.queue, count)
                 logger.warning(
@@ -69,9 +69,9 @@ class Recoverer:
                     holder.consumer,
                     "its lease has ended" if holder.lease_counts else "its process is gone",
                 )
-        return recovered
+        return sum(count for count, _ in outcome.values())
 
-    def sweep(self, queues: Sequence[str]) -> Steps:
+    def sweep(self, queues: Sequence[str]) -> Steps[int]:
         """Move scheduled messages of *queues* that have lost their due time to the dead letters. Returns how
         many."""
         cursors: dict[str, bytes] = dict.fromkeys(queues, b"0")

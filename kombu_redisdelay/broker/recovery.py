@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kombu_redisdelay.broker.line import checked
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
@@ -17,17 +17,20 @@ from kombu_redisdelay.broker.scripts import RECOVER, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.options import Options
 
+_Result = TypeVar("_Result")
+
 #: Yields between two round trips. Returns what came out of them.
-Steps = Generator[None, None, int]
+Steps = Generator[None, None, _Result]
 
 
-def finish(steps: Steps) -> int:
+def finish(steps: Steps[_Result]) -> _Result:
     """Make all round trips, one after the other. Returns what came out of them."""
     while True:
         try:
             next(steps)
         except StopIteration as stop:
-            return int(stop.value)
+            result: _Result = stop.value
+            return result
 
 
 #: Holders that one step looks at.
@@ -44,6 +47,18 @@ class Holder(NamedTuple):
     queue: str
     consumer: str
     lease_counts: bool
+
+
+class Returned(NamedTuple):
+    """What came of a holder.
+
+    Attributes:
+        messages: that went back, without those that are dead now.
+        holds_none: whether it holds no message any more, or may keep it.
+    """
+
+    messages: int
+    holds_none: bool
 
 
 @dataclass
@@ -68,17 +83,16 @@ class Recovery:
     def __init__(self, store: Store, options: Options) -> None:
         self._store = store
         self._options = options
-        #: What the latest :meth:`give_back` did: holder -> messages that went back, and whether it holds
-        #: none any more.
-        self.outcome: dict[Holder, tuple[int, bool]] = {}
 
-    def give_back(self, holders: Sequence[Holder], how: str, keep: Collection[str] = ()) -> Steps:
-        """Give back what *holders* hold, but for the delivery tags to *keep*. Returns how many messages.
+    def give_back(
+        self, holders: Sequence[Holder], how: str, keep: Collection[str] = ()
+    ) -> Steps[dict[Holder, Returned]]:
+        """Give back what *holders* hold, but for the delivery tags to *keep*. Returns what came of each.
 
         Arguments:
             how: "returned" or "lost" (``lua/include/give_back.lua``).
         """
-        self.outcome = {}
+        outcome: dict[Holder, Returned] = {}
         kept = {tag.encode() for tag in keep}
         for first in range(0, len(holders), HOLDERS_PER_STEP):
             returns = [_Return(holder) for holder in holders[first : first + HOLDERS_PER_STEP]]
@@ -90,8 +104,8 @@ class Recovery:
                 yield
                 self._give_back_some(pending, how)
                 pending = [each for each in pending if each.tags and not each.done]
-            self.outcome |= {each.holder: (each.given_back, each.done) for each in returns}
-        return sum(given_back for given_back, _ in self.outcome.values())
+            outcome |= {each.holder: Returned(each.given_back, each.done) for each in returns}
+        return outcome
 
     def _find_tags(self, returns: Sequence[_Return], kept: Collection[bytes]) -> None:
         unacked = [self._store.keys(each.holder.queue).unacked(each.holder.consumer) for each in returns]

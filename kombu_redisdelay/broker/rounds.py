@@ -40,7 +40,7 @@ class Rounds:
         self._left: deque[Sequence[str]] = deque()
         self._pause = 0.0
         self._next_at = float("-inf")
-        self._steps: Steps | None = None
+        self._steps: Steps[None] | None = None
 
     def begin_anew(self) -> None:
         """Look after every queue soon: there may be new ones."""
@@ -68,7 +68,7 @@ class Rounds:
             raise
         return self._steps is not None or self._clock() >= self._next_at
 
-    def _look_after(self, queues: Sequence[str]) -> Steps:
+    def _look_after(self, queues: Sequence[str]) -> Steps[None]:
         if not self._left:
             self._left.extend(
                 queues[first : first + QUEUES_PER_STEP] for first in range(0, len(queues), QUEUES_PER_STEP)
@@ -81,11 +81,10 @@ class Rounds:
         yield
         self._store.remember(*(queue for queue in some if queue not in self._unnoted))
         if self._left:
-            return 0
+            return
         yield
         self._recoverer.keep_only(queues)
         # From the second round on they are spread over the interval.
         self._pause = self._interval / -(-len(queues) // QUEUES_PER_STEP)
         looked_at = yield from self._janitor.tidy()
         self._next_at = self._clock() + (0.0 if looked_at >= QUEUES_PER_ROUND else self._pause)
-        return 0

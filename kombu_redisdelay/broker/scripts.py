@@ -79,6 +79,14 @@ def explained(error: ResponseError, server: Server, keys: Sequence[str]) -> Resp
     return error
 
 
+def explained_all(replies: Sequence[Any], server: Server, used: Sequence[Sequence[str]]) -> list[Any]:
+    """The *replies*, with :func:`explained` errors. *used* are the keys behind each."""
+    return [
+        explained(reply, server, keys) if isinstance(reply, ResponseError) else reply
+        for reply, keys in zip(replies, used, strict=True)
+    ]
+
+
 def _explain_wrong_type(server: Server, keys: Sequence[str]) -> str:
     found = {key: server.call("TYPE", key).decode() for key in dict.fromkeys(keys)}
     return "; ".join(
@@ -109,10 +117,7 @@ def try_each(client: Client, calls: Sequence[ScriptCall]) -> list[Any]:
         later = client.call_all(*loading, *commands)[len(loading) :]
         for index, reply in zip(unknown, later, strict=True):
             replies[index] = reply
-    for index, (_, keys, _) in enumerate(calls):
-        if isinstance(replies[index], ResponseError):
-            replies[index] = explained(replies[index], client, keys)
-    return replies
+    return explained_all(replies, client, [keys for _, keys, _ in calls])
 
 
 def run_each(client: Client, calls: Sequence[ScriptCall]) -> list[Any]:

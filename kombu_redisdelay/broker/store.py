@@ -8,12 +8,12 @@ from itertools import chain
 from time import monotonic
 from typing import Any, NamedTuple
 
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import OutOfMemoryError
 
 from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.line import checked
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.scripts import PUT, REMEMBER, SCHEDULE, Script, explained
+from kombu_redisdelay.broker.scripts import PUT, REMEMBER, SCHEDULE, Script, explained_all
 from kombu_redisdelay.broker.wire import Argument, Command, clock_ms
 from kombu_redisdelay.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.message import KEEP, Due
@@ -42,14 +42,12 @@ class Push:
 
     def __call__(self, client: Client, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """Do it. Raises what redis-py raises; a wrong type is told with the key that has it."""
-        length, _ = client.call_all(self.command(keys, args), _token(keys[1]))
-        if isinstance(length, ResponseError):
-            length = explained(length, client, keys)
+        replies = client.call_all(self.command(keys, args), _token(keys[1]))
+        replies = explained_all(replies[:1], client, [keys])
         try:
-            [length] = checked([length])
-            return length
+            return checked(replies)[0]
         finally:
-            del length
+            del replies
 
 
 def _token(wake_key: str) -> Command:
@@ -128,10 +126,7 @@ class Store:
         wakes = dict.fromkeys(keys[1] for operation, keys, _ in calls if operation is PUSH)
         replies = self.client.call_all(*loading, *commands, *map(_token, wakes))
         replies = replies[len(loading) : len(loading) + len(calls)]
-        return [
-            explained(reply, self.client, keys) if isinstance(reply, ResponseError) else reply
-            for reply, (_, keys, _) in zip(replies, calls, strict=True)
-        ]
+        return explained_all(replies, self.client, [keys for _, keys, _ in calls])
 
     def now_ms(self) -> float:
         """The server's clock, ms since the epoch, with a fraction."""
