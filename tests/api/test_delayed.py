@@ -282,7 +282,6 @@ class TestReschedule:
             *({"countdown": wrong} for wrong in (-1, "1", True, float("nan"), float("inf"), 10**400, MINUTE)),
             *({"eta": wrong} for wrong in (in_seconds(-60), datetime(2020, 1, 1), "2027-01-01", 5, True)),
         ],
-        ids=repr,
     )
     def test_no_sense_is_a_value_error_and_changes_nothing(
         self, app: Celery, delayed: DelayedMessages, when: dict[str, Any]

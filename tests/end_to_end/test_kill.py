@@ -12,6 +12,7 @@ import pytest
 
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
+from kombu_redisdelay import DelayedMessages
 from tests.end_to_end.installation import QUEUE, Installation
 
 CONSUMERS = f"redisdelay:{{{QUEUE}}}:consumers"
@@ -38,7 +39,8 @@ def load(site: Installation, gate: Path) -> None:
     """
     producer = site.producer()
     for task in WAITING:
-        producer.send_task("work_late", [task], countdown=2)
+        # Not while the first worker lives, whatever the time that takes.
+        producer.send_task("work_late", [task], countdown=600)
     for task in DONE:
         producer.send_task("work_late", [task])
     site.wait_ended(DONE)
@@ -52,6 +54,9 @@ def load(site: Installation, gate: Path) -> None:
 
 
 def everything_ran(site: Installation) -> None:
+    with DelayedMessages(site.producer()) as delayed:
+        for message in list(delayed.iter()):
+            assert delayed.reschedule(message.id, countdown=1)
     site.wait_ended([*RUNNING, *PREFETCHED, *WAITING])
     assert site.ledger.run_twice() == dict.fromkeys(RUNNING, 2)
     wait_until(lambda: site.unacked() == 0, 5, "acks")
