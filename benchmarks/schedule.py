@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis import Redis
 
-from kombu_redisdelay.keys import QueueKeys, queue_keys
+from kombu_redisdelay.broker.keys import QueueKeys, queue_keys
 
 _PER_CALL = 2000
 

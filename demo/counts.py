@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kombu.transport.redis import Channel
 from redis import Redis
 
-from kombu_redisdelay.keys import queue_keys
+from kombu_redisdelay.broker.keys import queue_keys
 
 
 class Counts(NamedTuple):

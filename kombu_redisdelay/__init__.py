@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 from kombu_redisdelay import registration
 
 if TYPE_CHECKING:
-    from kombu_redisdelay.dead_letters import DeadLetter, DeadLetters
-    from kombu_redisdelay.delayed import DelayedMessage, DelayedMessages
+    from kombu_redisdelay.operations.dead_letters import DeadLetter, DeadLetters
+    from kombu_redisdelay.operations.delayed import DelayedMessage, DelayedMessages
     from kombu_redisdelay.transport import Transport
 
 __version__ = "0.1.0"
 __all__ = ("DeadLetter", "DeadLetters", "DelayedMessage", "DelayedMessages", "Transport")
 
 _MODULES = {
-    "DeadLetter": "dead_letters",
-    "DeadLetters": "dead_letters",
-    "DelayedMessage": "delayed",
-    "DelayedMessages": "delayed",
+    "DeadLetter": "operations.dead_letters",
+    "DeadLetters": "operations.dead_letters",
+    "DelayedMessage": "operations.delayed",
+    "DelayedMessages": "operations.delayed",
     "Transport": "transport",
 }
 

@@ -9,8 +9,8 @@ import pytest
 
 from harness.redis_server import RedisServer
 from harness.server_binary import servers, wanted
-from tests.channel.kit import Site
 from tests.permissions import allow, documented_rules, refused
+from tests.transport.kit import Site
 
 
 def pytest_report_header() -> list[str]:

@@ -13,11 +13,13 @@ from redis.exceptions import ResponseError
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.lease import Lease
-from kombu_redisdelay.broker.line import AckInVain, checked
+from kombu_redisdelay.broker.message import split_stored
+from kombu_redisdelay.broker.options import MAX_BATCH_LIMIT, Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.recovery import Holder, Recovery, finish
 from kombu_redisdelay.broker.report import report_dead, report_dropped
-from kombu_redisdelay.broker.scripts import (
+from kombu_redisdelay.broker.server.line import AckInVain, checked
+from kombu_redisdelay.broker.server.scripts import (
     DEAD_LETTER,
     GIVE_BACK,
     LEAVE,
@@ -27,10 +29,8 @@ from kombu_redisdelay.broker.scripts import (
     run_each,
     try_each,
 )
+from kombu_redisdelay.broker.server.wire import Argument, Command, clock_ms, first_score
 from kombu_redisdelay.broker.store import NAME_BYTES_PER_CALL, Store
-from kombu_redisdelay.broker.wire import Argument, Command, clock_ms, first_score
-from kombu_redisdelay.message import split_stored
-from kombu_redisdelay.options import MAX_BATCH_LIMIT, Options
 
 logger = logging.getLogger(__name__)
 

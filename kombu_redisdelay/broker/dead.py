@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kombu_redisdelay.broker.scripts import PAGE_DEAD, REMOVE_DEAD
+from kombu_redisdelay.broker.server.scripts import PAGE_DEAD, REMOVE_DEAD
 from kombu_redisdelay.broker.store import Store
 
 #: One script reads or removes no more than this, so that it never keeps Redis from its other clients for

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.recovery import Steps
-from kombu_redisdelay.broker.scripts import FORGET, TIDY, UNUSED, ScriptCall, run_each
+from kombu_redisdelay.broker.server.scripts import FORGET, TIDY, UNUSED, ScriptCall, run_each
 from kombu_redisdelay.broker.store import KNOWN_FOR, Store, name_of
-from kombu_redisdelay.keys import known_queues
 
 #: Seconds after which a queue that nobody has noted is looked at. Whoever uses a queue notes it again after
 #: :data:`~kombu_redisdelay.broker.store.KNOWN_FOR`: so a queue is not forgotten that somebody believes noted.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from kombu_redisdelay.broker.client import Client
-from kombu_redisdelay.broker.line import checked
-from kombu_redisdelay.broker.native import Event, Lock, Thread
-from kombu_redisdelay.broker.scripts import RENEW, run_each
-from kombu_redisdelay.broker.wire import Command
-from kombu_redisdelay.keys import QueueKeys
+from kombu_redisdelay.broker.keys import QueueKeys
+from kombu_redisdelay.broker.server.line import checked
+from kombu_redisdelay.broker.server.native import Event, Lock, Thread
+from kombu_redisdelay.broker.server.scripts import RENEW, run_each
+from kombu_redisdelay.broker.server.single import Client
+from kombu_redisdelay.broker.server.wire import Command
 
 logger = logging.getLogger(__name__)
 

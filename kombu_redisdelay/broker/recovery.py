@@ -10,12 +10,12 @@ from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from kombu_redisdelay.broker.line import checked
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.report import report_dead, report_dropped
-from kombu_redisdelay.broker.scripts import RECOVER, ScriptCall, run_each
+from kombu_redisdelay.broker.server.line import checked
+from kombu_redisdelay.broker.server.scripts import RECOVER, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.options import Options
 
 _Result = TypeVar("_Result")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.options import Options
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.scripts import CANCEL, FIND, PAGE, REMOVE, RESCHEDULE
+from kombu_redisdelay.broker.server.scripts import CANCEL, FIND, PAGE, REMOVE, RESCHEDULE
+from kombu_redisdelay.broker.server.wire import first_score
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.wire import first_score
-from kombu_redisdelay.message import split_stored
 
 #: Half of :data:`MESSAGES_PER_CALL`, since an id may have more than one message.
 IDS_PER_CALL = 100

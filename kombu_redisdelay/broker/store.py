@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import OutOfMemoryError
 
-from kombu_redisdelay.broker.client import Client
-from kombu_redisdelay.broker.line import checked
+from kombu_redisdelay.broker.keys import QueueKeys, known_queues, queue_keys
+from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.scripts import PUT, REMEMBER, SCHEDULE, Script, explained_all
-from kombu_redisdelay.broker.wire import Argument, Command, clock_ms
-from kombu_redisdelay.keys import QueueKeys, known_queues, queue_keys
-from kombu_redisdelay.message import KEEP, Due
+from kombu_redisdelay.broker.server.line import checked
+from kombu_redisdelay.broker.server.scripts import PUT, REMEMBER, SCHEDULE, Script, explained_all
+from kombu_redisdelay.broker.server.single import Client
+from kombu_redisdelay.broker.server.wire import Argument, Command, clock_ms
 
 #: Seconds until a queue is noted again, in case that Redis has lost its data meanwhile.
 KNOWN_FOR = 60.0
@@ -163,7 +163,7 @@ class Store:
 
         Arguments:
             on_conflict: what to do if another message is scheduled under *message_id*:
-                :data:`~kombu_redisdelay.message.KEEP`, ``REPLACE`` or ``IGNORE``.
+                :data:`~kombu_redisdelay.broker.message.KEEP`, ``REPLACE`` or ``IGNORE``.
             bound: as for :meth:`put`.
         """
         self.remember(queue)

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import click
 
-from kombu_redisdelay.access import Access
 from kombu_redisdelay.cli.echo import echo
+from kombu_redisdelay.operations.access import Access
 
 AccessT = TypeVar("AccessT", bound=Access)
 

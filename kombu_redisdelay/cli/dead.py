@@ -24,7 +24,7 @@ from kombu_redisdelay.cli.output import (
     table,
     when,
 )
-from kombu_redisdelay.dead_letters import DeadLetters
+from kombu_redisdelay.operations.dead_letters import DeadLetters
 
 #: Dead letters in one table.
 _PAGE = 1000

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 from rich.table import Column
 
-from kombu_redisdelay.access import Access
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import grid, show, show_json, styled
-from kombu_redisdelay.doctor import Level, examine
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.doctor import Level, examine
 
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.WRONG: "bold red"}
 

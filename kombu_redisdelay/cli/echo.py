@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kombu_redisdelay.printable import printable
+from kombu_redisdelay.broker.printable import printable
 
 
 def echo(line: str, *, err: bool = False) -> None:

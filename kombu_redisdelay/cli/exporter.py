@@ -8,10 +8,10 @@ from threading import Event
 import click
 from prometheus_client import CollectorRegistry, start_http_server
 
-from kombu_redisdelay.access import Access
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.echo import echo
-from kombu_redisdelay.exporter import QueueCollector
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.exporter import QueueCollector
 
 
 @click.command("exporter")

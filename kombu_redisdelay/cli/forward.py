@@ -6,12 +6,12 @@ import signal
 
 import click
 
-from kombu_redisdelay.access import Access
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import show_json, span
-from kombu_redisdelay.forwarder import Forwarded, Forwarder
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.forwarder import Forwarded, Forwarder
 
 
 @click.command("forward")

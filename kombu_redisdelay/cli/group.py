@@ -44,7 +44,7 @@ class LazyGroup(click.Group):
         from kombu.exceptions import OperationalError
         from redis.exceptions import RedisError
 
-        from kombu_redisdelay.printable import printable
+        from kombu_redisdelay.broker.printable import printable
 
         try:
             return super().invoke(ctx)

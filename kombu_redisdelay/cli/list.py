@@ -11,7 +11,7 @@ import click
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.options import FromNow, json_option, queue_option, task_option
 from kombu_redisdelay.cli.output import call, cut, fixed, flexible, show, show_json, table, when
-from kombu_redisdelay.delayed import DelayedMessage, DelayedMessages
+from kombu_redisdelay.operations.delayed import DelayedMessage, DelayedMessages
 
 #: Messages in one table: the width of its columns is known once all of them are.
 _PAGE = 1000

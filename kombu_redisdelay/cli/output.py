@@ -16,10 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 from rich.text import Text
 
+from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.cli.echo import echo
-from kombu_redisdelay.dead_letters import DeadLetter
-from kombu_redisdelay.delayed import DelayedMessage
-from kombu_redisdelay.printable import printable
+from kombu_redisdelay.operations.dead_letters import DeadLetter
+from kombu_redisdelay.operations.delayed import DelayedMessage
 
 #: What the numbers of a queue look like.
 STYLES = {

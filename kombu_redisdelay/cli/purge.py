@@ -10,7 +10,7 @@ from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import confirm, echo
 from kombu_redisdelay.cli.options import FromNow, json_option, queue_option, task_option, yes_option
 from kombu_redisdelay.cli.output import busy, show_json
-from kombu_redisdelay.delayed import DelayedMessages
+from kombu_redisdelay.operations.delayed import DelayedMessages
 
 
 @click.command("purge")

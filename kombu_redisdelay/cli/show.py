@@ -9,7 +9,7 @@ import click
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.options import json_option
 from kombu_redisdelay.cli.output import show_fields, show_json, when
-from kombu_redisdelay.delayed import DelayedMessages
+from kombu_redisdelay.operations.delayed import DelayedMessages
 
 
 @click.command("show")

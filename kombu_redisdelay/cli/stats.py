@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 import click
 from rich.table import Table
 
-from kombu_redisdelay.access import Access
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import (
@@ -23,7 +22,8 @@ from kombu_redisdelay.cli.output import (
     table,
     when,
 )
-from kombu_redisdelay.stats import QueueStats, queue_stats
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 
 
 @click.command("stats")

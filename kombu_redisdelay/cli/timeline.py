@@ -26,8 +26,8 @@ from kombu_redisdelay.cli.output import (
     styled,
     table,
 )
-from kombu_redisdelay.delayed import DelayedMessages
-from kombu_redisdelay.timeline import EDGES, Span, span_index, spans, timeline
+from kombu_redisdelay.operations.delayed import DelayedMessages
+from kombu_redisdelay.operations.timeline import EDGES, Span, span_index, spans, timeline
 
 #: Bars of eighths of a line's height, for the timeline of one task in one line.
 _HEIGHTS = " ▁▂▃▄▅▆▇█"

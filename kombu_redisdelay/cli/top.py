@@ -12,13 +12,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from kombu_redisdelay.access import Access
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.options import queues_option
 from kombu_redisdelay.cli.output import STYLES, console, count, cut, flexible, next_due, right, styled, table
 from kombu_redisdelay.cli.timeline import timeline_table
-from kombu_redisdelay.stats import QueueStats, queue_stats
-from kombu_redisdelay.timeline import EDGES, Span, timeline
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.stats import QueueStats, queue_stats
+from kombu_redisdelay.operations.timeline import EDGES, Span, timeline
 
 #: Lines that are not about queues: the title, headers, blanks, and the timeline.
 _OTHER_LINES = len(EDGES) + 7

@@ -6,17 +6,17 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.lease import Lease
-from kombu_redisdelay.broker.pool import Pool
+from kombu_redisdelay.broker.message import KEEP, Due
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recoverer import Recoverer
 from kombu_redisdelay.broker.recovery import finish
+from kombu_redisdelay.broker.server.pool import Pool
+from kombu_redisdelay.broker.server.single import Client
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
-from kombu_redisdelay.message import KEEP, Due
-from kombu_redisdelay.options import Options
 from tests.broker.database import Database
 
 SEPARATOR = "\x06\x16"

@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.line import UNREAD_LIMIT
+from kombu_redisdelay.broker.server.line import UNREAD_LIMIT
 from tests.broker.rig import Rig, payload, taken
 
 

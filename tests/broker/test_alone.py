@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
-from kombu_redisdelay.options import Options
 from tests.broker.rig import Rig, payload, taken, texts, with_count
 
 SUSPECT = with_count(payload("suspect"), 3)

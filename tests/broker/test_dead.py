@@ -8,8 +8,8 @@ import pytest
 
 from kombu_redisdelay.broker import dead as module
 from kombu_redisdelay.broker.dead import Graveyard
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recovery import finish
-from kombu_redisdelay.options import Options
 from tests.broker.rig import Rig, payload, taken, with_count
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kombu_redisdelay.broker import consumer as consumer_module
-from kombu_redisdelay.broker.scripts import GIVE_BACK, Server
-from kombu_redisdelay.broker.wire import Argument
+from kombu_redisdelay.broker.server.scripts import GIVE_BACK, Server
+from kombu_redisdelay.broker.server.wire import Argument
 from tests.broker.rig import Rig, payload, taken, texts, with_count
 
 HOUR = 3_600_000

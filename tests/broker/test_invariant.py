@@ -22,10 +22,10 @@ from hypothesis.stateful import (
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.delivery import Delivery, Request
+from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.broker.scripts import TAKE
-from kombu_redisdelay.message import IGNORE, KEEP, REPLACE
-from kombu_redisdelay.options import Options
+from kombu_redisdelay.broker.server.scripts import TAKE
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.model import Broker, Message
 from tests.broker.rig import Rig, payload, texts

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from kombu_redisdelay.broker import consumer as consumer_module
 from kombu_redisdelay.broker.delivery import Request
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
-from kombu_redisdelay.broker.scripts import TAKE
-from kombu_redisdelay.options import Options
+from kombu_redisdelay.broker.server.scripts import TAKE
 from tests.broker.rig import Rig, payload, taken, texts, with_count
 
 HOUR = 3_600_000

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from harness.process import wait_until
-from kombu_redisdelay.broker.client import Client
+from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.broker.lease import Lease
-from kombu_redisdelay.broker.pool import Pool
-from kombu_redisdelay.keys import queue_keys
+from kombu_redisdelay.broker.server.pool import Pool
+from kombu_redisdelay.broker.server.single import Client
 from tests.broker.database import REAL_SERVERS
 from tests.broker.database import database as open_database
 from tests.broker.rig import Rig

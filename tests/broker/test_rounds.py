@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.client import Client
 from kombu_redisdelay.broker.rounds import QUEUES_PER_STEP, Rounds
-from kombu_redisdelay.broker.scripts import RECOVER
+from kombu_redisdelay.broker.server.scripts import RECOVER
+from kombu_redisdelay.broker.server.single import Client
 from tests.broker.rig import Rig, payload, taken
 
 INTERVAL = 10.0

@@ -7,9 +7,9 @@ from time import monotonic
 import pytest
 
 from kombu_redisdelay.broker import store
+from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.recovery import finish
 from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.message import Due
 from tests.broker.database import Database
 from tests.broker.rig import LEASE_MS, STEPS, Rig, payload, taken
 

@@ -6,7 +6,7 @@ import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Request
-from kombu_redisdelay.broker.scripts import TAKE
+from kombu_redisdelay.broker.server.scripts import TAKE
 from tests.broker.rig import STEPS, Rig, payload, taken, texts
 
 HOUR = 3_600_000

@@ -14,7 +14,7 @@ from time import perf_counter
 
 from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.options import Options
+from kombu_redisdelay.broker.options import Options
 from tests.broker.database import RealDatabase
 from tests.broker.rig import Rig, payload, taken, with_count
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from kombu import pools
 
 from harness.redis_server import RedisServer
-from kombu_redisdelay.access import Access
 from kombu_redisdelay.cli import delayed
+from kombu_redisdelay.operations.access import Access
 
 QUEUE = "celery"
 

@@ -110,7 +110,7 @@ def test_a_replica(site: Site) -> None:
 
 
 def test_another_clock(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kombu_redisdelay.doctor.server.time", lambda: site.now_ms() / 1000 + 90)
+    monkeypatch.setattr("kombu_redisdelay.operations.doctor.server.time", lambda: site.now_ms() / 1000 + 90)
     assert "are 90.0 s apart" in _findings(site, "wrong")["clock"]
 
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from harness.redis_server import RedisServer
 from kombu_redisdelay import metrics
-from kombu_redisdelay.exporter import QueueCollector
+from kombu_redisdelay.operations.exporter import QueueCollector
 from tests.cli.site import QUEUE, Site
 
 DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana" / "kombu-redisdelay.json"

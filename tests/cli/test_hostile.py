@@ -17,11 +17,11 @@ from prometheus_client.exposition import generate_latest
 from harness.process import wait_until
 from harness.redis_server import RedisServer
 from kombu_redisdelay import cli
+from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.cli.top import View
-from kombu_redisdelay.exporter import QueueCollector
-from kombu_redisdelay.printable import printable
-from kombu_redisdelay.stats import queue_stats
-from kombu_redisdelay.timeline import timeline
+from kombu_redisdelay.operations.exporter import QueueCollector
+from kombu_redisdelay.operations.stats import queue_stats
+from kombu_redisdelay.operations.timeline import timeline
 from tests.cli.site import Site
 from tests.cli.test_processes import Daemon
 from tests.cli.test_top import SIZE, lines

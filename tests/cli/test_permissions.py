@@ -16,12 +16,12 @@ from kombu.transport import redis as kombu_redis
 
 import kombu_redisdelay
 from harness.redis_server import RedisServer
-from kombu_redisdelay.access import Access
-from kombu_redisdelay.broker.scripts import Script
-from kombu_redisdelay.doctor.finding import Finding, Level
-from kombu_redisdelay.doctor.names import names_of
-from kombu_redisdelay.doctor.permissions import check_permissions
-from kombu_redisdelay.doctor.uses import uses
+from kombu_redisdelay.broker.server.scripts import Script
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.doctor.finding import Finding, Level
+from kombu_redisdelay.operations.doctor.names import names_of
+from kombu_redisdelay.operations.doctor.permissions import check_permissions
+from kombu_redisdelay.operations.doctor.uses import uses
 from tests.cli.site import Site
 from tests.permissions import allow, documented_rules, refused
 
@@ -187,7 +187,7 @@ def test_every_command_that_we_use_is_looked_at(access: Access) -> None:
     # Where a tuple begins with a word in capitals, it is a command; not so in what is printed.
     sources = {*package.rglob("*.py")} - {
         *(package / "cli").rglob("*.py"),
-        *(package / "doctor").rglob("*.py"),
+        *(package / "operations" / "doctor").rglob("*.py"),
     }
     ours = {name for text in texts for name in re.findall(r"redis\.p?call\(\s*'([A-Z]+)'", text)}
     ours |= {name for text in texts for name in re.findall(r"'([LR]PUSH|[LR]POP)'", text)}

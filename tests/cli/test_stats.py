@@ -6,8 +6,8 @@ from datetime import datetime
 
 import pytest
 
-from tests.channel.kit import Inbox, drain
 from tests.cli.site import QUEUE, Site
+from tests.transport.kit import Inbox, drain
 
 
 def test_every_place_of_a_message_is_counted(site: Site) -> None:

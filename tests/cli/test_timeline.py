@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from kombu_redisdelay.cli.timeline import timeline_table
-from kombu_redisdelay.timeline import EDGES, span_index, spans
+from kombu_redisdelay.operations.timeline import EDGES, span_index, spans
 from tests.cli.site import Site
 
 

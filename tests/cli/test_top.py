@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from rich.console import Console, ConsoleDimensions, RenderableType
 
 from kombu_redisdelay.cli.top import View
-from kombu_redisdelay.stats import QueueStats
-from kombu_redisdelay.timeline import EDGES, spans
+from kombu_redisdelay.operations.stats import QueueStats
+from kombu_redisdelay.operations.timeline import EDGES, spans
 
 SIZE = ConsoleDimensions(80, 24)
 _SPANS = spans([1_000_000] * (len(EDGES) + 1))

@@ -23,7 +23,7 @@ import sys
 from celery import Celery
 
 Celery(broker=sys.argv[1]).send_task("work", ["from afar"])
-assert "kombu_redisdelay.transport" in sys.modules
+assert "kombu_redisdelay.transport.transports" in sys.modules
 """
 
 

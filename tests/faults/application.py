@@ -13,7 +13,7 @@ from kombu.mixins import ConsumerMixin
 from kombu.utils.limits import TokenBucket
 
 from harness.process import wait_until
-from tests.channel.kit import PATIENCE
+from tests.transport.kit import PATIENCE
 
 
 def _ack(message: Any) -> None:

@@ -14,10 +14,10 @@ import pytest
 from harness.moved_clock import MovedClockServer, compiler
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from tests.channel.kit import Site, publish
 from tests.end_to_end.installation import QUEUE, Installation
 from tests.faults.application import running
 from tests.faults.workers import LOST_CONNECTION
+from tests.transport.kit import Site, publish
 
 pytestmark = pytest.mark.skipif(
     compiler() is None, reason="the clock is moved by a library made with cc, on Linux"

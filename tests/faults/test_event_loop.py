@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.channel.kit import Inbox, Site, event_loop, publish, turn
+from tests.transport.kit import Inbox, Site, event_loop, publish, turn
 
 
 @pytest.mark.parametrize("broken", ["ping", "evalsha"], ids=["poll", "commands"])

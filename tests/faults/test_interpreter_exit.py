@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from tests.channel.kit import Site, publish
+from tests.transport.kit import Site, publish
 
 PROGRAM = """
 import sys
 from kombu import Connection
-from tests.channel.kit import Inbox, drain
+from tests.transport.kit import Inbox, drain
 
 connection = Connection(sys.argv[1], transport_options={"visibility_timeout": 1000})
 channel = connection.channel()

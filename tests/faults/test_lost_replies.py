@@ -9,10 +9,10 @@ import pytest
 
 from harness.process import wait_until
 from harness.proxy import Proxy, Trap
-from kombu_redisdelay import channel as channel_module
-from kombu_redisdelay.broker.scripts import RENEW, TAKE
-from tests.channel.kit import PATIENCE, Inbox, Site, drain, publish
+from kombu_redisdelay.broker.server.scripts import RENEW, TAKE
+from kombu_redisdelay.transport import channel as channel_module
 from tests.faults.application import running
+from tests.transport.kit import PATIENCE, Inbox, Site, drain, publish
 
 BODIES = [str(number) for number in range(5)]
 

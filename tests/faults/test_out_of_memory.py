@@ -12,7 +12,7 @@ from redis.exceptions import OutOfMemoryError
 from harness.process import wait_until
 from harness.redis_server import RedisServer
 from harness.server_binary import servers
-from tests.channel.kit import PATIENCE, Inbox, Site, drain, in_seconds, publish
+from tests.transport.kit import PATIENCE, Inbox, Site, drain, in_seconds, publish
 
 CONSUMERS = "redisdelay:{q}:consumers"
 

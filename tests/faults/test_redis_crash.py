@@ -18,9 +18,9 @@ from redis.retry import Retry
 
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from tests.channel.kit import PATIENCE, publish
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import LOST_CONNECTION
+from tests.transport.kit import PATIENCE, publish
 
 DURABLE = ("--appendfsync", "always")
 

@@ -13,9 +13,9 @@ from redis.exceptions import ReadOnlyError, ResponseError
 from harness.process import wait_until
 from harness.redis_server import HOST, RedisServer
 from harness.server_binary import servers
-from tests.channel.kit import Inbox, Site, drain, publish
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import LOST_CONNECTION, start_a_worker_for_each
+from tests.transport.kit import Inbox, Site, drain, publish
 
 POOLS = ("threads", "gevent")
 OURS = ("schedule", "messages", "consumers")

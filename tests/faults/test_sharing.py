@@ -7,7 +7,7 @@ from queue import Queue
 from threading import Thread
 from typing import Any
 
-from tests.channel.kit import Inbox, Site, drain, publish
+from tests.transport.kit import Inbox, Site, drain, publish
 
 THREADS, MESSAGES = 16, 40
 

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from tests.channel.kit import Site
+from tests.transport.kit import Site
 
 PROGRAM = """
 import os, signal, socket, sys, threading
 from kombu import Connection
 from kombu.asynchronous import Hub
-from tests.channel.kit import Inbox
+from tests.transport.kit import Inbox
 
 stopped = []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))

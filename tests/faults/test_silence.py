@@ -9,11 +9,11 @@ import pytest
 
 from harness.process import wait_until
 from harness.proxy import Proxy
-from kombu_redisdelay import channel as channel_module
-from tests.channel.kit import PATIENCE, Inbox, Site, drain, publish
+from kombu_redisdelay.transport import channel as channel_module
 from tests.end_to_end.installation import ALONE, Installation
 from tests.faults.application import running
 from tests.faults.workers import LOST_CONNECTION, PREFORK_KNOWS_WHO_IS_BUSY
+from tests.transport.kit import PATIENCE, Inbox, Site, drain, publish
 
 #: The event loop, and drain_events.
 POOLS = ("prefork", "threads", "gevent", "solo")

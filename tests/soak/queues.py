@@ -15,7 +15,7 @@ from redis import Redis
 from harness.redis_server import RedisServer
 from kombu_redisdelay import DelayedMessages
 from kombu_redisdelay.broker.janitor import Janitor
-from kombu_redisdelay.keys import known_queues
+from kombu_redisdelay.broker.keys import known_queues
 from tests.soak.consumer import ConsumerProcess
 
 #: The queue of the consumer that looks after those of the others.

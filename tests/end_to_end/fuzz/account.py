@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from kombu_redisdelay.message import split_stored
+from kombu_redisdelay.broker.message import split_stored
 from tests.end_to_end.fuzz.events import ACKED, RECEIVED, REJECTED
 from tests.end_to_end.fuzz.generator import Case
 from tests.end_to_end.fuzz.wellformed import label_of

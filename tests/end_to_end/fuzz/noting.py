@@ -14,7 +14,7 @@ import billiard.pool
 from celery.signals import task_received
 from kombu.transport import virtual
 
-from kombu_redisdelay.channel import Channel
+from kombu_redisdelay.transport.channel import Channel
 from tests.end_to_end.environment import Environment
 from tests.end_to_end.fuzz.events import ACKED, RECEIVED, REJECTED
 from tests.end_to_end.ledger import Entry, Ledger

@@ -1,0 +1,198 @@
+"""What the broker has to know of a message: its id, when it is due, how often it was delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from time import time
+from typing import Any
+
+from dateutil.parser import isoparse
+
+from kombu_redisdelay.broker.times import LATEST_MS, to_ms
+
+#: Header of plain kombu messages: milliseconds until the message is due. The name and the unit are those
+#: of RabbitMQ's delayed message exchange.
+DELAY_HEADER = "x-delay"
+
+#: Header of Celery's task messages (protocol 2): ISO 8601.
+ETA_HEADER = "eta"
+
+#: Header that says what a publish does if a message with the same id is scheduled: one of the three below.
+CONFLICT_HEADER = "x-delay-on-conflict"
+
+#: Both are delivered. The default.
+KEEP = "keep"
+#: The new message takes the place of the scheduled one.
+REPLACE = "replace"
+#: The scheduled message stays, and the new one is dropped.
+IGNORE = "ignore"
+
+#: Header set on redelivered messages: the number of earlier deliveries, as RabbitMQ's quorum queues do.
+DELIVERY_COUNT_HEADER = "x-delivery-count"
+
+#: Header set on redelivered messages, as kombu's own transport does.
+REDELIVERED_HEADER = "redelivered"
+
+#: The JSON member, outside what the publisher wrote, in which the scripts count deliveries
+#: (lua/include/deliveries.lua).
+DELIVERIES_MEMBER = "redisdelay-deliveries"
+
+
+class MalformedMessage(Exception):
+    """An entry of a ready list that cannot be delivered, because it is not a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """When a message is due: the later of an instant and a delay from now, both by the server's clock.
+
+    Attributes:
+        at_ms: milliseconds since the epoch, with a fraction, 0 for no instant.
+        delay_ms: milliseconds from the moment of publication, with a fraction, 0 for no delay.
+    """
+
+    at_ms: float = 0
+    delay_ms: float = 0
+
+
+def due(message: Mapping[str, Any]) -> Due | None:
+    """When the *message*, a kombu message as a dictionary, wants to be delivered; ``None`` for at once.
+
+    Raises:
+        ValueError: ``x-delay``, or the ``eta`` of a Celery task, makes no sense; names header and value.
+    """
+    headers = message["headers"] or {}
+    at_ms = eta_ms(headers)
+    delay_ms = _delay_ms(headers)
+    return Due(at_ms, delay_ms) if at_ms or delay_ms else None
+
+
+def eta_ms(headers: Mapping[str, Any]) -> float:
+    """The ``eta`` among *headers* in ms since the epoch, with a fraction; 0 if there is none.
+
+    A naive time is in UTC, as Celery's worker reads it.
+
+    Raises:
+        ValueError: the message is a Celery task and its ``eta`` is not an ISO 8601 date and time.
+            ``eta`` in any other message is the application's own header, and may mean anything.
+    """
+    eta = headers.get(ETA_HEADER)
+    if not eta:
+        return 0
+    try:
+        if not isinstance(eta, (str, datetime)):
+            raise TypeError
+        moment = eta if isinstance(eta, datetime) else _parse(eta)
+        return max(0, to_ms(moment))
+    except (ValueError, TypeError, OverflowError) as exc:
+        if "task" not in headers:
+            return 0
+        raise ValueError(f"header {ETA_HEADER!r} must be an ISO 8601 date and time, not {eta!r}") from exc
+
+
+def _parse(eta: str) -> datetime:
+    try:
+        # What Celery writes, in a tenth of the time.
+        return datetime.fromisoformat(eta)
+    except ValueError:
+        return isoparse(eta)
+
+
+def _delay_ms(headers: Mapping[str, Any]) -> float:
+    delay = headers.get(DELAY_HEADER)
+    if delay is None:
+        return 0
+    longest = LATEST_MS - time() * 1000
+    # NaN is in no range.
+    if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not 0 <= delay <= longest:
+        raise ValueError(
+            f"header {DELAY_HEADER!r} must be a number of milliseconds, not negative and not beyond the "
+            f"year 9999, not {delay!r}"
+        )
+    # A subclass of float may not be written as a number.
+    return float(delay)
+
+
+def message_id(message: Mapping[str, Any]) -> str:
+    """The id that the application knows the *message* by: task id, else message id, correlation id, or
+    the delivery tag that kombu gave it when it was published."""
+    headers, properties = message["headers"] or {}, message["properties"]
+    candidates = (
+        headers.get("id"),
+        properties.get("message_id"),
+        properties.get("correlation_id"),
+        properties["delivery_tag"],
+    )
+    id = next(candidate for candidate in candidates if candidate)
+    # JSON can hold halves of a surrogate pair, which Redis could not keep.
+    return str(id).encode(errors="backslashreplace").decode()
+
+
+def split_stored(stored: bytes) -> tuple[int, bytes]:
+    """Priority step and message of a value of our hashes (lua/include/stored.lua)."""
+    step, colon, payload = stored.partition(b":")
+    if not colon or not step.isdigit():
+        return 0, stored
+    # What has more digits is no step of ours, and more than int() may take.
+    return int(step) if len(step) < 10 else 0, payload
+
+
+def on_conflict(message: Mapping[str, Any]) -> str:
+    """What the *message* asks for if another one with its id is scheduled: ``KEEP``, ``REPLACE`` or
+    ``IGNORE``.
+
+    Raises:
+        ValueError: it asks for something else; names header and value.
+    """
+    wanted = (message["headers"] or {}).get(CONFLICT_HEADER, KEEP)
+    if wanted not in (KEEP, REPLACE, IGNORE):
+        raise ValueError(
+            f"header {CONFLICT_HEADER!r} must be {KEEP!r}, {REPLACE!r} or {IGNORE!r}, not {wanted!r}"
+        )
+    return str(wanted)
+
+
+def mark_delivery(payload: dict[str, Any]) -> None:
+    """Turn the scripts' count in a taken message *payload* into what consumers look at:
+    ``delivery_info["redelivered"]`` and the headers ``redelivered`` and ``x-delivery-count``. What was for
+    the broker goes."""
+    headers = payload["headers"]
+    # It was about the publish. A task that retries publishes the headers it was delivered with, and is not
+    # to take the place of a message that was scheduled meanwhile, nor to be dropped for it.
+    headers.pop(CONFLICT_HEADER, None)
+    # Nor is it to wait that long again.
+    headers.pop(DELAY_HEADER, None)
+    deliveries = payload.pop(DELIVERIES_MEMBER, 0)
+    if deliveries:
+        headers[DELIVERY_COUNT_HEADER] = deliveries
+        headers[REDELIVERED_HEADER] = True
+        payload["properties"]["delivery_info"]["redelivered"] = True
+    else:
+        # A task that retries publishes the headers it was delivered with; this one is not about them.
+        if headers.pop(DELIVERY_COUNT_HEADER, None) is not None:
+            headers.pop(REDELIVERED_HEADER, None)
+
+
+def check(payload: object) -> dict[str, Any]:
+    """Return the decoded *payload* if it has the shape of a kombu message.
+
+    Raises:
+        MalformedMessage: it has not; says what is wrong, in one line.
+    """
+    if not isinstance(payload, dict):
+        raise MalformedMessage(f"a JSON {type(payload).__name__}, not an object")
+    if payload.get("headers") is None:
+        payload["headers"] = {}
+    for name in ("properties", "headers"):
+        if not isinstance(payload.get(name), dict):
+            raise MalformedMessage(f"{name!r} is missing or not an object")
+    if not isinstance(payload["properties"].setdefault("delivery_info", {}), dict):
+        raise MalformedMessage("'delivery_info' is not an object")
+    if not isinstance(payload.get("body"), (str, type(None))):
+        raise MalformedMessage("'body' is not a string")
+    deliveries = payload.get(DELIVERIES_MEMBER, 0)
+    if not isinstance(deliveries, int) or isinstance(deliveries, bool):
+        raise MalformedMessage(f"{DELIVERIES_MEMBER!r} is not a whole number")
+    return payload

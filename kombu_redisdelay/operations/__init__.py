@@ -1,0 +1,1 @@
+"""What an operator can ask and do, as objects. Nothing here prints."""

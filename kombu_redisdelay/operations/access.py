@@ -1,0 +1,110 @@
+"""Access to the queues of a broker for a program that neither publishes nor consumes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from kombu.connection import Connection
+from redis.exceptions import NoPermissionError
+
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, portions
+from kombu_redisdelay.broker.store import NAME_BYTES_PER_CALL, Store
+from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.transports import Transport
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    # In `typing` from Python 3.11 on.
+    from typing_extensions import Self
+
+
+class Access:
+    """A connection of its own to a broker, with what the transport knows of it: prefix, priority steps,
+    TLS, timeouts. Close it, or use it in a ``with`` block. Any number of threads may share it.
+
+    Arguments:
+        broker: a Celery app, a kombu ``Connection`` (which is copied, and left alone), or a broker URL.
+
+    Attributes:
+        app: the Celery app, ``None`` if something else was given.
+
+    Raises:
+        TypeError: the broker is not reached through this transport, or is nothing of the above.
+        redis.exceptions.RedisError: the server cannot be reached, or does not let us in.
+    """
+
+    def __init__(self, broker: Celery | Connection | str) -> None:
+        self.app: Any = broker if hasattr(broker, "connection_for_write") else None
+        self._connection = _connection(broker)
+        if not issubclass(self._connection.get_transport_cls(), Transport):
+            raise TypeError(f"not a redisdelay:// broker: {self._connection.as_uri()}")
+        try:
+            # Said at once if it fails: kombu by itself tries again two seconds later.
+            self._connection.ensure_connection(
+                max_retries=1, interval_start=0, reraise_as_library_errors=False
+            )
+            self._channel = cast(Channel, self._connection.channel())
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """The broker's URL, without the password."""
+        return str(self._connection.as_uri())
+
+    @property
+    def channel(self) -> Channel:
+        """What knows the transport's options."""
+        return self._channel
+
+    @property
+    def store(self) -> Store:
+        """The broker below."""
+        return self._channel.store
+
+    def queues(self) -> list[str]:
+        """The queues that have a consumer, a scheduled message or a dead letter, sorted by name. Those of
+        others are left out, which this user may not look at."""
+        names = self.store.queues()
+        replies: list[object] = []
+        for some in portions(names, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
+            commands = [("EXISTS", self.store.keys(name).schedule) for name in some]
+            replies += self.store.client.call_all(*commands)
+        return [
+            name
+            for name, reply in zip(names, replies, strict=True)
+            if not isinstance(reply, NoPermissionError)
+        ]
+
+    def close(self) -> None:
+        """Close the connection. Doing that again changes nothing."""
+        self._connection.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _queues(self, queue: str | None) -> list[str]:
+        return self.queues() if queue is None else [queue]
+
+
+def check_limit(limit: object) -> None:
+    """Raises ValueError unless *limit* is a whole number from 0, or ``None``."""
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        raise ValueError(f"limit must be a whole number from 0, not {limit!r}")
+
+
+def _connection(broker: Any) -> Connection:
+    if isinstance(broker, str):
+        return Connection(broker)
+    if isinstance(broker, Connection):
+        copy: Connection = broker.clone()
+        return copy
+    if hasattr(broker, "connection_for_write"):
+        connection: Connection = broker.connection_for_write()
+        return connection
+    raise TypeError(f"not a Celery app, a kombu Connection or a broker URL: {broker!r}")

@@ -1,0 +1,290 @@
+"""The public API over scheduled messages: look at them, cancel them, move them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from heapq import merge
+from itertools import islice
+from operator import attrgetter
+from typing import Any
+
+from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule, Scheduled
+from kombu_redisdelay.broker.times import LATEST_MS, from_ms, to_ms
+from kombu_redisdelay.operations.access import Access, check_limit
+from kombu_redisdelay.operations.content import Content, with_due, without_due
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedMessage:
+    """A message that waits for its time.
+
+    Attributes:
+        id: what it is cancelled by: the task id; without Celery the ``message_id``, else the
+            ``correlation_id``, else the delivery tag.
+        due: when it will be delivered, in UTC, by the server's clock.
+        task: name of the Celery task, ``None`` if it is none.
+        args: ``repr`` of the task's positional arguments as Celery put it into the headers, which shortens
+            it; empty if there is none.
+        kwargs: the same of its keyword arguments.
+        priority: as it was published, 0 if it was published with none.
+        size: bytes that the message takes in Redis.
+        headers: as they were published.
+    """
+
+    id: str
+    queue: str
+    due: datetime
+    task: str | None
+    args: str
+    kwargs: str
+    priority: int
+    size: int
+    headers: Mapping[str, Any] = field(repr=False)
+
+
+class DelayedMessages(Access):
+    """The messages of a broker that wait for their time.
+
+    Where a *queue* may be given, ``None`` stands for all of them. A queue or an id that is not known is an
+    empty result, not an error. Several messages may wait under one id, in one queue or in several: what is
+    done by id is done to all of them. Each message is handled as a whole against workers to whom it is
+    being delivered: it is either cancelled or delivered, never both and never neither.
+
+    Times are aware datetimes; a naive one is in UTC, as Celery's worker reads it.
+
+    Arguments and errors are those of :class:`~kombu_redisdelay.operations.access.Access`; every method
+    raises what redis-py raises.
+    """
+
+    def count(
+        self,
+        queue: str | None = None,
+        *,
+        due_before: datetime | None = None,
+        due_after: datetime | None = None,
+    ) -> int:
+        """How many messages wait that are due at *due_after* or later and before *due_before*. In no more
+        than logarithmic time.
+
+        Raises:
+            ValueError: one of the times is not a ``datetime``.
+        """
+        return self._schedule.count(
+            self._queues(queue), _ms("due_after", due_after), _ms("due_before", due_before)
+        )
+
+    def next_due(self, queue: str | None = None) -> datetime | None:
+        """When the first message is due; ``None`` if none waits."""
+        due_ms = self._schedule.next_due_ms(self._queues(queue))
+        return None if due_ms is None else from_ms(due_ms)
+
+    def iter(
+        self,
+        queue: str | None = None,
+        *,
+        due_before: datetime | None = None,
+        due_after: datetime | None = None,
+        task: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[DelayedMessage]:
+        """The messages in the order in which they are due, read in bounded steps as you go on.
+
+        What is scheduled or goes meanwhile may be among them or not; everything else is, once.
+
+        Arguments:
+            due_before: only what is due before this time.
+            due_after: only what is due at this time or later.
+            task: only tasks of this name.
+            limit: at most so many; ``None`` for all.
+
+        Raises:
+            ValueError: a time is not a ``datetime``, or *limit* is not a whole number from 0.
+        """
+        check_limit(limit)
+        found = self._iter(queue, _ms("due_after", due_after), _ms("due_before", due_before))
+        messages = (message for _, message in found if task is None or message.task == task)
+        return islice(messages, limit)
+
+    def get(self, id: str) -> DelayedMessage | None:
+        """The message with this id, the first to be due if there are several; ``None`` if there is none."""
+        return next(iter(self.get_all(id)), None)
+
+    def get_all(self, id: str) -> list[DelayedMessage]:
+        """Every message with this id, first the one that is due first."""
+        found = [message for queue in self.queues() for message in self._schedule.find(queue, id)]
+        return [_message(message) for message in sorted(found, key=attrgetter("due_ms"))]
+
+    def cancel(self, id: str, *, mark_revoked: bool = False) -> bool:
+        """Remove the message with this id, or all if there are several.
+
+        Returns:
+            Whether there was one, which now will not be delivered. False if there is none, or it has been
+            delivered.
+
+        Arguments:
+            mark_revoked: also write the state ``REVOKED`` to the app's result backend, so that whoever waits
+                for the result is told. ``AsyncResult.revoke`` does something else: it tells the workers to
+                pass over the task when it comes.
+
+        Raises:
+            TypeError: *mark_revoked* without a Celery app.
+        """
+        return bool(self.cancel_many([id], mark_revoked=mark_revoked))
+
+    def cancel_many(self, ids: Iterable[str], *, mark_revoked: bool = False) -> list[str]:
+        """As :meth:`cancel` for each of *ids*, in few round trips.
+
+        Returns:
+            Those that were cancelled.
+        """
+        self._check_mark_revoked(mark_revoked)
+        cancelled: list[str] = []
+        queues = self.queues()
+        remaining = iter(dict.fromkeys(ids))
+        while some := list(islice(remaining, IDS_PER_CALL)):
+            removed = [self._schedule.cancel(queue, some) for queue in queues]
+            cancelled += [id for id, *counts in zip(some, *removed, strict=True) if any(counts)]
+        return self._revoked(cancelled, mark_revoked)
+
+    def cancel_group(self, group_id: str, *, mark_revoked: bool = False) -> list[str]:
+        """Cancel the tasks of a Celery group (``GroupResult.id``). Reads all that is scheduled, in bounded
+        steps.
+
+        Returns:
+            The ids of those that were cancelled.
+        """
+        self._check_mark_revoked(mark_revoked)
+        removed = self._remove(None, None, lambda message: message.headers.get("group") == group_id)
+        ids = dict.fromkeys(_message(found).id for found in removed)
+        return self._revoked(list(ids), mark_revoked)
+
+    def reschedule(self, id: str, *, countdown: float | None = None, eta: datetime | None = None) -> bool:
+        """Have the message with this id delivered at another time, earlier or later.
+
+        Its ``eta`` header, or ``x-delay``, is changed with it, since workers go by them, too. An ``expires``
+        stays what it is.
+
+        Arguments:
+            countdown: seconds from now; not negative.
+            eta: an instant in the future.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            ValueError: neither or both are given, one is of the wrong type or in the past.
+        """
+        now_ms = self.store.now_ms()
+        due_ms = _new_due_ms(now_ms, countdown, eta)
+        return self._move(id, due_ms, lambda payload: with_due(payload, due_ms, now_ms))
+
+    def deliver_now(self, id: str) -> bool:
+        """Move the message with this id to the tail of its queue, as if its time had come.
+
+        Returns:
+            Whether there was one.
+        """
+        return self._move(id, 0, without_due)
+
+    def purge(
+        self, queue: str | None = None, *, task: str | None = None, due_before: datetime | None = None
+    ) -> int:
+        """Remove every message that waits, or those of *task*, or those due before *due_before*. Messages
+        that are ready are not touched.
+
+        Returns:
+            How many were removed.
+
+        Raises:
+            ValueError: *due_before* is not a ``datetime``.
+        """
+        before_ms = _ms("due_before", due_before)
+        if task is None and before_ms is None:
+            return sum(map(self._schedule.clear, self._queues(queue)))
+        removed = self._remove(queue, before_ms, lambda message: task is None or message.task == task)
+        return sum(1 for _ in removed)
+
+    @property
+    def _schedule(self) -> Schedule:
+        return Schedule(self.store)
+
+    def _iter(
+        self, queue: str | None, from_ms: float | None, before_ms: float | None
+    ) -> Iterator[tuple[Scheduled, DelayedMessage]]:
+        each = [self._schedule.iter(name, from_ms, before_ms) for name in self._queues(queue)]
+        return ((found, _message(found)) for found in merge(*each, key=attrgetter("due_ms")))
+
+    def _remove(
+        self, queue: str | None, before_ms: float | None, wanted: Callable[[DelayedMessage], bool]
+    ) -> Iterator[Scheduled]:
+        """Remove what is *wanted*, and yield it."""
+        for name in self._queues(queue):
+            found = (entry for entry, message in self._iter(name, None, before_ms) if wanted(message))
+            yield from self._schedule.remove(name, found)
+
+    def _move(self, id: str, due_ms: float, rewrite: Callable[[bytes], bytes]) -> bool:
+        moved = False
+        for queue in self.queues():
+            for found in self._schedule.find(queue, id):
+                message: Scheduled | None = found
+                while message is not None:
+                    if self._schedule.reschedule(message, rewrite(message.payload), due_ms):
+                        moved = True
+                        break
+                    # It has been delivered, or somebody else was faster.
+                    message = self._schedule.reread(message)
+        return moved
+
+    def _check_mark_revoked(self, mark_revoked: bool) -> None:
+        if mark_revoked and self.app is None:
+            raise TypeError("mark_revoked needs the Celery app, for its result backend")
+
+    def _revoked(self, ids: list[str], mark_revoked: bool) -> list[str]:
+        if mark_revoked:
+            for id in ids:
+                self.app.backend.mark_as_revoked(id, "cancelled before it was due")
+        return ids
+
+
+def _message(found: Scheduled) -> DelayedMessage:
+    content = Content.of(found.payload, otherwise=found.member.decode(errors="replace"))
+    return DelayedMessage(
+        id=content.id,
+        queue=found.queue,
+        due=from_ms(found.due_ms),
+        task=content.task,
+        args=content.args,
+        kwargs=content.kwargs,
+        priority=content.priority,
+        size=len(found.payload),
+        headers=content.headers,
+    )
+
+
+def _ms(name: str, moment: object) -> float | None:
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime):
+        raise ValueError(f"{name} must be a datetime, not {moment!r}")
+    return to_ms(moment)
+
+
+def _new_due_ms(now_ms: float, countdown: Any, eta: object) -> float:
+    due_ms = _ms("eta", eta)
+    if (countdown is None) == (due_ms is None):
+        raise ValueError("give either a countdown or an eta")
+    if due_ms is not None:
+        if due_ms < now_ms:
+            raise ValueError(f"eta must be in the future, not {eta}")
+        return due_ms
+    longest = (LATEST_MS - now_ms) / 1000
+    # NaN is in no range.
+    is_number = isinstance(countdown, (int, float)) and not isinstance(countdown, bool)
+    if not is_number or not 0 <= countdown <= longest:
+        raise ValueError(
+            "countdown must be a number of seconds, not negative and not beyond the year 9999, "
+            f"not {countdown!r}"
+        )
+    return now_ms + float(countdown) * 1000

@@ -1,0 +1,54 @@
+"""Looks for everything that could bite. Finds and advises; printing is somebody else's business."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from redis.exceptions import ResponseError
+
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.doctor.finding import Finding, Level
+from kombu_redisdelay.operations.doctor.lease import check_lease
+from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
+from kombu_redisdelay.operations.doctor.names import names_of
+from kombu_redisdelay.operations.doctor.permissions import check_permissions
+from kombu_redisdelay.operations.doctor.queues import check_queues
+from kombu_redisdelay.operations.doctor.server import check_server
+from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
+
+__all__ = ("Finding", "Level", "examine")
+
+
+def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
+    """Check the server behind *access*, what we may do there, and *queues*, or all that are known.
+
+    It leaves nothing behind. Reading is bounded by the number of queues and their consumers, not by what
+    is in them.
+
+    Raises:
+        redis.exceptions.RedisError: the server cannot be reached, or stopped answering.
+    """
+    channel, store = access.channel, access.store
+    prefix = channel.global_keyprefix
+    stock_keys = prefix + channel.unacked_key, prefix + channel.unacked_index_key
+    names = names_of(access, queues)
+    return [
+        *_as_far_as_allowed("server", check_server(store.client)),
+        *check_permissions(store, names),
+        *check_transport_options(channel.connection.client.transport_options),
+        *check_lease(channel.options),
+        *_as_far_as_allowed("redis:// leftovers", check_leftovers(store.client, *stock_keys)),
+        *_as_far_as_allowed("queues", check_queues(store, queues or _known(access), channel.options)),
+    ]
+
+
+def _known(access: Access) -> Iterator[str]:
+    """The queues that the broker remembers, and those of the app."""
+    yield from sorted({*access.store.queues(), *(access.app.amqp.queues if access.app else ())})
+
+
+def _as_far_as_allowed(check: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    try:
+        yield from findings
+    except ResponseError as exc:
+        yield Finding(Level.WRONG, check, f"could not be checked: {exc}", "See the permissions.")

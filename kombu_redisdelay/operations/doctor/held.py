@@ -1,0 +1,52 @@
+"""Messages that a consumer has held for very long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kombu_redisdelay.broker.consumer import taken_ms
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.doctor.finding import Finding, warning
+
+#: Seconds that most tasks take less than.
+LONG = 3600.0
+
+#: Messages of a consumer that are looked at, at most: to look at more would keep Redis busy.
+MOST_MESSAGES = 10_000
+
+
+def check_held(store: Store, queue: str) -> Iterator[Finding]:
+    now_ms = store.now_ms()
+    for consumer, tags in _held(store, queue).items():
+        seconds = [(now_ms - since_ms) / 1000 for since_ms in map(taken_ms, tags) if since_ms is not None]
+        long = [held for held in seconds if held > LONG]
+        if long:
+            yield warning(
+                f"queue {queue}",
+                f"{len(long)} message(s) held for more than an hour, for up to {max(long) / 3600:.1f} h, by "
+                f"one consumer{_process(consumer)}",
+                "A long task may hold one. If no task runs that long (`celery inspect active`), restart this "
+                "worker: a task of the pools threads, gevent and eventlet that calls sys.exit() never ends.",
+            )
+
+
+def _held(store: Store, queue: str) -> dict[str, list[bytes]]:
+    keys = store.keys(queue)
+    consumers = [
+        member.decode(errors="replace") for member in store.client.call("ZRANGE", keys.consumers, 0, -1)
+    ]
+    with store.client.pipeline(transaction=False) as pipe:
+        for consumer in consumers:
+            pipe.execute_command("HLEN", keys.unacked(consumer))
+        counts = pipe.execute()
+    looked_at = [name for name, count in zip(consumers, counts, strict=True) if 0 < count <= MOST_MESSAGES]
+    with store.client.pipeline(transaction=False) as pipe:
+        for consumer in looked_at:
+            pipe.execute_command("HKEYS", keys.unacked(consumer))
+        return dict(zip(looked_at, pipe.execute(), strict=True))
+
+
+def _process(consumer: str) -> str:
+    _, _, rest = consumer.partition(":")
+    pid = rest.split(":")[1:2]
+    return f" (process {pid[0]})" if pid and pid[0].isdigit() else ""

@@ -1,0 +1,48 @@
+"""What kombu's own ``redis://`` transport has left: messages that its workers took and did not ack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from redis import Redis
+from redis.exceptions import NoPermissionError
+
+from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
+
+#: Seconds after which a ``redis://`` worker, by default, gives back what another one took.
+STOCK_VISIBILITY_TIMEOUT = 3600
+
+
+def check_leftovers(client: Redis, unacked_key: str, unacked_index_key: str) -> Iterator[Finding]:
+    """
+    Arguments:
+        unacked_key: hash, delivery tag -> message.
+        unacked_index_key: zset, delivery tag -> when it was taken, seconds since the epoch.
+    """
+    check = "redis:// leftovers"
+    try:
+        count = client.execute_command("HLEN", unacked_key)
+    except NoPermissionError:
+        # Nothing but this check needs it.
+        yield ok(check, f"not looked for: this user may not read {unacked_key!r}")
+        return
+    if not count:
+        yield ok(check, "none")
+        return
+    seconds, _ = client.execute_command("TIME")
+    old = client.execute_command("ZCOUNT", unacked_index_key, "-inf", int(seconds) - STOCK_VISIBILITY_TIMEOUT)
+    found = f"{count} message(s) in {unacked_key!r}, where redis:// workers keep what they have taken"
+    if old:
+        yield wrong(
+            check,
+            f"{found}; {old} for more than an hour",
+            "Unless a redis:// worker holds them for a long countdown or task, nobody will deliver them: run "
+            "one until they are gone. It gives them back after its visibility_timeout.",
+        )
+    else:
+        yield warning(
+            check,
+            found,
+            "Stop redis:// workers with SIGTERM: they give these back, countdown tasks too, which then wait "
+            "in the schedule. If none is left, run one until they are gone.",
+        )

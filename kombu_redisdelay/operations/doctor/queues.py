@@ -1,0 +1,135 @@
+"""Whether the queues are looked after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from redis.exceptions import NoPermissionError
+
+from kombu_redisdelay.broker.keys import expected_type
+from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
+from kombu_redisdelay.operations.doctor.held import check_held
+from kombu_redisdelay.operations.stats import QueueStats, queue_stats
+
+#: Seconds that a message may be overdue, and a lease over, before it is anything to worry about: longer
+#: than the waits of workers.
+PATIENCE = 15.0
+
+#: Seconds that a message may be overdue while no worker is there.
+UNATTENDED_PATIENCE = 2.0
+
+#: The share of ``dead_letter_limit`` from which dead letters are about to be dropped.
+DEAD_SHARE = 0.8
+
+
+def check_queues(store: Store, queues: Iterable[str], options: Options) -> Iterator[Finding]:
+    for queue in queues:
+        try:
+            found = list(_of_queue(store, queue, options))
+        except NoPermissionError:
+            # Perhaps of another application in this database.
+            advice = (
+                "If it is yours, see the permissions. If not, name yours: `celery delayed doctor -Q ...`."
+            )
+            found = [warning(f"queue {queue}", "this user may not look at it", advice)]
+        yield from found or [ok(f"queue {queue}", "in order")]
+
+
+def _of_queue(store: Store, queue: str, options: Options) -> Iterator[Finding]:
+    wrong_types = list(_wrong_types(store, queue))
+    if wrong_types:
+        # Nothing else can be asked while a key has the wrong type.
+        yield from wrong_types
+        return
+    [stats] = queue_stats(store, [queue])
+    yield from _late(stats)
+    yield from _consumers(stats)
+    yield from _dead(stats, options.dead_letter_limit)
+    if stats.unacked:
+        yield from check_held(store, queue)
+    yield from _damage(store, stats)
+
+
+def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:
+    keys = store.keys(queue)
+    every = [*store.ready_keys(queue), keys.schedule, keys.messages, keys.consumers, keys.wake, keys.dead]
+    with store.client.pipeline(transaction=False) as pipe:
+        for key in every:
+            pipe.execute_command("TYPE", key)
+        types = pipe.execute()
+    for key, reply in zip(every, types, strict=True):
+        found, expected = reply.decode(), expected_type(key)
+        if found not in ("none", expected):
+            yield wrong(
+                f"queue {queue}",
+                f"key {key!r} holds a {found}, where a {expected} belongs",
+                "Another program uses this key: give one of the two another database or global_keyprefix.",
+            )
+
+
+def _late(stats: QueueStats) -> Iterator[Finding]:
+    check = f"queue {stats.queue}"
+    if stats.overdue and not stats.consumers and stats.lateness > UNATTENDED_PATIENCE:
+        yield wrong(
+            check,
+            f"{stats.overdue} message(s) overdue, for up to {stats.lateness:.0f} s, and no worker",
+            "Start a worker for this queue, or `celery delayed forward` if an autoscaler is to do that.",
+        )
+    elif stats.overdue and stats.lateness > PATIENCE:
+        yield wrong(
+            check,
+            f"{stats.overdue} message(s) overdue, for up to {stats.lateness:.0f} s, that no worker takes",
+            "Workers of the pool solo do not look while a task runs; others are stuck. Start more.",
+        )
+    elif stats.scheduled and not stats.consumers:
+        yield warning(
+            check,
+            f"{stats.scheduled} message(s) scheduled, and no worker",
+            "Start a worker for this queue before they are due, or `celery delayed forward` if an autoscaler "
+            "is to do that.",
+        )
+    if stats.ready and not stats.consumers:
+        yield warning(
+            check, f"{stats.ready} message(s) ready, and no worker", "Start a worker for this queue."
+        )
+
+
+def _consumers(stats: QueueStats) -> Iterator[Finding]:
+    check = f"queue {stats.queue}"
+    if not stats.consumers_lost:
+        return
+    found = f"{stats.consumers_lost} consumer(s) whose lease ended still hold messages"
+    if not stats.consumers:
+        yield wrong(check, found, "Start a worker for this queue: it gives the messages back to the queue.")
+    else:
+        yield warning(
+            check, found, "Workers give them back within seconds; if this stays, see their logs for errors."
+        )
+
+
+def _dead(stats: QueueStats, limit: int) -> Iterator[Finding]:
+    if not stats.dead:
+        return
+    found = f"{stats.dead} dead letter(s)"
+    if stats.dead >= DEAD_SHARE * limit:
+        found += f"; the queue keeps {limit}, then the oldest go"
+    advice = "See `celery delayed dead list`, then requeue or purge them."
+    yield warning(f"queue {stats.queue}", found, advice)
+
+
+def _damage(store: Store, stats: QueueStats) -> Iterator[Finding]:
+    keys = store.keys(stats.queue)
+    # Not as a transaction, which a server that is out of memory refuses. It reads both at once all the same.
+    with store.client.pipeline(transaction=False) as pipe:
+        pipe.execute_command("ZCARD", keys.schedule)
+        pipe.execute_command("HLEN", keys.messages)
+        ids, messages = pipe.execute()
+    if ids != messages:
+        yield wrong(
+            f"queue {stats.queue}",
+            f"{ids} scheduled id(s), but {messages} message(s): somebody deleted a part",
+            "Change these keys by `celery delayed` only. Workers skip ids that have no message, and move "
+            "messages without a due time to the dead letters.",
+        )

@@ -1,0 +1,129 @@
+"""Whether the server is one that messages are safe with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from time import time
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from kombu_redisdelay.broker.server.eviction import SAFE_POLICIES
+from kombu_redisdelay.broker.server.wire import clock_ms
+from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
+
+OLDEST_VERSION = (6, 2)
+
+#: The share of its memory that a server may use before it is worth a word.
+MEMORY_SHARE = 0.8
+
+#: Seconds that the clocks of this machine and of the server may differ: tasks run that much early or late.
+SKEW_LIMIT = 1.0
+
+
+def check_server(client: Redis) -> Iterator[Finding]:
+    yield _clock(client)
+    try:
+        info: Mapping[str, Any] = client.info("everything")
+    except ResponseError as exc:
+        yield warning("server", f"could not be asked: {exc}", "ACL SETUSER <user> +info")
+        return
+    yield _version(info)
+    yield _role(info)
+    yield _persistence(info, _setting(client, "save"), _setting(client, "appendfsync"))
+    yield _eviction(info)
+    yield _memory(info)
+
+
+def _clock(client: Redis) -> Finding:
+    before = time()
+    reply = client.execute_command("TIME")
+    after = time()
+    server = clock_ms(reply) / 1000
+    # The reply was made at some moment in between.
+    skew = max(0.0, before - server, server - after)
+    if skew <= SKEW_LIMIT:
+        return ok("clock", "the server's clock and this machine's agree")
+    return wrong(
+        "clock",
+        f"the server's clock and this machine's are {skew:.1f} s apart",
+        "Run NTP on both. Tasks are due by the server's clock, and their eta comes from the producer's.",
+    )
+
+
+def _version(info: Mapping[str, Any]) -> Finding:
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    text = str(info.get("valkey_version") or info["redis_version"])
+    if tuple(map(int, str(info["redis_version"]).split(".")[:2])) >= OLDEST_VERSION:
+        return ok("version", f"{name} {text}")
+    oldest = ".".join(map(str, OLDEST_VERSION))
+    return wrong("version", f"{name} {text}", f"Upgrade: {oldest} is the oldest version that works.")
+
+
+def _role(info: Mapping[str, Any]) -> Finding:
+    if info.get("role") == "master":
+        replicas = info.get("connected_slaves", 0)
+        return ok("role", f"primary, {replicas} replica(s)")
+    return wrong("role", "a replica, which is read-only", "Point the broker URL to the primary.")
+
+
+def _persistence(info: Mapping[str, Any], save: str | None, fsync: str | None) -> Finding:
+    check = "persistence"
+    if info.get("loading"):
+        return wrong(check, "the server is still loading its data", "Wait until it has.")
+    if info.get("aof_enabled"):
+        if info.get("aof_last_write_status", "ok") != "ok":
+            return wrong(
+                check, "writing the append-only file fails", "See the server's log; is the disk full?"
+            )
+        if fsync == "no":
+            return warning(
+                check,
+                "append-only file, appendfsync no: a crash of the machine loses up to half a minute",
+                "CONFIG SET appendfsync everysec",
+            )
+        return ok(check, f"append-only file, appendfsync {fsync or 'unknown'}")
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        return wrong(check, "the last snapshot failed", "See the server's log; is the disk full?")
+    advice = "CONFIG SET appendonly yes, and in the server's configuration."
+    if save == "":
+        return wrong(check, "none: a restart of the server loses every message, scheduled ones too", advice)
+    if save is None:
+        found = "no append-only file; whether there are snapshots may not be asked (CONFIG)"
+        return warning(check, found, "Turn the append-only file on where the server is configured.")
+    return warning(check, "snapshots only: a crash loses what came after the last one", advice)
+
+
+def _eviction(info: Mapping[str, Any]) -> Finding:
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy.startswith(SAFE_POLICIES):
+        return ok("eviction", f"maxmemory-policy {policy}")
+    return wrong(
+        "eviction",
+        f"maxmemory-policy {policy}: when memory runs out, queues may be thrown away",
+        "CONFIG SET maxmemory-policy noeviction, and in the server's configuration.",
+    )
+
+
+def _memory(info: Mapping[str, Any]) -> Finding:
+    used, limit = int(info["used_memory"]), int(info.get("maxmemory", 0))
+    total = limit or int(info.get("total_system_memory", 0))
+    of_what = "maxmemory" if limit else "the machine's memory, maxmemory is not set"
+    found = f"{_mebibytes(used)} used of {_mebibytes(total)} ({of_what})"
+    if total and used > MEMORY_SHARE * total:
+        return warning("memory", found, "Give it more: when it is full, publishing fails.")
+    return ok("memory", found)
+
+
+def _setting(client: Redis, name: str) -> str | None:
+    """A setting of the server, ``None`` where CONFIG is not allowed, as with most hosted servers."""
+    try:
+        value = client.config_get(name).get(name)
+    except ResponseError:
+        return None
+    return None if value is None else str(value)
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"

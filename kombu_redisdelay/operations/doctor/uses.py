@@ -1,0 +1,134 @@
+"""Which commands are used, and with which keys and channels: what a user of the broker has to be allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+from uuid import uuid4
+
+from kombu_redisdelay.broker.keys import expected_type, known_queues
+from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.doctor.names import Name, Names
+
+_Arguments = tuple[Argument, ...]
+
+_NO_SCRIPT = "0" * 40
+
+#: Commands that name neither a key nor a channel. EXEC and MULTI are looked at by who asks.
+_ALONE: Mapping[str, _Arguments] = {
+    "PING": (),
+    "TIME": (),
+    "SCRIPT LOAD": ("return 1",),
+    "SCRIPT EXISTS": (_NO_SCRIPT,),
+    "EVAL": ("return 1", 0),
+    "EVALSHA": (_NO_SCRIPT, 0),
+}
+
+#: What is done with keys of any type, and with those of each: command -> what follows the key.
+_WITH_ANY: Mapping[str, _Arguments] = {
+    "TYPE": (),
+    "EXISTS": (),
+    "PTTL": (),
+    "PEXPIRE": (60_000,),
+    "DEL": (),
+    "UNLINK": (),
+}
+_WITH: Mapping[str, Mapping[str, _Arguments]] = {
+    "list": {
+        "LLEN": (),
+        "LINDEX": (0,),
+        "LPUSH": ("",),
+        "RPUSH": ("",),
+        "RPOP": (),
+        "LREM": (1, ""),
+        "LTRIM": (0, -1),
+    },
+    "hash": {
+        "HLEN": (),
+        "HGET": ("",),
+        "HKEYS": (),
+        "HEXISTS": ("",),
+        "HSTRLEN": ("",),
+        "HSCAN": (0,),
+        "HSET": ("", ""),
+        "HSETNX": ("", ""),
+        "HDEL": ("",),
+    },
+    "zset": {
+        "ZCARD": (),
+        "ZCOUNT": (0, 1),
+        "ZSCORE": ("",),
+        "ZRANGE": (0, 0),
+        "ZRANGEBYSCORE": (0, 1),
+        "ZRANGEBYLEX": ("-", "+"),
+        "ZRANDMEMBER": (),
+        "ZADD": (0, ""),
+        "ZREM": ("",),
+        "BZPOPMIN": (1,),
+    },
+    "set": {
+        "SCARD": (),
+        "SISMEMBER": ("",),
+        "SMEMBERS": (),
+        "SADD": ("",),
+        "SREM": ("",),
+    },
+}
+
+
+class Use(NamedTuple):
+    """A command that is used.
+
+    Attributes:
+        of: the key or the channel in it; empty if there is none.
+        rule: what ``ACL SETUSER`` calls that; ``~`` and ``&`` stand in front of patterns.
+    """
+
+    command: Command
+    of: str = ""
+    rule: str = ""
+
+
+def uses(store: Store, names: Names) -> Iterator[Use]:
+    """Everything that is done for *names*, as it is sent to the server."""
+    yield from (Use((*command.split(), *arguments)) for command, arguments in _ALONE.items())
+    prefix = store.prefix
+    for queue in names.queues:
+        keys = store.keys(queue.text)
+        yield from _of_ready_lists(store, queue)
+        # What begins with `*` covers these keys, too: the name is in the middle of them.
+        of_name = store.keys(queue.pattern).unacked("").removesuffix("unacked:")
+        rule = _ready_rule(store, queue) if queue.pattern.startswith("*") else f"~{of_name}*"
+        ours = (keys.schedule, keys.messages, keys.duplicates, keys.consumers, keys.wake, keys.dead)
+        for key in (*ours, keys.unacked(uuid4().hex)):
+            yield from _of_key(key, expected_type(key), rule)
+    for queue in names.fanout_queues:
+        yield from _of_ready_lists(store, queue)
+    yield from _of_key(known_queues(prefix), "zset", f"~{known_queues(prefix)}")
+    bindings = f"{prefix}_kombu.binding"
+    for exchange in dict.fromkeys(names.exchanges):
+        for key in (f"{bindings}.{exchange}", f"{bindings}_permanent.{exchange}"):
+            yield from _of_key(key, "set", f"~{bindings}*")
+    yield from _of_key(f"{bindings}_deadlines", "zset", f"~{bindings}*")
+    for channel, pattern in names.published.items():
+        yield Use(("PUBLISH", prefix + channel, ""), prefix + channel, f"&{prefix}{pattern}")
+    for pattern in dict.fromkeys(names.subscribed):
+        # The last one is sent by kombu 5.5 and 5.6, in place of the one before.
+        for command in ("PSUBSCRIBE", "PUNSUBSCRIBE", "UNSUBSCRIBE"):
+            yield Use((command, prefix + pattern), prefix + pattern, f"&{prefix}{pattern}")
+
+
+def _of_ready_lists(store: Store, queue: Name) -> Iterator[Use]:
+    for key in store.ready_keys(queue.text):
+        yield from _of_key(key, "list", _ready_rule(store, queue))
+
+
+def _ready_rule(store: Store, queue: Name) -> str:
+    return f"~{store.prefix}{queue.pattern.rstrip('*')}*"
+
+
+def _of_key(key: str, kind: str, rule: str) -> Iterator[Use]:
+    for command, arguments in {**_WITH_ANY, **_WITH[kind]}.items():
+        yield Use((command, key, *arguments), key, rule)
+    yield Use(("EVALSHA", _NO_SCRIPT, 1, key), key, rule)

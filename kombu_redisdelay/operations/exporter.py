@@ -1,0 +1,65 @@
+"""The stats of the queues as Prometheus gauges."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from redis.exceptions import RedisError
+
+from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.stats import QueueStats, queue_stats
+
+logger = logging.getLogger(__name__)
+
+#: name -> what it is, and how it is read from the stats of a queue.
+_GAUGES: dict[str, tuple[str, Callable[[QueueStats], float]]] = {
+    "redisdelay_queue_ready_messages": ("Messages that a worker may take now.", lambda q: q.ready),
+    "redisdelay_queue_scheduled_messages": ("Messages that wait for their time.", lambda q: q.scheduled),
+    "redisdelay_queue_overdue_messages": (
+        "Scheduled messages whose time has come, and that nobody has moved to the ready list yet.",
+        lambda q: q.overdue,
+    ),
+    "redisdelay_queue_unacked_messages": ("Messages that consumers hold.", lambda q: q.unacked),
+    "redisdelay_queue_dead_messages": ("Dead letters.", lambda q: q.dead),
+    "redisdelay_queue_consumers": ("Consumers whose lease lasts.", lambda q: q.consumers),
+    "redisdelay_queue_oldest_lateness_seconds": (
+        "For how long the first scheduled message has been due, 0 if it is not yet.",
+        lambda q: q.lateness,
+    ),
+    "redisdelay_queue_next_due_timestamp_seconds": (
+        "When the first scheduled message is due, 0 if nothing is scheduled.",
+        lambda q: q.next_due.timestamp() if q.next_due else 0,
+    ),
+}
+
+
+class QueueCollector(Collector):
+    """Reads the stats when it is asked for them.
+
+    Arguments:
+        find_queues: names the queues, each time.
+    """
+
+    def __init__(self, store: Store, find_queues: Callable[[], Iterable[str]]) -> None:
+        self._store = store
+        self._find_queues = find_queues
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        try:
+            stats = queue_stats(self._store, self._find_queues())
+        except (RedisError, OSError) as exc:
+            logger.error("Cannot read the queues: %s", printable(str(exc)))
+            stats = []
+            up = 0
+        else:
+            up = 1
+        yield GaugeMetricFamily("redisdelay_up", "Whether Redis answered.", value=up)
+        for name, (documentation, value) in _GAUGES.items():
+            family = GaugeMetricFamily(name, documentation, labels=["queue"])
+            for queue in stats:
+                family.add_metric([printable(queue.queue)], value(queue))
+            yield family

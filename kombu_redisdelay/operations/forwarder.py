@@ -1,0 +1,191 @@
+"""Moves due messages to their ready lists while no worker is there.
+
+Workers move what is due themselves, so this is for fleets that an autoscaler takes to zero: it watches the
+length of the ready lists, and would never see a scheduled task.
+
+Any number of forwarders may run side by side, and beside workers: each move is one script. Where a queue
+has no consumer, a forwarder blocks on its wake zset as a consumer would, and so hears of a message that
+is due earlier than what it waits for. Where there are consumers, the tokens there are theirs: the
+forwarder only looks at the queue when it knows a message to be due, and else once in :data:`LONGEST_WAIT`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from time import monotonic
+
+from redis.exceptions import RedisError, ResponseError
+
+from kombu_redisdelay.broker.janitor import QUEUES_PER_ROUND, Janitor
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
+from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.broker.recovery import finish
+from kombu_redisdelay.broker.server.scripts import FORWARD, ScriptCall, try_each
+from kombu_redisdelay.broker.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks at a queue, at most. What a lost token costs, at most, too.
+LONGEST_WAIT = 1.0
+
+#: Seconds between two looks for queues that nobody uses.
+TIDY_INTERVAL = 10.0
+
+#: Queues that are looked at together.
+QUEUES_PER_CALL = 50
+
+#: Seconds that tokens are left alone after one was taken, so that producers of messages that are due at
+#: once, each of which leaves a token, do not keep the forwarder busy.
+TOKEN_PAUSE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """What was moved to the ready lists of a queue by one call.
+
+    Attributes:
+        lateness: seconds for which the first of the messages was due.
+    """
+
+    queue: str
+    messages: int
+    lateness: float
+
+
+class Forwarder:
+    """Forwards the due messages of some queues.
+
+    Arguments:
+        store: its client is used by two threads.
+        find_queues: names the queues; asked again each :data:`LONGEST_WAIT`.
+        on_forwarded: told what was moved.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        find_queues: Callable[[], Iterable[str]],
+        on_forwarded: Callable[[Forwarded], object],
+    ) -> None:
+        self._store = store
+        self._find_queues = find_queues
+        self._on_forwarded = on_forwarded
+        self._stopped = Event()
+        #: Queues whose token was taken; ``None`` to wake :meth:`run` for nothing.
+        self._tokens: SimpleQueue[str | None] = SimpleQueue()
+        #: When to look at each queue, and for new queues, by the monotonic clock.
+        self._look_at: dict[str, float] = {}
+        self._find_at = 0.0
+        self._janitor = Janitor(store)
+        self._tidy_at = 0.0
+        #: Queues that have no consumer. Read by both threads, written by one.
+        self._unattended: dict[str, None] = {}
+        #: Queues for which the last call failed.
+        self._failing: set[str] = set()
+
+    def stop(self) -> None:
+        """Have :meth:`run` return soon. May be called from a signal handler, or another thread."""
+        self._stopped.set()
+        self._tokens.put(None)
+
+    def run(self) -> None:
+        """Forward until stopped. A Redis that goes away is waited for."""
+        token_taker = Thread(target=self._take_tokens, name="redisdelay-forwarder-tokens", daemon=True)
+        token_taker.start()
+        failing = False
+        while not self._stopped.is_set():
+            try:
+                self._step()
+            except (RedisError, OSError) as exc:
+                if not failing:
+                    logger.error("Lost Redis, trying again each second: %s", printable(str(exc)))
+                failing = True
+                self._stopped.wait(LONGEST_WAIT)
+            else:
+                failing = False
+        # It blocks for a while yet, and nobody should close its connection meanwhile.
+        token_taker.join(timeout=2 * LONGEST_WAIT)
+
+    def _step(self) -> None:
+        """Forward what is due, then wait until something may be."""
+        if self._find_at <= monotonic():
+            self._find_at = monotonic() + LONGEST_WAIT
+            self._look_at = {queue: self._look_at.get(queue, 0.0) for queue in self._find_queues()}
+            for queue in self._unattended.keys() - self._look_at.keys():
+                del self._unattended[queue]
+        self._tidy()
+        self._forward([queue for queue, at in self._look_at.items() if at <= monotonic()])
+        until = min((self._find_at, *self._look_at.values()))
+        try:
+            queue_with_token = self._tokens.get(timeout=max(0.0, until - monotonic()))
+        except Empty:
+            return
+        if queue_with_token is not None:
+            self._forward([queue_with_token], has_token=True)
+
+    def _tidy(self) -> None:
+        """Forget queues that nobody uses, which workers do where there are some."""
+        if self._tidy_at <= monotonic():
+            looked_at = finish(self._janitor.tidy())
+            self._tidy_at = monotonic() + (0.0 if looked_at >= QUEUES_PER_ROUND else TIDY_INTERVAL)
+
+    def _forward(self, queues: Sequence[str], has_token: bool = False) -> None:
+        for first in range(0, len(queues), QUEUES_PER_CALL):
+            some = queues[first : first + QUEUES_PER_CALL]
+            calls = [self._call(queue, has_token) for queue in some]
+            for queue, reply in zip(some, try_each(self._store.client, calls), strict=True):
+                if isinstance(reply, ResponseError):
+                    self._has_failed(queue, reply)
+                else:
+                    self._has_forwarded(queue, *reply)
+
+    def _call(self, queue: str, has_token: bool) -> ScriptCall:
+        k = self._store.keys(queue)
+        other_steps = [ready for ready in self._store.ready_keys(queue) if ready != k.ready]
+        keys = (k.ready, k.schedule, k.messages, k.wake, k.consumers, *other_steps)
+        return FORWARD, keys, (MESSAGES_PER_CALL, BYTES_PER_CALL, self._store.separator, int(has_token))
+
+    def _has_failed(self, queue: str, error: ResponseError) -> None:
+        """Redis is there; something is wrong with this queue, and perhaps not with the others."""
+        if queue not in self._failing:
+            logger.error(
+                "Cannot forward queue %r, trying again each second: %s", queue, printable(str(error))
+            )
+        self._failing.add(queue)
+        self._look_at[queue] = monotonic() + LONGEST_WAIT
+
+    def _has_forwarded(
+        self, queue: str, moved: int, missing: int, late_us: float, next_due_us: float, attended: int
+    ) -> None:
+        self._failing.discard(queue)
+        wait = LONGEST_WAIT if next_due_us < 0 else min(LONGEST_WAIT, next_due_us / 1_000_000)
+        self._look_at[queue] = monotonic() + wait
+        if attended:
+            self._unattended.pop(queue, None)
+        else:
+            self._unattended[queue] = None
+        if missing:
+            logger.error("Skipped %d scheduled id(s) of queue %r that had no message", missing, queue)
+        if moved:
+            self._on_forwarded(Forwarded(queue, moved, late_us / 1_000_000))
+
+    def _take_tokens(self) -> None:
+        """Wait for tokens of the queues that have no consumer; the thread for that."""
+        while not self._stopped.is_set():
+            wake = {self._store.keys(queue).wake: queue for queue in tuple(self._unattended)}
+            if not wake:
+                self._stopped.wait(LONGEST_WAIT)
+                continue
+            try:
+                reply = self._store.client.execute_command("BZPOPMIN", *wake, LONGEST_WAIT)
+            except (RedisError, OSError):
+                # `run` finds out, too, and says so.
+                self._stopped.wait(LONGEST_WAIT)
+                continue
+            if reply is not None:
+                self._tokens.put(wake[reply[0].decode()])
+                self._stopped.wait(TOKEN_PAUSE)

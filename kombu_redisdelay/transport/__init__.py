@@ -1,0 +1,5 @@
+"""kombu's vocabulary: transports, channels, acks and rejects, on top of the broker."""
+
+from kombu_redisdelay.transport.transports import SecureTransport, Transport
+
+__all__ = ("SecureTransport", "Transport")

@@ -1,0 +1,392 @@
+"""A kombu channel over the broker: kombu's vocabulary on top, the broker's below."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from time import monotonic
+from typing import Any
+
+from kombu.transport import redis, virtual
+from kombu.utils.json import JSONEncoder
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.consumer import Consumer
+from kombu_redisdelay.broker.identity import new_consumer
+from kombu_redisdelay.broker.lease import RENEWALS_PER_LEASE, Lease
+from kombu_redisdelay.broker.message import DELAY_HEADER, KEEP, Due, due, message_id, on_conflict
+from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.recoverer import Recoverer
+from kombu_redisdelay.broker.rounds import Rounds
+from kombu_redisdelay.broker.server.eviction import warn_of_eviction
+from kombu_redisdelay.broker.server.pool import Pool
+from kombu_redisdelay.broker.server.single import Client
+from kombu_redisdelay.broker.store import Bound, Call, Store
+from kombu_redisdelay.broker.watch import Watch
+from kombu_redisdelay.transport.batch import Batch
+from kombu_redisdelay.transport.caretaker import Caretaker
+from kombu_redisdelay.transport.intake import Intake
+from kombu_redisdelay.transport.qos import QoS
+from kombu_redisdelay.transport.routes import Routes
+from kombu_redisdelay.transport.tasks import has_crashed
+
+logger = logging.getLogger(__name__)
+
+#: As kombu encodes JSON, which makes a new encoder each time.
+_encoder = JSONEncoder()
+
+#: Seconds that a server which owes us a reply may be silent before the connection counts as lost.
+SILENCE_LIMIT = 3.0
+
+#: Seconds between two looks for consumers that are gone, at most; with a short lease, more often.
+RECOVERY_INTERVAL = 10.0
+
+
+class Channel(redis.Channel):
+    """Publishes to, and consumes from, the queues of one Redis database.
+
+    Exchanges, bindings, fanout and connections are kombu's. A channel that consumes is one consumer of
+    the broker, with a name and a lease of its own.
+    """
+
+    QoS = QoS  # type: ignore[assignment]
+    _in_poll: Any
+    _brpop_sent_at: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        transport = args[0] if args else kwargs["connection"]
+        self.options = Options.of(transport.client.transport_options)
+        self.intake = Intake(self)
+        self._routes = Routes()
+        self._store: Store | None = None
+        self._consumer: Consumer | None = None
+        self._consumer_to_stop: Consumer | None = None
+        self._rounds: Rounds | None = None
+        self._has_given_back = True
+        self._was_silent = False
+        super().__init__(*args, **kwargs)
+        self.brpop_timeout = self.connection.brpop_timeout
+
+    # -- the broker below ------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """What we publish with."""
+        if self._store is None:
+            self._store = Store(Client(self.pool), self.global_keyprefix, self.priority_steps, self.sep)
+        return self._store
+
+    @property
+    def consumer(self) -> Consumer:
+        """Who we are to the broker, from the first use on."""
+        if self._consumer is None:
+            name, options, timeout = new_consumer(), self.options, self.options.visibility_timeout
+            # A renewal that gets no reply must leave time for the next one.
+            patience = min(self.pool.connection_kwargs["socket_timeout"], timeout / RENEWALS_PER_LEASE)
+            lease = Lease(Client(Pool.like(self.pool, socket_timeout=patience)), name, options.lease_ms)
+            self._consumer = Consumer(
+                self.store, name, lease, options, lambda queue, tags: self.qos.lease_lost(queue, tags)
+            )
+            # Half as long again as it takes until a lease is renewed.
+            watch = Watch(1.5 * timeout / RENEWALS_PER_LEASE)
+            recoverer = Recoverer(self.store, name, options, watch)
+            interval = min(RECOVERY_INTERVAL, timeout / RENEWALS_PER_LEASE)
+            self._rounds = Rounds(self.store, recoverer, interval, unnoted=self.auto_delete_queues)
+            self._consumer_to_stop = self._consumer
+            warn_of_eviction(self.store.client)
+        return self._consumer
+
+    def _get_pool(self, asynchronous: bool = False) -> Any:
+        pool = super()._get_pool(asynchronous)
+        for option in ("socket_timeout", "socket_connect_timeout"):
+            if pool.connection_kwargs.get(option) is None:
+                # kombu's default is to wait for ever, and with it the event loop.
+                pool.connection_kwargs[option] = SILENCE_LIMIT
+        if asynchronous:
+            return pool
+        # kombu's pool raises when it runs out of connections. This one lets the thread wait.
+        return Pool.like(pool, self.max_connections)
+
+    @cached_property
+    def _stock_client(self) -> Any:
+        return self._create_client()
+
+    @contextmanager
+    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
+        # kombu makes a new client each time, and with it another listener of a credential provider.
+        yield client or self._stock_client
+
+    @staticmethod
+    def _pubsub_reauth_handled_by_redis(connection: Any) -> bool:
+        # redis-py tells new credentials only to connections that its PubSub has opened itself, and kombu
+        # opens this one. Told so, kombu opens it anew.
+        return False
+
+    def _after_fork(self) -> None:
+        # The consumer is the parent's: neither its messages nor its lease are ours to touch.
+        super()._after_fork()
+        self._store = self._consumer = self._consumer_to_stop = self._rounds = None
+        self.__dict__.pop("_stock_client", None)
+        self.intake.cancel_all()
+
+    # -- publishing ------------------------------------------------------------------------------------
+
+    def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> Any:
+        route = self._routes.get(exchange, routing_key)
+        if route is None or route.queue in self.store.expires_ms:
+            return super().basic_publish(message, exchange, routing_key, **kwargs)
+        self._inplace_augment_message(message, exchange, routing_key)
+        call = self._call(route.queue, message, route.bound)
+
+        def publish_anew() -> None:
+            self._routes.forget(exchange, routing_key)
+            self.typeof(exchange).deliver(message, exchange, routing_key)
+
+        batch: Batch | None = kwargs.get("_publish_batch")
+        if batch is not None:
+            batch.add_call(call, publish_anew)
+        elif not self.store.run(call):
+            publish_anew()
+        return None
+
+    def get_table(self, exchange: str) -> list[tuple[str, ...]]:
+        table = self.global_keyprefix + self.keyprefix_queue % (exchange,)
+        bindings = self.store.client.call("SMEMBERS", table)
+        self._routes.has_read(table, bindings)
+        return [tuple(binding.decode().split(self.sep)) for binding in bindings]
+
+    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Collection[str]:
+        queues: Collection[str] = super()._lookup(exchange, routing_key, default)
+        if exchange:
+            self._routes.found(exchange, routing_key, queues)
+        return queues
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        """Publish *message* to *queue*, now or for later.
+
+        Raises:
+            ValueError: its due time, or ``x-delay-on-conflict``, makes no sense. Nothing was published.
+        """
+        call = self._call(queue, message)
+        batch: Batch | None = kwargs.get("_publish_batch")
+        if batch is not None:
+            batch.add_call(call)
+        else:
+            self.store.run(call)
+
+    def _call(self, queue: str, message: dict[str, Any], bound: Bound | None = None) -> Call:
+        """How *message* gets to *queue*; *bound* if that was not read just now."""
+        when = due(message)
+        conflict = on_conflict(message)
+        if when is None and conflict != KEEP:
+            when = Due()
+        step = self.priority(self._get_message_priority(message))
+        payload = _encoder.encode(message)
+        if when is None:
+            return self.store.put(queue, step, payload, bound=bound)
+        return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)
+
+    def create_publish_batch(self, max_size: int) -> Batch:
+        """What kombu 5.7's ``Producer.batch`` publishes through."""
+        return Batch(self, max_size)
+
+    def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
+        when = due(message)
+        if when is not None and when.delay_ms:
+            raise ValueError(
+                f"header {DELAY_HEADER!r} cannot be used with the fanout exchange {exchange!r}: "
+                "PUB/SUB reaches who listens now"
+            )
+        super()._put_fanout(exchange, message, routing_key, **kwargs)
+
+    # -- consuming -------------------------------------------------------------------------------------
+
+    def basic_consume(
+        self,
+        queue: str,
+        no_ack: bool,
+        callback: Callable[[virtual.Message], Any],
+        consumer_tag: str,
+        **kwargs: Any,
+    ) -> Any:
+        self.intake.consume(queue, no_ack, callback)
+        # A dead worker's queues are looked at as soon as somebody consumes from them.
+        if self._rounds is not None:
+            self._rounds.begin_anew()
+        return super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+
+    def _basic_cancel(self, consumer_tag: str) -> Any:
+        if self.connection is None:
+            # Closed in a callback: kombu puts a cancel off until the callback is done.
+            return None
+        queue = self._tag_to_queue.get(consumer_tag)
+        ret = super()._basic_cancel(consumer_tag)
+        if queue is not None and queue not in self._active_queues:
+            taken = self.intake.cancel(queue)
+            if self._consumer is not None:
+                self._consumer.cancel(queue)
+            if taken and self.do_restore:
+                with _leaving_it_to_the_lease():
+                    self.consumer.put_back(taken)
+        return ret
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> virtual.Message | None:
+        return self.intake.get(queue, no_ack)
+
+    @property
+    def active_queues(self) -> list[str]:
+        """The queues that are consumed from and are not fanout, in the order in which that began, which
+        ``queue_order_strategy`` may go by."""
+        queues = dict.fromkeys(self._active_queues)
+        return [queue for queue in queues if queue not in self.active_fanout_queues]
+
+    def look_after_queues(self) -> bool:
+        """Make the next round trip of looking after our queues, if it is time for one: give back what
+        consumers that are gone left there, and clean up. Returns whether it is time for another one."""
+        queues = self.active_queues
+        if not queues or not self.consumer.is_ours:
+            return False
+        assert self._rounds is not None
+        return self._rounds.step(queues)
+
+    def give_back_all(self) -> None:
+        """Give back every message, first those that no callback has seen: as if they were never taken."""
+        if self._consumer is None or not self._consumer.is_ours:
+            return
+        self._finish_taking()
+        # On a half-open connection we would wait for seconds, and then leave it all to the lease.
+        self._consumer.disconnect()
+        self._has_given_back = False
+        with _leaving_it_to_the_lease():
+            self._consumer.put_back(self.intake.cancel_all())
+            self._consumer.give_back_all(crashed=has_crashed())
+            self._has_given_back = True
+
+    def _finish_taking(self) -> None:
+        """What was asked for may already be ours, and has to be known to be given back."""
+        if self._consumer is not None and self._consumer.is_ours and self.intake.is_taking:
+            # Without a reply, what we hold is still to be seen in Redis.
+            with suppress(RedisError, OSError):
+                self.intake.answer()
+
+    # -- waiting, driven by the poller -----------------------------------------------------------------
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        """Ask over the poll connection. kombu's name, for kombu's poller: what is popped here is never a
+        message."""
+        connection = self.client.connection
+        self.intake.ask(connection, timeout or self.brpop_timeout)
+        self._in_poll = connection
+        self._brpop_sent_at = monotonic()
+
+    def check(self) -> None:
+        """See that the server is still there.
+
+        Raises:
+            ConnectionError: it has been silent for too long, or the connection failed.
+        """
+        if self._was_silent:
+            raise RedisConnectionError("no reply from Redis in time")
+        self.intake.check(self.brpop_timeout, SILENCE_LIMIT)
+
+    def _refresh_bindings(self, queues: list[str]) -> None:
+        """kombu 5.7's, from a timer that goes on after a timeout, again and again; for us that is the end."""
+        try:
+            super()._refresh_bindings(queues)
+        except RedisTimeoutError:
+            self._was_silent = True
+            raise
+
+    # -- queues ----------------------------------------------------------------------------------------
+
+    def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
+        super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
+        expires_ms = (kwargs.get("arguments") or {}).get("x-expires")
+        if expires_ms is None:
+            self.store.expires_ms.pop(queue, None)
+        else:
+            self.store.expires_ms[queue] = int(expires_ms)
+
+    def _size(self, queue: str) -> int:
+        """How many messages of *queue* are ready, with those that we have taken and not delivered yet."""
+        return int(super()._size(queue)) + self.intake.count(queue)
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        return self.intake.count(queue) > 0 or self.store.exists(queue)
+
+    def _purge(self, queue: str) -> int:
+        taken = self.intake.forget_queue(queue)
+        for delivery in taken:
+            if delivery.acked:
+                self.consumer.ack(queue, delivery.tag)
+        return self.store.purge(queue) + len(taken)
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        super()._delete(queue, *args, **kwargs)
+        self.store.expires_ms.pop(queue, None)
+        metrics.forget(queue)
+        if queue not in self._fanout_queues:
+            self.store.purge(queue)
+            self.intake.forget_queue(queue)
+            if self._consumer is not None:
+                self._consumer.forget_queue(queue)
+                self.qos.forget_queue(queue)
+
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
+    ) -> None:
+        if if_empty and self.store.scheduled(queue):
+            return
+        super().queue_delete(queue, if_unused=if_unused, if_empty=if_empty, **kwargs)
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """Close the channel after its connection was lost, without a word to the server. Tasks may still be
+        running, and their acks still count; see :mod:`kombu_redisdelay.transport.caretaker`."""
+        self.do_restore = False
+        self.auto_delete_queues.clear()
+        self.intake.cancel_all()
+        consumer, self._consumer_to_stop = self._consumer_to_stop, None
+        if consumer is not None and consumer.is_ours:
+            Caretaker(consumer, self.qos.let_go()).start()
+        self.close()
+
+    def close(self) -> None:
+        """Close the channel. Unacked messages go back at once."""
+        if not self.closed:
+            self._closing = True
+            if self.do_restore:
+                self._finish_taking()
+            # A token at most is lost with the reply that is still to come, which costs a second at most.
+            self._in_poll = None
+            client = self.__dict__.get("client")
+            if client is not None and client.connection is not None:
+                client.connection.disconnect()
+        super().close()
+        consumer, self._consumer_to_stop = self._consumer_to_stop, None
+        if consumer is not None:
+            if self._has_given_back or not consumer.is_ours:
+                consumer.stop()
+            else:
+                # Redis is out of reach. What was acked must not be delivered again when it is back.
+                Caretaker(consumer, {}).start()
+        if self._store is not None:
+            self._store.disconnect()
+
+
+@contextmanager
+def _leaving_it_to_the_lease() -> Iterator[None]:
+    """For giving back when Redis may be out of reach: then the messages return later."""
+    try:
+        yield
+    except (RedisError, OSError) as exc:
+        logger.warning(
+            "Could not give messages back. They return when Redis is there again, or the lease ends: %s",
+            exc,
+        )

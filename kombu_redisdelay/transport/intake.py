@@ -1,0 +1,312 @@
+"""How messages come into a channel: when it asks for some, for how many, over which connection."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kombu.transport import virtual
+from kombu.utils.scheduling import priority_cycle
+from redis.exceptions import ConnectionError, ResponseError
+
+from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
+from kombu_redisdelay.broker.message import DELIVERY_COUNT_HEADER
+from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
+from kombu_redisdelay.broker.server.wire import pack
+from kombu_redisdelay.transport.receive import receive
+
+if TYPE_CHECKING:
+    from kombu_redisdelay.transport.channel import Channel
+
+#: Seconds after which it is time to see that the server got the acks that were sent to it.
+CONFIRM_AFTER = 1.0
+
+#: Seconds that a message which is to be held alone waits, at most, for others to be settled.
+ALONE_PATIENCE = 2.0
+
+#: Seconds between two requests for less than half of what may be held.
+PAUSE = 0.001
+
+
+class Waiting(NamedTuple):
+    """A message that was taken and waits to be delivered.
+
+    Attributes:
+        alone_at: when to deliver it beside others after all, by the monotonic clock, if it is to be held
+            alone; else ``None``.
+    """
+
+    delivery: Delivery
+    message: virtual.Message
+    alone_at: float | None
+
+
+class Intake:
+    """What a channel consumes: it takes messages from the broker, and delivers them.
+
+    It asks over two connections. :meth:`take` waits for the reply. :meth:`ask` does not: it asks over the
+    poll connection, for messages or, where none are to be expected, for a wake-up, and the poller tells
+    when :meth:`answer` can read the reply.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._callbacks: dict[str, Callable[[virtual.Message], Any]] = {}
+        self._no_ack_queues: set[str] = set()
+        self._taken: deque[Waiting] = deque()
+        #: Take without waiting to be woken: there is more, or nothing is known.
+        self.expects_more = True
+        #: What the poll connection was asked for; ``None``: to be woken.
+        self._asked_for: Request | None = None
+        self._confirmed_at = monotonic()
+        self._was_overdue = False
+        self._requested_at = float("-inf")
+        self._rested_since = float("-inf")
+
+    def consume(self, queue: str, no_ack: bool, callback: Callable[[virtual.Message], Any]) -> None:
+        self._callbacks[queue] = callback
+        self._no_ack_queues.discard(queue)
+        if no_ack:
+            self._no_ack_queues.add(queue)
+        self.expects_more = True
+
+    def cancel(self, queue: str) -> list[Delivery]:
+        """Deliver nothing more of *queue*. Returns what was taken from it for that."""
+        self._callbacks.pop(queue, None)
+        return self.forget_queue(queue)
+
+    def forget_queue(self, queue: str) -> list[Delivery]:
+        """Deliver nothing of what was taken from *queue*. Returns it."""
+        taken = [waiting.delivery for waiting in self._taken if waiting.delivery.queue == queue]
+        self._taken = deque(waiting for waiting in self._taken if waiting.delivery.queue != queue)
+        return taken
+
+    def cancel_all(self) -> list[Delivery]:
+        """Deliver nothing of what was taken. Returns it."""
+        taken = [waiting.delivery for waiting in self._taken]
+        self._taken.clear()
+        return taken
+
+    def count(self, queue: str) -> int:
+        """How many messages of *queue* were taken and not delivered yet."""
+        return sum(waiting.delivery.queue == queue for waiting in self._taken)
+
+    # -- taking ----------------------------------------------------------------------------------------
+
+    @property
+    def can_deliver(self) -> bool:
+        """Whether there is a message to be delivered now."""
+        if not self._taken:
+            return False
+        alone_at = self._taken[0].alone_at
+        return alone_at is None or not self._channel.qos.holds_any or monotonic() >= alone_at
+
+    @property
+    def has_one_to_be_alone(self) -> bool:
+        """Whether a message waits until nothing else is held. It is the last one that was taken."""
+        return bool(self._taken) and self._taken[-1].alone_at is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the poll connection owes us a reply."""
+        return bool(self._channel._in_poll)
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether that reply will bring messages."""
+        return self.is_waiting and self._asked_for is not None
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether to wait, for :data:`PAUSE` at most, until there is room for more messages: a take of one
+        costs about as much as a take of ten."""
+        qos = self._channel.qos
+        if not self.expects_more or "can_consume" in vars(qos):
+            return False
+        half = min(qos.prefetch_count, self._channel.options.max_batch) / 2
+        return self._credit() < half and monotonic() - self._requested_at < PAUSE
+
+    def take(self) -> float | None:
+        """Take as many messages as the prefetch count leaves room for.
+
+        Returns:
+            Seconds until the next message is due, ``None`` if none is scheduled.
+        """
+        if self.is_taking:
+            return self.answer()
+        request = self._request()
+        if not request.queues:
+            return None
+        return self._receive(request, self._channel.consumer.take(request))
+
+    def ask(self, connection: Any, timeout: float) -> None:
+        """Ask over the poll connection.
+
+        Arguments:
+            timeout: seconds that the server may let pass when there is nothing to be woken for.
+        """
+        self._asked_for = self._request() if self.expects_more else None
+        if self._asked_for is not None:
+            command = self._channel.consumer.ask_for(self._asked_for)
+        else:
+            wake = [self._channel.store.keys(queue).wake for queue in self._channel.active_queues]
+            command = ("BZPOPMIN", *wake, timeout)
+        connection.send_packed_command((pack(*command),))
+        self._was_overdue = False
+
+    def see_that_poll_is_open(self) -> None:
+        """Close the poll connection if the server has done so while nothing was asked over it. The next wait
+        opens it again."""
+        connection = self._channel.client.connection
+        if connection is None or self.is_waiting or monotonic() - self._rested_since < REST:
+            return
+        if not is_open(connection):
+            connection.disconnect()
+
+    def answer(self) -> float | None:
+        """Read the reply that came over the poll connection, and take if it was a wake-up. Returns what
+        :meth:`take` does."""
+        channel, request = self._channel, self._asked_for
+        connection = channel.client.connection
+        reply = None
+        try:
+            reply = connection.read_response()
+        except ResponseError:
+            if request is None:
+                raise
+            # Taking again repeats it, or tells better what is wrong.
+        except channel.connection_errors:
+            connection.disconnect()
+            raise
+        finally:
+            channel._in_poll = None
+            self._rested_since = monotonic()
+        re_authenticate(connection)
+        if request is None and reply is None and not self._has_reason_to_take():
+            return None
+        if request is None or reply is None:
+            return self.take()
+        return self._receive(request, channel.consumer.taken(request, reply))
+
+    def get(self, queue: str, no_ack: bool) -> virtual.Message | None:
+        """Take one message of *queue*, if there is one."""
+        consumer = self._channel.consumer
+        if self.is_taking:
+            self.answer()
+        for index, waiting in enumerate(self._taken):
+            if waiting.delivery.queue == queue:
+                del self._taken[index]
+                self._hold(waiting, no_ack)
+                return waiting.message
+        request = Request([queue], 1, no_ack=[queue] if self._without_acks(no_ack) else ())
+        while True:
+            taken = consumer.take(request)
+            if not taken.deliveries:
+                return None
+            # More than one if a reply was lost.
+            consumer.put_back(taken.deliveries[1:])
+            for delivery, message in receive(self._channel, taken.deliveries[:1], taken.now_ms):
+                self._hold(self._waiting(delivery, message), no_ack)
+                return message
+
+    def deliver_one(self) -> None:
+        """Hand the next message that was taken to its callback."""
+        waiting = self._taken.popleft()
+        delivery = waiting.delivery
+        self._hold(waiting, delivery.queue in self._no_ack_queues)
+        try:
+            self._callbacks[delivery.queue](waiting.message)
+        except BaseException:
+            # Of any kind: also what kombu takes for a lost connection, or what ends the process.
+            if delivery.acked:
+                self._channel.consumer.fail(delivery.queue, delivery.tag)
+            raise
+
+    def check(self, timeout: float, silence_limit: float) -> None:
+        """See that the server is still there.
+
+        Arguments:
+            timeout: seconds that the server may let pass before it answers over the poll connection.
+            silence_limit: seconds that it may be silent for after that.
+
+        Raises:
+            ConnectionError: it has been silent for too long, or the connection failed.
+        """
+        consumer, now = self._channel._consumer, monotonic()
+        if consumer is not None and now - self._confirmed_at > CONFIRM_AFTER:
+            self._confirmed_at = now
+            consumer.confirm_acks()
+            consumer.leave_cancelled()
+            # Somebody has caught the exception, and goes on as if nothing had happened.
+            for tag in consumer.long_failed():
+                self._channel.qos.reject(tag, requeue=True)
+        if not self.is_waiting:
+            return
+        overdue = now - self._channel._brpop_sent_at > timeout + silence_limit
+        if overdue and self._was_overdue:
+            # For the second time, with a poll in between: the reply does not just wait to be read.
+            self._channel.client.connection.disconnect()
+            raise ConnectionError(f"no reply from Redis for {silence_limit:g} seconds")
+        self._was_overdue = overdue
+
+    def _has_reason_to_take(self) -> bool:
+        # Twice the time, because this answer is that old when the next one comes.
+        queues, soon = self._channel.active_queues, 2 * self._channel.brpop_timeout
+        return bool(queues) and self._channel.consumer.has_reason_to_take(queues, soon)
+
+    def _request(self) -> Request:
+        self._requested_at = monotonic()
+        queue_cycle = self._channel._queue_cycle
+        queues = queue_cycle.consume(len(self._channel.active_queues))
+        return Request(
+            list(queues),
+            self._credit(),
+            in_turn=not isinstance(queue_cycle, priority_cycle),
+            no_ack=[queue for queue in queues if self._without_acks(queue in self._no_ack_queues)],
+        )
+
+    def _receive(self, request: Request, taken: Taken) -> float | None:
+        channel = self._channel
+        # Without credit, nothing is known.
+        self.expects_more = len(taken.deliveries) >= request.limit
+        wanted = [delivery for delivery in taken.deliveries if delivery.queue in self._callbacks]
+        for delivery in wanted:
+            channel._queue_cycle.rotate(delivery.queue)
+        self._taken += [self._waiting(*received) for received in receive(channel, wanted, taken.now_ms)]
+        # Of queues that were cancelled while the reply was on its way.
+        unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in self._callbacks]
+        channel.consumer.put_back(unwanted)
+        return taken.next_due
+
+    def _credit(self) -> int:
+        """How many messages may be taken now."""
+        qos, max_batch = self._channel.qos, self._channel.options.max_batch
+        if not qos.can_consume():
+            return 0
+        if "can_consume" in vars(qos):
+            # Replaced by somebody who decides message by message (Celery's worker_disable_prefetch).
+            return 1
+        room: int | None = qos.can_consume_max_estimate()
+        if room is None:
+            return max_batch
+        return max(0, min(max_batch, room - len(self._taken)))
+
+    def _without_acks(self, no_ack: bool) -> bool:
+        return no_ack or not self._channel.ack_emulation
+
+    def _waiting(self, delivery: Delivery, message: virtual.Message) -> Waiting:
+        failures = message.headers.get(DELIVERY_COUNT_HEADER, 0)
+        is_suspect = delivery.acked and failures >= self._channel.options.alone_after
+        return Waiting(delivery, message, monotonic() + ALONE_PATIENCE if is_suspect else None)
+
+    def _hold(self, waiting: Waiting, no_ack: bool) -> None:
+        qos, (delivery, message, alone_at) = self._channel.qos, waiting
+        if delivery.acked and no_ack:
+            # It was taken for a consumer with acks, and is now had without.
+            self._channel.consumer.ack(delivery.queue, delivery.tag)
+        elif delivery.acked:
+            qos.hold(delivery.tag, delivery.queue, alone=alone_at is not None)
+        if not no_ack:
+            qos.append(message, delivery.tag)

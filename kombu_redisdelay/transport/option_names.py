@@ -1,0 +1,68 @@
+"""Transport options that nobody reads, such as misspelt ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from kombu.transport import redis
+
+from kombu_redisdelay.broker.options import Options
+
+logger = logging.getLogger(__name__)
+
+#: What kombu 5.5 to 5.7 reads beside the ``from_transport_options`` of its channels. An option of a later
+#: kombu is no mistake under an earlier one.
+_OF_KOMBU = frozenset(
+    (
+        # Transports, virtual and redis.
+        *("polling_interval", "unacked_restore_interval", "unacked_restore_throttle", "client_name"),
+        *("health_check_interval", "reauth_check_interval", "retry_on_error", "retry"),
+        *("sentinel_fanout_compat",),
+        # Connection.
+        *("max_retries", "interval_start", "interval_step", "interval_max", "connect_retries_timeout"),
+        *("errback", "callback"),
+        # Producer.publish puts its retry policy here.
+        *("on_revive", "retry_errors"),
+    )
+)
+
+KNOWN = frozenset(
+    (
+        *Options.__slots__,
+        *redis.Channel.from_transport_options,
+        *redis.SentinelChannel.from_transport_options,
+        *_OF_KOMBU,
+    )
+)
+
+#: How much alike two names must be, from 0 to 1, for one to be the other misspelt.
+_ALIKE = 0.8
+
+#: Names that were warned of in this process.
+_warned: set[str] = set()
+
+
+def unknown_options(transport_options: Mapping[str, Any]) -> dict[str, str | None]:
+    """The names that nobody reads, each with the known one that it resembles, or ``None``."""
+    return {name: _nearest(name) for name in transport_options if name not in KNOWN}
+
+
+def warn_of_misspelt_options(transport_options: Mapping[str, Any]) -> None:
+    """Say in the log which names resemble a known one, each once a process.
+
+    Nothing is said of others: applications, and tools such as RedBeat, keep options of their own there.
+    """
+    for name, nearest in unknown_options(transport_options).items():
+        if nearest is not None and name not in _warned:
+            _warned.add(name)
+            logger.warning(
+                "The transport option %r is unknown, and has no effect. Did you mean %r?", name, nearest
+            )
+
+
+def _nearest(name: str) -> str | None:
+    nearest = get_close_matches(name.lower(), sorted(KNOWN), n=1, cutoff=_ALIKE)
+    return nearest[0] if nearest else None

@@ -1,0 +1,266 @@
+"""Waits for messages of all channels of a connection, on kombu's event loop or without one.
+
+Consumers block on their queues' wake zsets, since a script cannot block, and a blocking pop of
+messages loses them. Due times are kept here, not by the server, whose blocked clients time out with up
+to 100 ms of slack: as a timer of the event loop, or as the limit of the poll in drain_events.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport import redis
+
+from kombu_redisdelay.transport.intake import PAUSE
+from kombu_redisdelay.transport.signals import stop_waking_on_signals
+
+if TYPE_CHECKING:
+    from kombu_redisdelay.transport.channel import Channel
+
+
+#: Seconds by which a poll may last too long: epoll counts in milliseconds and rounds up.
+POLL_SLACK = 0.001
+
+#: Takes in one turn of the event loop, when one alarm follows the other.
+TAKES_PER_TURN = 5
+
+#: Seconds that drain_events polls at most before it looks around again.
+LONGEST_POLL = 1.0
+
+
+@dataclass(slots=True)
+class Alarm:
+    """When a channel has to take without having been woken.
+
+    Attributes:
+        at: by the monotonic clock, seconds.
+        timer: the event loop's, if there is one.
+    """
+
+    at: float
+    timer: Any = None
+
+    def cancel(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+class Poller(redis.MultiChannelPoller):
+    """kombu's poller, with wake-up tokens in the place of messages and alarms for due times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pid = os.getpid()
+        #: The event loop, once the transport was registered with one.
+        self.hub: Any = None
+        #: What the event loop does for us in each round.
+        self.on_tick: set[Any] = set()
+        self._alarms: dict[Channel, Alarm] = {}
+        self._had_alarm = False
+        self._is_pausing = False
+        #: Channels that have more to do for their queues, and a timer of the event loop for that.
+        self._looking_after: set[Channel] = set()
+        self._is_busy = False
+        self._turns: list[Channel] = []
+
+    def add(self, channel: Channel) -> None:
+        super().add(channel)
+        self._turns.append(channel)
+
+    def discard(self, channel: Channel) -> None:
+        super().discard(channel)
+        if channel in self._turns:
+            self._turns.remove(channel)
+        self._looking_after.discard(channel)
+        self._cancel_alarm(channel)
+
+    def close(self) -> None:
+        for channel in list(self._alarms):
+            self._cancel_alarm(channel)
+        self._turns.clear()
+        if self.hub is not None:
+            self.hub.on_tick -= self.on_tick
+            stop_waking_on_signals(self.hub, self)
+        if self._pid == os.getpid():
+            super().close()
+
+    def _on_connection_disconnect(self, connection: Any) -> None:
+        """Poll the socket that *connection* had no more. The next one is polled from the next wait on."""
+        # epoll is shared with the process that we were forked from, which polls on.
+        if self._pid != os.getpid():
+            return
+        super()._on_connection_disconnect(connection)
+        for key in [key for key in self._chan_to_sock if key[1].connection is connection]:
+            del self._chan_to_sock[key]
+            channel, _, kind = key
+            for fd in [fd for fd, served in self._fd_to_chan.items() if served == (channel, kind)]:
+                del self._fd_to_chan[fd]
+                if self.hub is not None:
+                    self.hub.remove(fd)
+
+    def on_poll_start(self) -> None:
+        """See that every channel that may consume has asked for messages."""
+        self._had_alarm = False
+        self._is_busy = False
+        for channel in list(self._channels):
+            channel.check()
+            if channel.active_queues:
+                if channel not in self._looking_after:
+                    self._look_after_queues(channel)
+                if not self._in_protected_read:
+                    self._deliver(channel)
+                self._ask(channel)
+            if channel.active_fanout_queues:
+                self._register_LISTEN(channel)
+
+    def _look_after_queues(self, channel: Channel) -> None:
+        """One round trip a turn: messages must not wait for this."""
+        self._looking_after.discard(channel)
+        if channel not in self._channels or not channel.look_after_queues():
+            return
+        if self.hub is None or self._in_protected_read:
+            self._is_busy = True
+        else:
+            self._looking_after.add(channel)
+            self.hub.call_later(PAUSE, self._look_after_queues, channel)
+
+    def on_readable(self, fileno: int) -> None:
+        """Read what came for a channel. On the event loop, deliver it too."""
+        channel, kind = self._fd_to_chan.get(fileno, (None, None))
+        if channel is None:
+            return
+        if kind == "LISTEN":
+            super().on_readable(fileno)
+        elif channel.intake.is_waiting:
+            # Also without credit: a wake-up must go on to somebody who has some.
+            self._received(channel, channel.intake.answer())
+        else:
+            # Nothing was asked for, so the server closed the connection; the next wait opens it again.
+            channel.client.connection.disconnect()
+
+    def get(self, callback: Callable[..., Any], timeout: float | None = None) -> None:
+        """Deliver one message, for ``drain_events``.
+
+        Raises:
+            Empty: there was none within *timeout* seconds, or another event cut the wait short.
+        """
+        self._in_protected_read = True
+        try:
+            if self._deliver_one():
+                return
+            self._maintain()
+            self.on_poll_start()
+            heard_fanout = False
+            # Also when there is something to deliver: other channels must not wait for us to run dry.
+            for fileno, event in self.poller.poll(self._poll_timeout(timeout)) or ():
+                heard_fanout |= self._fd_to_chan.get(fileno, (None, None))[1] == "LISTEN"
+                self.handle_event(fileno, event)
+            for channel in [c for c, alarm in self._alarms.items() if alarm.at - POLL_SLACK <= monotonic()]:
+                self._on_alarm(channel)
+            if not self._deliver_one() and not heard_fanout:
+                raise Empty
+        finally:
+            self._in_protected_read = False
+            while self.after_read:
+                self.after_read.pop()()
+
+    def set_alarm(self, channel: Channel, next_due: float | None) -> None:
+        """Have *channel* take in *next_due* seconds, if that is before its next wait is over anyway."""
+        if next_due is None or next_due > channel.brpop_timeout + 1:
+            return
+        at = monotonic() + next_due
+        alarm = self._alarms.get(channel)
+        if alarm is not None and alarm.at <= at:
+            return
+        self._cancel_alarm(channel)
+        timer = self.hub and self.hub.call_later(max(0.0, next_due - POLL_SLACK), self._on_alarm, channel)
+        self._alarms[channel] = Alarm(at, timer)
+
+    def _cancel_alarm(self, channel: Channel) -> None:
+        alarm = self._alarms.pop(channel, None)
+        if alarm is not None:
+            alarm.cancel()
+
+    def _on_alarm(self, channel: Channel) -> None:
+        if self._had_alarm and self.hub is not None:
+            # kombu's hub fires ten timers in a turn; if there are that many, it polls for a second, whatever
+            # is due next. So one alarm is enough.
+            self._cancel_alarm(channel)
+            self.set_alarm(channel, 2 * POLL_SLACK)
+            return
+        self._had_alarm = True
+        for _ in range(TAKES_PER_TURN):
+            alarm = self._alarms.get(channel)
+            if alarm is None or alarm.at - monotonic() > POLL_SLACK:
+                break
+            # The rest of a millisecond, to be no later than needed.
+            sleep(max(0.0, alarm.at - monotonic()))
+            self._cancel_alarm(channel)
+            if channel in self._channels and channel.active_queues:
+                # Without credit too, which moves what is due and wakes a consumer that has some.
+                self._received(channel, channel.intake.take())
+
+    def _ask(self, channel: Channel) -> None:
+        intake = channel.intake
+        intake.see_that_poll_is_open()
+        if not channel.qos.can_consume():
+            intake.expects_more = True
+        elif not self._in_protected_read:
+            # Patience needs a timer that ends it: nothing else may ever wake us.
+            if intake.is_waiting or not (self._is_pausing and intake.is_patient):
+                self._register_BRPOP(channel)
+        else:
+            # The caller has time to wait for what is likely to be there.
+            if intake.expects_more and not intake.can_deliver:
+                self._received(channel, intake.take())
+            if not intake.can_deliver:
+                self._register_BRPOP(channel)
+
+    def _received(self, channel: Channel, next_due: float | None) -> None:
+        self.set_alarm(channel, next_due)
+        if not self._in_protected_read:
+            self._deliver(channel)
+            if channel.intake.expects_more and not self._is_pausing:
+                # All that it takes is another turn of the event loop.
+                self._is_pausing = True
+                self.hub.call_later(PAUSE, self._after_pause)
+
+    def _deliver(self, channel: Channel) -> None:
+        """Deliver what was taken, on the event loop."""
+        while channel.intake.can_deliver:
+            channel.intake.deliver_one()
+
+    def _after_pause(self) -> None:
+        self._is_pausing = False
+
+    def _deliver_one(self) -> bool:
+        """Deliver one message that was taken, of the channel that has not had its turn for longest."""
+        for channel in self._turns:
+            if channel.intake.can_deliver:
+                self._turns.remove(channel)
+                self._turns.append(channel)
+                channel.intake.deliver_one()
+                return True
+        return False
+
+    def _poll_timeout(self, timeout: float | None) -> float:
+        """How long to poll: *timeout*, but not past an alarm, and not so long that credit which another
+        thread gives back by an ack goes unnoticed."""
+        if self._is_busy or any(channel.intake.can_deliver for channel in self._turns):
+            return 0.0
+        now = monotonic()
+        limits = [LONGEST_POLL, *(alarm.at - POLL_SLACK - now for alarm in self._alarms.values())]
+        if timeout is not None:
+            limits.append(timeout)
+        return max(0.0, min(limits))
+
+    def _maintain(self) -> None:
+        """What kombu does from timers of the event loop, which drain_events does not have."""
+        for check in ("maybe_refresh_binding_expiry", "maybe_check_brpop_health", "maybe_reauth"):
+            if hasattr(self, check):  # kombu 5.7
+                getattr(self, check)()

@@ -1,0 +1,144 @@
+"""Prefetch count, ack and reject, in kombu's vocabulary."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from kombu.transport import virtual
+
+from kombu_redisdelay import metrics
+from kombu_redisdelay.transport.tasks import tasks_that_ended_the_worker
+
+if TYPE_CHECKING:
+    from kombu_redisdelay.transport.channel import Channel
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a message is held alone, at most. One that an application never acks must not stop it.
+ALONE_FOR = 60.0
+
+
+class QoS(virtual.QoS):
+    """The messages that a channel has delivered and that are not acked yet.
+
+    Only what the base class counts is local; the messages themselves are in the consumer's unacked hash
+    in Redis. Acks may come from any thread, and after the channel was closed.
+    """
+
+    channel: Channel
+
+    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
+        super().__init__(channel, prefetch_count)
+        self._queues: dict[str, str] = {}
+        #: Tag -> until when to take no other message beside this one, by the monotonic clock.
+        self._alone: dict[str, float] = {}
+        #: Tags of messages that were told as lost, and whose acks may be found out to be in vain, too.
+        self._lost: set[str] = set()
+        self._unsettled: WeakValueDictionary[str, virtual.Message] = WeakValueDictionary()
+
+    def hold(self, delivery_tag: str, queue: str, alone: bool) -> None:
+        """Note that a message of *queue* is about to be delivered under *delivery_tag*, and is held in
+        Redis. Fanout messages are not: they come over PUB/SUB, and are only counted here.
+
+        Arguments:
+            alone: take no other message as long as it is held, for :data:`ALONE_FOR` at most.
+        """
+        self._queues[delivery_tag] = queue
+        if alone:
+            self._alone[delivery_tag] = monotonic() + ALONE_FOR
+
+    @property
+    def holds_any(self) -> bool:
+        """Whether a message that was delivered is not settled."""
+        return bool(self._queues)
+
+    def can_consume(self) -> bool:
+        if self._alone and max(self._alone.values()) > monotonic():
+            return False
+        if self.channel.intake.has_one_to_be_alone:
+            return False
+        return bool(super().can_consume())
+
+    def ack(self, delivery_tag: str) -> None:
+        queue = self._queues.get(delivery_tag)
+        if queue is not None:
+            self.channel.consumer.ack(queue, delivery_tag)
+        self._forget(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        queue, consumer = self._queues.get(delivery_tag), self.channel.consumer
+        if queue is not None:
+            reject = consumer.requeue if requeue else consumer.discard
+            if not reject(queue, delivery_tag):
+                self.lease_lost(queue, [delivery_tag])
+        self._forget(delivery_tag)
+
+    def restore_unacked(self) -> list[Any]:
+        """Give every message back. The base class wants a list of errors; there are none."""
+        for tag in tasks_that_ended_the_worker(self._delivered):
+            if tag in self._queues:
+                self.channel.consumer.fail(self._queues[tag], tag)
+        self.channel.give_back_all()
+        self._queues.clear()
+        self._alone.clear()
+        self._dirty.clear()
+        self._delivered.clear()
+        return []
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        """Give every message back when the channel is closed, or when the interpreter exits."""
+        self._on_collect.cancel()
+        if self.channel.do_restore:
+            # When the interpreter exits a thread may still consume, and would take it all again. kombu's
+            # basic_cancel would wait for that thread.
+            for consumer_tag in list(self.channel._consumers):
+                self.channel._basic_cancel(consumer_tag)
+            self.restore_unacked()
+
+    def restore_visible(self, *args: Any, **kwargs: Any) -> None:
+        """Give back what consumers that are gone have left behind. kombu's poller calls this."""
+        self.channel.look_after_queues()
+
+    def lease_lost(self, queue: str, tags: Collection[str]) -> None:
+        """Messages of *queue* that were settled as *tags* were not held any more. See what else is not."""
+        untold = set(tags) - self._lost
+        self._lost.difference_update(tags)
+        if not untold:
+            return
+        held = [tag for tag, name in list(self._queues.items()) if name == queue]
+        lost = self.channel.consumer.not_held(queue, held) | untold
+        self._lost |= lost - untold
+        logger.warning(
+            "The lease of this consumer was lost: %d message(s) of queue %r that it held were given to "
+            "other consumers, and may be handled twice. Was the process stopped, or Redis out of reach, "
+            "for longer than visibility_timeout?",
+            len(lost),
+            queue,
+        )
+        metrics.lease_lost(queue, len(lost))
+        for tag in lost:
+            self._forget(tag)
+
+    def forget_queue(self, queue: str) -> None:
+        """The queue was deleted, and what was unacked in it."""
+        for tag in [tag for tag, name in list(self._queues.items()) if name == queue]:
+            self._forget(tag)
+
+    def let_go(self) -> WeakValueDictionary[str, virtual.Message]:
+        """Hold the delivered messages no longer, so that it shows who does. Returns them by delivery tag;
+        those that are settled meanwhile vanish, too."""
+        self._flush()
+        self._unsettled = WeakValueDictionary(self._delivered)
+        self._delivered.clear()
+        return self._unsettled
+
+    def _forget(self, delivery_tag: str) -> None:
+        self._queues.pop(delivery_tag, None)
+        self._alone.pop(delivery_tag, None)
+        self._unsettled.pop(delivery_tag, None)
+        if delivery_tag in self._delivered:
+            super().ack(delivery_tag)

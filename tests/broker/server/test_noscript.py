@@ -1,0 +1,138 @@
+"""A server that does not know a script: new, restarted, failed over, or flushed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kombu_redisdelay.broker.consumer import Consumer
+from kombu_redisdelay.broker.dead import Graveyard
+from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled
+from kombu_redisdelay.broker.server.scripts import (
+    CONSUMERS,
+    FORGET,
+    FORWARD,
+    REMEMBER,
+    RENEW,
+    SCHEDULE,
+    SWEEP,
+    TIDY,
+    UNUSED,
+)
+from kombu_redisdelay.operations.stats import queue_stats
+from tests.broker.database import Database
+from tests.broker.rig import Rig, taken
+
+HOUR = 3_600_000
+KNOWN = "redisdelay:known-queues"
+
+
+def expire_and_recover(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    rig.end_lease("q", consumer.name)
+    return rig.recover("q")
+
+
+def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    consumer.dead_letter(delivery, "why")
+    return Graveyard(rig.store).requeue("q", lambda letter: True)
+
+
+def tidy(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    names = ("consumers", "wake", "duplicates", "schedule", "messages", "dead")
+    keys = [f"redisdelay:{{q}}:{name}" for name in names]
+    return TIDY(rig.store.client, [*keys, "q"], ["redisdelay:{q}:unacked:", 10])
+
+
+CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
+    "put": lambda rig, consumer, delivery: rig.store.run(rig.store.put("q", 0, "m", "head")),
+    "schedule": lambda rig, consumer, delivery: rig.schedule("q", "m", HOUR),
+    "take": lambda rig, consumer, delivery: taken(consumer, "q"),
+    "requeue": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag),
+    "put_back": lambda rig, consumer, delivery: consumer.put_back([delivery]),
+    "park": lambda rig, consumer, delivery: consumer.park(delivery, "id", rig.database.now_ms() + HOUR),
+    "dead_letter": lambda rig, consumer, delivery: consumer.dead_letter(delivery, "why"),
+    "recover": expire_and_recover,
+    "give_back_all": lambda rig, consumer, delivery: consumer.give_back_all(),
+    "renew": lambda rig, consumer, delivery: RENEW(rig.store.client, ["redisdelay:{q}:consumers"], ["me", 1]),
+    "sweep": lambda rig, consumer, delivery: SWEEP(
+        rig.store.client,
+        [f"redisdelay:{{q}}:{name}" for name in ("schedule", "messages", "dead", "duplicates")],
+        ["0", 10, 10],
+    ),
+    "page": lambda rig, consumer, delivery: list(Schedule(rig.store).iter("q", None, None)),
+    "find": lambda rig, consumer, delivery: list(Schedule(rig.store).find("q", "id")),
+    "cancel": lambda rig, consumer, delivery: Schedule(rig.store).cancel("q", ["id"]),
+    "remove": lambda rig, consumer, delivery: list(
+        Schedule(rig.store).remove("q", [Scheduled("q", b"id", HOUR, b"0:m")])
+    ),
+    "reschedule": lambda rig, consumer, delivery: Schedule(rig.store).reschedule(
+        Scheduled("q", b"id", HOUR, b"0:m"), b"m", HOUR
+    ),
+    "dead": bury_and_requeue,
+    "forward": lambda rig, consumer, delivery: FORWARD(
+        rig.store.client,
+        [f"redisdelay:{{q}}:{name}" for name in ("ready", "schedule", "messages", "wake", "consumers")],
+        [1, 1, "", 0],
+    ),
+    "stats": lambda rig, consumer, delivery: queue_stats(rig.store, ["q"]),
+    "consumers": lambda rig, consumer, delivery: CONSUMERS(
+        rig.store.client, ["redisdelay:{q}:consumers"], [1]
+    ),
+    "remember": lambda rig, consumer, delivery: REMEMBER(rig.store.client, [KNOWN], ["a", "b"]),
+    "unused": lambda rig, consumer, delivery: UNUSED(rig.store.client, [KNOWN], [1, 1]),
+    "forget": lambda rig, consumer, delivery: FORGET(rig.store.client, [KNOWN], [0, "q"]),
+    "tidy": tidy,
+    "leave": lambda rig, consumer, delivery: consumer.leave(["q"]),
+}
+
+
+def everything(rig: Rig) -> dict[bytes, object]:
+    """Every list and hash; not the zsets, which depend on the time."""
+    contents: dict[bytes, object] = {}
+    for key in rig.client.scan_iter():
+        kind = rig.client.type(key)
+        if kind == b"list":
+            contents[key] = [value.split(b" ", 1)[-1] for value in rig.client.lrange(key, 0, -1)]
+        elif kind == b"hash":
+            # Delivery tags are times.
+            values = rig.client.hgetall(key)
+            contents[key] = sorted(values.values()) if b":unacked:" in key else values
+        else:
+            contents[key] = kind
+    return contents
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_call_does_the_same(database: Database, name: str) -> None:
+    results = []
+    for flush in (False, True):
+        database.reset()
+        rig = Rig(database)
+        rig.put("q", "0", "1")
+        consumer = rig.consumer()
+        [delivery] = taken(consumer, "q", limit=1)
+        if flush:
+            rig.client.script_flush()
+        CALLS[name](rig, consumer, delivery)
+        results.append(everything(rig))
+    assert results[0] == results[1]
+
+
+def test_the_script_is_there_afterwards(rig: Rig) -> None:
+    rig.client.script_flush()
+    rig.schedule("q", "m", HOUR)
+    assert rig.client.script_exists(SCHEDULE.sha) == [True]
+
+
+def test_every_script_of_the_broker_is_tried() -> None:
+    from kombu_redisdelay.broker.server import scripts
+
+    names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
+    assert names == {
+        *("PUT", "SCHEDULE", "TAKE", "GIVE_BACK", "RECOVER"),
+        *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
+        *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
+        *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE"),
+    }, "a script that CALLS does not know of"

@@ -1,0 +1,73 @@
+"""The Lua scripts as text."""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+import kombu_redisdelay
+from kombu_redisdelay.broker.server import scripts
+from kombu_redisdelay.broker.server.scripts import Script
+
+LUA = Path(kombu_redisdelay.__file__).parent / "lua"
+SCRIPTS = sorted(LUA.glob("*.lua"))
+
+
+def header(source: str) -> str:
+    """The comment that a script opens with."""
+    return "\n".join(takewhile(lambda line: line.startswith("--"), source.splitlines()))
+
+
+def code(source: str) -> str:
+    return re.sub(r"--.*", "", source)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+class TestScript:
+    def test_includes_resolve(self, path: Path) -> None:
+        assert "include:" not in Script(path.stem).text
+
+    def test_defines_what_it_calls(self, path: Path) -> None:
+        text = code(Script(path.stem).text)
+        ours = {
+            name
+            for include in (LUA / "include").glob("*.lua")
+            for name in re.findall(r"^local function (\w+)", include.read_text(), re.MULTILINE)
+        }
+        for name in ours:
+            calls = [match.start() for match in re.finditer(rf"(?<![\w.]){name}\(", text)]
+            if calls:
+                assert f"local function {name}(" in text, name
+                assert text.index(f"local function {name}(") < min(calls), f"{name} is called too early"
+
+    def test_documents_every_key_and_argument(self, path: Path) -> None:
+        source = path.read_text()
+        for kind in ("KEYS", "ARGV"):
+            used = {int(number) for number in re.findall(rf"{kind}\[(\d+)\]", code(source))}
+            said = header(source)
+            for number in used:
+                assert re.search(rf"{kind}\[{number}\+?\]|{kind}  ", said), f"{kind}[{number}]"
+            if re.search(rf"\b{kind}\b", code(source)):
+                assert kind in said
+
+    def test_says_what_it_returns(self, path: Path) -> None:
+        source = path.read_text()
+        if re.search(r"^return", code(source), re.MULTILINE):
+            assert re.search(r"^-- Returns ", header(source), re.MULTILINE)
+
+    def test_is_there_for_python(self, path: Path) -> None:
+        loaded = {value.sha for value in vars(scripts).values() if isinstance(value, Script)}
+        assert Script(path.stem).sha in loaded
+
+
+def test_every_include_is_used() -> None:
+    included = set().union(*(re.findall(r"-- include: (\w+)", path.read_text()) for path in SCRIPTS))
+    assert included == {path.stem for path in (LUA / "include").glob("*.lua")}
+
+
+def test_no_script_decodes_or_encodes_json() -> None:
+    for path in LUA.rglob("*.lua"):
+        assert "cjson" not in code(path.read_text()), path

@@ -1,0 +1,61 @@
+"""Transport options of a wrong type or out of range."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from kombu_redisdelay.broker.options import Options
+
+
+def test_defaults() -> None:
+    options = Options.of({})
+    assert (options.visibility_timeout, options.delivery_limit, options.max_batch) == (60, 20, 64)
+    assert options.lease_ms == 60_000
+
+
+def test_kombus_own_options_are_not_ours() -> None:
+    assert Options.of({"priority_steps": "anything", "sep": None}) == Options()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("visibility_timeout", 0.5),
+        ("visibility_timeout", 3600),
+        ("visibility_timeout", 10**9),
+        ("delivery_limit", 1),
+        ("delivery_limit", None),
+        ("dead_letter", True),
+        ("dead_letter_limit", 1),
+        ("max_batch", 1),
+        ("max_batch", 500),
+    ],
+)
+def test_accepted(name: str, value: object) -> None:
+    assert getattr(Options.of({name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            ("visibility_timeout", value)
+            for value in (0, -1, 10**9 + 1, math.nan, math.inf, True, "60", None, [60])
+        ),
+        *(("delivery_limit", value) for value in (0, -1, 1.0, True, False, "20", [20], math.inf)),
+        *(("dead_letter", value) for value in (1, 0, "yes", None)),
+        *(("dead_letter_limit", value) for value in (0, -1, 10.0, True, "10", None)),
+        *(("max_batch", value) for value in (0, -1, 501, 64.0, True, "64", None, [64])),
+    ],
+)
+def test_refused_with_name_and_value(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"'{name}'") as caught:
+        Options.of({name: value})
+    assert repr(value) in str(caught.value)
+
+
+def test_a_lease_is_never_of_no_length() -> None:
+    assert Options.of({"visibility_timeout": 0.0001}).lease_ms == 1
+    assert Options.of({"visibility_timeout": 0.25}).lease_ms == 250

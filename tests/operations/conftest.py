@@ -1,0 +1,33 @@
+"""The API on a site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from celery import Celery
+from kombu import pools
+
+from kombu_redisdelay import DeadLetters, DelayedMessages
+from tests.transport.kit import Site
+
+
+@pytest.fixture
+def app(site: Site) -> Iterator[Celery]:
+    app = Celery("api", broker=site.url, backend="cache+memory://", set_as_current=False)
+    # Its producers are kombu's, which outlive it, and believe to have noted their queues in Redis.
+    pools.reset()
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def delayed(app: Celery) -> Iterator[DelayedMessages]:
+    with DelayedMessages(app) as delayed:
+        yield delayed
+
+
+@pytest.fixture
+def dead(app: Celery) -> Iterator[DeadLetters]:
+    with DeadLetters(app) as dead:
+        yield dead

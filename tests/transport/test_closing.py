@@ -1,0 +1,264 @@
+"""Cancelled, closed, lost: what becomes of the messages."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
+
+
+class TestCancel:
+    def test_gives_what_was_not_delivered_back_unmarked(self, site: Site) -> None:
+        channel = site.channel()
+        publish(channel, *map(str, range(5)))
+        inbox = Inbox(channel)
+        channel.connection.client.drain_events(timeout=5)
+        assert site.unacked() == 5
+        inbox.consumer.cancel()
+        assert (site.ready(), site.unacked()) == (4, 1)
+        following = [channel.basic_get("q") for _ in range(4)]
+        assert [message.payload for message in following] == ["1", "2", "3", "4"]
+        assert not any("redelivered" in message.delivery_info for message in following)
+        assert not any("x-delivery-count" in message.headers for message in following)
+        inbox.messages[0].ack()
+
+    def test_in_a_callback(self, site: Site) -> None:
+        channel = site.channel()
+        publish(channel, *map(str, range(5)))
+        inbox = Inbox(channel, on_message=lambda message: inbox.consumer.cancel())
+        connection = channel.connection.client
+        drain(connection, lambda: len(inbox) >= 1)
+        drain_for(connection, 0.1)
+        assert (len(inbox), site.ready(), site.unacked()) == (1, 4, 1)
+
+    def test_other_queues_are_consumed_on(self, site: Site) -> None:
+        channel = site.channel()
+        publish(channel, "a1", "a2", queue="a")
+        publish(channel, "b1", "b2", queue="b")
+        inbox = Inbox(channel, "a", "b")
+        connection = channel.connection.client
+        connection.drain_events(timeout=5)
+        inbox.consumer.cancel_by_queue("a")
+        drain(connection, lambda: {"b1", "b2"} <= set(inbox.bodies))
+        drain_for(connection, 0.1)
+        assert len(inbox) + site.ready("a") == 4
+
+    def test_consumed_again(self, site: Site) -> None:
+        channel = site.channel()
+        inbox = Inbox(channel)
+        connection = channel.connection.client
+        drain_for(connection, 0.1)
+        inbox.consumer.cancel()
+        publish(channel, "a")
+        drain_for(connection, 0.1)
+        assert len(inbox) == 0
+        inbox.consumer.consume()
+        drain(connection, lambda: len(inbox) == 1)
+
+
+class TestClose:
+    def test_gives_everything_back_and_marks_what_was_delivered(self, site: Site) -> None:
+        channel = site.channel()
+        publish(channel, *map(str, range(4)))
+        inbox = Inbox(channel)
+        connection = channel.connection.client
+        drain(connection, lambda: len(inbox) == 2)
+        inbox.messages[0].ack()
+        channel.close()
+        assert (site.ready(), site.unacked()) == (3, 0)
+        assert site.redis.keys("*consumers*") == []
+        other = site.channel()
+        one, two, three = (other.basic_get("q") for _ in range(3))
+        assert [one.payload, two.payload, three.payload] == ["1", "2", "3"]
+        assert one.delivery_info["redelivered"] is True
+        assert one.headers["x-delivery-count"] == 1
+        assert "redelivered" not in two.delivery_info
+        assert "x-delivery-count" not in three.headers
+
+    @pytest.mark.parametrize("how", ["connection", "with", "release"])
+    def test_connection(self, site: Site, how: str) -> None:
+        connection = site.connect()
+        channel = connection.channel()
+        publish(channel, "a")
+        inbox = Inbox(channel)
+        drain(connection, lambda: len(inbox) == 1)
+        if how == "with":
+            with connection:
+                pass
+        else:
+            (connection.close if how == "connection" else connection.release)()
+        assert (site.ready(), site.unacked()) == (1, 0)
+
+    def test_never_buries(self, site: Site) -> None:
+        for _ in range(3):
+            channel = site.channel(delivery_limit=1)
+            if not site.ready():
+                publish(channel, "a")
+            assert channel.basic_get("q") is not None
+            channel.close()
+        assert (site.ready(), site.dead()) == (1, [])
+
+    def test_in_a_callback(self, site: Site) -> None:
+        channel = site.channel()
+        connection = channel.connection.client
+        publish(channel, *map(str, range(5)))
+        Inbox(channel, on_message=lambda message: channel.close())
+        drain(connection, lambda: channel.closed)
+        drain_for(connection, 0.1)
+        assert (site.ready(), site.unacked()) == (5, 0)
+
+    def test_twice(self, site: Site) -> None:
+        channel = site.channel()
+        publish(channel, "a")
+        channel.basic_get("q")
+        channel.close()
+        channel.close()
+        assert site.ready() == 1
+
+    def test_recover_gives_everything_back_and_goes_on(self, site: Site) -> None:
+        channel = site.channel()
+        publish(channel, "a", "b")
+        inbox = Inbox(channel)
+        connection = channel.connection.client
+        drain(connection, lambda: len(inbox) == 2)
+        channel.basic_recover(requeue=True)
+        drain(connection, lambda: len(inbox) == 4)
+        assert inbox.bodies == ["a", "b"] * 2
+        assert [message.delivery_info.get("redelivered") for message in inbox] == [None, None, True, True]
+
+
+class TestLostConnection:
+    def test_acks_still_count_and_the_rest_waits_for_the_lease(self, site: Site) -> None:
+        connection = site.connect()
+        channel = connection.channel()
+        publish(channel, "a", "b", "c")
+        inbox = Inbox(channel)
+        drain(connection, lambda: len(inbox) == 3)
+        connection.collect()
+        assert (site.ready(), site.unacked()) == (0, 3)
+        inbox.messages[0].ack()
+        assert site.unacked() == 2
+        other = site.channel()
+        again = Inbox(other)
+        drain_for(other.connection.client, 0.2)
+        assert len(again) == 0
+        site.end_leases()
+        # One that need not look for long.
+        third = site.channel(visibility_timeout=0.3)
+        after = Inbox(third)
+        drain(third.connection.client, lambda: len(after) + len(again) == 2)
+
+    def test_is_noticed_and_the_connection_is_of_use_again(self, site: Site) -> None:
+        connection = site.connect()
+        inbox = Inbox(connection.channel())
+        drain_for(connection, 0.1)
+        site.redis.client_kill_filter(_type="normal", skipme=True)
+        with pytest.raises(connection.connection_errors):
+            drain_for(connection, 2)
+        connection.collect()
+        connection.ensure_connection(max_retries=3)
+        channel = connection.channel()
+        publish(channel, "a")
+        inbox = Inbox(channel)
+        drain(connection, lambda: len(inbox) == 1)
+
+    def test_is_one_of_redis_errors(self, site: Site) -> None:
+        assert RedisConnectionError in site.connect().connection_errors
+
+
+class TestLostLease:
+    def lose(self, site: Site, count: int, prefetch: int = 0) -> tuple[Inbox, Inbox]:
+        """Messages that somebody holds who has lost the lease, and who has got them instead."""
+        channel = site.channel(visibility_timeout=1000)
+        publish(channel, *map(str, range(count)))
+        inbox = Inbox(channel, prefetch=prefetch)
+        drain(channel.connection.client, lambda: len(inbox) == count)
+        other = site.channel(visibility_timeout=0.3)
+        theirs = Inbox(other)
+        # The heartbeat may still be about to renew the lease for the first time.
+        deadline = time.monotonic() + PATIENCE
+        while len(theirs) < count and time.monotonic() < deadline:
+            site.end_leases()
+            drain_for(other.connection.client, 0.1)
+        assert len(theirs) == count
+        return inbox, theirs
+
+    def test_is_said_once_with_the_number(self, site: Site, caplog: pytest.LogCaptureFixture) -> None:
+        inbox, _ = self.lose(site, 3)
+        caplog.clear()
+        for message in inbox:
+            message.ack()
+        consuming: Any = inbox.consumer.channel
+        consuming.consumer.confirm_acks()
+        [record] = [r for r in caplog.records if r.name.startswith("kombu_redisdelay")]
+        assert record.levelno == logging.WARNING
+        assert "3 message(s)" in record.getMessage()
+        assert "'q'" in record.getMessage()
+
+    def test_loses_and_duplicates_nothing_more(self, site: Site) -> None:
+        inbox, _ = self.lose(site, 3)
+        inbox.messages[0].reject(requeue=True)
+        inbox.messages[1].ack()
+        assert (site.ready(), site.unacked()) == (0, 3)
+
+    def test_gives_credit_back(self, site: Site) -> None:
+        inbox, theirs = self.lose(site, 1, prefetch=1)
+        theirs.consumer.cancel()
+        inbox.messages[0].ack()
+        channel: Any = inbox.consumer.channel
+        publish(channel, "after")
+        drain(channel.connection.client, lambda: len(inbox) == 2)
+        assert inbox.bodies == ["0", "after"]
+
+
+class TestCallbackThatRaises:
+    def test_loses_nothing(self, site: Site) -> None:
+        def fail(message: object) -> None:
+            if len(inbox) == 2:
+                raise RuntimeError("of the application")
+
+        channel = site.channel()
+        publish(channel, *map(str, range(5)))
+        inbox = Inbox(channel, on_message=fail)
+        connection = channel.connection.client
+        with pytest.raises(RuntimeError, match="of the application"):
+            drain(connection, lambda: len(inbox) == 5)
+        assert len(inbox) == 2
+        assert site.unacked() + site.ready() == 5
+        drain(connection, lambda: len(inbox) == 5)
+        assert inbox.bodies == ["0", "1", "2", "3", "4"]
+
+
+class TestCallbackThatRaisesAndIsForgiven:
+    def test_the_message_is_tried_again_and_becomes_a_dead_letter(self, site: Site) -> None:
+        """The application catches the exception, and goes on with the same channel."""
+        channel = site.channel(visibility_timeout=0.3, delivery_limit=3)
+        connection = channel.connection.client
+        failures = []
+
+        def fail(message: Any) -> None:
+            if message.payload == "poison":
+                failures.append(message)
+                raise RuntimeError("of the application")
+            message.ack()
+
+        publish(channel, "poison", "good")
+        inbox = Inbox(channel, on_message=fail)
+
+        def is_dead() -> bool:
+            return bool(site.dead())
+
+        deadline = time.monotonic() + PATIENCE
+        while not is_dead() and time.monotonic() < deadline:
+            with suppress(RuntimeError):
+                drain(connection, is_dead)
+        assert is_dead()
+        assert len(failures) == 3
+        assert inbox.bodies.count("good") == 1
+        assert (site.ready(), site.unacked()) == (0, 0)

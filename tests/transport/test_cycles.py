@@ -1,0 +1,164 @@
+"""No reference cycle is left behind: Python would keep all that it leads to, the caller's locals too, until
+the garbage collector comes. A Celery result that goes that late makes another result wait for ever."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType, TracebackType
+from typing import Any
+
+import pytest
+from kombu.entity import Exchange, Queue
+from redis.exceptions import RedisError
+
+from kombu_redisdelay.operations.delayed import DelayedMessages
+from tests.transport.kit import Inbox, Site, drain, look_after_queues, publish
+
+KEEPING_CALLERS = (FrameType, TracebackType, BaseException)
+LATER: dict[str, Any] = {"headers": {"x-delay": 60_000}}
+
+
+class Caller:
+    """Stands for what a caller holds in its locals."""
+
+
+@contextmanager
+def nothing_is_left() -> Iterator[None]:
+    """What the block leaves behind goes by itself: kombu's own objects apart, which lead to no frame."""
+    gc.collect()
+    gc.disable()
+    try:
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        yield
+        gc.collect()
+        assert [thing for thing in gc.garbage if isinstance(thing, KEEPING_CALLERS)] == []
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+def publish_later(channel: Any) -> weakref.ref[Caller]:
+    caller = Caller()
+    publish(channel, "a", **LATER)
+    return weakref.ref(caller)
+
+
+def test_the_caller_of_a_publish_is_let_go(site: Site) -> None:
+    channel = site.channel()
+    publish(channel, "a")
+    gc.disable()
+    try:
+        site.redis.script_flush()
+        assert publish_later(channel)() is None
+    finally:
+        gc.enable()
+
+
+def publish_all_kinds(site: Site, channel: Any) -> None:
+    publish(channel, "a")
+    publish(channel, "a", **LATER)
+    publish(channel, "a", exchange=Exchange("x", "direct"), routing_key="q")
+
+
+def take_and_ack(site: Site, channel: Any) -> None:
+    publish(channel, "a", "b")
+    for _ in range(2):
+        channel.basic_get("q").ack()
+    assert channel.basic_get("q") is None
+    channel.consumer.confirm_acks()
+
+
+def reject(site: Site, channel: Any) -> None:
+    publish(channel, "a", "b")
+    channel.basic_get("q").requeue()
+    channel.basic_get("q").reject()
+    channel.consumer.confirm_acks()
+
+
+def ack_in_vain(site: Site, channel: Any) -> None:
+    publish(channel, "a")
+    message = channel.basic_get("q")
+    site.redis.delete(*site.redis.keys("*unacked*"))
+    message.ack()
+    channel.consumer.confirm_acks()
+
+
+def consume(site: Site, channel: Any) -> None:
+    publish(channel, "a")
+    inbox = Inbox(channel)
+    drain(channel.connection.client, lambda: len(inbox) == 1)
+    look_after_queues(channel)
+    inbox.messages[0].ack()
+    inbox.consumer.cancel()
+    channel.consumer.confirm_acks()
+
+
+def unknown_scripts(site: Site, channel: Any) -> None:
+    site.redis.script_flush()
+    publish(channel, "a", **LATER)
+    site.redis.script_flush()
+    assert channel.basic_get("q") is None
+    site.redis.script_flush()
+    Inbox(channel).consumer.cancel()
+    look_after_queues(channel)
+
+
+def wrong_types(site: Site, channel: Any) -> None:
+    site.redis.set("wrong", "of somebody else")
+    site.redis.set("redisdelay:{wrong}:schedule", "of somebody else")
+    with suppress(RedisError):
+        publish(channel, "a", queue="wrong")
+    with suppress(RedisError):
+        publish(channel, "a", queue="wrong", **LATER)
+    with suppress(RedisError):
+        channel.basic_get("wrong")
+    with suppress(RedisError):
+        channel.consumer.has_reason_to_take(["wrong"], 1)
+
+
+def lost_connections(site: Site, channel: Any) -> None:
+    publish(channel, "a")
+    message = channel.basic_get("q")
+    site.redis.client_kill_filter(_type="normal", skipme=True)
+    message.ack()
+    with suppress(RedisError):
+        publish(channel, "a", **LATER)
+    channel.consumer.confirm_acks()
+
+
+def refused_batch(site: Site, channel: Any) -> None:
+    site.redis.set("wrong", "of somebody else")
+    # Not through kombu's Producer, which leaves a cycle of its own.
+    batch = channel.create_publish_batch(10)
+    batch.publish(
+        channel.prepare_message("a", properties={"delivery_info": {}}), exchange="", routing_key="wrong"
+    )
+    with suppress(Exception):
+        batch.flush()
+
+
+def steer(site: Site, channel: Any) -> None:
+    publish(channel, "a", message_id="id", **LATER)
+    with DelayedMessages(site.url) as delayed:
+        delayed.cancel("id")
+        delayed.purge("q")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        *(publish_all_kinds, take_and_ack, reject, ack_in_vain, consume, unknown_scripts),
+        *(wrong_types, lost_connections, refused_batch, steer),
+    ],
+)
+def test_nothing_is_left(site: Site, use: Callable[[Site, Any], None]) -> None:
+    channel = site.channel()
+    Queue("q", Exchange("x", "direct"), "q")(channel).declare()
+    # What is made once, and stays.
+    use(site, channel)
+    with nothing_is_left():
+        use(site, channel)

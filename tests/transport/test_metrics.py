@@ -1,0 +1,74 @@
+"""What the transport measures for Prometheus while it consumes."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import REGISTRY
+
+from tests.transport.kit import Inbox, Site, drain, in_seconds, publish
+
+
+@pytest.fixture
+def queue(request: pytest.FixtureRequest) -> str:
+    """A queue of each test's own: counters only grow."""
+    return str(request.node.name)
+
+
+def _measured(name: str, queue: str) -> float:
+    return REGISTRY.get_sample_value(f"redisdelay_{name}", {"queue": queue}) or 0.0
+
+
+def test_what_is_delivered_and_how_late(site: Site, queue: str) -> None:
+    channel = site.channel()
+    publish(channel, "now", queue=queue)
+    publish(channel, "by delay", queue=queue, headers={"x-delay": 10})
+    publish(channel, "by eta", queue=queue, headers={"eta": in_seconds(0.2).isoformat()})
+    inbox = Inbox(channel, queue)
+    drain(channel.connection.client, lambda: len(inbox) == 3)
+    assert _measured("messages_delivered_total", queue) == 3
+    # An x-delay does not say from when on.
+    assert _measured("lateness_seconds_count", queue) == 1
+    assert 0 <= _measured("lateness_seconds_sum", queue) < 10
+
+
+def test_what_comes_back_is_delivered_but_not_late(site: Site, queue: str) -> None:
+    channel = site.channel()
+    publish(channel, "by eta", queue=queue, headers={"eta": in_seconds(0.05).isoformat()})
+    inbox = Inbox(channel, queue, on_message=lambda message: message.requeue() if len(inbox) == 1 else None)
+    drain(channel.connection.client, lambda: len(inbox) == 2)
+    assert _measured("messages_delivered_total", queue) == 2
+    assert _measured("lateness_seconds_count", queue) == 1
+
+
+def test_what_is_recovered_and_whose_lease_was_lost(site: Site, queue: str) -> None:
+    slow = site.channel(visibility_timeout=1000)
+    publish(slow, "a", "b", queue=queue)
+    inbox = Inbox(slow, queue)
+    drain(slow.connection.client, lambda: len(inbox) == 2)
+    other = site.channel(visibility_timeout=0.3)
+    others = Inbox(other, queue)
+
+    def given_to_the_other() -> bool:
+        # Again and again: the heartbeat may still be about to renew the lease for the first time.
+        if len(others) < 2:
+            site.end_leases(queue)
+        return len(others) == 2
+
+    drain(other.connection.client, given_to_the_other)
+    assert _measured("messages_recovered_total", queue) == 2
+    assert _measured("messages_lease_lost_total", queue) == 0
+    inbox.messages[0].ack()
+    slow.consumer.confirm_acks()
+    assert _measured("messages_lease_lost_total", queue) == 2
+
+
+def test_what_becomes_a_dead_letter(site: Site, queue: str) -> None:
+    channel = site.channel(dead_letter=True, delivery_limit=2)
+    site.redis.lpush(queue, "not a message")
+    publish(channel, "rejected", "requeued", queue=queue)
+    inbox = Inbox(
+        channel, queue, on_message=lambda message: message.reject(requeue=message.payload == "requeued")
+    )
+    drain(channel.connection.client, lambda: len(site.dead(queue)) == 3)
+    assert len(inbox) == 3
+    assert _measured("messages_dead_lettered_total", queue) == 3

@@ -1,0 +1,77 @@
+"""Misspelt transport options, and those that are none of ours."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+
+import pytest
+from kombu import connection, messaging
+from kombu.connection import Connection
+from kombu.transport import redis, virtual
+
+from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.transport.option_names import KNOWN, unknown_options, warn_of_misspelt_options
+
+#: How kombu reads an option, wherever it does; but not how it reads what a pool was made with.
+_READS = re.compile(
+    r"(?:transport_options|transport_opts|topts|(?<!pool\.)connection_kwargs)(?:\.get\(|\[)\s*['\"](\w+)['\"]"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("visibility_timout", "visibility_timeout"),
+        ("visibility-timeout", "visibility_timeout"),
+        ("VISIBILITY_TIMEOUT", "visibility_timeout"),
+        ("visibilityTimeout", "visibility_timeout"),
+        ("delivery_limits", "delivery_limit"),
+        ("deadletter", "dead_letter"),
+        ("dead_letters_limit", "dead_letter_limit"),
+        ("max_batches", "max_batch"),
+        ("global_key_prefix", "global_keyprefix"),
+        ("priority_step", "priority_steps"),
+        ("socket_connection_timeout", "socket_connect_timeout"),
+        ("queue_strategy", "queue_order_strategy"),
+        # RedBeat's, SQS's, RabbitMQ's, an application's.
+        ("retry_period", None),
+        ("sentinels", None),
+        ("service_name", None),
+        ("region", None),
+        ("predefined_queues", None),
+        ("queue_name_prefix", None),
+        ("confirm_publish", None),
+        ("tenant", None),
+    ],
+)
+def test_what_was_meant(name: str, meant: str | None) -> None:
+    assert unknown_options({name: 1}) == {name: meant}
+
+
+def test_whatever_kombu_reads_is_known() -> None:
+    """In the release that is installed."""
+    read = {
+        name
+        for module in (connection, messaging, redis, virtual.base)
+        for name in _READS.findall(inspect.getsource(module))
+    }
+    assert {"polling_interval", "health_check_interval", "max_retries", "callback"} <= read
+    assert read <= KNOWN
+    assert set(Options.__slots__) <= KNOWN
+    policy = inspect.signature(Connection.ensure).parameters.keys() - {"self", "obj", "fun"}
+    assert policy <= KNOWN
+
+
+def test_each_is_warned_of_once_a_process(caplog: pytest.LogCaptureFixture) -> None:
+    options = {"delivery_limitt": 3, "tenant": "x", "max_retries": 1, "fanout_prefix": True}
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            warn_of_misspelt_options(options)
+        warn_of_misspelt_options({"delivery_limittt": 3})
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        f"The transport option {name!r} is unknown, and has no effect. Did you mean 'delivery_limit'?"
+        for name in ("delivery_limitt", "delivery_limittt")
+    ]

@@ -1,0 +1,138 @@
+"""Declare, count, purge, delete, expire; keys under a prefix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kombu.entity import Exchange, Queue
+from kombu.exceptions import ChannelError
+
+from tests.transport.kit import Inbox, Site, drain, drain_for, publish
+
+LATER = {"x-delay": 60_000}
+
+
+def bound(channel: Any, name: str = "q") -> Queue:
+    queue = Queue(name, Exchange("e"), routing_key=name)(channel)
+    queue.declare()
+    return queue
+
+
+class TestPassiveDeclare:
+    def test_not_found(self, site: Site) -> None:
+        with pytest.raises(ChannelError, match="NOT_FOUND"):
+            site.channel().queue_declare("q", passive=True)
+
+    @pytest.mark.parametrize("headers", [{}, LATER])
+    def test_counts_what_is_ready(self, site: Site, headers: dict[str, int]) -> None:
+        channel = site.channel()
+        publish(channel, "a", headers=headers)
+        assert channel.queue_declare("q", passive=True).message_count == (0 if headers else 1)
+
+    def test_unacked_is_enough(self, site: Site) -> None:
+        channel = site.channel()
+        publish(channel, "a")
+        channel.basic_get("q")
+        assert channel.queue_declare("q", passive=True).message_count == 0
+
+
+def test_purge_counts_ready_and_scheduled(site: Site) -> None:
+    channel = site.channel()
+    publish(channel, "a", "b")
+    publish(channel, "c", priority=9)
+    publish(channel, "d", headers=LATER)
+    assert channel.queue_purge("q") == 4
+    assert (site.ready(), site.scheduled()) == (0, 0)
+
+
+class TestDelete:
+    @pytest.mark.parametrize("headers", [{}, LATER])
+    def test_takes_the_messages_along(self, site: Site, headers: dict[str, int]) -> None:
+        channel = site.channel()
+        queue = bound(channel)
+        publish(channel, "a", headers=headers)
+        queue.delete()
+        assert (site.ready(), site.scheduled()) == (0, 0)
+        assert site.redis.exists("redisdelay:{q}:messages", "_kombu.binding.e") == 0
+
+    @pytest.mark.parametrize("headers", [{}, LATER])
+    def test_if_empty(self, site: Site, headers: dict[str, int]) -> None:
+        channel = site.channel()
+        queue = bound(channel)
+        publish(channel, "a", headers=headers)
+        queue.delete(if_empty=True)
+        assert site.ready() + site.scheduled() == 1
+        channel.queue_purge("q")
+        queue.delete(if_empty=True)
+        assert site.redis.exists("_kombu.binding.e") == 0
+
+    def test_auto_delete_reply_queue(self, site: Site) -> None:
+        channel = site.channel()
+        queue = Queue("reply", Exchange("e"), routing_key="reply", auto_delete=True)
+        inbox = Inbox(channel, queue)
+        publish(channel, "a", exchange="e", queue="reply")
+        drain(channel.connection.client, lambda: len(inbox) == 1)
+        channel.after_reply_message_received("reply")
+        assert site.redis.exists("reply", "_kombu.binding.e") == 0
+
+
+def test_nothing_of_a_deleted_queue_is_delivered(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    channel = site.channel()
+    deleted, other = bound(channel, "q"), bound(channel, "other")
+    publish(channel, *"abc", exchange="e")
+    publish(channel, "of another queue", exchange="e", queue="other")
+    inbox = Inbox(channel, deleted, other, prefetch=4)
+    drain(channel.connection.client, lambda: len(inbox) == 1)
+    deleted.delete()
+    drain_for(channel.connection.client, 0.05)
+    assert inbox.bodies == ["a", "of another queue"]
+    for message in inbox:
+        message.ack()
+    channel.consumer.confirm_acks()
+    assert not caplog.records
+
+
+def test_a_deleted_queue_does_not_come_back(site: Site) -> None:
+    """As the heartbeat of a channel that consumed it would have it."""
+    channel = site.channel(visibility_timeout=0.15)
+    queue = Queue("reply", Exchange("e"), routing_key="reply")
+    inbox = Inbox(channel, queue)
+    publish(channel, "a", exchange="e", queue="reply")
+    drain(channel.connection.client, lambda: len(inbox) == 1)
+    inbox.messages[0].ack()
+    inbox.consumer.cancel()
+    queue(channel).delete()
+    # Several heartbeats.
+    drain_for(channel.connection.client, 0.3)
+    assert site.redis.keys("redisdelay:{reply}:*") == []
+    with pytest.raises(ChannelError, match="NOT_FOUND"):
+        channel.queue_declare("reply", passive=True)
+
+
+def test_x_expires(site: Site) -> None:
+    channel = site.channel()
+    Queue("q", Exchange("e"), routing_key="q", queue_arguments={"x-expires": 50_000})(channel).declare()
+    publish(channel, "a", "b", exchange="e")
+    publish(channel, "c", exchange="e", headers=LATER)
+    keys = ["q", "redisdelay:{q}:schedule", "redisdelay:{q}:messages", "redisdelay:{q}:wake"]
+    assert all(0 < site.redis.pttl(key) <= 50_000 for key in keys)
+    site.redis.pexpire("q", 1000)
+    assert channel.basic_get("q").payload == "a"
+    assert site.redis.pttl("q") > 1000
+
+
+def test_every_key_is_behind_the_prefix(site: Site) -> None:
+    channel = site.channel(global_keyprefix="app:")
+    bound(channel)
+    publish(channel, "a", "b", exchange="e")
+    publish(channel, "c", exchange="e", headers=LATER)
+    inbox = Inbox(channel, Queue("q", Exchange("e"), routing_key="q"), prefetch=2)
+    drain(channel.connection.client, lambda: len(inbox) == 2)
+    assert all(key.startswith(b"app:") for key in site.redis.scan_iter())
+    assert site.redis.keys("app:redisdelay:{q}:unacked:*")
+    inbox.messages[0].ack()
+    inbox.messages[1].requeue()
+    channel.close()
+    assert site.redis.llen("app:q") == 1
+    assert all(key.startswith(b"app:") for key in site.redis.scan_iter())

@@ -1,0 +1,312 @@
+"""The parts of kombu that we override, call or read. A test that fails here tells what kombu has moved."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
+from kombu.transport import TRANSPORT_ALIASES, redis, virtual
+from kombu.utils import scheduling
+from kombu.utils.eventio import READ
+
+import kombu_redisdelay
+from harness.redis_server import RedisServer
+from kombu_redisdelay.transport.batch import Batch
+from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.poller import Poller
+from kombu_redisdelay.transport.qos import QoS
+from kombu_redisdelay.transport.transports import Transport
+from tests.transport.kit import Inbox, Site, drain, publish
+
+OVERRIDDEN: list[tuple[type, type, set[str]]] = [
+    (
+        Channel,
+        redis.Channel,
+        {
+            *("_put", "_put_fanout", "_brpop_start", "_basic_cancel", "_get_pool", "_new_queue"),
+            *("_has_queue", "_size", "_purge", "_delete", "_after_fork", "basic_consume", "basic_get"),
+            "conn_or_acquire",
+            *("queue_delete", "close", "basic_publish", "get_table", "_lookup"),
+        },
+    ),
+    (
+        Poller,
+        redis.MultiChannelPoller,
+        {"add", "discard", "close", "on_poll_start", "on_readable", "get", "_on_connection_disconnect"},
+    ),
+    (
+        QoS,
+        virtual.QoS,
+        {"ack", "reject", "can_consume", "restore_unacked", "restore_unacked_once", "restore_visible"},
+    ),
+    (Transport, redis.Transport, {"register_with_event_loop", "drain_events", "create_channel"}),
+]
+
+
+def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+
+
+def takes(function: Callable[..., Any], *args: object, **kwargs: object) -> None:
+    """Fail unless *function* of a class can be called with these."""
+    inspect.signature(function).bind(object(), *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "name"),
+    [(ours, theirs, name) for ours, theirs, names in OVERRIDDEN for name in sorted(names)],
+    ids=lambda value: value if isinstance(value, str) else value.__module__,
+)
+def test_what_we_override_is_there_and_called_as_we_expect(ours: type, theirs: type, name: str) -> None:
+    assert name in vars(ours), "we do not override it any more"
+    their_parameters = parameters(getattr(theirs, name))
+    our_parameters = parameters(getattr(ours, name))
+    ours_by_name = {parameter.name: parameter for parameter in our_parameters}
+    has_rest = any(p.kind is p.VAR_POSITIONAL for p in our_parameters)
+    has_keywords = any(p.kind is p.VAR_KEYWORD for p in our_parameters)
+    for position, parameter in enumerate(their_parameters):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.name in ours_by_name:
+            same = list(ours_by_name).index(parameter.name) == position
+            assert same or parameter.kind is parameter.KEYWORD_ONLY, parameter.name
+        else:
+            assert has_rest or has_keywords, f"{parameter.name} is new"
+
+
+def test_nothing_else_of_kombu_is_overridden() -> None:
+    """A name of ours that kombu comes to use for something else would be one, too."""
+    for ours, theirs, names in OVERRIDDEN:
+        attributes = {"__init__", "__doc__", "__module__", "__annotations__", "__firstlineno__"}
+        attributes |= {"__static_attributes__", "QoS", "Channel", "brpop_timeout", "_collect"}
+        attributes |= {"active_queues", "_refresh_bindings", "create_publish_batch"}
+        # From kombu 5.7 on.
+        attributes |= {"_pubsub_reauth_handled_by_redis"}
+        both = {name for name in vars(ours) if hasattr(theirs, name)} - attributes
+        assert both == names, ours
+
+
+class TestChannel:
+    def test_calls(self) -> None:
+        channel = redis.Channel
+        takes(channel._get_message_priority, {})
+        takes(channel.priority, 5)
+        takes(channel._disconnect_pools)
+        takes(channel._connparams, asynchronous=True)
+        takes(channel._size, "q")
+        takes(channel._inplace_augment_message, {}, "exchange", "routing_key")
+        takes(channel.typeof, "exchange")
+        takes(virtual.exchange.DirectExchange.deliver, {}, "exchange", "routing_key")
+        assert isinstance(vars(channel)["active_queues"], property)
+        assert isinstance(vars(channel)["pool"], property)
+
+    def test_attributes(self, site: Site) -> None:
+        channel = site.channel()
+        assert channel._tag_to_queue == {}
+        assert channel._active_queues == []
+        assert isinstance(channel._fanout_queues, dict)
+        assert channel.auto_delete_queues == set()
+        assert channel._closing is False
+        assert not channel._in_poll
+        assert channel.do_restore is True
+        assert channel.ack_emulation is True
+        assert channel.global_keyprefix == ""
+        assert channel.sep == "\x06\x16"
+        assert list(channel.priority_steps) == [0, 3, 6, 9]
+        assert channel.max_connections == 10
+        assert channel.connection is channel.connection.client.transport
+        assert channel.closed is False
+
+    def test_client_is_cached_under_this_name(self, site: Site) -> None:
+        channel = site.channel()
+        assert "client" in vars(channel)
+        Inbox(channel)
+        publish(channel, "a")
+        channel.connection.cycle.on_poll_start()
+        assert channel.client.connection is channel._in_poll
+
+    def test_cancel_within_a_read_waits(self, site: Site) -> None:
+        channel = site.channel()
+        inbox = Inbox(channel)
+        poller = channel.connection.cycle
+        poller._in_protected_read = True
+        inbox.consumer.cancel()
+        assert channel._active_queues == ["q"]
+        assert len(poller.after_read) == 1
+        poller._in_protected_read = False
+        poller.after_read.pop()()
+        assert channel._active_queues == []
+
+    def test_bindings_are_a_set_under_this_key(self, site: Site) -> None:
+        channel = site.channel()
+        Queue("q", Exchange("e"), "k", channel=channel).declare()
+        assert site.redis.smembers(channel.keyprefix_queue % "e") == {b"k\x06\x16\x06\x16q"}
+
+    def test_exchanges_look_up_their_queues(self) -> None:
+        for exchange in (virtual.exchange.DirectExchange, virtual.exchange.TopicExchange):
+            assert "self.channel._lookup" in inspect.getsource(exchange.deliver)
+        assert "self.get_table" in inspect.getsource(virtual.Channel._lookup)
+
+    def test_exchanges_call_put_for_each_queue(self) -> None:
+        source = inspect.getsource(virtual.exchange.DirectExchange.deliver)
+        assert "self.channel._put" in source
+        assert "_put_fanout" in inspect.getsource(virtual.exchange.FanoutExchange.deliver)
+
+    def test_without_ack_emulation_the_base_class_counts(self, site: Site) -> None:
+        assert site.channel(ack_emulation=False).QoS is virtual.QoS
+
+    def test_batch_is_handed_to_put_by_this_name(self) -> None:
+        if hasattr(redis, "PublishBatch"):
+            assert "_publish_batch=self" in inspect.getsource(redis.PublishBatch.publish)
+            takes(redis.Channel.create_publish_batch, max_size=1)
+
+    @pytest.mark.parametrize("name", ["publish", "add", "flush", "discard", "close"])
+    def test_batch_is_used_like_kombus(self, name: str) -> None:
+        if not hasattr(redis, "PublishBatch"):
+            pytest.skip("kombu < 5.7")
+        ours, theirs = getattr(Batch, name), getattr(redis.PublishBatch, name)
+        assert [p.name for p in parameters(ours)] == [p.name for p in parameters(theirs)]
+
+
+class TestPoller:
+    def test_calls(self) -> None:
+        poller = redis.MultiChannelPoller
+        takes(poller._register_BRPOP, object())
+        takes(poller._register_LISTEN, object())
+        takes(poller.handle_event, 1, 1)
+        takes(poller.on_poll_init, object())
+        takes(poller.maybe_restore_messages)
+
+    def test_attributes(self) -> None:
+        poller = redis.MultiChannelPoller()
+        assert poller._channels == set()
+        assert poller._fd_to_chan == {}
+        assert poller.after_read == set()
+        assert poller._in_protected_read is False
+        assert callable(poller.poller.poll)
+
+    def test_registered_sockets_lead_to_channel_and_kind(self, site: Site) -> None:
+        channel = site.channel()
+        Inbox(channel)
+        poller = channel.connection.cycle
+        poller.on_poll_start()
+        assert list(poller._fd_to_chan.values()) == [(channel, "BRPOP")]
+
+    def test_read_events_come_to_on_readable(self, site: Site) -> None:
+        channel = site.channel()
+        poller = channel.connection.cycle
+        Inbox(channel)
+        poller.on_poll_start()
+        seen: list[int] = []
+        poller.on_readable = seen.append
+        [fileno] = poller._fd_to_chan
+        poller.handle_event(fileno, READ)
+        assert seen == [fileno]
+
+    def test_recovery_timer_comes_to_qos(self) -> None:
+        assert "restore_visible" in inspect.getsource(redis.MultiChannelPoller.maybe_restore_messages)
+
+
+class TestTransport:
+    def test_collect_is_what_a_connection_calls(self) -> None:
+        assert "_collect" in inspect.getsource(Connection.collect)
+
+    def test_attributes(self, site: Site) -> None:
+        transport = site.connect().transport
+        assert isinstance(transport.cycle, Poller)
+        assert transport.driver_type == "redis"
+        assert transport._avail_channels == []
+        assert transport.channels == []
+        assert transport.connection_errors
+
+    def test_events_come_through_the_cycle(self, site: Site) -> None:
+        channel = site.channel()
+        calls: list[object] = []
+
+        def get(callback: object, timeout: float | None = None) -> None:
+            calls.append(callback)
+
+        channel.connection.cycle.get = get
+        channel.connection.client.drain_events(timeout=1)
+        assert len(calls) == 1
+
+    def test_timers_go_to_the_hub_that_was_registered(self) -> None:
+        assert parameters(redis.Transport.register_with_event_loop)[1].name == "loop"
+
+    def test_aliases_are_a_mapping_from_scheme_to_path(self) -> None:
+        assert TRANSPORT_ALIASES["redis"] == "kombu.transport.redis:Transport"
+        assert kombu_redisdelay.Transport is Transport
+
+
+class TestQoS:
+    def test_attributes(self) -> None:
+        qos = virtual.QoS(channel=None, prefetch_count=3)
+        try:
+            assert qos._delivered == {}
+            assert qos._dirty == set()
+            assert qos.can_consume() is True
+            assert qos.can_consume_max_estimate() == 3
+            qos.append(object(), "tag")
+            assert qos.can_consume_max_estimate() == 2
+            qos.ack("tag")
+            assert qos._dirty == {"tag"}
+            assert qos.can_consume_max_estimate() == 3
+        finally:
+            qos._on_collect.cancel()
+
+    def test_no_limit(self) -> None:
+        qos = virtual.QoS(channel=None)
+        try:
+            assert qos.can_consume_max_estimate() is None
+        finally:
+            qos._on_collect.cancel()
+
+    def test_is_asked_when_a_channel_closes(self) -> None:
+        assert "restore_unacked_once" in inspect.getsource(virtual.Channel.close)
+
+
+class TestCycles:
+    @pytest.mark.parametrize(
+        ("name", "strict"), [("priority", True), ("sorted", True), ("round_robin", False)]
+    )
+    def test_strict_ones_are_priority_cycles(self, name: str, strict: bool) -> None:
+        cycle = scheduling.cycle_by_name(name)
+        assert issubclass(cycle, scheduling.priority_cycle) is strict
+
+    def test_calls(self) -> None:
+        cycle = scheduling.round_robin_cycle()
+        cycle.update(["a", "b"])
+        cycle.rotate("a")
+        assert cycle.consume(2) == ["b", "a"]
+
+
+class TestMessage:
+    def test_is_made_of_a_payload(self, site: Site) -> None:
+        channel = site.channel()
+        payload = {"body": "YQ==", "properties": {"delivery_tag": "7", "body_encoding": "base64"}}
+        message = channel.Message(payload, channel=channel)
+        assert (message.delivery_tag, message.body) == ("7", b"a")
+
+    def test_published_with_a_tag(self, site: Site) -> None:
+        """Which is the id of a message that has none."""
+        channel = site.channel()
+        publish(channel, "a", "b", headers={"x-delay": 60_000})
+        stored = site.redis.hgetall("redisdelay:{q}:messages")
+        assert len(stored) == 2
+        for tag, message in stored.items():
+            payload = json.loads(message.partition(b":")[2])
+            assert payload["properties"]["delivery_tag"] == tag.decode()
+
+
+def test_the_inbox_of_these_tests_works_with_the_stock_transport_too(site: Site, server: RedisServer) -> None:
+    connection = site.connect(server.url("redis"))
+    channel = connection.channel()
+    publish(channel, "a")
+    inbox = Inbox(channel)
+    drain(connection, lambda: len(inbox) == 1)
+    inbox.messages[0].ack()
