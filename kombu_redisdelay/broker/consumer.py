@@ -18,14 +18,14 @@ from kombu_redisdelay.broker.options import MAX_BATCH_LIMIT, Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.recovery import Holder, Recovery, finish
 from kombu_redisdelay.broker.report import report_dead, report_dropped
-from kombu_redisdelay.broker.server.line import AckInVain, checked
+from kombu_redisdelay.broker.server.line import AckInVain
+from kombu_redisdelay.broker.server.replies import checked, explained_all
 from kombu_redisdelay.broker.server.scripts import (
     DEAD_LETTER,
     GIVE_BACK,
     LEAVE,
     PARK,
     TAKE,
-    explained_all,
     run_each,
     try_each,
 )
@@ -67,7 +67,7 @@ class Consumer:
         self._cancelled: set[str] = set()
         #: Delivery tag -> queue and when, by the monotonic clock, of messages whose callback has failed.
         self._failed: dict[str, tuple[str, float]] = {}
-        store.client.line.ack_in_vain = lease_lost
+        store.server.tell_acks_in_vain(lease_lost)
         #: What has no reply yet, or lost it.
         self._unanswered: Request | None = None
 
@@ -83,7 +83,7 @@ class Consumer:
 
     def take(self, request: Request) -> Taken:
         """Take messages, after moving what is due to the ready lists."""
-        return self.taken(request, TAKE(self.store.client.line, *self._begin(request)))
+        return self.taken(request, self._take(request))
 
     def has_reason_to_take(self, queues: Sequence[str], soon: float) -> bool:
         """Whether something in *queues* is ready, or will be due within *soon* seconds. For who was not
@@ -92,8 +92,8 @@ class Consumer:
         ready = [key for queue in queues for key in store.ready_keys(queue)]
         schedules = [store.keys(queue).schedule for queue in queues]
         first = [("ZRANGE", schedule, 0, 0, "WITHSCORES") for schedule in schedules]
-        replies = store.client.call_all(("TIME",), ("EXISTS", *ready), *first)
-        replies = explained_all(replies, store.client, [[], ready, *([key] for key in schedules)])
+        replies = store.server.call_all(("TIME",), ("EXISTS", *ready), *first)
+        replies = explained_all(replies, store.server, [[], ready, *([key] for key in schedules)])
         try:
             now, any_ready, *rows = checked(replies)
         finally:
@@ -127,7 +127,7 @@ class Consumer:
             deliveries.append(Delivery(str(self._next_tag), queue, step, payload, queue not in no_ack))
             self._next_tag += 1
         if only_migrated:
-            return self.taken(request, TAKE(self.store.client.line, *self._begin(request, migrate=0)))
+            return self.taken(request, self._take(request, migrate=0))
         next_due = None if next_due_us < 0 else next_due_us / 1_000_000
         return Taken(deliveries, now_us / 1000, next_due)
 
@@ -135,11 +135,12 @@ class Consumer:
         """Forget a message for good. Written when this returns; `lease_lost` is called later if it was
         not held any more."""
         self._failed.pop(tag, None)
-        self.store.client.line.ack(queue, self.store.keys(queue).unacked(self.name), tag)
+        unacked = self.store.keys(queue).unacked(self.name)
+        self.store.server.line(unacked).ack(queue, unacked, tag)
 
     def confirm_acks(self) -> None:
         """Wait until the server has done every ack so far."""
-        self.store.client.line.confirm_acks()
+        self.store.server.confirm_acks()
 
     def requeue(self, queue: str, tag: str) -> bool:
         """Give a message that was delivered back to the tail of its ready list. False if it was not held
@@ -191,7 +192,7 @@ class Consumer:
             keys = (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates)
             expires_ms = self.store.expires_ms.get(delivery.queue, 0)
             calls.append((PARK, keys, (delivery.tag, message_id, due_ms, expires_ms)))
-        return try_each(self.store.client, calls)
+        return try_each(self.store.server, calls)
 
     def dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Move a message that cannot be delivered to the dead letters of its queue."""
@@ -216,7 +217,7 @@ class Consumer:
     def not_held(self, queue: str, tags: Collection[str]) -> set[str]:
         """Those of *tags* that this consumer does not hold, because its lease was lost."""
         unacked = self.store.keys(queue).unacked(self.name)
-        held = set(self.store.client.call("HKEYS", unacked))
+        held = set(self.store.server.call("HKEYS", unacked))
         return {tag for tag in tags if tag.encode() not in held}
 
     def give_back_all(self, keep: Collection[str] = (), *, crashed: bool = False) -> bool:
@@ -255,7 +256,7 @@ class Consumer:
         for some in portions(names, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
             keys = [self.store.keys(queue) for queue in some]
             calls = [(LEAVE, (k.consumers, k.unacked(self.name)), (self.name,)) for k in keys]
-            for queue, k, has_left in zip(some, keys, run_each(self.store.client, calls), strict=True):
+            for queue, k, has_left in zip(some, keys, run_each(self.store.server, calls), strict=True):
                 if has_left:
                     self._queues.discard(queue)
                 else:
@@ -267,8 +268,8 @@ class Consumer:
         self._lease.uncover(k)
         if queue in self._queues:
             self._queues.remove(queue)
-            self.store.client.call("ZREM", k.consumers, self.name)
-            self.store.client.call("UNLINK", k.unacked(self.name))
+            self.store.server.call("ZREM", k.consumers, self.name)
+            self.store.server.call("UNLINK", k.unacked(self.name))
             self._failed = {tag: failed for tag, failed in self._failed.items() if failed[0] != queue}
 
     def stop(self) -> None:
@@ -279,6 +280,11 @@ class Consumer:
     def disconnect(self) -> None:
         """Close the connections. The next command opens one again, and sends what was not confirmed."""
         self.store.disconnect()
+
+    def _take(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> Any:
+        keys, args = self._begin(request, migrate)
+        # Behind the acks, and after other threads: not over another connection meanwhile.
+        return TAKE(self.store.server.line(keys[0]), keys, args)
 
     def _begin(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> tuple[list[str], list[Argument]]:
         """Returns KEYS and ARGV of a take."""
@@ -325,7 +331,7 @@ class Consumer:
         """Returns how many of them were held."""
         k, options = self.store.keys(queue), self._options
         held, dead, dropped = GIVE_BACK(
-            self.store.client,
+            self.store.server,
             (k.unacked(self.name), k.ready, k.wake, k.dead),
             (
                 k.separator,
@@ -351,7 +357,7 @@ class Consumer:
             calls.append(
                 (DEAD_LETTER, (k.unacked(self.name), k.dead), (tag, reason, limit, stored, delivered))
             )
-        outcomes = try_each(self.store.client, calls)
+        outcomes = try_each(self.store.server, calls)
         for index, (queue, *_) in enumerate(burials):
             if not isinstance(outcomes[index], ResponseError):
                 held, dropped = outcomes[index]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import PAGE_DEAD, REMOVE_DEAD
 from kombu_redisdelay.broker.store import Store
 
@@ -48,10 +49,8 @@ class Graveyard:
         self._store = store
 
     def count(self, queues: Sequence[str]) -> int:
-        with self._store.client.pipeline(transaction=False) as pipe:
-            for queue in queues:
-                pipe.execute_command("LLEN", self._store.keys(queue).dead)
-            return sum(pipe.execute())
+        commands = (("LLEN", self._store.keys(queue).dead) for queue in queues)
+        return sum(checked(self._store.server.call_all(*commands)))
 
     def iter(self, queue: str) -> Iterator[Buried]:
         """The dead letters of *queue*, the oldest first, read page by page."""
@@ -73,15 +72,12 @@ class Graveyard:
     def clear(self, queue: str) -> int:
         """Remove all dead letters of *queue*. Returns how many there were."""
         key = self._store.keys(queue).dead
-        with self._store.client.pipeline(transaction=True) as pipe:
-            pipe.execute_command("LLEN", key)
-            pipe.execute_command("UNLINK", key)
-            count, _ = pipe.execute()
+        count, _ = self._store.server.call_together(("LLEN", key), ("UNLINK", key))
         return int(count)
 
     def _page(self, queue: str, passed: int) -> list[Buried]:
         key = self._store.keys(queue).dead
-        entries = PAGE_DEAD(self._store.client, (key,), (passed, LETTERS_PER_CALL, BYTES_PER_CALL))
+        entries = PAGE_DEAD(self._store.server, (key,), (passed, LETTERS_PER_CALL, BYTES_PER_CALL))
         return [Buried.of(queue, entry) for entry in entries]
 
     def _remove(self, queue: str, how: str, wanted: Callable[[Buried], bool]) -> int:
@@ -96,7 +92,7 @@ class Graveyard:
             if chosen:
                 removed += sum(
                     REMOVE_DEAD(
-                        self._store.client,
+                        self._store.server,
                         (keys.dead, keys.ready, keys.wake),
                         (how, keys.separator, *chosen),
                     )

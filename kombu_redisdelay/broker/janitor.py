@@ -32,15 +32,15 @@ class Janitor:
         nothing in them. Returns how many were looked at: with :data:`QUEUES_PER_ROUND`, there may be more."""
         store, known = self._store, (known_queues(self._store.prefix),)
         unused_ms = round(UNUSED_FOR * 1000)
-        members = UNUSED(store.client, known, (unused_ms, QUEUES_PER_ROUND))
+        members = UNUSED(store.server, known, (unused_ms, QUEUES_PER_ROUND))
         if not members:
             return 0
         yield
         names = list(filter(None, map(name_of, members)))
-        are_empty = run_each(store.client, [self._tidying(name) for name in names])
+        are_empty = run_each(store.server, [self._tidying(name) for name in names])
         in_use = {name for name, is_empty in zip(names, are_empty, strict=True) if not is_empty}
         yield
-        FORGET(store.client, known, (unused_ms, *(each for each in members if name_of(each) not in in_use)))
+        FORGET(store.server, known, (unused_ms, *(each for each in members if name_of(each) not in in_use)))
         yield
         store.remember(*in_use)
         return len(members)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
+
+from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.keys import QueueKeys
-from kombu_redisdelay.broker.server.line import checked
 from kombu_redisdelay.broker.server.native import Event, Lock, Thread
-from kombu_redisdelay.broker.server.scripts import RENEW, run_each
-from kombu_redisdelay.broker.server.single import Client
+from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.scripts import LEAVE, RENEW, run_each, try_each
+from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Command
 
 logger = logging.getLogger(__name__)
@@ -35,17 +38,17 @@ class Lease:
     A queue that expires is in use as long as it has a living consumer: then its keys are kept alive, too.
 
     Arguments:
-        client: for the thread alone, which closes its connections at the end.
+        server: for the thread alone, which closes its connections at the end.
         consumer: whose lease it is.
         lease_ms: how long it lasts after a renewal.
     """
 
-    def __init__(self, client: Client, consumer: str, lease_ms: int) -> None:
-        self._client = client
+    def __init__(self, server: Server, consumer: str, lease_ms: int) -> None:
+        self._server = server
         self._consumer = consumer
         self._lease_ms = lease_ms
-        #: In the order in which they came.
-        self._consumers_keys: dict[str, None] = {}
+        #: Key of consumers -> what we hold, of each queue, in the order in which they came.
+        self._covered: dict[str, str] = {}
         #: Key of consumers -> what makes the queue live on, for queues that expire.
         self._refreshing: dict[str, tuple[Command, ...]] = {}
         #: Key of consumers -> x-expires, of the same queues.
@@ -59,8 +62,8 @@ class Lease:
 
     def cover(self, keys: QueueKeys) -> None:
         """Renew the lease in this queue too, from now on."""
-        if keys.consumers not in self._consumers_keys:
-            self._consumers_keys[keys.consumers] = None
+        if keys.consumers not in self._covered:
+            self._covered[keys.consumers] = keys.unacked(self._consumer)
             self._start()
             self._changed.set()
 
@@ -89,7 +92,7 @@ class Lease:
     def uncover(self, keys: QueueKeys) -> None:
         """Renew nothing of this queue any more. Returns once no renewal can follow."""
         with self._renewing:
-            self._consumers_keys.pop(keys.consumers, None)
+            self._covered.pop(keys.consumers, None)
             self.let_expire(keys)
 
     def _start(self) -> None:
@@ -104,7 +107,7 @@ class Lease:
             logger.warning("Could not renew the lease of this consumer, trying on: %s", failure)
 
     def stop(self) -> None:
-        """Let the lease run out."""
+        """Let the lease run out. Who holds nothing in a queue is no consumer of it any more."""
         self._stopped.set()
         self._changed.set()
         if self._thread is not None:
@@ -130,7 +133,16 @@ class Lease:
             interval = self._interval()
             self._changed.wait(min(1.0, interval) if failing else interval)
             self._changed.clear()
-        self._client.disconnect()
+        self._leave()
+        self._server.disconnect()
+
+    def _leave(self) -> None:
+        """Here, because the last renewal may have come later than whatever others have done."""
+        calls = [(LEAVE, item, (self._consumer,)) for item in list(self._covered.items())]
+        # What is left behind is forgotten by others, when the lease has ended.
+        with suppress(RedisError, OSError):
+            for first in range(0, len(calls), QUEUES_PER_SCRIPT):
+                try_each(self._server, calls[first : first + QUEUES_PER_SCRIPT])
 
     def _interval(self) -> float:
         """Seconds between two renewals."""
@@ -138,9 +150,9 @@ class Lease:
         return max(SHORTEST_INTERVAL, shortest_ms / 1000 / RENEWALS_PER_LEASE)
 
     def _renew(self) -> None:
-        keys, args = tuple(self._consumers_keys), (self._consumer, self._lease_ms)
+        keys, args = tuple(self._covered), (self._consumer, self._lease_ms)
         starts = range(0, len(keys), QUEUES_PER_SCRIPT)
-        run_each(self._client, [(RENEW, keys[first : first + QUEUES_PER_SCRIPT], args) for first in starts])
+        run_each(self._server, [(RENEW, keys[first : first + QUEUES_PER_SCRIPT], args) for first in starts])
         refreshing = [command for commands in list(self._refreshing.values()) for command in commands]
         if refreshing:
-            checked(self._client.call_all(*refreshing))
+            checked(self._server.call_all(*refreshing))

@@ -49,7 +49,7 @@ class Recoverer:
         called again and again. Returns the number of messages."""
         unrenewed_ms = UNRENEWED * self._options.lease_ms // 100
         calls = [(CONSUMERS, (self._store.keys(queue).consumers,), (unrenewed_ms,)) for queue in queues]
-        replies = run_each(self._store.client, calls)
+        replies = run_each(self._store.server, calls)
         holders = [
             holder
             for queue, (now_ms, ending, members) in zip(queues, replies, strict=True)
@@ -83,7 +83,7 @@ class Recoverer:
                 keys = (k.schedule, k.messages, k.dead, k.duplicates)
                 args = (cursor, MESSAGES_PER_SWEEP, self._options.dead_letter_limit)
                 calls.append((SWEEP, keys, args))
-            replies = run_each(self._store.client, calls)
+            replies = run_each(self._store.server, calls)
             for queue, (cursor, found, dropped) in zip(list(cursors), replies, strict=True):
                 report_dropped(self._options, queue, dropped)
                 swept[queue] += found

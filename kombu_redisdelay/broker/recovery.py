@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.report import report_dead, report_dropped
-from kombu_redisdelay.broker.server.line import checked
+from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import RECOVER, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
 
@@ -109,14 +109,14 @@ class Recovery:
 
     def _find_tags(self, returns: Sequence[_Return], kept: Collection[bytes]) -> None:
         unacked = [self._store.keys(each.holder.queue).unacked(each.holder.consumer) for each in returns]
-        replies = checked(self._store.client.call_all(*(("HKEYS", key) for key in unacked)))
+        replies = checked(self._store.server.call_all(*(("HKEYS", key) for key in unacked)))
         for each, tags in zip(returns, replies, strict=True):
             each.tags = [tag for tag in tags if tag not in kept]
             # What was taken last goes first, so that what was taken first is at the head in the end.
             each.tags.sort(key=lambda tag: (len(tag), tag), reverse=True)
 
     def _give_back_some(self, returns: Sequence[_Return], how: str) -> None:
-        replies = run_each(self._store.client, [self._call(each, how) for each in returns])
+        replies = run_each(self._store.server, [self._call(each, how) for each in returns])
         for each, (looked_at, held, dead, dropped, done) in zip(returns, replies, strict=True):
             del each.tags[:looked_at]
             each.given_back += held - dead

@@ -9,6 +9,7 @@ from typing import Any
 
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
+from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import CANCEL, FIND, PAGE, REMOVE, RESCHEDULE
 from kombu_redisdelay.broker.server.wire import first_score
 from kombu_redisdelay.broker.store import Store
@@ -68,7 +69,7 @@ class Schedule:
         after, size, done = b"", FIRST_PAGE, 0
         while not done:
             done, *rows = PAGE(
-                self._store.client,
+                self._store.server,
                 (keys.schedule, keys.messages),
                 (start, after, "+inf" if before_ms is None else before_ms, size, BYTES_PER_CALL),
             )
@@ -84,7 +85,7 @@ class Schedule:
         after, more = b"", True
         while more:
             after, *rows = FIND(
-                self._store.client,
+                self._store.server,
                 (keys.schedule, keys.messages, keys.duplicates),
                 (id, after, MESSAGES_PER_CALL, BYTES_PER_CALL),
             )
@@ -99,7 +100,7 @@ class Schedule:
         begin = 0
         while begin < len(ids):
             done, *counts = CANCEL(
-                self._store.client,
+                self._store.server,
                 (keys.schedule, keys.messages, keys.duplicates),
                 (MESSAGES_PER_CALL, BYTES_PER_CALL, *ids[begin : begin + IDS_PER_CALL]),
             )
@@ -113,7 +114,7 @@ class Schedule:
         keys = self._store.keys(queue)
         for some in portions(messages, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
             args = [argument for message in some for argument in (message.member, message.stored)]
-            reply = REMOVE(self._store.client, (keys.schedule, keys.messages, keys.duplicates), args)
+            reply = REMOVE(self._store.server, (keys.schedule, keys.messages, keys.duplicates), args)
             yield from (message for message, done in zip(some, reply, strict=True) if done)
 
     def reschedule(self, message: Scheduled, payload: bytes, due_ms: float) -> bool:
@@ -121,7 +122,7 @@ class Schedule:
         tail of its ready list. False if it is not scheduled any more as it is here."""
         keys = self._store.keys(message.queue)
         done = RESCHEDULE(
-            self._store.client,
+            self._store.server,
             (keys.schedule, keys.messages, keys.duplicates, keys.ready, keys.wake),
             (message.member, message.stored, message.rewritten(payload), due_ms, keys.separator),
         )
@@ -130,10 +131,9 @@ class Schedule:
     def reread(self, message: Scheduled) -> Scheduled | None:
         """What is scheduled under the name of *message* now."""
         keys = self._store.keys(message.queue)
-        with self._store.client.pipeline(transaction=True) as pipe:
-            pipe.execute_command("HGET", keys.messages, message.member)
-            pipe.execute_command("ZSCORE", keys.schedule, message.member)
-            stored, score = pipe.execute()
+        stored, score = self._store.server.call_together(
+            ("HGET", keys.messages, message.member), ("ZSCORE", keys.schedule, message.member)
+        )
         if stored is None or score is None:
             return None
         return Scheduled(message.queue, message.member, float(score), stored)
@@ -141,19 +141,15 @@ class Schedule:
     def clear(self, queue: str) -> int:
         """Remove all messages of *queue*. Returns how many there were."""
         keys = self._store.keys(queue)
-        with self._store.client.pipeline(transaction=True) as pipe:
-            pipe.execute_command("ZCARD", keys.schedule)
-            pipe.execute_command("UNLINK", keys.schedule, keys.messages, keys.duplicates)
-            count, _ = pipe.execute()
+        count, _ = self._store.server.call_together(
+            ("ZCARD", keys.schedule), ("UNLINK", keys.schedule, keys.messages, keys.duplicates)
+        )
         return int(count)
 
     def _for_each(self, queues: Sequence[str], command: str, *args: str | float) -> list[Any]:
         """The replies to a command on the schedule of each queue."""
-        with self._store.client.pipeline(transaction=False) as pipe:
-            for queue in queues:
-                pipe.execute_command(command, self._store.keys(queue).schedule, *args)
-            replies: list[Any] = pipe.execute()
-        return replies
+        commands = ((command, self._store.keys(queue).schedule, *args) for queue in queues)
+        return list(checked(self._store.server.call_all(*commands)))
 
 
 def _size(message: Scheduled) -> int:

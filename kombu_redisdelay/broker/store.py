@@ -13,9 +13,9 @@ from redis.exceptions import OutOfMemoryError
 from kombu_redisdelay.broker.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.server.line import checked
-from kombu_redisdelay.broker.server.scripts import PUT, REMEMBER, SCHEDULE, Script, explained_all
-from kombu_redisdelay.broker.server.single import Client
+from kombu_redisdelay.broker.server.replies import checked, explained_all
+from kombu_redisdelay.broker.server.scripts import PUT, REMEMBER, SCHEDULE, Script
+from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument, Command, clock_ms
 
 #: Seconds until a queue is noted again, in case that Redis has lost its data meanwhile.
@@ -40,10 +40,10 @@ class Push:
         """Only what adds it."""
         return ("LPUSH", keys[0], args[0])
 
-    def __call__(self, client: Client, keys: Sequence[str], args: Sequence[Argument]) -> Any:
+    def __call__(self, server: Server, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """Do it. Raises what redis-py raises; a wrong type is told with the key that has it."""
-        replies = client.call_all(self.command(keys, args), _token(keys[1]))
-        replies = explained_all(replies[:1], client, [keys])
+        replies = server.call_all(self.command(keys, args), _token(keys[1]))
+        replies = explained_all(replies[:1], server, [keys])
         try:
             return checked(replies)[0]
         finally:
@@ -81,8 +81,8 @@ class Store:
         separator: between a queue's name and a priority step.
     """
 
-    def __init__(self, client: Client, prefix: str, steps: Sequence[int], separator: str) -> None:
-        self.client = client
+    def __init__(self, server: Server, prefix: str, steps: Sequence[int], separator: str) -> None:
+        self.server = server
         self.prefix = prefix
         self.steps = tuple(steps)
         self.separator = separator
@@ -92,7 +92,7 @@ class Store:
 
     def disconnect(self) -> None:
         """Close the connections. The next call opens one again."""
-        self.client.disconnect()
+        self.server.disconnect()
 
     def keys(self, queue: str) -> QueueKeys:
         return queue_keys(self.prefix, queue, self.separator)
@@ -108,7 +108,7 @@ class Store:
             RedisError: as redis-py does; a wrong type is told with the key that has it.
         """
         operation, keys, args = call
-        return operation(self.client, keys, args)
+        return operation(self.server, keys, args)
 
     def run_all(self, calls: Sequence[Call]) -> list[Any]:
         """Do one after the other, in one round trip.
@@ -124,13 +124,13 @@ class Store:
         loading: list[Command] = [("SCRIPT", "LOAD", script.text) for script in scripts]
         commands = [operation.command(keys, args) for operation, keys, args in calls]
         wakes = dict.fromkeys(keys[1] for operation, keys, _ in calls if operation is PUSH)
-        replies = self.client.call_all(*loading, *commands, *map(_token, wakes))
+        replies = self.server.call_all(*loading, *commands, *map(_token, wakes))
         replies = replies[len(loading) : len(loading) + len(calls)]
-        return explained_all(replies, self.client, [keys for _, keys, _ in calls])
+        return explained_all(replies, self.server, [keys for _, keys, _ in calls])
 
     def now_ms(self) -> float:
         """The server's clock, ms since the epoch, with a fraction."""
-        return clock_ms(self.client.call("TIME"))
+        return clock_ms(self.server.call("TIME"))
 
     def put(
         self, queue: str, step: int, payload: str | bytes, end: str = "tail", bound: Bound | None = None
@@ -181,31 +181,30 @@ class Store:
 
     def scheduled(self, queue: str) -> int:
         """How many messages wait for their time."""
-        count: int = self.client.call("ZCARD", self.keys(queue).schedule)
+        count: int = self.server.call("ZCARD", self.keys(queue).schedule)
         return count
 
     def queues(self) -> list[str]:
         """The queues that have a consumer, a scheduled message or a dead letter, sorted by name; also those
         that had one a few minutes ago."""
-        members = self.client.call("ZRANGE", known_queues(self.prefix), 0, -1)
+        members = self.server.call("ZRANGE", known_queues(self.prefix), 0, -1)
         return sorted(filter(None, map(name_of, members)))
 
     def exists(self, queue: str) -> bool:
         """Whether there is anything to show for *queue*: a message, or a consumer."""
         keys = self.keys(queue)
         any_of = (*self.ready_keys(queue), keys.schedule, keys.consumers)
-        return bool(self.client.call("EXISTS", *any_of))
+        return bool(self.server.call("EXISTS", *any_of))
 
     def purge(self, queue: str) -> int:
         """Remove what is ready and what is scheduled. Returns how many messages that were."""
         keys = self.keys(queue)
-        with self.client.pipeline(transaction=True) as pipe:
-            for ready in self.ready_keys(queue):
-                pipe.execute_command("LLEN", ready)
-            pipe.execute_command("ZCARD", keys.schedule)
-            scheduled = keys.scheduling
-            pipe.execute_command("UNLINK", *self.ready_keys(queue), *scheduled, keys.wake)
-            *counts, _ = pipe.execute()
+        ready_keys = self.ready_keys(queue)
+        *counts, _ = self.server.call_together(
+            *(("LLEN", ready) for ready in ready_keys),
+            ("ZCARD", keys.schedule),
+            ("UNLINK", *ready_keys, *keys.scheduling, keys.wake),
+        )
         return sum(counts)
 
     def _with_expiring(self, queue: str, used: tuple[str, ...]) -> tuple[str, ...]:
@@ -225,7 +224,7 @@ class Store:
         due = [str.__str__(queue) for queue in queues if now >= self._known_until.get(queue, 0)]
         for some in portions(due, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
             with suppress(OutOfMemoryError):
-                REMEMBER(self.client, (known_queues(self.prefix),), some)
+                REMEMBER(self.server, (known_queues(self.prefix),), some)
             for queue in some:
                 self._known_until[queue] = now + KNOWN_FOR
 

@@ -71,7 +71,7 @@ class Access:
         replies: list[object] = []
         for some in portions(names, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
             commands = [("EXISTS", self.store.keys(name).schedule) for name in some]
-            replies += self.store.client.call_all(*commands)
+            replies += self.store.server.call_all(*commands)
         return [
             name
             for name, reply in zip(names, replies, strict=True)

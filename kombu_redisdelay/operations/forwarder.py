@@ -60,7 +60,7 @@ class Forwarder:
     """Forwards the due messages of some queues.
 
     Arguments:
-        store: its client is used by two threads.
+        store: its server is used by two threads.
         find_queues: names the queues; asked again each :data:`LONGEST_WAIT`.
         on_forwarded: told what was moved.
     """
@@ -137,7 +137,7 @@ class Forwarder:
         for first in range(0, len(queues), QUEUES_PER_CALL):
             some = queues[first : first + QUEUES_PER_CALL]
             calls = [self._call(queue, has_token) for queue in some]
-            for queue, reply in zip(some, try_each(self._store.client, calls), strict=True):
+            for queue, reply in zip(some, try_each(self._store.server, calls), strict=True):
                 if isinstance(reply, ResponseError):
                     self._has_failed(queue, reply)
                 else:
@@ -181,7 +181,7 @@ class Forwarder:
                 self._stopped.wait(LONGEST_WAIT)
                 continue
             try:
-                reply = self._store.client.execute_command("BZPOPMIN", *wake, LONGEST_WAIT)
+                reply = self._store.server.call_apart("BZPOPMIN", *wake, LONGEST_WAIT)
             except (RedisError, OSError):
                 # `run` finds out, too, and says so.
                 self._stopped.wait(LONGEST_WAIT)

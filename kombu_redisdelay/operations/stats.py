@@ -53,7 +53,7 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
     """The stats of *queues*. Costs a round trip for each :data:`QUEUES_PER_CALL`, whatever is in them."""
     stats = []
     for some in portions(queues, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
-        replies = run_each(store.client, [_call(store, queue) for queue in some])
+        replies = run_each(store.server, [_call(store, queue) for queue in some])
         stats += [_stats(queue, reply) for queue, reply in zip(some, replies, strict=True)]
     return stats
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.store import Store
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -56,12 +58,13 @@ def spans(counts: Sequence[int]) -> list[Span]:
 def timeline(store: Store, queues: Sequence[str]) -> list[Span]:
     """Count what is scheduled in *queues*, by span. One round trip, whatever is in them."""
     now_ms = store.now_ms()
-    limits = ["-inf", *(now_ms + edge * 1000 for edge in EDGES), "+inf"]
+    limits: list[str | float] = ["-inf", *(now_ms + edge * 1000 for edge in EDGES), "+inf"]
     counts = [0] * (len(EDGES) + 1)
-    with store.client.pipeline(transaction=False) as pipe:
-        for queue in queues:
-            for start, end in pairwise(limits):
-                pipe.execute_command("ZCOUNT", store.keys(queue).schedule, f"({start}", end)
-        for position, count in enumerate(pipe.execute()):
-            counts[position % len(counts)] += count
+    commands: list[Command] = [
+        ("ZCOUNT", store.keys(queue).schedule, f"({start}", end)
+        for queue in queues
+        for start, end in pairwise(limits)
+    ]
+    for position, count in enumerate(checked(store.server.call_all(*commands))):
+        counts[position % len(counts)] += count
     return spans(counts)

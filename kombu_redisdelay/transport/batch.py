@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu import exceptions
 
-from kombu_redisdelay.broker.server.line import checked
+from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Call
 
 if TYPE_CHECKING:

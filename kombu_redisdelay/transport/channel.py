@@ -25,7 +25,7 @@ from kombu_redisdelay.broker.recoverer import Recoverer
 from kombu_redisdelay.broker.rounds import Rounds
 from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.server.pool import Pool
-from kombu_redisdelay.broker.server.single import Client
+from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.store import Bound, Call, Store
 from kombu_redisdelay.broker.watch import Watch
 from kombu_redisdelay.transport.batch import Batch
@@ -78,7 +78,7 @@ class Channel(redis.Channel):
     def store(self) -> Store:
         """What we publish with."""
         if self._store is None:
-            self._store = Store(Client(self.pool), self.global_keyprefix, self.priority_steps, self.sep)
+            self._store = Store(SingleServer(self.pool), self.global_keyprefix, self.priority_steps, self.sep)
         return self._store
 
     @property
@@ -88,7 +88,8 @@ class Channel(redis.Channel):
             name, options, timeout = new_consumer(), self.options, self.options.visibility_timeout
             # A renewal that gets no reply must leave time for the next one.
             patience = min(self.pool.connection_kwargs["socket_timeout"], timeout / RENEWALS_PER_LEASE)
-            lease = Lease(Client(Pool.like(self.pool, socket_timeout=patience)), name, options.lease_ms)
+            server = self.store.server.with_own_connections(socket_timeout=patience)
+            lease = Lease(server, name, options.lease_ms)
             self._consumer = Consumer(
                 self.store, name, lease, options, lambda queue, tags: self.qos.lease_lost(queue, tags)
             )
@@ -98,7 +99,7 @@ class Channel(redis.Channel):
             interval = min(RECOVERY_INTERVAL, timeout / RENEWALS_PER_LEASE)
             self._rounds = Rounds(self.store, recoverer, interval, unnoted=self.auto_delete_queues)
             self._consumer_to_stop = self._consumer
-            warn_of_eviction(self.store.client)
+            warn_of_eviction(self.store.server)
         return self._consumer
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
@@ -156,7 +157,7 @@ class Channel(redis.Channel):
 
     def get_table(self, exchange: str) -> list[tuple[str, ...]]:
         table = self.global_keyprefix + self.keyprefix_queue % (exchange,)
-        bindings = self.store.client.call("SMEMBERS", table)
+        bindings = self.store.server.call("SMEMBERS", table)
         self._routes.has_read(table, bindings)
         return [tuple(binding.decode().split(self.sep)) for binding in bindings]
 

@@ -14,7 +14,7 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recoverer import Recoverer
 from kombu_redisdelay.broker.recovery import finish
 from kombu_redisdelay.broker.server.pool import Pool
-from kombu_redisdelay.broker.server.single import Client
+from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
 from tests.broker.database import Database
@@ -61,14 +61,14 @@ class Rig:
     def new_store(self) -> Store:
         """The queues, over connections of its own."""
         pool = Pool.like(self.database.pool, max_connections=10)
-        store = Store(Client(pool), self._prefix, self._steps, SEPARATOR)
+        store = Store(SingleServer(pool), self._prefix, self._steps, SEPARATOR)
         # Every process declares the queues that it uses.
         store.expires_ms = self.expires_ms
         return store
 
     def consumer(self, name: str = "me", delivery_limit: int = 0, options: Options | None = None) -> Consumer:
         store = self.new_store()
-        lease = NoHeartbeat(store.client, name, LEASE_MS)
+        lease = NoHeartbeat(store.server, name, LEASE_MS)
         options = options or Options(delivery_limit=delivery_limit or None)
         return Consumer(store, name, lease, options, self._lease_lost)
 

@@ -20,7 +20,7 @@ class Breaking:
     """
 
     def __init__(self, consumer: Consumer, error: type[Exception] = ConnectionError) -> None:
-        line = consumer.store.client.line
+        line = consumer.store.server.line("")
         self._connection = line.connection
         line.connection = self
         self._error = error
@@ -130,7 +130,7 @@ def test_the_server_refuses(rig: Rig) -> None:
     me.ack("q", second.tag)
     with pytest.raises(ResponseError):
         me.confirm_acks()
-    assert rig.store.client.call("PING") == b"PONG", "others are not concerned"
+    assert rig.store.server.call("PING") == b"PONG", "others are not concerned"
     rig.client.rename("elsewhere", unacked)
     me.confirm_acks()
     assert rig.unacked("q") == {}

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kombu_redisdelay.broker import consumer as consumer_module
-from kombu_redisdelay.broker.server.scripts import GIVE_BACK, Server
+from kombu_redisdelay.broker.server.scripts import GIVE_BACK
+from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument
 from tests.broker.rig import Rig, payload, taken, texts, with_count
 

@@ -11,7 +11,7 @@ from harness.process import wait_until
 from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.server.pool import Pool
-from kombu_redisdelay.broker.server.single import Client
+from kombu_redisdelay.broker.server.single import SingleServer
 from tests.broker.database import REAL_SERVERS
 from tests.broker.database import database as open_database
 from tests.broker.rig import Rig
@@ -48,7 +48,7 @@ def long_lease(rig: Rig) -> Iterator[Lease]:
 
 def new_lease(rig: Rig, lease_ms: int) -> Iterator[Lease]:
     address = rig.client.connection_pool.connection_kwargs
-    lease = Lease(Client(Pool(1, host=address["host"], port=address["port"])), "me", lease_ms)
+    lease = Lease(SingleServer(Pool(1, host=address["host"], port=address["port"])), "me", lease_ms)
     yield lease
     lease.stop()
 
@@ -73,7 +73,15 @@ def test_covers_a_queue_that_is_added(rig: Rig, lease: Lease) -> None:
     assert remaining_ms(rig) > 0
 
 
+def test_who_holds_nothing_is_no_consumer_once_stopped(rig: Rig, long_lease: Lease) -> None:
+    long_lease.cover(QUEUE)
+    wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
+    long_lease.stop()
+    assert not rig.client.exists(KEY)
+
+
 def test_runs_out_once_stopped(rig: Rig, lease: Lease) -> None:
+    rig.client.hset(QUEUE.unacked("me"), "1", "a message that is held")
     lease.cover(QUEUE)
     wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
     lease.stop()

@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.rounds import QUEUES_PER_STEP, Rounds
 from kombu_redisdelay.broker.server.scripts import RECOVER
-from kombu_redisdelay.broker.server.single import Client
+from kombu_redisdelay.broker.server.single import SingleServer
 from tests.broker.rig import Rig, payload, taken
 
 INTERVAL = 10.0
@@ -36,13 +36,13 @@ def rounds(rig: Rig, clock: Clock) -> Rounds:
 def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of commands in each packet."""
     packets: list[int] = []
-    call_all = Client.call_all
+    call_all = SingleServer.call_all
 
-    def counted(self: Client, *commands: object) -> list[object]:
+    def counted(self: SingleServer, *commands: object) -> list[object]:
         packets.append(len(commands))
         return call_all(self, *commands)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Client, "call_all", counted)
+    monkeypatch.setattr(SingleServer, "call_all", counted)
     return packets
 
 

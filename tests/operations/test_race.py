@@ -45,11 +45,11 @@ def consume(url: str, stop: Event) -> None:
         channel: Any = connection.channel()
 
         def on_message(message: Any) -> None:
-            channel.store.client.rpush("delivered", message.properties["message_id"])
+            channel.store.server.call("RPUSH", "delivered", message.properties["message_id"])
             message.ack()
 
         Inbox(channel, prefetch=10, on_message=on_message)
-        channel.store.client.rpush("consuming", 1)
+        channel.store.server.call("RPUSH", "consuming", 1)
         while not stop.is_set():
             with suppress(TimeoutError):
                 connection.drain_events(timeout=0.2)

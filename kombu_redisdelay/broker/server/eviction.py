@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from redis import Redis
 from redis.exceptions import ResponseError
+
+from kombu_redisdelay.broker.server.server import Server
 
 logger = logging.getLogger(__name__)
 
@@ -13,10 +14,10 @@ logger = logging.getLogger(__name__)
 SAFE_POLICIES = ("noeviction", "volatile-")
 
 
-def warn_of_eviction(client: Redis) -> None:
+def warn_of_eviction(server: Server) -> None:
     """Say in the log so if the server may throw queues away when it runs out of memory."""
     try:
-        policy = client.info("memory").get("maxmemory_policy", "noeviction")
+        policy = server.info("memory").get("maxmemory_policy", "noeviction")
     except ResponseError:
         return  # Not everybody may ask.
     if not policy.startswith(SAFE_POLICIES):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.portions import portions
+from kombu_redisdelay.broker.server.replies import checked, without_frames
 from kombu_redisdelay.broker.server.wire import Argument, Command, pack
 
 logger = logging.getLogger(__name__)
@@ -270,28 +271,6 @@ class Line:
                         self.ack_in_vain(queue, [ack.tag for ack in vain if ack.queue == queue])
         finally:
             self._is_telling = False
-
-
-def checked(replies: Sequence[Any]) -> Sequence[Any]:
-    """*replies*, if none of them is an error.
-
-    Raises:
-        ResponseError: the first one that is.
-    """
-    for reply in replies:
-        if isinstance(reply, ResponseError):
-            try:
-                raise reply
-            finally:
-                # The error refers to this frame. It would never go, nor would any frame of the callers.
-                del reply, replies
-    return replies
-
-
-def without_frames(error: ResponseError) -> ResponseError:
-    """An *error* that was caught, to be kept as a reply. With its traceback it would keep all frames of the
-    callers, one of which keeps the reply: a cycle."""
-    return error.with_traceback(None)
 
 
 def is_open(connection: Any) -> bool:

@@ -1,65 +1,81 @@
-"""The way to the server: redis-py's client, with a shorter way for what is sent for every message."""
+"""One Redis or Valkey: redis-py's client, with a shorter way for what is sent for every message."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.server.line import Line, checked, without_frames
+from kombu_redisdelay.broker.server.line import AckInVain, Line
 from kombu_redisdelay.broker.server.pool import Pool
+from kombu_redisdelay.broker.server.replies import checked, without_frames
 from kombu_redisdelay.broker.server.wire import Argument, Command
 
 
-class Client(Redis):
-    """redis-py's client, which adds no prefix to keys, with :meth:`call` and :meth:`call_all`."""
+class SingleServer:
+    """The :class:`~kombu_redisdelay.broker.server.server.Server` behind a *pool*."""
 
     def __init__(self, pool: Pool) -> None:
-        self.pool = pool
+        self._pool = pool
         provider = pool.connection_kwargs.get("credential_provider")
         # Told so, redis-py has the pool hear of new credentials.
         options = {} if provider is None else {"credential_provider": provider}
-        super().__init__(connection_pool=pool, **options)
-
-    @property
-    def line(self) -> Line:
-        """The kept connection."""
-        return self.pool.line
+        self._redis = Redis(connection_pool=pool, **options)
 
     def call(self, *command: Argument) -> Any:
-        """Run *command* over the kept connection, or another one while a thread uses that.
-
-        Returns:
-            The reply as it came.
-
-        Raises:
-            RedisError: as redis-py does. Unless ``retry_on_timeout`` asks for it, nothing is tried again: a
-                message might be published twice.
-        """
         [reply] = checked(self.call_all(command))
         return reply
 
     def call_all(self, *commands: Command) -> list[Any]:
-        """Run *commands*, one after the other, in one round trip.
-
-        Returns:
-            The replies as they came; that of a command which the server refused is a ``ResponseError``.
-
-        Raises:
-            RedisError: the connection failed; tried again as :meth:`call`.
-        """
-        replies = self.line.try_call_all(commands)
+        if not commands:
+            return []
+        replies = self._pool.line.try_call_all(commands)
         return self._call_over_pool(commands) if replies is None else replies
 
+    def call_together(self, *commands: Command) -> list[Any]:
+        with self._redis.pipeline(transaction=True) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            replies: list[Any] = pipe.execute()
+        return replies
+
+    def call_apart(self, *command: Argument) -> Any:
+        return self._redis.execute_command(*command)
+
+    def line(self, key: str) -> Line:
+        return self._pool.line
+
+    def tell_acks_in_vain(self, to: AckInVain) -> None:
+        self._pool.line.ack_in_vain = to
+
+    def confirm_acks(self) -> None:
+        self._pool.line.confirm_acks()
+
+    def new_connection(self) -> Any:
+        return self._pool.new_connection()
+
+    def with_own_connections(self, *, socket_timeout: float) -> SingleServer:
+        return SingleServer(Pool.like(self._pool, socket_timeout=socket_timeout))
+
+    def info(self, section: str = "everything") -> Mapping[str, Any]:
+        told: Mapping[str, Any] = self._redis.info(section)
+        return told
+
+    def setting(self, name: str) -> str | None:
+        try:
+            value = self._redis.config_get(name).get(name)
+        except ResponseError:
+            return None
+        return None if value is None else str(value)
+
+    def disconnect(self) -> None:
+        self._pool.disconnect()
+
     def _call_over_pool(self, commands: Sequence[Command]) -> list[Any]:
-        with self.pipeline(transaction=False) as pipe:
+        with self._redis.pipeline(transaction=False) as pipe:
             for command in commands:
                 pipe.execute_command(*command)
             replies = pipe.execute(raise_on_error=False)
         return [without_frames(reply) if isinstance(reply, ResponseError) else reply for reply in replies]
-
-    def disconnect(self) -> None:
-        """Close the connections. The next command opens one again."""
-        self.pool.disconnect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kombu_redisdelay.broker.consumer import taken_ms
+from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.doctor.finding import Finding, warning
 
@@ -33,17 +34,12 @@ def check_held(store: Store, queue: str) -> Iterator[Finding]:
 def _held(store: Store, queue: str) -> dict[str, list[bytes]]:
     keys = store.keys(queue)
     consumers = [
-        member.decode(errors="replace") for member in store.client.call("ZRANGE", keys.consumers, 0, -1)
+        member.decode(errors="replace") for member in store.server.call("ZRANGE", keys.consumers, 0, -1)
     ]
-    with store.client.pipeline(transaction=False) as pipe:
-        for consumer in consumers:
-            pipe.execute_command("HLEN", keys.unacked(consumer))
-        counts = pipe.execute()
+    counts = checked(store.server.call_all(*(("HLEN", keys.unacked(consumer)) for consumer in consumers)))
     looked_at = [name for name, count in zip(consumers, counts, strict=True) if 0 < count <= MOST_MESSAGES]
-    with store.client.pipeline(transaction=False) as pipe:
-        for consumer in looked_at:
-            pipe.execute_command("HKEYS", keys.unacked(consumer))
-        return dict(zip(looked_at, pipe.execute(), strict=True))
+    tags = checked(store.server.call_all(*(("HKEYS", keys.unacked(consumer)) for consumer in looked_at)))
+    return dict(zip(looked_at, tags, strict=True))
 
 
 def _process(consumer: str) -> str:

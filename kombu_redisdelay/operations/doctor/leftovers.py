@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from redis import Redis
 from redis.exceptions import NoPermissionError
 
+from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
 
 #: Seconds after which a ``redis://`` worker, by default, gives back what another one took.
 STOCK_VISIBILITY_TIMEOUT = 3600
 
 
-def check_leftovers(client: Redis, unacked_key: str, unacked_index_key: str) -> Iterator[Finding]:
+def check_leftovers(server: Server, unacked_key: str, unacked_index_key: str) -> Iterator[Finding]:
     """
     Arguments:
         unacked_key: hash, delivery tag -> message.
@@ -21,7 +21,7 @@ def check_leftovers(client: Redis, unacked_key: str, unacked_index_key: str) -> 
     """
     check = "redis:// leftovers"
     try:
-        count = client.execute_command("HLEN", unacked_key)
+        count = server.call("HLEN", unacked_key)
     except NoPermissionError:
         # Nothing but this check needs it.
         yield ok(check, f"not looked for: this user may not read {unacked_key!r}")
@@ -29,8 +29,8 @@ def check_leftovers(client: Redis, unacked_key: str, unacked_index_key: str) -> 
     if not count:
         yield ok(check, "none")
         return
-    seconds, _ = client.execute_command("TIME")
-    old = client.execute_command("ZCOUNT", unacked_index_key, "-inf", int(seconds) - STOCK_VISIBILITY_TIMEOUT)
+    seconds, _ = server.call("TIME")
+    old = server.call("ZCOUNT", unacked_index_key, "-inf", int(seconds) - STOCK_VISIBILITY_TIMEOUT)
     found = f"{count} message(s) in {unacked_key!r}, where redis:// workers keep what they have taken"
     if old:
         yield wrong(

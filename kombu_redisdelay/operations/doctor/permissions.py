@@ -56,7 +56,7 @@ def _refused(store: Store, wanted: Iterator[Use]) -> Iterator[tuple[Use, str]]:
         ResponseError: there can be no transaction now.
     """
     while portion := list(islice(wanted, _PORTION)):
-        connection = store.client.pool.new_connection()
+        connection = store.server.new_connection()
         try:
             # Without a transaction, there is none to be executed.
             yield from ((use, str(exc)) for use, exc in _errors(connection, [_END]) if _is_refusal(exc))

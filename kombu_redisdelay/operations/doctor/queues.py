@@ -8,6 +8,7 @@ from redis.exceptions import NoPermissionError
 
 from kombu_redisdelay.broker.keys import expected_type
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.held import check_held
@@ -55,10 +56,7 @@ def _of_queue(store: Store, queue: str, options: Options) -> Iterator[Finding]:
 def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:
     keys = store.keys(queue)
     every = [*store.ready_keys(queue), keys.schedule, keys.messages, keys.consumers, keys.wake, keys.dead]
-    with store.client.pipeline(transaction=False) as pipe:
-        for key in every:
-            pipe.execute_command("TYPE", key)
-        types = pipe.execute()
+    types = checked(store.server.call_all(*(("TYPE", key) for key in every)))
     for key, reply in zip(every, types, strict=True):
         found, expected = reply.decode(), expected_type(key)
         if found not in ("none", expected):
@@ -122,10 +120,7 @@ def _dead(stats: QueueStats, limit: int) -> Iterator[Finding]:
 def _damage(store: Store, stats: QueueStats) -> Iterator[Finding]:
     keys = store.keys(stats.queue)
     # Not as a transaction, which a server that is out of memory refuses. It reads both at once all the same.
-    with store.client.pipeline(transaction=False) as pipe:
-        pipe.execute_command("ZCARD", keys.schedule)
-        pipe.execute_command("HLEN", keys.messages)
-        ids, messages = pipe.execute()
+    ids, messages = checked(store.server.call_all(("ZCARD", keys.schedule), ("HLEN", keys.messages)))
     if ids != messages:
         yield wrong(
             f"queue {stats.queue}",

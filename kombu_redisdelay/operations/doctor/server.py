@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from time import time
 from typing import Any
 
-from redis import Redis
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.server.eviction import SAFE_POLICIES
+from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import clock_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
 
@@ -22,27 +22,27 @@ MEMORY_SHARE = 0.8
 SKEW_LIMIT = 1.0
 
 
-def check_server(client: Redis) -> Iterator[Finding]:
-    yield _clock(client)
+def check_server(server: Server) -> Iterator[Finding]:
+    yield _clock(server)
     try:
-        info: Mapping[str, Any] = client.info("everything")
+        info: Mapping[str, Any] = server.info()
     except ResponseError as exc:
         yield warning("server", f"could not be asked: {exc}", "ACL SETUSER <user> +info")
         return
     yield _version(info)
     yield _role(info)
-    yield _persistence(info, _setting(client, "save"), _setting(client, "appendfsync"))
+    yield _persistence(info, server.setting("save"), server.setting("appendfsync"))
     yield _eviction(info)
     yield _memory(info)
 
 
-def _clock(client: Redis) -> Finding:
+def _clock(server: Server) -> Finding:
     before = time()
-    reply = client.execute_command("TIME")
+    reply = server.call("TIME")
     after = time()
-    server = clock_ms(reply) / 1000
+    at = clock_ms(reply) / 1000
     # The reply was made at some moment in between.
-    skew = max(0.0, before - server, server - after)
+    skew = max(0.0, before - at, at - after)
     if skew <= SKEW_LIMIT:
         return ok("clock", "the server's clock and this machine's agree")
     return wrong(
@@ -114,15 +114,6 @@ def _memory(info: Mapping[str, Any]) -> Finding:
     if total and used > MEMORY_SHARE * total:
         return warning("memory", found, "Give it more: when it is full, publishing fails.")
     return ok("memory", found)
-
-
-def _setting(client: Redis, name: str) -> str | None:
-    """A setting of the server, ``None`` where CONFIG is not allowed, as with most hosted servers."""
-    try:
-        value = client.config_get(name).get(name)
-    except ResponseError:
-        return None
-    return None if value is None else str(value)
 
 
 def _mebibytes(count: int) -> str:

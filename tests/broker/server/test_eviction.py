@@ -76,7 +76,7 @@ def test_out_of_memory_publishing_fails_and_consuming_goes_on(own_rig: Rig) -> N
     rest = taken(me, "q")
     assert texts(rest) == [payload("1"), payload("2"), later]
     lease_end = client.zscore("redisdelay:{q}:consumers", "me")
-    RENEW(rig.store.client, ["redisdelay:{q}:consumers"], ["me", 120_000])
+    RENEW(rig.store.server, ["redisdelay:{q}:consumers"], ["me", 120_000])
     assert client.zscore("redisdelay:{q}:consumers", "me") != lease_end
     me.park(rest[0], "parked", 2**41)
     assert rig.scheduled("q") == [f"0:{payload('1')}"]

@@ -42,7 +42,7 @@ def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object
 def tidy(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     names = ("consumers", "wake", "duplicates", "schedule", "messages", "dead")
     keys = [f"redisdelay:{{q}}:{name}" for name in names]
-    return TIDY(rig.store.client, [*keys, "q"], ["redisdelay:{q}:unacked:", 10])
+    return TIDY(rig.store.server, [*keys, "q"], ["redisdelay:{q}:unacked:", 10])
 
 
 CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
@@ -55,9 +55,9 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "dead_letter": lambda rig, consumer, delivery: consumer.dead_letter(delivery, "why"),
     "recover": expire_and_recover,
     "give_back_all": lambda rig, consumer, delivery: consumer.give_back_all(),
-    "renew": lambda rig, consumer, delivery: RENEW(rig.store.client, ["redisdelay:{q}:consumers"], ["me", 1]),
+    "renew": lambda rig, consumer, delivery: RENEW(rig.store.server, ["redisdelay:{q}:consumers"], ["me", 1]),
     "sweep": lambda rig, consumer, delivery: SWEEP(
-        rig.store.client,
+        rig.store.server,
         [f"redisdelay:{{q}}:{name}" for name in ("schedule", "messages", "dead", "duplicates")],
         ["0", 10, 10],
     ),
@@ -72,17 +72,17 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     ),
     "dead": bury_and_requeue,
     "forward": lambda rig, consumer, delivery: FORWARD(
-        rig.store.client,
+        rig.store.server,
         [f"redisdelay:{{q}}:{name}" for name in ("ready", "schedule", "messages", "wake", "consumers")],
         [1, 1, "", 0],
     ),
     "stats": lambda rig, consumer, delivery: queue_stats(rig.store, ["q"]),
     "consumers": lambda rig, consumer, delivery: CONSUMERS(
-        rig.store.client, ["redisdelay:{q}:consumers"], [1]
+        rig.store.server, ["redisdelay:{q}:consumers"], [1]
     ),
-    "remember": lambda rig, consumer, delivery: REMEMBER(rig.store.client, [KNOWN], ["a", "b"]),
-    "unused": lambda rig, consumer, delivery: UNUSED(rig.store.client, [KNOWN], [1, 1]),
-    "forget": lambda rig, consumer, delivery: FORGET(rig.store.client, [KNOWN], [0, "q"]),
+    "remember": lambda rig, consumer, delivery: REMEMBER(rig.store.server, [KNOWN], ["a", "b"]),
+    "unused": lambda rig, consumer, delivery: UNUSED(rig.store.server, [KNOWN], [1, 1]),
+    "forget": lambda rig, consumer, delivery: FORGET(rig.store.server, [KNOWN], [0, "q"]),
     "tidy": tidy,
     "leave": lambda rig, consumer, delivery: consumer.leave(["q"]),
 }

@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.server.pool import Pool
-from kombu_redisdelay.broker.server.single import Client
+from kombu_redisdelay.broker.server.single import SingleServer
 from tests.broker.rig import Rig
 
 
@@ -18,33 +18,33 @@ class SoftTimeLimit(BaseException):
 
 
 @pytest.fixture
-def client(rig: Rig) -> Iterator[Client]:
+def single(rig: Rig) -> Iterator[SingleServer]:
     # Of one who may do anything.
-    client = Client(Pool.like(rig.client.connection_pool))
-    client.call("SET", "a", "1")
-    client.call("SET", "b", "2")
-    yield client
-    client.disconnect()
+    single = SingleServer(Pool.like(rig.client.connection_pool))
+    single.call("SET", "a", "1")
+    single.call("SET", "b", "2")
+    yield single
+    single.disconnect()
 
 
-def test_the_replies_come_in_order(client: Client) -> None:
-    assert client.call_all(("GET", "a"), ("GET", "none"), ("GET", "b")) == [b"1", None, b"2"]
+def test_the_replies_come_in_order(single: SingleServer) -> None:
+    assert single.call_all(("GET", "a"), ("GET", "none"), ("GET", "b")) == [b"1", None, b"2"]
 
 
 @pytest.mark.parametrize("in_use", [False, True])
-def test_an_error_is_the_reply_of_its_command(client: Client, in_use: bool) -> None:
+def test_an_error_is_the_reply_of_its_command(single: SingleServer, in_use: bool) -> None:
     # By another thread: then it goes over a further connection.
-    with client.line._lock if in_use else nullcontext():
-        first, refused, last = client.call_all(("GET", "a"), ("LPUSH", "b", "1"), ("GET", "b"))
+    with single.line("a")._lock if in_use else nullcontext():
+        first, refused, last = single.call_all(("GET", "a"), ("LPUSH", "b", "1"), ("GET", "b"))
     assert (first, last) == (b"1", b"2")
     assert isinstance(refused, ResponseError)
 
 
 @pytest.mark.parametrize("replies_read", [0, 1])
 def test_an_interrupted_call_leaves_no_reply_to_the_next(
-    client: Client, monkeypatch: pytest.MonkeyPatch, replies_read: int
+    single: SingleServer, monkeypatch: pytest.MonkeyPatch, replies_read: int
 ) -> None:
-    own = client.line.connection
+    own = single.line("a").connection
     read_response, count = own.read_response, iter(range(replies_read))
 
     def interrupted() -> object:
@@ -55,24 +55,24 @@ def test_an_interrupted_call_leaves_no_reply_to_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(own, "read_response", interrupted)
         with pytest.raises(SoftTimeLimit):
-            client.call_all(("GET", "a"), ("GET", "a"))
-    assert client.call("GET", "b") == b"2"
+            single.call_all(("GET", "a"), ("GET", "a"))
+    assert single.call("GET", "b") == b"2"
 
 
-def test_a_connection_that_is_lent_and_comes_back_is_kept(client: Client) -> None:
-    before = client.line.connection
-    assert client.ping()
-    assert client.line.connection is before
+def test_a_connection_that_is_lent_and_comes_back_is_kept(single: SingleServer) -> None:
+    before = single.line("a").connection
+    assert single.call_apart("PING")
+    assert single.line("a").connection is before
 
 
-def test_one_that_never_comes_back_stops_nobody(client: Client) -> None:
+def test_one_that_never_comes_back_stops_nobody(single: SingleServer) -> None:
     """A signal may raise between getting a connection and using it."""
-    lent = client.pool.get_connection("_")
-    assert client.call("GET", "a") == b"1"
-    client.line.call("GET", "b")
-    client.line.ack("q", "a hash", "tag")
-    client.line.confirm_acks()
-    kept = client.line.connection
-    client.pool.release(lent)
-    assert client.line.connection is kept, "the one in use stays"
-    assert client.call("GET", "b") == b"2"
+    lent = single._pool.get_connection("_")
+    assert single.call("GET", "a") == b"1"
+    single.line("a").call("GET", "b")
+    single.line("a").ack("q", "a hash", "tag")
+    single.confirm_acks()
+    kept = single.line("a").connection
+    single._pool.release(lent)
+    assert single.line("a").connection is kept, "the one in use stays"
+    assert single.call("GET", "b") == b"2"

@@ -1,0 +1,70 @@
+"""Replies, and the errors among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
+
+from kombu_redisdelay.broker.keys import expected_type
+from kombu_redisdelay.broker.server.wire import Argument
+
+
+class Caller(Protocol):
+    """Whoever can run a command, and returns the reply as it comes."""
+
+    def call(self, *command: Argument) -> Any: ...
+
+
+def checked(replies: Sequence[Any]) -> Sequence[Any]:
+    """*replies*, if none of them is an error.
+
+    Raises:
+        ResponseError: the first one that is.
+    """
+    for reply in replies:
+        if isinstance(reply, ResponseError):
+            try:
+                raise reply
+            finally:
+                # The error refers to this frame. It would never go, nor would any frame of the callers.
+                del reply, replies
+    return replies
+
+
+def without_frames(error: ResponseError) -> ResponseError:
+    """An *error* that was caught, to be kept as a reply. With its traceback it would keep all frames of the
+    callers, one of which keeps the reply: a cycle."""
+    return error.with_traceback(None)
+
+
+#: Redis before 7 puts an error of a command into one about the script, where redis-py does not see it.
+_OF_A_COMMAND = {"-OOM ": OutOfMemoryError, "-READONLY ": ReadOnlyError}
+
+
+def explained(error: ResponseError, server: Caller, keys: Sequence[str]) -> ResponseError:
+    """The *error* of something that was done with *keys*, or a better one."""
+    for code, kind in _OF_A_COMMAND.items():
+        if code in str(error):
+            return kind(str(error))
+    if "WRONGTYPE" in str(error):
+        return ResponseError(_explain_wrong_type(server, keys) or str(error))
+    return error
+
+
+def explained_all(replies: Sequence[Any], server: Caller, used: Sequence[Sequence[str]]) -> list[Any]:
+    """The *replies*, with :func:`explained` errors. *used* are the keys behind each."""
+    return [
+        explained(reply, server, keys) if isinstance(reply, ResponseError) else reply
+        for reply, keys in zip(replies, used, strict=True)
+    ]
+
+
+def _explain_wrong_type(server: Caller, keys: Sequence[str]) -> str:
+    found = {key: server.call("TYPE", key).decode() for key in dict.fromkeys(keys)}
+    return "; ".join(
+        f"WRONGTYPE: key {key!r} holds a {kind}, where a {expected_type(key)} belongs"
+        for key, kind in found.items()
+        if kind not in ("none", expected_type(key))
+    )
