@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -207,7 +208,7 @@ class Intake:
                 return None
             # More than one if a reply was lost.
             consumer.put_back(taken.deliveries[1:])
-            for delivery, message in receive(self._channel, taken.deliveries[:1], taken.now_ms):
+            for delivery, message in self._messages(taken.deliveries[:1], taken.now_ms):
                 self._hold(self._waiting(delivery, message), no_ack)
                 return message
 
@@ -274,11 +275,17 @@ class Intake:
         wanted = [delivery for delivery in taken.deliveries if delivery.queue in self._callbacks]
         for delivery in wanted:
             channel._queue_cycle.rotate(delivery.queue)
-        self._taken += [self._waiting(*received) for received in receive(channel, wanted, taken.now_ms)]
+        self._taken += [self._waiting(*received) for received in self._messages(wanted, taken.now_ms)]
         # Of queues that were cancelled while the reply was on its way.
         unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in self._callbacks]
         channel.consumer.put_back(unwanted)
         return taken.next_due
+
+    def _messages(
+        self, deliveries: Sequence[Delivery], now_ms: float
+    ) -> list[tuple[Delivery, virtual.Message]]:
+        channel = self._channel
+        return receive(deliveries, now_ms, channel.consumer, partial(channel.Message, channel=channel))
 
     def _credit(self) -> int:
         """How many messages may be taken now."""

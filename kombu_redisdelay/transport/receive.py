@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from json import JSONDecoder
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kombu.transport import virtual
 from kombu.utils.json import object_hook
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.message import (
     DELIVERY_COUNT_HEADER,
@@ -23,10 +24,10 @@ from kombu_redisdelay.broker.message import (
 )
 from kombu_redisdelay.broker.printable import printable
 
-if TYPE_CHECKING:
-    from kombu_redisdelay.transport.channel import Channel
-
 logger = logging.getLogger(__name__)
+
+#: Makes a message of a channel out of what was decoded.
+MessageOf = Callable[[dict[str, Any]], virtual.Message]
 
 #: As kombu decodes JSON, which makes a new decoder each time.
 _decoder = JSONDecoder(object_hook=object_hook)
@@ -45,29 +46,30 @@ class _NotDue(Exception):
 
 
 def receive(
-    channel: Channel, deliveries: Iterable[Delivery], now_ms: float
+    deliveries: Iterable[Delivery], now_ms: float, consumer: Consumer, message_of: MessageOf
 ) -> list[tuple[Delivery, virtual.Message]]:
-    """The messages of *deliveries* that are to be delivered on *channel*. The others go where they belong,
-    all in one round trip: on a slow line, one for each would keep the event loop for seconds.
+    """The messages of *deliveries* that are to be delivered. The others go where they belong, all in one
+    round trip: on a slow line, one for each would keep the event loop for seconds.
 
     Arguments:
         now_ms: the server's clock when they were taken, ms since the epoch.
+        consumer: who has taken them.
     """
     received: list[tuple[Delivery, virtual.Message]] = []
     early: list[tuple[Delivery, str, float]] = []
     malformed: list[tuple[Delivery, str]] = []
     for delivery in deliveries:
         try:
-            received.append((delivery, _receive(channel, delivery, now_ms)))
+            received.append((delivery, _receive(delivery, now_ms, message_of)))
         except _NotDue as exc:
             early.append((delivery, exc.message_id, exc.due_ms))
         except MalformedMessage as exc:
             malformed.append((delivery, printable(str(exc)[:LONGEST_REASON])))
     if early:
-        for (delivery, _, _), reply in zip(early, channel.consumer.park_all(early), strict=True):
+        for (delivery, _, _), reply in zip(early, consumer.park_all(early), strict=True):
             _report_failure(delivery, reply)
     if malformed:
-        replies = channel.consumer.dead_letter_all(malformed)
+        replies = consumer.dead_letter_all(malformed)
         for (delivery, reason), reply in zip(malformed, replies, strict=True):
             if not _report_failure(delivery, reply):
                 logger.error(
@@ -89,7 +91,7 @@ def _report_failure(delivery: Delivery, reply: object) -> bool:
     return True
 
 
-def _receive(channel: Channel, delivery: Delivery, now_ms: float) -> virtual.Message:
+def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> virtual.Message:
     payload = _decode(delivery)
     at_ms = _eta_ms(payload["headers"])
     if at_ms > now_ms and delivery.acked:
@@ -98,7 +100,7 @@ def _receive(channel: Channel, delivery: Delivery, now_ms: float) -> virtual.Mes
         raise _NotDue(message_id(payload), at_ms)
     mark_delivery(payload)
     payload["properties"]["delivery_tag"] = delivery.tag
-    message = _to_message(channel, payload)
+    message = _to_message(payload, message_of)
     # What comes back after its time has been late for other reasons.
     was_scheduled = 0 < at_ms <= now_ms and DELIVERY_COUNT_HEADER not in message.headers
     metrics.delivered(delivery.queue, (now_ms - at_ms) / 1000 if was_scheduled else None)
@@ -114,9 +116,9 @@ def _decode(delivery: Delivery) -> dict[str, Any]:
     return check(payload)
 
 
-def _to_message(channel: Channel, payload: dict[str, Any]) -> virtual.Message:
+def _to_message(payload: dict[str, Any], message_of: MessageOf) -> virtual.Message:
     try:
-        message = channel.Message(payload, channel=channel)
+        message = message_of(payload)
         if message.errors:
             # kombu keeps what went wrong for whoever looks at the message.
             _, error, _ = message.errors[0]
