@@ -41,10 +41,8 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         # Not at the top: Celery imports this file for each of its commands.
-        from kombu.exceptions import OperationalError
-        from redis.exceptions import RedisError
-
         from kombu_redisdelay.broker.printable import printable
+        from kombu_redisdelay.operations.errors import BROKER_ERRORS
 
         try:
             return super().invoke(ctx)
@@ -53,7 +51,7 @@ class LazyGroup(click.Group):
             lines = map(printable, exc.message.split("\n"))
             exc.message = "\n".join(lines)  # type: ignore[misc, unused-ignore]
             raise
-        except (RedisError, OperationalError, ConnectionError, TimeoutError) as exc:
+        except BROKER_ERRORS as exc:
             raise click.ClickException(printable(f"Redis: {' '.join(str(exc).split())}")) from exc
 
 

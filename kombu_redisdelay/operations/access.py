@@ -10,6 +10,7 @@ from redis.exceptions import NoPermissionError
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.store import NAME_BYTES_PER_CALL, Store
 from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.option_names import unknown_options
 from kombu_redisdelay.transport.transports import Transport
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ class Access:
     def store(self) -> Store:
         """The broker below."""
         return self._channel.store
+
+    def unknown_options(self) -> dict[str, str | None]:
+        """The transport options that nobody reads, each with the known one that it resembles, if any."""
+        return unknown_options(self._connection.transport_options or {})
 
     def queues(self) -> list[str]:
         """The queues that have a consumer, a scheduled message or a dead letter, sorted by name. Those of

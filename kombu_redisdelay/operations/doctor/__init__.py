@@ -35,7 +35,7 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
     return [
         *_as_far_as_allowed("server", check_server(store.server)),
         *check_permissions(store, names),
-        *check_transport_options(channel.connection.client.transport_options),
+        *check_transport_options(access.unknown_options()),
         *check_lease(channel.options),
         *_as_far_as_allowed("redis:// leftovers", check_leftovers(store.server, *stock_keys)),
         *_as_far_as_allowed("queues", check_queues(store, queues or _known(access), channel.options)),

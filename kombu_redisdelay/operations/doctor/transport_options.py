@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning
-from kombu_redisdelay.transport.option_names import unknown_options
 
 
-def check_transport_options(transport_options: Mapping[str, Any]) -> Iterator[Finding]:
+def check_transport_options(unknown: Mapping[str, str | None]) -> Iterator[Finding]:
+    """
+    Arguments:
+        unknown: option that nobody reads -> the known one that it resembles, if there is one.
+    """
     check = "transport options"
-    unknown = unknown_options(transport_options)
     if not unknown:
         yield ok(check, "all are known")
     for name, nearest in unknown.items():
