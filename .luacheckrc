@@ -6,7 +6,8 @@ read_globals = {
   "redis", "cjson", "KEYS", "ARGV",
   -- What a script gets from lua/include, pasted in where it says `-- include: <name>`.
   "AFTER_DUPLICATES", "DUPLICATE", "bury", "clock_ms", "clock_us", "dead_payload", "dead_step", "deliveries",
-  "duplicates_of", "expect_list", "expect_schedule", "expire", "first_due", "forget_duplicates", "give_back", "held_for_ms",
+  "duplicates_of", "expect_list", "expect_schedule", "expire", "first_due", "forget_duplicates", "give_back", "hand_out",
+  "hand_out_again", "hand_out_large", "hand_out_ready", "held_for_ms", "hold",
   "migrate", "opening_and_rest", "ready_key", "schedule", "still_bound", "stored_payload", "stored_start",
   "stored_step", "unschedule", "wake", "with_deliveries",
 }

@@ -37,11 +37,12 @@
 -- include: stored
 -- include: migrate
 -- include: deliveries
+-- include: hand_out
+-- include: hand_out_large
+-- include: hand_out_ready
 
 local KEYS_PER_QUEUE = 6
-local limit, migrate_limit, byte_limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local first_tag, consumer, lease_ms = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
-local separator, in_turn, suspect_from = ARGV[7], ARGV[8] == '1', tonumber(ARGV[9])
+local consumer, lease_ms, separator, in_turn = ARGV[5], tonumber(ARGV[6]), ARGV[7], ARGV[8] == '1'
 
 local steps = {}
 for i = 1, tonumber(ARGV[10]) do
@@ -72,148 +73,45 @@ for i = 1, #KEYS / KEYS_PER_QUEUE do
   queues[i] = queue
 end
 
+local batch = {
+  limit = tonumber(ARGV[1]),
+  byte_limit = tonumber(ARGV[3]),
+  first_tag = tonumber(ARGV[4]),
+  suspect_from = tonumber(ARGV[9]),
+  count = 0,
+  bytes = 0,
+  messages = {},
+  from = {},
+  migrates_large = false,
+}
 local now_us = clock_us()
-local reply = { now_us, -1, 0, 0, '' }
-local taken_from = {}
-
-local migration_budget = { messages = migrate_limit, bytes = byte_limit }
-
-local migrates_large = false
-local taken, bytes = 0, 0
-
--- Adds a message to the reply, and to what hold_what_was_taken() writes.
-local function hand_out(queue, stored)
-  local fields = queue.taken
-  fields[#fields + 1] = first_tag + taken
-  fields[#fields + 1] = stored
-  taken, bytes = taken + 1, bytes + #stored
-  taken_from[taken] = queue.index
-  reply[#reply + 1] = stored
-  if queue.acked and suspect_from > 0 and deliveries(stored, stored_start(stored)) >= suspect_from then
-    limit = taken
-  end
+local budget = { messages = tonumber(ARGV[2]), bytes = batch.byte_limit }
+if hand_out_again(batch, queues) then
+  batch.limit = 0
+  budget.bytes = budget.bytes - batch.bytes
 end
 
--- Whether a message that is due would be the next to be taken, by this consumer.
-local function is_next(stored)
-  local step_index = 1
-  while steps[step_index] ~= stored_step(stored) do
-    step_index = step_index + 1
-    if step_index > #steps then
-      return false
-    end
-  end
-  for _, other in ipairs(queues) do
-    if redis.call('EXISTS', unpack(other.ready, 1, step_index)) > 0 then
-      return false
-    end
-  end
-  return true
-end
-
--- Each time that a large message goes into Lua or becomes another string there costs 1.5 ms a MB. So it is
--- handed out without the detour over its ready list, or else that is all that is done for now.
-local function hand_out_large(queue, stored)
-  if #stored < byte_limit then
-    return false
-  end
-  if taken < limit and is_next(stored) then
-    hand_out(queue, stored)
-    return true
-  end
-  migrates_large = true
-  return false
-end
-
-local function take_one(queue, step_index)
-  if taken >= limit or bytes >= byte_limit then
-    return false
-  end
-  local payload = redis.call('RPOP', queue.ready[step_index])
-  if not payload then
-    return false
-  end
-  hand_out(queue, steps[step_index] .. ':' .. payload)
-  return true
-end
-
-local function take()
-  for step_index = 1, #steps do
-    local waiting = {}
-    for i, queue in ipairs(queues) do
-      waiting[i] = queue
-    end
-    while #waiting > 0 do
-      local still_waiting = {}
-      for _, queue in ipairs(waiting) do
-        if in_turn then
-          if take_one(queue, step_index) then
-            still_waiting[#still_waiting + 1] = queue
-          end
-        else
-          while take_one(queue, step_index) do end
-        end
-      end
-      waiting = still_waiting
-    end
-  end
-end
-
-local function hold_what_was_taken()
-  for _, queue in ipairs(queues) do
-    if queue.acked and #queue.taken > 0 then
-      redis.call('HSET', queue.unacked, unpack(queue.taken))
-      redis.call('ZADD', queue.consumers, math.floor(now_us / 1000) + lease_ms, consumer)
-      if queue.expires_ms > 0 then
-        expire(held_for_ms(queue.expires_ms, lease_ms), { queue.unacked, queue.consumers })
-      end
-    end
-  end
-end
-
-local function take_again_what_was_taken()
-  local tag, found = first_tag, true
-  while found do
-    found = false
-    for _, queue in ipairs(queues) do
-      local stored = queue.acked and redis.call('HGET', queue.unacked, tag)
-      if stored then
-        found = true
-        migration_budget.bytes = migration_budget.bytes - #stored
-        taken_from[#taken_from + 1] = queue.index
-        reply[#reply + 1] = stored
-      end
-    end
-    tag = tag + 1
-  end
-  return #taken_from > 0
-end
-
-if take_again_what_was_taken() then
-  limit = 0
-end
-local any_ready = false
+local missing, next_due_us, any_ready = 0, -1, false
 for _, queue in ipairs(queues) do
-  local _, missing, next_due_us = migrate(
-    queue.schedule, queue.messages, queue.name, queue.ready_at, now_us, migration_budget, function(stored)
-      return hand_out_large(queue, stored)
+  local _, queue_missing, queue_due_us = migrate(
+    queue.schedule, queue.messages, queue.name, queue.ready_at, now_us, budget, function(stored)
+      return hand_out_large(batch, queue, stored, queues, steps)
     end
   )
-  reply[3] = reply[3] + missing
-  if next_due_us >= 0 and (reply[2] < 0 or next_due_us < reply[2]) then
-    reply[2] = next_due_us
+  missing = missing + queue_missing
+  if queue_due_us >= 0 and (next_due_us < 0 or queue_due_us < next_due_us) then
+    next_due_us = queue_due_us
   end
   queue.has_ready = redis.call('EXISTS', unpack(queue.ready)) > 0
   any_ready = any_ready or queue.has_ready
 end
-if any_ready and limit > 0 then
-  if migrates_large then
-    reply[4] = 1
-  else
-    take()
-  end
+
+local only_migrated = any_ready and batch.limit > 0 and batch.migrates_large
+if any_ready and batch.limit > 0 and not only_migrated then
+  hand_out_ready(batch, queues, steps, in_turn)
 end
-hold_what_was_taken()
+hold(queues, consumer, math.floor(now_us / 1000), lease_ms)
+
 for _, queue in ipairs(queues) do
   if queue.has_ready and redis.call('EXISTS', unpack(queue.ready)) > 0 then
     wake(queue.wake)
@@ -225,5 +123,6 @@ for _, queue in ipairs(queues) do
     expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake })
   end
 end
-reply[5] = table.concat(taken_from, ' ')
-return reply
+
+local indices = table.concat(batch.from, ' ')
+return { now_us, next_due_us, missing, only_migrated and 1 or 0, indices, unpack(batch.messages) }

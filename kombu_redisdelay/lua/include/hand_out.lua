@@ -1,0 +1,54 @@
+-- Hands messages out to a consumer. `batch` is what one take hands out:
+--   limit, byte_limit        how many messages and bytes at most
+--   count, bytes             how many so far
+--   first_tag                delivery tag of the first message; the others follow it
+--   suspect_from             failed deliveries after which a message is the last of a batch (0: any number)
+--   messages, from           the messages, as they are stored, and the index of the queue of each
+-- A `queue` has an index, the keys unacked and consumers, `acked`, `expires_ms`, and in `taken` what hold()
+-- writes.
+
+local function hand_out(batch, queue, stored)
+  local fields = queue.taken
+  fields[#fields + 1] = batch.first_tag + batch.count
+  fields[#fields + 1] = stored
+  batch.count, batch.bytes = batch.count + 1, batch.bytes + #stored
+  batch.from[batch.count] = queue.index
+  batch.messages[batch.count] = stored
+  local suspect_from = batch.suspect_from
+  if queue.acked and suspect_from > 0 and deliveries(stored, stored_start(stored)) >= suspect_from then
+    batch.limit = batch.count
+  end
+end
+
+-- Hands out again what an earlier call with the same tags has handed out, whose reply was lost. Returns
+-- whether there was such a call. Nothing else is to be handed out then.
+local function hand_out_again(batch, queues)
+  local tag, found = batch.first_tag, true
+  while found do
+    found = false
+    for _, queue in ipairs(queues) do
+      local stored = queue.acked and redis.call('HGET', queue.unacked, tag)
+      if stored then
+        found = true
+        batch.bytes = batch.bytes + #stored
+        batch.from[#batch.from + 1] = queue.index
+        batch.messages[#batch.messages + 1] = stored
+      end
+    end
+    tag = tag + 1
+  end
+  return #batch.messages > 0
+end
+
+-- Makes the consumer hold what was handed out to it.
+local function hold(queues, consumer, now_ms, lease_ms)
+  for _, queue in ipairs(queues) do
+    if queue.acked and #queue.taken > 0 then
+      redis.call('HSET', queue.unacked, unpack(queue.taken))
+      redis.call('ZADD', queue.consumers, now_ms + lease_ms, consumer)
+      if queue.expires_ms > 0 then
+        expire(held_for_ms(queue.expires_ms, lease_ms), { queue.unacked, queue.consumers })
+      end
+    end
+  end
+end

@@ -1,0 +1,34 @@
+-- Hands out what is ready, by priority. A `queue` has a list for each of the `steps` in `ready`.
+
+-- Returns whether there was a message, and room for it.
+local function hand_out_one(batch, queue, steps, step_index)
+  if batch.count >= batch.limit or batch.bytes >= batch.byte_limit then
+    return false
+  end
+  local payload = redis.call('RPOP', queue.ready[step_index])
+  if not payload then
+    return false
+  end
+  hand_out(batch, queue, steps[step_index] .. ':' .. payload)
+  return true
+end
+
+-- Of each step, one message from each queue in turn, or the first queue until it is empty.
+local function hand_out_ready(batch, queues, steps, in_turn)
+  for step_index = 1, #steps do
+    local waiting = queues
+    while #waiting > 0 do
+      local still_waiting = {}
+      for _, queue in ipairs(waiting) do
+        if in_turn then
+          if hand_out_one(batch, queue, steps, step_index) then
+            still_waiting[#still_waiting + 1] = queue
+          end
+        else
+          while hand_out_one(batch, queue, steps, step_index) do end
+        end
+      end
+      waiting = still_waiting
+    end
+  end
+end
