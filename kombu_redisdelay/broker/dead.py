@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kombu_redisdelay.broker.server.replies import checked
-from kombu_redisdelay.broker.server.scripts import PAGE_DEAD, REMOVE_DEAD
+from kombu_redisdelay.broker.server.scripts import CLEAR, PAGE_DEAD, REMOVE_DEAD
 from kombu_redisdelay.broker.store import Store
 
 #: One script reads or removes no more than this, so that it never keeps Redis from its other clients for
@@ -72,8 +72,7 @@ class Graveyard:
     def clear(self, queue: str) -> int:
         """Remove all dead letters of *queue*. Returns how many there were."""
         key = self._store.keys(queue).dead
-        count, _ = self._store.server.call_together(("LLEN", key), ("UNLINK", key))
-        return int(count)
+        return int(CLEAR(self._store.server, (key,), (1, 0)))
 
     def _page(self, queue: str, passed: int) -> list[Buried]:
         key = self._store.keys(queue).dead

@@ -10,7 +10,7 @@ from typing import Any
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import checked
-from kombu_redisdelay.broker.server.scripts import CANCEL, FIND, PAGE, REMOVE, RESCHEDULE
+from kombu_redisdelay.broker.server.scripts import CANCEL, CLEAR, FIND, PAGE, REMOVE, RESCHEDULE
 from kombu_redisdelay.broker.server.wire import first_score
 from kombu_redisdelay.broker.store import Store
 
@@ -131,8 +131,11 @@ class Schedule:
     def reread(self, message: Scheduled) -> Scheduled | None:
         """What is scheduled under the name of *message* now."""
         keys = self._store.keys(message.queue)
-        stored, score = self._store.server.call_together(
-            ("HGET", keys.messages, message.member), ("ZSCORE", keys.schedule, message.member)
+        # The server runs both before it turns to other clients.
+        stored, score = checked(
+            self._store.server.call_all(
+                ("HGET", keys.messages, message.member), ("ZSCORE", keys.schedule, message.member)
+            )
         )
         if stored is None or score is None:
             return None
@@ -141,10 +144,7 @@ class Schedule:
     def clear(self, queue: str) -> int:
         """Remove all messages of *queue*. Returns how many there were."""
         keys = self._store.keys(queue)
-        count, _ = self._store.server.call_together(
-            ("ZCARD", keys.schedule), ("UNLINK", keys.schedule, keys.messages, keys.duplicates)
-        )
-        return int(count)
+        return int(CLEAR(self._store.server, keys.scheduling, (0, 1)))
 
     def _for_each(self, queues: Sequence[str], command: str, *args: str | float) -> list[Any]:
         """The replies to a command on the schedule of each queue."""

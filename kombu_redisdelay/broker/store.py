@@ -14,7 +14,7 @@ from kombu_redisdelay.broker.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import checked, explained_all
-from kombu_redisdelay.broker.server.scripts import PUT, REMEMBER, SCHEDULE, Script
+from kombu_redisdelay.broker.server.scripts import CLEAR, PUT, REMEMBER, SCHEDULE, Script
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument, Command, clock_ms
 
@@ -24,13 +24,16 @@ KNOWN_FOR = 60.0
 #: Queues of which a process remembers that it has noted them.
 MOST_KNOWN = 10_000
 
+#: Until a token goes that nobody takes.
+TOKEN_MS = 300_000
+
 #: Bytes of names that one script notes.
 NAME_BYTES_PER_CALL = 64 * 1024
 
 
 class Push:
     """Adds a message to the tail of its ready list, as put.lua does, without the time that a script takes.
-    What wakes a consumer comes behind it as a command of its own: should that be lost, or refused, it costs a
+    What wakes a consumer comes behind it in commands of its own: should they be lost, or refused, it costs a
     second.
 
     KEYS are the ready list and the wake zset, ARGV is the message.
@@ -42,7 +45,7 @@ class Push:
 
     def __call__(self, server: Server, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """Do it. Raises what redis-py raises; a wrong type is told with the key that has it."""
-        replies = server.call_all(self.command(keys, args), _token(keys[1]))
+        replies = server.call_all(self.command(keys, args), *_token(keys[1]))
         replies = explained_all(replies[:1], server, [keys])
         try:
             return checked(replies)[0]
@@ -50,8 +53,9 @@ class Push:
             del replies
 
 
-def _token(wake_key: str) -> Command:
-    return ("ZADD", wake_key, 0, "1")
+def _token(wake_key: str) -> tuple[Command, Command]:
+    """As ``lua/include/wake.lua``."""
+    return ("ZADD", wake_key, 0, "1"), ("PEXPIRE", wake_key, TOKEN_MS)
 
 
 PUSH = Push()
@@ -124,7 +128,7 @@ class Store:
         loading: list[Command] = [("SCRIPT", "LOAD", script.text) for script in scripts]
         commands = [operation.command(keys, args) for operation, keys, args in calls]
         wakes = dict.fromkeys(keys[1] for operation, keys, _ in calls if operation is PUSH)
-        replies = self.server.call_all(*loading, *commands, *map(_token, wakes))
+        replies = self.server.call_all(*loading, *commands, *chain.from_iterable(map(_token, wakes)))
         replies = replies[len(loading) : len(loading) + len(calls)]
         return explained_all(replies, self.server, [keys for _, keys, _ in calls])
 
@@ -200,12 +204,8 @@ class Store:
         """Remove what is ready and what is scheduled. Returns how many messages that were."""
         keys = self.keys(queue)
         ready_keys = self.ready_keys(queue)
-        *counts, _ = self.server.call_together(
-            *(("LLEN", ready) for ready in ready_keys),
-            ("ZCARD", keys.schedule),
-            ("UNLINK", *ready_keys, *keys.scheduling, keys.wake),
-        )
-        return sum(counts)
+        count = CLEAR(self.server, (*ready_keys, *keys.scheduling, keys.wake), (len(ready_keys), 1))
+        return int(count)
 
     def _with_expiring(self, queue: str, used: tuple[str, ...]) -> tuple[str, ...]:
         if queue not in self.expires_ms:

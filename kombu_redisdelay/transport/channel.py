@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from time import monotonic
 from typing import Any
 
 from kombu.transport import redis, virtual
+from kombu.utils.encoding import bytes_to_str, str_to_bytes
 from kombu.utils.json import JSONEncoder
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay import metrics
@@ -25,6 +26,7 @@ from kombu_redisdelay.broker.recoverer import Recoverer
 from kombu_redisdelay.broker.rounds import Rounds
 from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.server.pool import Pool
+from kombu_redisdelay.broker.server.replies import explained
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.store import Bound, Call, Store
 from kombu_redisdelay.broker.watch import Watch
@@ -32,6 +34,7 @@ from kombu_redisdelay.transport.batch import Batch
 from kombu_redisdelay.transport.caretaker import Caretaker
 from kombu_redisdelay.transport.intake import Intake
 from kombu_redisdelay.transport.qos import QoS
+from kombu_redisdelay.transport.receive import is_message
 from kombu_redisdelay.transport.routes import Routes
 from kombu_redisdelay.transport.tasks import has_crashed
 
@@ -42,6 +45,9 @@ _encoder = JSONEncoder()
 
 #: Seconds that a server which owes us a reply may be silent before the connection counts as lost.
 SILENCE_LIMIT = 3.0
+
+#: Seconds between two attempts to note bindings that Redis had no memory for.
+BIND_PAUSE = 1.0
 
 #: Seconds between two looks for consumers that are gone, at most; with a short lease, more often.
 RECOVERY_INTERVAL = 10.0
@@ -69,6 +75,9 @@ class Channel(redis.Channel):
         self._rounds: Rounds | None = None
         self._has_given_back = True
         self._was_silent = False
+        #: Bindings that Redis had no memory for, as arguments of `_queue_bind`.
+        self._unbound: dict[tuple[str, str, str, str], None] = {}
+        self._bind_at = 0.0
         super().__init__(*args, **kwargs)
         self.brpop_timeout = self.connection.brpop_timeout
 
@@ -117,6 +126,13 @@ class Channel(redis.Channel):
     def _stock_client(self) -> Any:
         return self._create_client()
 
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        client = super()._create_client(asynchronous)
+        # A server that is out of memory refuses every transaction, also one that only reads or deletes. kombu
+        # needs none: the server runs what comes in one packet before it turns to other clients.
+        client.pipeline = partial(client.pipeline, transaction=False)
+        return client
+
     @contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
         # kombu makes a new client each time, and with it another listener of a credential provider.
@@ -156,6 +172,8 @@ class Channel(redis.Channel):
         return None
 
     def get_table(self, exchange: str) -> list[tuple[str, ...]]:
+        # A message must not miss its queue.
+        self._bind_again()
         table = self.global_keyprefix + self.keyprefix_queue % (exchange,)
         bindings = self.store.server.call("SMEMBERS", table)
         self._routes.has_read(table, bindings)
@@ -275,6 +293,15 @@ class Channel(redis.Channel):
             with suppress(RedisError, OSError):
                 self.intake.answer()
 
+    def _handle_message(self, client: Any, r: Any) -> dict[str, Any]:
+        """kombu's, for what came over PUB/SUB. kombu would raise for what is not a message, and the worker
+        would end."""
+        told: dict[str, Any] = super()._handle_message(client, r)
+        has_data = bytes_to_str(told["type"]).endswith("message") and told["data"]
+        if has_data and not is_message(bytes_to_str(told["channel"]), str_to_bytes(told["data"])):
+            told["data"] = None
+        return told
+
     # -- waiting, driven by the poller -----------------------------------------------------------------
 
     def _brpop_start(self, timeout: float | None = None) -> None:
@@ -294,6 +321,10 @@ class Channel(redis.Channel):
         if self._was_silent:
             raise RedisConnectionError("no reply from Redis in time")
         self.intake.check(self.brpop_timeout, SILENCE_LIMIT)
+        if self._unbound and monotonic() > self._bind_at:
+            self._bind_at = monotonic() + BIND_PAUSE
+            with suppress(ResponseError):
+                self._bind_again()
 
     def _refresh_bindings(self, queues: list[str]) -> None:
         """kombu 5.7's, from a timer that goes on after a timeout, again and again; for us that is the end."""
@@ -312,6 +343,31 @@ class Channel(redis.Channel):
             self.store.expires_ms.pop(queue, None)
         else:
             self.store.expires_ms[queue] = int(expires_ms)
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
+        try:
+            super()._queue_bind(exchange, routing_key, pattern, queue)
+        except ResponseError as exc:
+            if not isinstance(explained(exc, self.store.server, ()), OutOfMemoryError):
+                raise
+            # A worker must be able to start: the tasks that it runs give memory back.
+            logger.warning(
+                "Redis is out of memory and has not noted that queue %r is bound to exchange %r. "
+                "Trying again each second.",
+                queue,
+                exchange,
+            )
+            self._unbound[exchange, routing_key, pattern, queue] = None
+
+    def _bind_again(self) -> None:
+        """Note the bindings that Redis had no memory for.
+
+        Raises:
+            OutOfMemoryError: it still has none.
+        """
+        for binding in list(self._unbound):
+            super()._queue_bind(*binding)
+            del self._unbound[binding]
 
     def _size(self, queue: str) -> int:
         """How many messages of *queue* are ready, with those that we have taken and not delivered yet."""

@@ -92,7 +92,7 @@ def _report_failure(delivery: Delivery, reply: object) -> bool:
 
 
 def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> virtual.Message:
-    payload = _decode(delivery)
+    payload = _decode(delivery.payload)
     at_ms = _eta_ms(payload["headers"])
     if at_ms > now_ms and delivery.acked:
         properties = payload["properties"]
@@ -107,9 +107,23 @@ def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> virtua
     return message
 
 
-def _decode(delivery: Delivery) -> dict[str, Any]:
+def is_message(channel_name: str, data: bytes) -> bool:
+    """Whether what came over a PUB/SUB channel is a message. If it is none, the log says so: there is no
+    place where it could be kept."""
     try:
-        payload = _decoder.decode(delivery.payload.decode())
+        _decode(data)
+    except MalformedMessage as exc:
+        reason = printable(str(exc)[:LONGEST_REASON])
+        logger.error(
+            "Dropped what came over the PUB/SUB channel %r and is not a message: %s", channel_name, reason
+        )
+        return False
+    return True
+
+
+def _decode(data: bytes) -> dict[str, Any]:
+    try:
+        payload = _decoder.decode(data.decode())
     except Exception as exc:
         # Whatever foreign bytes make a decoder raise, they are not a message.
         raise MalformedMessage(f"not JSON: {exc}") from exc

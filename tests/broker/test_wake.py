@@ -23,6 +23,12 @@ class TestPublishing:
         rig.put("q", "m")
         assert rig.tokens("q") == 1
 
+    @pytest.mark.parametrize("publish", ["put", "schedule"])
+    def test_a_token_that_nobody_takes_goes(self, rig: Rig, publish: str) -> None:
+        """The queue may be one that nobody ever consumes from, such as the replies for a client that died."""
+        rig.put("q", "m") if publish == "put" else rig.schedule("q", "m", HOUR)
+        assert 0 < rig.client.pttl("redisdelay:{q}:wake") <= 300_000
+
     def test_another_queue_is_not_woken(self, rig: Rig) -> None:
         rig.put("q", "m")
         assert rig.tokens("q2") == 0

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from kombu.entity import Exchange, Queue
 from redis.exceptions import OutOfMemoryError
 
 from harness.process import wait_until
 from harness.redis_server import RedisServer
 from harness.server_binary import servers
+from kombu_redisdelay import DelayedMessages
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, in_seconds, publish
 
 CONSUMERS = "redisdelay:{q}:consumers"
@@ -83,6 +85,32 @@ def test_a_consumer_goes_on(site: Site) -> None:
     assert site.unacked() == 0
     assert site.ready() == 0
     assert site.scheduled() == 2
+
+
+def test_a_queue_can_be_purged(site: Site) -> None:
+    """That is what gives memory back."""
+    channel = site.channel()
+    publish(channel, "ready", queue="a")
+    publish(channel, "later", queue="b", headers={"x-delay": 60_000})
+    fill(site)
+    assert channel.queue_purge("a") == 1
+    with DelayedMessages(channel.connection.client) as delayed:
+        assert delayed.purge("b") == 1
+
+
+def test_a_binding_is_noted_when_there_is_memory(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    channel = site.channel()
+    exchange, queue = Exchange("x"), "bound"
+    fill(site)
+    Queue(queue, exchange, "key", channel=channel).declare()
+    assert "has not noted that queue 'bound' is bound to exchange 'x'" in caplog.text
+    with pytest.raises(OutOfMemoryError):
+        publish(channel, "m", exchange=exchange, routing_key="key")
+    inbox = Inbox(channel, queue)
+    site.redis.config_set("maxmemory", 0)
+    drain(channel.connection.client, lambda: site.redis.exists("_kombu.binding.x"))
+    publish(channel, "m", exchange=exchange, routing_key="key")
+    drain(channel.connection.client, lambda: inbox.bodies == ["m"])
 
 
 def test_what_was_held_returns(site: Site) -> None:

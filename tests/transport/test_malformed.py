@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kombu.entity import Exchange, Queue
+from kombu.messaging import Consumer
 
 from tests.broker.test_recover import dead_process
 from tests.transport import malformed
@@ -251,3 +253,21 @@ def test_a_consumer_that_is_none(site: Site) -> None:
     channel.close()
     assert site.unacked() == 0
     assert site.ready() == 2
+
+
+@pytest.mark.parametrize("data", [b"5", b"[]", b"[" * 100_000, b'{"properties": 5}', b"\xff", b'"text"'])
+def test_what_comes_over_pubsub_and_is_no_message_is_dropped(
+    site: Site, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    """It ends every ``redis://`` worker at once."""
+    channel = site.channel()
+    news = Exchange("news", type="fanout", durable=False)
+    got: list[object] = []
+    queue = Queue("subscriber", news, channel=channel)
+    consumer = Consumer(channel, [queue], callbacks=[lambda body, message: got.append(body)], no_ack=True)
+    consumer.consume()
+    connection = channel.connection.client
+    drain(connection, lambda: site.redis.publish("/0.news", data))
+    publish(channel, "a message", exchange=news, routing_key="")
+    drain(connection, lambda: got == ["a message"])
+    assert "Dropped what came over the PUB/SUB channel '/0.news'" in caplog.text

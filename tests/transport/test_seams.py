@@ -30,7 +30,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         {
             *("_put", "_put_fanout", "_brpop_start", "_basic_cancel", "_get_pool", "_new_queue"),
             *("_has_queue", "_size", "_purge", "_delete", "_after_fork", "basic_consume", "basic_get"),
-            "conn_or_acquire",
+            *("conn_or_acquire", "_create_client", "_handle_message", "_queue_bind"),
             *("queue_delete", "close", "basic_publish", "get_table", "_lookup"),
         },
     ),

@@ -38,13 +38,6 @@ class Server(Protocol):
             RedisError: the connection failed; tried again as :meth:`call`.
         """
 
-    def call_together(self, *commands: Command) -> list[Any]:
-        """Run *commands* about the keys of one queue at one instant, in a transaction. Returns the replies.
-
-        Raises:
-            RedisError: the connection failed, or the server refused one of them.
-        """
-
     def call_apart(self, *command: Argument) -> Any:
         """Run a *command* that may wait at the server, over a connection that nobody else waits for. Returns
         the reply."""

@@ -34,13 +34,6 @@ class SingleServer:
         replies = self._pool.line.try_call_all(commands)
         return self._call_over_pool(commands) if replies is None else replies
 
-    def call_together(self, *commands: Command) -> list[Any]:
-        with self._redis.pipeline(transaction=True) as pipe:
-            for command in commands:
-                pipe.execute_command(*command)
-            replies: list[Any] = pipe.execute()
-        return replies
-
     def call_apart(self, *command: Argument) -> Any:
         return self._redis.execute_command(*command)
 

@@ -47,6 +47,7 @@ def tidy(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
 
 CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "put": lambda rig, consumer, delivery: rig.store.run(rig.store.put("q", 0, "m", "head")),
+    "clear": lambda rig, consumer, delivery: rig.store.purge("q"),
     "schedule": lambda rig, consumer, delivery: rig.schedule("q", "m", HOUR),
     "take": lambda rig, consumer, delivery: taken(consumer, "q"),
     "requeue": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag),

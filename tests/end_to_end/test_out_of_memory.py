@@ -1,0 +1,56 @@
+"""Redis is out of memory: workers that start, or come back, run the tasks that fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.process import wait_until
+from harness.redis_server import RedisServer
+from tests.end_to_end.installation import Installation
+
+POOLS = ["prefork", "solo", "threads", "gevent"]
+
+#: Replies to other workers take memory, and so do the results of mingle. Celery says so, and goes on.
+REFUSED = "OOM|OutOfMemory|out of memory|Traceback|Connection to broker lost|ConnectionError"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Installation]:
+    policy = ("--maxmemory-policy", "noeviction")
+    with RedisServer(args=policy) as server, Installation(server, tmp_path) as site:
+        yield site
+
+
+def fill(site: Installation) -> None:
+    site.redis.config_set("maxmemory", 1)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_worker_that_starts_runs_what_is_there(site: Installation, pool: str) -> None:
+    producer = site.producer()
+    tasks = [str(number) for number in range(20)]
+    for task in tasks:
+        producer.send_task("work_late", [task])
+    fill(site)
+    # With mingle and gossip, as most workers start.
+    site.worker(pool=pool, args=(), expected=REFUSED)
+    site.wait_ended(tasks)
+    wait_until(lambda: site.ready() == site.unacked() == 0, 10, "acks")
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_worker_that_lost_its_connections_goes_on(site: Installation, pool: str) -> None:
+    producer = site.producer()
+    worker = site.worker(pool=pool, args=(), expected=REFUSED)
+    tasks = [str(number) for number in range(20)]
+    for task in tasks:
+        producer.send_task("work_late", [task], countdown=2)
+    wait_until(lambda: site.scheduled() == len(tasks), 5, "all to be scheduled")
+    fill(site)
+    site.redis.client_kill_filter(_type="normal", skipme=True)
+    site.redis.client_kill_filter(_type="pubsub", skipme=True)
+    site.wait_ended(tasks)
+    assert worker.running
