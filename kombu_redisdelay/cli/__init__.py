@@ -1,7 +1,7 @@
 """``celery delayed``: see and steer what is scheduled.
 
-Celery finds :data:`delayed` by the entry point group ``celery.commands``, and loads it for each of its
-own commands. So nothing heavy is imported before one of ours is called.
+Celery finds :data:`delayed` by the entry point group ``celery.commands``, and imports it for each of its
+own commands. So this package imports nothing slow until one of our commands is called.
 """
 
 from __future__ import annotations

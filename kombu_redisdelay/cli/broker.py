@@ -14,11 +14,14 @@ AccessT = TypeVar("AccessT", bound=Access)
 
 
 def connect(how: type[AccessT]) -> AccessT:
-    """Open the broker of the app that ``celery -A`` names, until the command has ended. Warn of queues that
-    this command was given and nobody knows: nothing is in them because they are misspelt.
+    """Connect to the broker of the app that ``celery -A`` names, until the command ends. Print a warning for
+    each queue of the command line that is not known: its name may be misspelt.
+
+    Arguments:
+        how: the class to open the broker with.
 
     Raises:
-        click.ClickException: the app has a broker of another kind, or its URL or an option makes no sense.
+        click.ClickException: the app uses another transport, or the URL or an option is invalid.
     """
     context = click.get_current_context()
     try:
@@ -35,12 +38,13 @@ def connect(how: type[AccessT]) -> AccessT:
 
 
 def _selected(context: click.Context) -> Sequence[str]:
-    """What the options -Q of a command say (:mod:`kombu_redisdelay.cli.options`)."""
+    """The queues that were given with -Q (:mod:`kombu_redisdelay.cli.options`)."""
     queue: str | None = context.params.get("queue")
     queues: Sequence[str] = context.params.get("queues", ())
     return queues if queue is None else [queue]
 
 
 def queue_names(access: Access, selected: Sequence[str]) -> list[str]:
-    """The queues *selected* by option, else all: those that the broker remembers and those of the app."""
+    """Return the queues that were *selected* by option. If there are none, return all queues that Redis knows
+    of or that the app declares."""
     return list(dict.fromkeys(selected)) or sorted({*access.queues(), *access.app.amqp.queues})

@@ -26,7 +26,7 @@ from kombu_redisdelay.cli.output import (
 )
 from kombu_redisdelay.operations.dead_letters import DeadLetters
 
-#: Dead letters in one table.
+#: The largest number of dead letters in one table.
 _PAGE = 1000
 
 
@@ -101,7 +101,7 @@ def show_one(id: str, as_json: bool) -> None:
 @task_option
 @json_option
 def requeue(ids: tuple[str, ...], every: bool, queue: str | None, task: str | None, as_json: bool) -> None:
-    """Give dead letters another chance: put them back into their queues, with their count back at 0."""
+    """Put dead letters back into their queues. Their count of deliveries starts at 0 again."""
     if bool(ids) == every or (ids and (queue or task)):
         raise click.UsageError("Give either ids, or --all with or without -Q and --task.")
     letters = connect(DeadLetters)

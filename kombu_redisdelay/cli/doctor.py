@@ -18,9 +18,9 @@ _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.WRONG: "bold red"}
 @queues_option
 @json_option
 def command(queues: tuple[str, ...], as_json: bool) -> None:
-    """Look for everything that could bite, and say what to do.
+    """Look for problems, and say what to do about them.
 
-    The exit status is 1 when something is wrong; a warning is not.
+    The exit status is 1 if something is wrong. For warnings alone, it is 0.
     """
     access = connect(Access)
     findings = examine(access, queues)

@@ -1,4 +1,4 @@
-"""How a line of text is printed. No command prints in another way."""
+"""Prints lines of text. Every command prints its text lines with these functions."""
 
 from __future__ import annotations
 
@@ -13,5 +13,9 @@ def echo(line: str, *, err: bool = False) -> None:
 
 
 def confirm(question: str) -> None:
-    """Ask *question* on standard error. Raises ``click.Abort`` unless the answer is yes."""
+    """Ask *question* on standard error.
+
+    Raises:
+        click.Abort: the answer is not yes.
+    """
     click.confirm(printable(question), abort=True, err=True)

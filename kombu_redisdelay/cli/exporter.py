@@ -20,7 +20,7 @@ from kombu_redisdelay.operations.exporter import QueueCollector
 def command(port: int, address: str) -> None:
     """Serve what `stats` shows to Prometheus. Runs until it is told to stop.
 
-    Redis is asked whenever Prometheus asks. What workers measure themselves, they serve themselves.
+    Redis is read whenever Prometheus asks. The workers serve their own metrics.
     """
     access = connect(Access)
     registry = CollectorRegistry()

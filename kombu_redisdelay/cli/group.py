@@ -1,4 +1,4 @@
-"""The group of commands: imports them when they are called, and turns errors into one line."""
+"""The group of commands. It imports a command when it is called, and shows an error as one line."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import Any
 
 import click
 
-#: Which extra brings what a command imports.
+#: Package that a command imports -> the extra that installs it.
 _EXTRAS = {"rich": "cli", "prometheus_client": "metrics"}
 
 
 class LazyGroup(click.Group):
-    """Commands in modules of *package*: the command ``deliver-now`` is the object ``command`` of the module
-    ``deliver_now``."""
+    """A group of commands that are imported only when they are needed.
+
+    Arguments:
+        package: the package with a module for each command. For example, the command ``deliver-now`` is the
+            object ``command`` in the module ``deliver_now``.
+        commands: the names of the commands.
+    """
 
     def __init__(self, name: str, *, package: str, commands: Sequence[str], help: str) -> None:
-        # Celery wraps the callback of every command when the app has options of its own.
+        # Celery wraps the callback of every command if the app has its own options, so there must be one.
         super().__init__(name, help=help, callback=lambda **kwargs: None)
         self._package = package
         self._names = commands
@@ -40,14 +45,15 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Not at the top: Celery imports this file for each of its commands.
+        # These imports are not at the top because Celery imports this file for each of its own commands.
         from kombu_redisdelay.broker.printable import printable
         from kombu_redisdelay.operations.errors import BROKER_ERRORS
 
         try:
             return super().invoke(ctx)
         except click.ClickException as exc:
-            # Line by line: the help that click shows for a group without a command is such an error, too.
+            # Handle each line on its own: the help of a group without a command is also such an error, and it
+            # has many lines.
             lines = map(printable, exc.message.split("\n"))
             exc.message = "\n".join(lines)  # type: ignore[misc, unused-ignore]
             raise
@@ -56,7 +62,7 @@ class LazyGroup(click.Group):
 
 
 def _unavailable(name: str, why: str) -> click.Command:
-    """Stands for a command that cannot be imported, so that the others can be listed with it."""
+    """Return a replacement for a command that cannot be imported, so that all commands can be listed."""
 
     def fail() -> None:
         raise click.ClickException(why)

@@ -13,7 +13,7 @@ from kombu_redisdelay.cli.options import FromNow, json_option, queue_option, tas
 from kombu_redisdelay.cli.output import call, cut, fixed, flexible, show, show_json, table, when
 from kombu_redisdelay.operations.delayed import DelayedMessage, DelayedMessages
 
-#: Messages in one table: the width of its columns is known once all of them are.
+#: The largest number of messages in one table. The width of a column is only known after all rows were read.
 _PAGE = 1000
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands have, and values that they are given."""
+"""Options that several commands share, and the types of their values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 class FromNow(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A moment: a time from now (90, 90s, 10m, 2h, 3d, 1w), or ISO 8601, UTC without an offset."""
+    """A time, given as time from now (90, 90s, 10m, 2h, 3d, 1w) or in ISO 8601. Without an offset, it is in
+    UTC."""
 
     name = "time"
 
@@ -40,7 +41,7 @@ class FromNow(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 
 class Iso8601(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A moment in ISO 8601, UTC without an offset."""
+    """A time in ISO 8601. Without an offset, it is in UTC."""
 
     name = "iso8601"
 

@@ -1,4 +1,4 @@
-"""How results are shown: tables and bars on a terminal, plain text elsewhere, JSON when asked."""
+"""Shows results: as tables and bars on a terminal, as plain text elsewhere, and as JSON on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.dead_letters import DeadLetter
 from kombu_redisdelay.operations.delayed import DelayedMessage
 
-#: What the numbers of a queue look like.
+#: Number in the stats of a queue -> its style.
 STYLES = {
     "ready": "yellow",
     "scheduled": "cyan",
@@ -31,7 +31,7 @@ STYLES = {
     "consumers": "green",
 }
 
-#: Wide enough for any line: nothing is cut that goes into a file or another program.
+#: Wide enough for any line: text for a file or another program must not be cut.
 _UNLIMITED = 10_000
 
 
@@ -51,17 +51,18 @@ class _PrintableTable(Table):
 
 
 def styled(text: str, style: str = "") -> Text:
-    """A text to be shown. Nothing else makes one: rich itself leaves most control characters in."""
+    """Return a text for rich, without control characters. Every text is made here, because rich itself keeps
+    most control characters."""
     return Text(printable(text), style)
 
 
 def table(*columns: Column) -> Table:
-    """A table with headers, to be filled and then shown by :func:`show`."""
+    """Return an empty table with headers. :func:`show` prints it."""
     return _PrintableTable(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
 
 
 def grid(*columns: Column) -> Table:
-    """The same without headers."""
+    """Return an empty table without headers."""
     return _PrintableTable(*columns, box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
 
 
@@ -76,19 +77,19 @@ def fixed(header: str) -> Column:
 
 
 def flexible(header: str) -> Column:
-    """A column of texts that may be :func:`cut`, when the table is too wide."""
+    """A column of texts that may be cut if the table is too wide, see :func:`cut`."""
     return Column(header, min_width=8)
 
 
 def cut(text: str, style: str = "") -> Text:
-    """A text of which the end may go, for want of room."""
+    """Return a text whose end may be cut off if there is not enough room."""
     found = styled(text, style)
     found.no_wrap, found.overflow = True, "ellipsis"
     return found
 
 
 def show(rows: Table) -> None:
-    """Print a table, without blanks at the ends of lines where it is not a terminal."""
+    """Print a table. If the output is not a terminal, remove blanks at the ends of lines."""
     target = console()
     if target.is_terminal:
         target.print(rows)
@@ -103,12 +104,12 @@ def show_json(objects: Iterable[Any]) -> None:
     """Print each of *objects*, a dictionary or one of our dataclasses, as a line of JSON."""
     for item in objects:
         content = item if isinstance(item, dict) else asdict(item)
-        # json escapes whatever is not ASCII, and control characters but for this one.
+        # json escapes everything that is not ASCII, and all control characters except this one.
         echo(json.dumps(content, default=_json_value).replace("\x7f", "\\u007f"))
 
 
 def show_fields(fields: Mapping[str, Any]) -> None:
-    """Print one thing, a field a line."""
+    """Print the fields of one object, one on each line."""
     rows = grid(Column(style="bold", no_wrap=True), Column(overflow="fold"))
     for name, value in fields.items():
         rows.add_row(f"{name} ", "-" if value is None else str(value))
@@ -116,7 +117,15 @@ def show_fields(fields: Mapping[str, Any]) -> None:
 
 
 def show_outcome(done: Mapping[str, bool], what: str, as_json: bool) -> None:
-    """Print what was done to which id; the exit status is 1 unless it was done to all of them."""
+    """Print for each id what was done to it.
+
+    Arguments:
+        done: id -> whether it was done.
+        what: what was done, for example ``"cancelled"``.
+
+    Raises:
+        click.exceptions.Exit: with status 1, if it was not done to all of them.
+    """
     if as_json:
         show_json({"id": id, what: was_done} for id, was_done in done.items())
     else:
@@ -130,7 +139,7 @@ def call(message: DelayedMessage | DeadLetter) -> str:
     """A task with its arguments, on one line."""
     if message.task is None:
         return "-"
-    # Both are what repr makes of them, perhaps shortened; in the case of `args`, of a tuple or a list.
+    # Both are the output of repr, perhaps shortened. `args` is a tuple or a list.
     args = message.args[1:-1].rstrip(",")
     kwargs = f"**{message.kwargs}" if message.kwargs not in ("", "{}") else ""
     return f"{message.task}({', '.join(filter(None, (args, kwargs)))})"
@@ -145,20 +154,21 @@ def _json_value(value: Any) -> Any:
 
 
 def progress() -> Progress:
-    """A progress bar on standard error, which is nothing where that is no terminal."""
+    """Return a progress bar on standard error. If that is not a terminal, the bar shows nothing."""
     target = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=target, transient=True, disable=not target.is_terminal)
 
 
 def busy(what: str) -> AbstractContextManager[object]:
-    """Shows on standard error that something is being done, of which it is not known how far it is."""
+    """Show on standard error that work of unknown length is going on. If that is not a terminal, show
+    nothing."""
     target = console(stderr=True)
     return target.status(what) if target.is_terminal else nullcontext()
 
 
 def count(number: int, style: str = "") -> Text:
-    """A number of messages; a dim 0."""
+    """Return a number of messages as text. A 0 is dim."""
     return styled(f"{number:,}", style if number else "dim")
 
 
@@ -180,13 +190,13 @@ def span(seconds: float) -> str:
 
 
 def when(moment: datetime, now: datetime) -> str:
-    """A moment, as seen from now."""
+    """Return the distance of *moment* from *now*, such as ``in 5m`` or ``5m ago``."""
     seconds = (moment - now).total_seconds()
     return f"in {span(seconds)}" if seconds >= 0 else f"{span(-seconds)} ago"
 
 
 def next_due(moment: datetime | None, now: datetime) -> Text:
-    """When the next message is due, and for how long it has been."""
+    """Return when the next message is due, such as ``in 5m``, or how late it is, such as ``5m late``."""
     if moment is None:
         return styled("-", "dim")
     seconds = (moment - now).total_seconds()

@@ -18,7 +18,7 @@ from kombu_redisdelay.operations.delayed import DelayedMessages
 @click.option("--eta", type=Iso8601(), help="A moment, such as 2027-01-01T00:00:00Z.")
 @json_option
 def command(id: str, countdown: float | None, eta: datetime | None, as_json: bool) -> None:
-    """Have a scheduled message delivered at another time."""
+    """Deliver a scheduled message at another time."""
     delayed = connect(DelayedMessages)
     try:
         done = delayed.reschedule(id, countdown=countdown, eta=eta)

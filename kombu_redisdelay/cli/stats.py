@@ -32,7 +32,7 @@ from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 def command(queues: tuple[str, ...], as_json: bool) -> None:
     """Show what is in each queue, and who looks after it.
 
-    LATE is for how long the first scheduled message has been due without being taken.
+    LATE is the time for which the first scheduled message has been due without being taken.
     """
     access = connect(Access)
     found = queue_stats(access.store, queue_names(access, queues))

@@ -29,13 +29,13 @@ from kombu_redisdelay.cli.output import (
 from kombu_redisdelay.operations.delayed import DelayedMessages
 from kombu_redisdelay.operations.timeline import EDGES, Span, span_index, spans, timeline
 
-#: Bars of eighths of a line's height, for the timeline of one task in one line.
+#: Bars from 0 to 8 eighths of the height of a line, for the timeline of one task in one line.
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
 
-#: And of a column's width.
+#: Bars from 0 to 8 eighths of the width of a column.
 _WIDTHS = " ▏▎▍▌▋▊▉█"
 
-#: Columns of the longest bar, if there is room, and of all that stands before it.
+#: The width of the longest bar, if there is room for it, and of everything before the bar, in columns.
 _BAR_COLUMNS = 50
 _OTHER_COLUMNS = 28
 
@@ -63,7 +63,7 @@ def command(queues: tuple[str, ...], by: str | None, as_json: bool) -> None:
 
 
 def timeline_table(found: Sequence[Span], width: int) -> Table:
-    """The timeline in a table that is no wider than *width*, if that leaves any room for bars."""
+    """Return the timeline as a table that is not wider than *width*, if this leaves any room for bars."""
     columns = max(1, min(_BAR_COLUMNS, width - _OTHER_COLUMNS))
     rows = table(right("DUE IN"), right("MESSAGES"), fixed(""))
     largest = max(1, *(part.messages for part in found))
@@ -85,13 +85,13 @@ def label(part: Span) -> str:
 
 
 def _bar(share: float, columns: int) -> str:
-    """A bar that is visible for everything above 0."""
+    """Return a bar. It is visible for every share above 0."""
     full, part = divmod(ceil(share * columns * 8), 8)
     return ("█" * full + _WIDTHS[part]).rstrip()
 
 
 def _read(delayed: DelayedMessages, queues: Sequence[str]) -> dict[str, list[Span]]:
-    """The timeline of each task, first the one with the most messages."""
+    """Return the timeline of each task. The task with the most messages comes first."""
     now_ms = delayed.store.now_ms()
     counts: dict[str, list[int]] = {}
     with progress() as bar:

@@ -20,7 +20,7 @@ from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.operations.timeline import EDGES, Span, timeline
 
-#: Lines that are not about queues: the title, headers, blanks, and the timeline.
+#: The number of lines that do not show a queue: the title, headers, blank lines and the timeline.
 _OTHER_LINES = len(EDGES) + 7
 
 
@@ -36,7 +36,7 @@ _OTHER_LINES = len(EDGES) + 7
 def command(queues: tuple[str, ...], interval: float) -> None:
     """Show the queues and the timeline, live. Ctrl-C ends it.
 
-    +/S is by how much a number has grown in the last second, on average.
+    +/S is how much a number has grown per second since the last update.
     """
     target = console()
     if not target.is_terminal:
@@ -55,7 +55,7 @@ def command(queues: tuple[str, ...], interval: float) -> None:
 
 
 class View:
-    """What `top` shows, from one look to the next."""
+    """The screen of `top`. It remembers the last numbers, to show how much they have changed."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -67,12 +67,12 @@ class View:
     ) -> RenderableType:
         """
         Arguments:
-            now: seconds, by the monotonic clock.
-            size: of the terminal.
+            now: the present time, seconds of the monotonic clock.
+            size: the size of the terminal.
         """
         seconds = now - self._looked_at
         room = max(1, size.height - _OTHER_LINES)
-        # Those with most to do, if there is no room for all; in the same order every time.
+        # If there is no room for all queues, show those with the most messages, always in the same order.
         busiest = sorted(stats, key=lambda queue: -(queue.ready + queue.scheduled + queue.unacked))[:room]
         shown = [queue for queue in stats if queue in busiest]
         queues = self._queue_table(shown, seconds)

@@ -21,18 +21,19 @@ if TYPE_CHECKING:
 
 
 class Access:
-    """A connection of its own to a broker, with what the transport knows of it: prefix, priority steps,
-    TLS, timeouts. Close it, or use it in a ``with`` block. Any number of threads may share it.
+    """A separate connection to a broker. It uses the options of the transport: prefix, priority steps, TLS,
+    timeouts. Close it, or use it in a ``with`` block. Any number of threads may share it.
 
     Arguments:
-        broker: a Celery app, a kombu ``Connection`` (which is copied, and left alone), or a broker URL.
+        broker: a Celery app, a kombu ``Connection``, or a broker URL. A ``Connection`` is copied, and is not
+            used itself.
 
     Attributes:
         app: the Celery app, ``None`` if something else was given.
 
     Raises:
-        TypeError: the broker is not reached through this transport, or is nothing of the above.
-        redis.exceptions.RedisError: the server cannot be reached, or does not let us in.
+        TypeError: *broker* is none of these, or uses another transport.
+        redis.exceptions.RedisError: the server cannot be reached, or refuses the login.
     """
 
     def __init__(self, broker: Celery | Connection | str) -> None:
@@ -41,7 +42,7 @@ class Access:
         if not issubclass(self._connection.get_transport_cls(), Transport):
             raise TypeError(f"not a redisdelay:// broker: {self._connection.as_uri()}")
         try:
-            # Said at once if it fails: kombu by itself tries again two seconds later.
+            # Fail soon: by default, kombu waits for two seconds before it tries again.
             self._connection.ensure_connection(
                 max_retries=1, interval_start=0, reraise_as_library_errors=False
             )
@@ -57,21 +58,25 @@ class Access:
 
     @property
     def channel(self) -> Channel:
-        """What knows the transport's options."""
+        """The channel. It has the options of the transport."""
         return self._channel
 
     @property
     def store(self) -> Store:
-        """The broker below."""
+        """The queues in Redis."""
         return self._channel.store
 
     def unknown_options(self) -> dict[str, str | None]:
-        """The transport options that nobody reads, each with the known one that it resembles, if any."""
+        """The transport options that have no effect.
+
+        Returns:
+            Unknown option -> the known option that it resembles, ``None`` if there is no such option.
+        """
         return unknown_options(self._connection.transport_options or {})
 
     def queues(self) -> list[str]:
-        """The queues that have a consumer, a scheduled message or a dead letter, sorted by name. Those of
-        others are left out, which this user may not look at."""
+        """The names of the queues that have a consumer, a scheduled message or a dead letter, sorted. Queues
+        that this user has no permission to read are left out."""
         names = self.store.queues()
         replies: list[object] = []
         for some in portions(names, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
@@ -84,7 +89,7 @@ class Access:
         ]
 
     def close(self) -> None:
-        """Close the connection. Doing that again changes nothing."""
+        """Close the connection. May be called more than once."""
         self._connection.release()
 
     def __enter__(self) -> Self:
@@ -98,7 +103,11 @@ class Access:
 
 
 def check_limit(limit: object) -> None:
-    """Raises ValueError unless *limit* is a whole number from 0, or ``None``."""
+    """Check the argument *limit*.
+
+    Raises:
+        ValueError: *limit* is neither a whole number from 0 nor ``None``.
+    """
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
         raise ValueError(f"limit must be a whole number from 0, not {limit!r}")
 

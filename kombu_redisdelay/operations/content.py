@@ -1,4 +1,4 @@
-"""What a stored message says of itself, and how to change when it says that it is due."""
+"""Reads the properties and headers of a stored message, and changes its due time in the headers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from kombu_redisdelay.broker.times import from_ms
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """See :class:`~kombu_redisdelay.operations.delayed.DelayedMessage` for the attributes."""
+    """The content of a stored message. For the attributes, see
+    :class:`~kombu_redisdelay.operations.delayed.DelayedMessage`."""
 
     id: str
     task: str | None = None
@@ -27,15 +28,16 @@ class Content:
 
     @classmethod
     def of(cls, payload: bytes, otherwise: str) -> Content:
-        """What is in *payload*, as it is in Redis.
+        """Read the content of *payload*.
 
         Arguments:
-            otherwise: the id if there is none in it, or it is not a message.
+            payload: the message as it is stored in Redis.
+            otherwise: the id to use if the payload has none, or is not a message.
         """
         try:
             message = check(loads(payload))
         except Exception:
-            # Whatever foreign bytes make a decoder raise. Who looks at a queue wants to see these, too.
+            # Foreign bytes may make the decoder raise any exception. Such an entry must still be shown.
             return cls(otherwise)
         headers, properties = message["headers"], message["properties"]
         properties["delivery_tag"] = properties.get("delivery_tag") or otherwise
@@ -51,17 +53,22 @@ class Content:
 
 
 def with_due(payload: bytes, due_ms: float, now_ms: float) -> bytes:
-    """*payload* with the headers that say when it is due set to *due_ms*, by a clock that shows *now_ms*."""
+    """Return *payload* with another due time in its headers.
+
+    Arguments:
+        due_ms: the new due time, ms since the epoch.
+        now_ms: the present time, ms since the epoch; ``x-delay`` counts from it.
+    """
     return _with_headers(payload, from_ms(due_ms).isoformat(), ceil(due_ms - now_ms))
 
 
 def without_due(payload: bytes) -> bytes:
-    """*payload* with the headers that say when it is due set to: at once."""
+    """Return *payload* with headers that make it due at once."""
     return _with_headers(payload, None, 0)
 
 
 def _with_headers(payload: bytes, eta: str | None, delay_ms: int) -> bytes:
-    # Not kombu's JSON, which makes objects of some of it.
+    # The standard library's JSON: kombu's would turn some values into objects.
     try:
         message = json.loads(payload)
         headers = message["headers"]
@@ -70,6 +77,6 @@ def _with_headers(payload: bytes, eta: str | None, delay_ms: int) -> bytes:
         if headers.get(DELAY_HEADER):
             headers[DELAY_HEADER] = delay_ms
     except (ValueError, TypeError, KeyError, AttributeError):
-        # Not a message, and says nothing of when it is due.
+        # The payload is not a message, so it has no due time to change.
         return payload
     return json.dumps(message).encode()

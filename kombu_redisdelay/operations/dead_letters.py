@@ -22,14 +22,15 @@ class DeadLetter:
     Attributes:
         id: as :attr:`DelayedMessage.id <kombu_redisdelay.operations.delayed.DelayedMessage.id>`; for an
             entry that is not a message, the SHA-1 of its bytes in hexadecimal.
+        queue: name of the queue that it comes from.
         when: when it became a dead letter, in UTC.
-        reason: why, in one line.
-        deliveries: how often it had been delivered.
-        task: name of the Celery task, ``None`` if it is none.
-        args: ``repr`` of the task's positional arguments, as Celery put it into the headers.
-        kwargs: the same of its keyword arguments.
-        payload: the message as its publisher wrote it, byte for byte.
-        headers: as they were published; empty if it is not a message.
+        reason: why it became one, in one line.
+        deliveries: how many times it had been delivered.
+        task: name of the Celery task, ``None`` if the entry is not a task.
+        args: ``repr`` of the task's positional arguments, from the message headers.
+        kwargs: the same for its keyword arguments.
+        payload: the bytes of the message, as they were published.
+        headers: the headers that it was published with; empty if the entry is not a message.
     """
 
     id: str
@@ -47,27 +48,27 @@ class DeadLetter:
 class DeadLetters(Access):
     """The dead letters of a broker.
 
-    Where a *queue* may be given, ``None`` stands for all of them. A queue or an id that is not known is an
-    empty result, not an error. To find a letter by its id, or a task's, they are read one by one: a queue
-    keeps ``dead_letter_limit`` of them.
+    For the argument *queue*, ``None`` means all queues. A queue or an id that is not known gives an empty
+    result, not an error. To find dead letters by id or by task, every dead letter is read. A queue keeps at
+    most ``dead_letter_limit`` of them.
 
-    Arguments and errors are those of :class:`~kombu_redisdelay.operations.access.Access`; every method
-    raises what redis-py raises.
+    Arguments and errors are the same as for :class:`~kombu_redisdelay.operations.access.Access`. Every
+    method may raise ``redis.exceptions.RedisError``.
     """
 
     def count(self, queue: str | None = None) -> int:
-        """How many there are."""
+        """The number of dead letters."""
         return self._graveyard.count(self._queues(queue))
 
     def iter(
         self, queue: str | None = None, *, task: str | None = None, limit: int | None = None
     ) -> Iterator[DeadLetter]:
-        """The dead letters of one queue after the other, the oldest first, read in bounded steps as you go
-        on.
+        """Iterate over the dead letters, queue by queue, the oldest of each queue first. They are read in
+        bounded steps.
 
         Arguments:
-            task: only tasks of this name.
-            limit: at most so many; ``None`` for all.
+            task: only tasks with this name.
+            limit: the largest number of dead letters; ``None`` for all.
 
         Raises:
             ValueError: *limit* is not a whole number from 0.
@@ -78,12 +79,13 @@ class DeadLetters(Access):
         return islice((letter for letter in letters if task is None or letter.task == task), limit)
 
     def get(self, id: str) -> DeadLetter | None:
-        """The dead letter with this id, the oldest if there are several; ``None`` if there is none."""
+        """The dead letter with this id, ``None`` if there is none. Of several, the oldest of the first queue
+        that has one."""
         return next((letter for letter in self.iter() if letter.id == id), None)
 
     def requeue(self, id: str) -> bool:
-        """Put the dead letter with this id, or all if there are several, at the tail of the queue that it
-        came from, with its count of deliveries back at 0.
+        """Put the dead letter with this id at the tail of the queue that it came from. Its count of
+        deliveries starts at 0 again. If there are several with this id, requeue all of them.
 
         Returns:
             Whether there was one.
@@ -92,19 +94,25 @@ class DeadLetters(Access):
         return sum(self._graveyard.requeue(queue, wanted) for queue in self.queues()) > 0
 
     def requeue_all(self, queue: str | None = None, *, task: str | None = None) -> int:
-        """As :meth:`requeue`, for all dead letters that are there now, or those of *task*.
+        """Requeue all dead letters that are there now, as :meth:`requeue` does.
+
+        Arguments:
+            task: only tasks with this name.
 
         Returns:
-            How many there were.
+            The number of dead letters that were requeued.
         """
         wanted = _is_task(task)
         return sum(self._graveyard.requeue(name, wanted) for name in self._queues(queue))
 
     def purge(self, queue: str | None = None, *, task: str | None = None) -> int:
-        """Remove all dead letters that are there now, or those of *task*.
+        """Remove all dead letters that are there now.
+
+        Arguments:
+            task: only tasks with this name.
 
         Returns:
-            How many there were.
+            The number of dead letters that were removed.
         """
         if task is None:
             return sum(map(self._graveyard.clear, self._queues(queue)))

@@ -18,19 +18,20 @@ from kombu_redisdelay.operations.content import Content, with_due, without_due
 
 @dataclass(frozen=True, slots=True)
 class DelayedMessage:
-    """A message that waits for its time.
+    """A message that is scheduled and not delivered yet.
 
     Attributes:
-        id: what it is cancelled by: the task id; without Celery the ``message_id``, else the
-            ``correlation_id``, else the delivery tag.
+        id: the id to cancel it by. For a Celery task, this is the task id. For other messages, it is the
+            ``message_id``, else the ``correlation_id``, else the delivery tag.
+        queue: name of the queue.
         due: when it will be delivered, in UTC, by the server's clock.
-        task: name of the Celery task, ``None`` if it is none.
-        args: ``repr`` of the task's positional arguments as Celery put it into the headers, which shortens
-            it; empty if there is none.
-        kwargs: the same of its keyword arguments.
-        priority: as it was published, 0 if it was published with none.
-        size: bytes that the message takes in Redis.
-        headers: as they were published.
+        task: name of the Celery task, ``None`` if the message is not a task.
+        args: ``repr`` of the task's positional arguments, from the message headers. Celery shortens it. Empty
+            if there is none.
+        kwargs: the same for its keyword arguments.
+        priority: the priority that it was published with, 0 if there is none.
+        size: size of the message in Redis, in bytes.
+        headers: the headers that it was published with.
     """
 
     id: str
@@ -45,17 +46,18 @@ class DelayedMessage:
 
 
 class DelayedMessages(Access):
-    """The messages of a broker that wait for their time.
+    """The scheduled messages of a broker.
 
-    Where a *queue* may be given, ``None`` stands for all of them. A queue or an id that is not known is an
-    empty result, not an error. Several messages may wait under one id, in one queue or in several: what is
-    done by id is done to all of them. Each message is handled as a whole against workers to whom it is
-    being delivered: it is either cancelled or delivered, never both and never neither.
+    For the argument *queue*, ``None`` means all queues. A queue or an id that is not known gives an empty
+    result, not an error. Several messages may be scheduled with the same id, in one queue or in several. A
+    method that takes an id handles all of them. Each change of a message is atomic, also against workers
+    that take it at the same time: the message is either cancelled or delivered, never both and never
+    neither.
 
-    Times are aware datetimes; a naive one is in UTC, as Celery's worker reads it.
+    Times are aware datetimes. A naive datetime is in UTC, as in Celery's worker.
 
-    Arguments and errors are those of :class:`~kombu_redisdelay.operations.access.Access`; every method
-    raises what redis-py raises.
+    Arguments and errors are the same as for :class:`~kombu_redisdelay.operations.access.Access`. Every
+    method may raise ``redis.exceptions.RedisError``.
     """
 
     def count(
@@ -65,8 +67,11 @@ class DelayedMessages(Access):
         due_before: datetime | None = None,
         due_after: datetime | None = None,
     ) -> int:
-        """How many messages wait that are due at *due_after* or later and before *due_before*. In no more
-        than logarithmic time.
+        """The number of scheduled messages. Takes logarithmic time at most.
+
+        Arguments:
+            due_before: only messages that are due before this time.
+            due_after: only messages that are due at this time or later.
 
         Raises:
             ValueError: one of the times is not a ``datetime``.
@@ -76,7 +81,7 @@ class DelayedMessages(Access):
         )
 
     def next_due(self, queue: str | None = None) -> datetime | None:
-        """When the first message is due; ``None`` if none waits."""
+        """When the first message is due; ``None`` if none is scheduled."""
         due_ms = self._schedule.next_due_ms(self._queues(queue))
         return None if due_ms is None else from_ms(due_ms)
 
@@ -89,15 +94,16 @@ class DelayedMessages(Access):
         task: str | None = None,
         limit: int | None = None,
     ) -> Iterator[DelayedMessage]:
-        """The messages in the order in which they are due, read in bounded steps as you go on.
+        """Iterate over the messages in the order of their due times. They are read in bounded steps.
 
-        What is scheduled or goes meanwhile may be among them or not; everything else is, once.
+        Messages that are scheduled or removed during the iteration may be included or not. All others are
+        included exactly once.
 
         Arguments:
-            due_before: only what is due before this time.
-            due_after: only what is due at this time or later.
-            task: only tasks of this name.
-            limit: at most so many; ``None`` for all.
+            due_before: only messages that are due before this time.
+            due_after: only messages that are due at this time or later.
+            task: only tasks with this name.
+            limit: the largest number of messages; ``None`` for all.
 
         Raises:
             ValueError: a time is not a ``datetime``, or *limit* is not a whole number from 0.
@@ -108,36 +114,36 @@ class DelayedMessages(Access):
         return islice(messages, limit)
 
     def get(self, id: str) -> DelayedMessage | None:
-        """The message with this id, the first to be due if there are several; ``None`` if there is none."""
+        """The message with this id, ``None`` if there is none. Of several, the one that is due first."""
         return next(iter(self.get_all(id)), None)
 
     def get_all(self, id: str) -> list[DelayedMessage]:
-        """Every message with this id, first the one that is due first."""
+        """All messages with this id, in the order of their due times."""
         found = [message for queue in self.queues() for message in self._schedule.find(queue, id)]
         return [_message(message) for message in sorted(found, key=attrgetter("due_ms"))]
 
     def cancel(self, id: str, *, mark_revoked: bool = False) -> bool:
-        """Remove the message with this id, or all if there are several.
+        """Remove the message with this id. If there are several, remove all of them.
 
         Returns:
-            Whether there was one, which now will not be delivered. False if there is none, or it has been
-            delivered.
+            Whether a message was removed. It will not be delivered. False if there is no such message, or it
+            has been delivered already.
 
         Arguments:
-            mark_revoked: also write the state ``REVOKED`` to the app's result backend, so that whoever waits
-                for the result is told. ``AsyncResult.revoke`` does something else: it tells the workers to
-                pass over the task when it comes.
+            mark_revoked: also write the state ``REVOKED`` to the app's result backend, so that a program that
+                waits for the result learns of it. This is different from ``AsyncResult.revoke``, which tells
+                the workers to skip the task when they receive it.
 
         Raises:
-            TypeError: *mark_revoked* without a Celery app.
+            TypeError: *mark_revoked* was set without a Celery app.
         """
         return bool(self.cancel_many([id], mark_revoked=mark_revoked))
 
     def cancel_many(self, ids: Iterable[str], *, mark_revoked: bool = False) -> list[str]:
-        """As :meth:`cancel` for each of *ids*, in few round trips.
+        """Do the same as :meth:`cancel` for each of *ids*, in few round trips.
 
         Returns:
-            Those that were cancelled.
+            The ids that were cancelled.
         """
         self._check_mark_revoked(mark_revoked)
         cancelled: list[str] = []
@@ -149,11 +155,14 @@ class DelayedMessages(Access):
         return self._revoked(cancelled, mark_revoked)
 
     def cancel_group(self, group_id: str, *, mark_revoked: bool = False) -> list[str]:
-        """Cancel the tasks of a Celery group (``GroupResult.id``). Reads all that is scheduled, in bounded
-        steps.
+        """Cancel the tasks of a Celery group. Reads all scheduled messages, in bounded steps.
+
+        Arguments:
+            group_id: the id of the group, ``GroupResult.id``.
+            mark_revoked: as for :meth:`cancel`.
 
         Returns:
-            The ids of those that were cancelled.
+            The ids of the tasks that were cancelled.
         """
         self._check_mark_revoked(mark_revoked)
         removed = self._remove(None, None, lambda message: message.headers.get("group") == group_id)
@@ -161,41 +170,44 @@ class DelayedMessages(Access):
         return self._revoked(list(ids), mark_revoked)
 
     def reschedule(self, id: str, *, countdown: float | None = None, eta: datetime | None = None) -> bool:
-        """Have the message with this id delivered at another time, earlier or later.
+        """Deliver the message with this id at another time, earlier or later.
 
-        Its ``eta`` header, or ``x-delay``, is changed with it, since workers go by them, too. An ``expires``
-        stays what it is.
+        This also changes its header ``eta`` or ``x-delay``, because workers use these headers. The header
+        ``expires`` stays the same.
 
         Arguments:
             countdown: seconds from now; not negative.
-            eta: an instant in the future.
+            eta: a time in the future.
 
         Returns:
-            Whether there was one.
+            Whether there was such a message.
 
         Raises:
-            ValueError: neither or both are given, one is of the wrong type or in the past.
+            ValueError: neither or both of the times were given, or one has a wrong type or is in the past.
         """
         now_ms = self.store.now_ms()
         due_ms = _new_due_ms(now_ms, countdown, eta)
         return self._move(id, due_ms, lambda payload: with_due(payload, due_ms, now_ms))
 
     def deliver_now(self, id: str) -> bool:
-        """Move the message with this id to the tail of its queue, as if its time had come.
+        """Move the message with this id to the tail of its queue, as if it were due.
 
         Returns:
-            Whether there was one.
+            Whether there was such a message.
         """
         return self._move(id, 0, without_due)
 
     def purge(
         self, queue: str | None = None, *, task: str | None = None, due_before: datetime | None = None
     ) -> int:
-        """Remove every message that waits, or those of *task*, or those due before *due_before*. Messages
-        that are ready are not touched.
+        """Remove scheduled messages. Ready messages stay in their queues.
+
+        Arguments:
+            task: only tasks with this name.
+            due_before: only messages that are due before this time.
 
         Returns:
-            How many were removed.
+            The number of messages that were removed.
 
         Raises:
             ValueError: *due_before* is not a ``datetime``.
@@ -219,7 +231,7 @@ class DelayedMessages(Access):
     def _remove(
         self, queue: str | None, before_ms: float | None, wanted: Callable[[DelayedMessage], bool]
     ) -> Iterator[Scheduled]:
-        """Remove what is *wanted*, and yield it."""
+        """Remove the messages that are *wanted*, and yield them."""
         for name in self._queues(queue):
             found = (entry for entry, message in self._iter(name, None, before_ms) if wanted(message))
             yield from self._schedule.remove(name, found)
@@ -233,7 +245,7 @@ class DelayedMessages(Access):
                     if self._schedule.reschedule(message, rewrite(message.payload), due_ms):
                         moved = True
                         break
-                    # It has been delivered, or somebody else was faster.
+                    # It has been delivered, or another program has changed it meanwhile.
                     message = self._schedule.reread(message)
         return moved
 

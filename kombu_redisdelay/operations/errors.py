@@ -1,9 +1,9 @@
-"""What a broker raises, for those who show it."""
+"""The errors of a broker, for code that shows them to a user."""
 
 from __future__ import annotations
 
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-#: It cannot be reached, does not let us in, or refuses what was asked.
+#: The broker cannot be reached, refuses the login, or refuses a command.
 BROKER_ERRORS = (RedisError, OperationalError, ConnectionError, TimeoutError)

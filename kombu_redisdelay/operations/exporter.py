@@ -15,7 +15,7 @@ from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 
 logger = logging.getLogger(__name__)
 
-#: name -> what it is, and how it is read from the stats of a queue.
+#: Name of a metric -> its description, and how to get its value from the stats of a queue.
 _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float]]] = {
     "redisdelay_queue_ready_messages": ("Messages that a worker may take now.", lambda q: q.ready),
     "redisdelay_queue_scheduled_messages": ("Messages that wait for their time.", lambda q: q.scheduled),
@@ -38,10 +38,11 @@ _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float]]] = {
 
 
 class QueueCollector(Collector):
-    """Reads the stats when it is asked for them.
+    """Collects the stats of the queues. It reads them from Redis whenever they are collected.
 
     Arguments:
-        find_queues: names the queues, each time.
+        store: the queues in Redis.
+        find_queues: returns the names of the queues; called for each collection.
     """
 
     def __init__(self, store: Store, find_queues: Callable[[], Iterable[str]]) -> None:

@@ -1,12 +1,13 @@
 """Moves due messages to their ready lists while no worker is there.
 
-Workers move what is due themselves, so this is for fleets that an autoscaler takes to zero: it watches the
-length of the ready lists, and would never see a scheduled task.
+Workers move due messages themselves. So this is for workers that an autoscaler may scale to zero. An
+autoscaler watches the length of the ready lists, and would never see a scheduled task.
 
-Any number of forwarders may run side by side, and beside workers: each move is one script. Where a queue
-has no consumer, a forwarder blocks on its wake zset as a consumer would, and so hears of a message that
-is due earlier than what it waits for. Where there are consumers, the tokens there are theirs: the
-forwarder only looks at the queue when it knows a message to be due, and else once in :data:`LONGEST_WAIT`.
+Any number of forwarders may run side by side, and beside workers, because each move is one script. If a queue
+has no consumer, a forwarder blocks on its wake zset as a consumer does. In this way it learns of a message
+that is due earlier than the one it waits for. If a queue has consumers, the tokens are for them. The
+forwarder then only checks the queue when it knows that a message is due, and else every
+:data:`LONGEST_WAIT` seconds.
 """
 
 from __future__ import annotations
@@ -29,26 +30,28 @@ from kombu_redisdelay.broker.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at a queue, at most. What a lost token costs, at most, too.
+#: The longest time between two checks of a queue, in seconds. A lost token delays a message by no more than
+#: this.
 LONGEST_WAIT = 1.0
 
-#: Seconds between two looks for queues that nobody uses.
+#: Seconds between two checks for queues that are not used.
 TIDY_INTERVAL = 10.0
 
-#: Queues that are looked at together.
+#: Queues that are checked in one round trip.
 QUEUES_PER_CALL = 50
 
-#: Seconds that tokens are left alone after one was taken, so that producers of messages that are due at
-#: once, each of which leaves a token, do not keep the forwarder busy.
+#: Seconds of pause after a token was taken. Each message that is due at once leaves a token; without a pause,
+#: their producers would keep the forwarder busy.
 TOKEN_PAUSE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """What was moved to the ready lists of a queue by one call.
+    """The messages that one call has moved to the ready lists of a queue.
 
     Attributes:
-        lateness: seconds for which the first of the messages was due.
+        messages: the number of messages.
+        lateness: seconds since the first of them became due.
     """
 
     queue: str
@@ -60,9 +63,9 @@ class Forwarder:
     """Forwards the due messages of some queues.
 
     Arguments:
-        store: its server is used by two threads.
-        find_queues: names the queues; asked again each :data:`LONGEST_WAIT`.
-        on_forwarded: told what was moved.
+        store: the queues in Redis. Two threads use its server.
+        find_queues: returns the names of the queues; called every :data:`LONGEST_WAIT` seconds.
+        on_forwarded: called after messages were moved.
     """
 
     def __init__(
@@ -75,9 +78,9 @@ class Forwarder:
         self._find_queues = find_queues
         self._on_forwarded = on_forwarded
         self._stopped = Event()
-        #: Queues whose token was taken; ``None`` to wake :meth:`run` for nothing.
+        #: Queues whose token was taken; ``None`` only wakes :meth:`run`.
         self._tokens: SimpleQueue[str | None] = SimpleQueue()
-        #: When to look at each queue, and for new queues, by the monotonic clock.
+        #: When to check each queue, and when to ask for new queues; seconds of the monotonic clock.
         self._look_at: dict[str, float] = {}
         self._find_at = 0.0
         self._janitor = Janitor(store)
@@ -88,12 +91,12 @@ class Forwarder:
         self._failing: set[str] = set()
 
     def stop(self) -> None:
-        """Have :meth:`run` return soon. May be called from a signal handler, or another thread."""
+        """Make :meth:`run` return soon. May be called from a signal handler or from another thread."""
         self._stopped.set()
         self._tokens.put(None)
 
     def run(self) -> None:
-        """Forward until stopped. A Redis that goes away is waited for."""
+        """Forward messages until stopped. If Redis goes away, wait until it is back."""
         token_taker = Thread(target=self._take_tokens, name="redisdelay-forwarder-tokens", daemon=True)
         token_taker.start()
         failing = False
@@ -107,11 +110,11 @@ class Forwarder:
                 self._stopped.wait(LONGEST_WAIT)
             else:
                 failing = False
-        # It blocks for a while yet, and nobody should close its connection meanwhile.
+        # The thread still blocks for a while, and its connection must not be closed meanwhile.
         token_taker.join(timeout=2 * LONGEST_WAIT)
 
     def _step(self) -> None:
-        """Forward what is due, then wait until something may be."""
+        """Forward due messages, then wait until the next one may be due."""
         if self._find_at <= monotonic():
             self._find_at = monotonic() + LONGEST_WAIT
             self._look_at = {queue: self._look_at.get(queue, 0.0) for queue in self._find_queues()}
@@ -128,7 +131,7 @@ class Forwarder:
             self._forward([queue_with_token], has_token=True)
 
     def _tidy(self) -> None:
-        """Forget queues that nobody uses, which workers do where there are some."""
+        """Forget queues that are not used. Where there are workers, they do the same."""
         if self._tidy_at <= monotonic():
             looked_at = finish(self._janitor.tidy())
             self._tidy_at = monotonic() + (0.0 if looked_at >= QUEUES_PER_ROUND else TIDY_INTERVAL)
@@ -150,7 +153,7 @@ class Forwarder:
         return FORWARD, keys, (MESSAGES_PER_CALL, BYTES_PER_CALL, self._store.separator, int(has_token))
 
     def _has_failed(self, queue: str, error: ResponseError) -> None:
-        """Redis is there; something is wrong with this queue, and perhaps not with the others."""
+        """Note that Redis has refused the call for *queue*. Other queues may be in order."""
         if queue not in self._failing:
             logger.error(
                 "Cannot forward queue %r, trying again each second: %s", queue, printable(str(error))
@@ -174,7 +177,7 @@ class Forwarder:
             self._on_forwarded(Forwarded(queue, moved, late_us / 1_000_000))
 
     def _take_tokens(self) -> None:
-        """Wait for tokens of the queues that have no consumer; the thread for that."""
+        """Wait for tokens of the queues that have no consumer. Runs in a thread of its own."""
         while not self._stopped.is_set():
             wake = {self._store.keys(queue).wake: queue for queue in tuple(self._unattended)}
             if not wake:
@@ -183,7 +186,7 @@ class Forwarder:
             try:
                 reply = self._store.server.call_apart("BZPOPMIN", *wake, LONGEST_WAIT)
             except (RedisError, OSError):
-                # `run` finds out, too, and says so.
+                # `run` gets the same error, and logs it.
                 self._stopped.wait(LONGEST_WAIT)
                 continue
             if reply is not None:

@@ -1,4 +1,4 @@
-"""How the queues are: the numbers that the command line, the exporter and the doctor show."""
+"""The statistics of queues, for the command line, the exporter and the doctor."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
 from kombu_redisdelay.broker.store import NAME_BYTES_PER_CALL, Store
 from kombu_redisdelay.broker.times import from_ms
 
-#: Queues that are looked at together.
+#: Queues that are read in one round trip.
 QUEUES_PER_CALL = 100
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """One queue, at one instant.
+    """The statistics of one queue at one moment.
 
     Attributes:
-        ready: messages that a worker may take now.
-        scheduled: messages that wait for their time, overdue ones included.
-        overdue: those of them whose time has come, and that nobody has moved to the ready list yet.
-        unacked: messages that consumers hold.
-        dead: dead letters.
-        consumers: those with a lease.
-        consumers_lost: those whose lease has ended, and that hold messages still.
-        next_due: when the first scheduled message is, or was, due; ``None`` if nothing is scheduled.
-        lateness: seconds for which the first scheduled message has been due, 0 if it is not yet.
+        queue: name of the queue.
+        ready: number of messages that a worker may take now.
+        scheduled: number of scheduled messages, including overdue ones.
+        overdue: number of scheduled messages that are due but not moved to the ready list yet.
+        unacked: number of messages that consumers hold.
+        dead: number of dead letters.
+        consumers: number of consumers with a lease.
+        consumers_lost: number of consumers that still hold messages although their lease has ended.
+        next_due: when the first scheduled message is due, or was due; ``None`` if nothing is scheduled.
+        lateness: seconds since the first scheduled message became due, 0 if it is not due yet.
     """
 
     queue: str
@@ -45,12 +46,13 @@ class QueueStats:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is neither a message nor a consumer."""
+        """Whether the queue has neither a message nor a consumer."""
         return not any((self.ready, self.scheduled, self.unacked, self.dead, self.consumers))
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
-    """The stats of *queues*. Costs a round trip for each :data:`QUEUES_PER_CALL`, whatever is in them."""
+    """Return the statistics of *queues*. Makes one round trip for every :data:`QUEUES_PER_CALL` queues; the
+    number of messages does not matter."""
     stats = []
     for some in portions(queues, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
         replies = run_each(store.server, [_call(store, queue) for queue in some])

@@ -1,4 +1,4 @@
-"""When the work comes: how many scheduled messages become due in which span from now on."""
+"""Counts how many scheduled messages become due in each span of time from now on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kombu_redisdelay.broker.store import Store
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
-#: Where one span ends and the next one begins, seconds from now.
+#: The limits between one span and the next, in seconds from now.
 EDGES = (
     0,
     _MINUTE,
@@ -30,11 +30,12 @@ EDGES = (
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A span of time and what becomes due in it.
+    """A span of time, and the messages that become due in it.
 
     Attributes:
-        start: seconds from now, ``None`` for the span that holds what is overdue.
+        start: seconds from now, ``None`` for the span of overdue messages.
         end: seconds from now, ``None`` for the last span, which has no end.
+        messages: the number of messages.
     """
 
     start: int | None
@@ -43,12 +44,21 @@ class Span:
 
 
 def span_index(due_ms: float, now_ms: float) -> int:
-    """Which of the spans between the :data:`EDGES` a message belongs to."""
+    """The index of the span that a message belongs to.
+
+    Arguments:
+        due_ms: when the message is due, ms since the epoch.
+        now_ms: the present time, ms since the epoch.
+    """
     return sum(now_ms + edge * 1000 < due_ms for edge in EDGES)
 
 
 def spans(counts: Sequence[int]) -> list[Span]:
-    """The spans, given the number of messages in each."""
+    """Return the spans.
+
+    Arguments:
+        counts: the number of messages in each span.
+    """
     return [
         Span(start, end, messages)
         for start, end, messages in zip((None, *EDGES), (*EDGES, None), counts, strict=True)
@@ -56,7 +66,8 @@ def spans(counts: Sequence[int]) -> list[Span]:
 
 
 def timeline(store: Store, queues: Sequence[str]) -> list[Span]:
-    """Count what is scheduled in *queues*, by span. One round trip, whatever is in them."""
+    """Count the scheduled messages of *queues* in each span. Makes one round trip to count, however many
+    messages there are."""
     now_ms = store.now_ms()
     limits: list[str | float] = ["-inf", *(now_ms + edge * 1000 for edge in EDGES), "+inf"]
     counts = [0] * (len(EDGES) + 1)

@@ -1,4 +1,4 @@
-"""kombu's vocabulary: transports, channels, acks and rejects, on top of the broker."""
+"""The part that speaks to kombu: transports, channels, acks and rejects, on top of the broker."""
 
 from kombu_redisdelay.transport.transports import SecureTransport, Transport
 

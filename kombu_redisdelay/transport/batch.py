@@ -15,58 +15,60 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Holds back what is published, until all of it is sent and confirmed in one round trip. The methods
-    that ``Producer.batch`` calls, and their names, are those of kombu's own batch.
+    """Collects messages, and publishes and confirms them in one round trip. ``Producer.batch`` calls its
+    methods; their names are those of kombu's own batch.
 
     Arguments:
-        max_size: messages that are held back at most.
+        channel: the channel to publish through.
+        max_size: the largest number of messages that it collects.
     """
 
     def __init__(self, channel: Channel, max_size: int) -> None:
         self.channel = channel
         self._max_size = max_size
-        #: What to do, and what then if it was for bindings that are no more.
+        #: Each call, and the function to call if its bindings have changed.
         self._calls: list[tuple[Call, Callable[[], None] | None]] = []
-        #: kombu's, of messages to fanout exchanges: method of a client and its arguments.
+        #: kombu's commands for fanout exchanges: the method of a client, and its arguments.
         self._commands: list[tuple[str, tuple[Any, ...]]] = []
-        #: Why it cannot go on, once it has failed.
+        #: The error that the batch has failed with, empty if there was none. A failed batch cannot be used.
         self._failure = ""
 
     def publish(self, message: dict[str, Any], **kwargs: Any) -> None:
-        """Route a message, and hold it back.
+        """Route a message, and add it to the batch. A full batch is published.
 
         Raises:
-            ValueError: it makes no sense. It is not in the batch then.
-            BatchPublishError: the batch was full and could not be published, or could not be before.
+            ValueError: the message is invalid. It is not in the batch.
+            BatchPublishError: the batch was full and could not be published, or it has failed before.
         """
         self._check_usable()
         calls, commands = len(self._calls), len(self._commands)
         try:
             self.channel.basic_publish(message, _publish_batch=self, **kwargs)
         except BaseException:
-            # To all of its queues, or to none.
+            # The message goes to all of its queues or to none.
             del self._calls[calls:], self._commands[commands:]
             raise
         if len(self._calls) + len(self._commands) >= self._max_size:
             self.flush()
 
     def add_call(self, call: Call, if_not_bound: Callable[[], None] | None = None) -> None:
-        """Hold *call* back.
+        """Add *call* to the batch.
 
         Arguments:
-            if_not_bound: called if it turns out that it was not done, for bindings that are no more.
+            if_not_bound: called after publishing if the server did not run *call*, because the bindings have
+                changed.
         """
         self._calls.append((call, if_not_bound))
 
     def add(self, name: str, *args: Any) -> None:
-        """Hold a command back: kombu's, for fanout."""
+        """Add a command to the batch. kombu calls this for fanout."""
         self._commands.append((name, args))
 
     def flush(self) -> None:
-        """Publish what was held back.
+        """Publish all messages of the batch.
 
         Raises:
-            BatchPublishError: something went wrong. Any of it may have been published.
+            BatchPublishError: something went wrong. Any of the messages may have been published.
         """
         self._check_usable()
         try:
@@ -94,18 +96,18 @@ class Batch:
                     getattr(pipe, name)(*args)
                 pipe.execute()
         try:
-            # After the others: one that cannot be published keeps no other back.
+            # Check the replies last, so that one failed message does not stop the others.
             checked(replies)
         finally:
             del replies
 
     def discard(self) -> None:
-        """Forget what was held back."""
+        """Forget the messages that were not published."""
         self._calls.clear()
         self._commands.clear()
 
     def close(self) -> None:
-        """Be done. What was not flushed is forgotten."""
+        """Close the batch. Messages that were not flushed are forgotten."""
         self.discard()
 
     def _check_usable(self) -> None:

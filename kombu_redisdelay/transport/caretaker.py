@@ -1,7 +1,7 @@
-"""What becomes of messages whose connection was lost while they were being handled.
+"""Looks after messages whose connection was lost while they were being handled.
 
-The tasks go on, and their acks still count. So a message that somebody still works on stays ours, for as
-long as that takes; one that nobody can ack any more is given back at once.
+The tasks go on, and their acks still count. So the consumer keeps a message as long as a task works on it. A
+message that nobody can ack any more is given back at once.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from kombu_redisdelay.transport.tasks import started_tasks
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks. The first comes late enough for a worker to have dropped what it will not run.
+#: Seconds before the first check, and between two checks. Before the first check, a worker has time to drop
+#: the messages that it will not run.
 INTERVAL = 1.0
 
-#: Seconds in which a process of the prefork pool has said that it started what it was given.
+#: Seconds within which a process of the prefork pool reports that it has started a task.
 PREFORK_GRACE = 3.0
 
-#: Seconds in which the server may still see a take that was on its way when the connection was lost: TCP
-#: sends again what did not get through, with ever longer breaks. What comes later returns when its lease
-#: ends.
+#: Seconds within which the server may still receive a take that was on its way when the connection was lost:
+#: TCP repeats what was not received, at growing intervals. If the take arrives even later, its messages
+#: return when the lease ends.
 LATE_TAKE = 60.0
 
 
 class Caretaker(Thread):
-    """Looks after what a consumer holds until the last of it was acked or given back.
+    """Looks after the messages that a consumer holds, until each of them was acked or given back.
 
     Arguments:
-        consumer: nobody else takes with it any more.
-        messages: delivery tag -> message, for what was delivered and is not settled; weak, so that
-            what the application has dropped is not in there.
+        consumer: nothing else uses it to take messages any more.
+        messages: delivery tag -> message, for messages that were delivered and are not settled. The
+            references are weak, so messages that the application has dropped are not in it.
     """
 
     def __init__(self, consumer: Consumer, messages: Mapping[str, virtual.Message]) -> None:
@@ -68,14 +69,19 @@ class Caretaker(Thread):
 
 
 def _in_use(messages: Mapping[str, virtual.Message], seconds: float) -> set[str]:
-    """The tags of *messages* that may still be acked, so many *seconds* after the connection was lost.
+    """The tags of *messages* that may still be acked.
 
-    Whoever wants to ack a message has it. With Celery's prefork pool the reverse is not true for ever: it
-    forgets at once what it has not started, but some releases keep the requests of it. So there, what does
-    not run after a moment will not run.
+    Code that wants to ack a message has a reference to it. With Celery's prefork pool, a reference does not
+    always mean that the message will be acked: when the connection is lost, the pool forgets the tasks that
+    it has not started, but some releases keep references to their requests. So with this pool, a task that
+    is not running after :data:`PREFORK_GRACE` will not run.
+
+    Arguments:
+        seconds: time since the connection was lost.
     """
     if seconds < PREFORK_GRACE:
-        # What is only kept by a reference cycle, nobody has. In the end Python finds out by itself.
+        # A message that only a reference cycle keeps alive is not in use. Later, Python collects it without
+        # this call.
         gc.collect()
     alive = dict(messages)
     if "celery.concurrency.asynpool" not in sys.modules or seconds < PREFORK_GRACE:

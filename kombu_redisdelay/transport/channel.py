@@ -1,4 +1,4 @@
-"""A kombu channel over the broker: kombu's vocabulary on top, the broker's below."""
+"""A kombu channel over the broker: it translates kombu's calls into calls of the broker."""
 
 from __future__ import annotations
 
@@ -40,24 +40,25 @@ from kombu_redisdelay.transport.tasks import has_crashed
 
 logger = logging.getLogger(__name__)
 
-#: As kombu encodes JSON, which makes a new encoder each time.
+#: Encodes as kombu does. kombu makes a new encoder for each message, which costs time.
 _encoder = JSONEncoder()
 
-#: Seconds that a server which owes us a reply may be silent before the connection counts as lost.
+#: Seconds that the server may take for a reply. After that, the connection counts as lost.
 SILENCE_LIMIT = 3.0
 
 #: Seconds between two attempts to note bindings that Redis had no memory for.
 BIND_PAUSE = 1.0
 
-#: Seconds between two looks for consumers that are gone, at most; with a short lease, more often.
+#: The longest time between two checks for consumers that are gone, in seconds. With a short lease, the
+#: checks are more frequent.
 RECOVERY_INTERVAL = 10.0
 
 
 class Channel(redis.Channel):
     """Publishes to, and consumes from, the queues of one Redis database.
 
-    Exchanges, bindings, fanout and connections are kombu's. A channel that consumes is one consumer of
-    the broker, with a name and a lease of its own.
+    kombu handles exchanges, bindings, fanout and connections. A channel that consumes is one consumer of
+    the broker, with its own name and its own lease.
     """
 
     QoS = QoS  # type: ignore[assignment]
@@ -85,24 +86,24 @@ class Channel(redis.Channel):
 
     @property
     def store(self) -> Store:
-        """What we publish with."""
+        """The store that this channel publishes with. Created when it is first used."""
         if self._store is None:
             self._store = Store(SingleServer(self.pool), self.global_keyprefix, self.priority_steps, self.sep)
         return self._store
 
     @property
     def consumer(self) -> Consumer:
-        """Who we are to the broker, from the first use on."""
+        """This channel as a consumer of the broker. Created when it is first used."""
         if self._consumer is None:
             name, options, timeout = new_consumer(), self.options, self.options.visibility_timeout
-            # A renewal that gets no reply must leave time for the next one.
+            # If a renewal gets no reply, there must be time for another one before the lease ends.
             patience = min(self.pool.connection_kwargs["socket_timeout"], timeout / RENEWALS_PER_LEASE)
             server = self.store.server.with_own_connections(socket_timeout=patience)
             lease = Lease(server, name, options.lease_ms)
             self._consumer = Consumer(
                 self.store, name, lease, options, lambda queue, tags: self.qos.lease_lost(queue, tags)
             )
-            # Half as long again as it takes until a lease is renewed.
+            # One and a half times the interval between two renewals.
             watch = Watch(1.5 * timeout / RENEWALS_PER_LEASE)
             recoverer = Recoverer(self.store, name, options, watch)
             interval = min(RECOVERY_INTERVAL, timeout / RENEWALS_PER_LEASE)
@@ -115,11 +116,11 @@ class Channel(redis.Channel):
         pool = super()._get_pool(asynchronous)
         for option in ("socket_timeout", "socket_connect_timeout"):
             if pool.connection_kwargs.get(option) is None:
-                # kombu's default is to wait for ever, and with it the event loop.
+                # By default, kombu waits for ever, and this would block the event loop.
                 pool.connection_kwargs[option] = SILENCE_LIMIT
         if asynchronous:
             return pool
-        # kombu's pool raises when it runs out of connections. This one lets the thread wait.
+        # kombu's pool raises an error when all connections are in use. With this pool, the thread waits.
         return Pool.like(pool, self.max_connections)
 
     @cached_property
@@ -135,17 +136,17 @@ class Channel(redis.Channel):
 
     @contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
-        # kombu makes a new client each time, and with it another listener of a credential provider.
+        # kombu makes a new client for each call, and each client adds a listener to the credential provider.
         yield client or self._stock_client
 
     @staticmethod
     def _pubsub_reauth_handled_by_redis(connection: Any) -> bool:
-        # redis-py tells new credentials only to connections that its PubSub has opened itself, and kombu
-        # opens this one. Told so, kombu opens it anew.
+        # redis-py gives new credentials only to connections that its PubSub has opened. kombu opens this
+        # one itself. With this answer, kombu opens it again when the credentials change.
         return False
 
     def _after_fork(self) -> None:
-        # The consumer is the parent's: neither its messages nor its lease are ours to touch.
+        # The consumer belongs to the parent process. This process must not touch its messages or its lease.
         super()._after_fork()
         self._store = self._consumer = self._consumer_to_stop = self._rounds = None
         self.__dict__.pop("_stock_client", None)
@@ -189,7 +190,7 @@ class Channel(redis.Channel):
         """Publish *message* to *queue*, now or for later.
 
         Raises:
-            ValueError: its due time, or ``x-delay-on-conflict``, makes no sense. Nothing was published.
+            ValueError: the due time or the header ``x-delay-on-conflict`` is invalid. Nothing was published.
         """
         call = self._call(queue, message)
         batch: Batch | None = kwargs.get("_publish_batch")
@@ -199,7 +200,12 @@ class Channel(redis.Channel):
             self.store.run(call)
 
     def _call(self, queue: str, message: dict[str, Any], bound: Bound | None = None) -> Call:
-        """How *message* gets to *queue*; *bound* if that was not read just now."""
+        """The call that publishes *message* to *queue*.
+
+        Arguments:
+            bound: the bindings that the message was routed by, if they come from the cache. The server then
+                checks that they are still the same.
+        """
         when = due(message)
         conflict = on_conflict(message)
         if when is None and conflict != KEEP:
@@ -211,7 +217,11 @@ class Channel(redis.Channel):
         return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)
 
     def create_publish_batch(self, max_size: int) -> Batch:
-        """What kombu 5.7's ``Producer.batch`` publishes through."""
+        """Return the batch that ``Producer.batch`` of kombu 5.7 publishes through.
+
+        Arguments:
+            max_size: the largest number of messages in the batch.
+        """
         return Batch(self, max_size)
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
@@ -234,14 +244,14 @@ class Channel(redis.Channel):
         **kwargs: Any,
     ) -> Any:
         self.intake.consume(queue, no_ack, callback)
-        # A dead worker's queues are looked at as soon as somebody consumes from them.
+        # Check the queues as soon as a consumer starts: a dead worker may have left messages there.
         if self._rounds is not None:
             self._rounds.begin_anew()
         return super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
         if self.connection is None:
-            # Closed in a callback: kombu puts a cancel off until the callback is done.
+            # The channel was closed in a callback. kombu delays a cancel until the callback has returned.
             return None
         queue = self._tag_to_queue.get(consumer_tag)
         ret = super()._basic_cancel(consumer_tag)
@@ -259,14 +269,18 @@ class Channel(redis.Channel):
 
     @property
     def active_queues(self) -> list[str]:
-        """The queues that are consumed from and are not fanout, in the order in which that began, which
-        ``queue_order_strategy`` may go by."""
+        """The queues that the channel consumes from, without fanout queues. They are in the order in which
+        consuming began, because ``queue_order_strategy`` may depend on it."""
         queues = dict.fromkeys(self._active_queues)
         return [queue for queue in queues if queue not in self.active_fanout_queues]
 
     def look_after_queues(self) -> bool:
-        """Make the next round trip of looking after our queues, if it is time for one: give back what
-        consumers that are gone left there, and clean up. Returns whether it is time for another one."""
+        """Make the next round trip of maintaining the queues, if it is time for one. Maintenance gives back
+        the messages of consumers that are gone, and cleans up.
+
+        Returns:
+            Whether it is time for another round trip.
+        """
         queues = self.active_queues
         if not queues or not self.consumer.is_ours:
             return False
@@ -274,11 +288,13 @@ class Channel(redis.Channel):
         return self._rounds.step(queues)
 
     def give_back_all(self) -> None:
-        """Give back every message, first those that no callback has seen: as if they were never taken."""
+        """Give back every message. Messages that no callback has seen go first, and go back unchanged, as if
+        they had never been taken."""
         if self._consumer is None or not self._consumer.is_ours:
             return
         self._finish_taking()
-        # On a half-open connection we would wait for seconds, and then leave it all to the lease.
+        # The old connection may be half-open. It would wait for seconds, and then nothing would be given
+        # back until the lease ends.
         self._consumer.disconnect()
         self._has_given_back = False
         with _leaving_it_to_the_lease():
@@ -287,9 +303,10 @@ class Channel(redis.Channel):
             self._has_given_back = True
 
     def _finish_taking(self) -> None:
-        """What was asked for may already be ours, and has to be known to be given back."""
+        """Read the reply of a take that is on its way. The server may already have handed out messages for
+        it, and they must be known to be given back."""
         if self._consumer is not None and self._consumer.is_ours and self.intake.is_taking:
-            # Without a reply, what we hold is still to be seen in Redis.
+            # Without the reply, the messages can still be found in Redis.
             with suppress(RedisError, OSError):
                 self.intake.answer()
 
@@ -305,18 +322,18 @@ class Channel(redis.Channel):
     # -- waiting, driven by the poller -----------------------------------------------------------------
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """Ask over the poll connection. kombu's name, for kombu's poller: what is popped here is never a
-        message."""
+        """Send a request over the poll connection. The name is kombu's, because kombu's poller calls this. A
+        pop here returns a wake-up token, never a message."""
         connection = self.client.connection
         self.intake.ask(connection, timeout or self.brpop_timeout)
         self._in_poll = connection
         self._brpop_sent_at = monotonic()
 
     def check(self) -> None:
-        """See that the server is still there.
+        """Check that the server still answers.
 
         Raises:
-            ConnectionError: it has been silent for too long, or the connection failed.
+            ConnectionError: the server has been silent for too long, or the connection failed.
         """
         if self._was_silent:
             raise RedisConnectionError("no reply from Redis in time")
@@ -327,7 +344,8 @@ class Channel(redis.Channel):
                 self._bind_again()
 
     def _refresh_bindings(self, queues: list[str]) -> None:
-        """kombu 5.7's, from a timer that goes on after a timeout, again and again; for us that is the end."""
+        """Refresh bindings, for kombu 5.7. kombu calls this from a timer, and after a timeout it tries again
+        and again. Here, a timeout means that the connection is lost."""
         try:
             super()._refresh_bindings(queues)
         except RedisTimeoutError:
@@ -370,7 +388,8 @@ class Channel(redis.Channel):
             del self._unbound[binding]
 
     def _size(self, queue: str) -> int:
-        """How many messages of *queue* are ready, with those that we have taken and not delivered yet."""
+        """The number of ready messages of *queue*, including those that this channel has taken but not
+        delivered yet."""
         return int(super()._size(queue)) + self.intake.count(queue)
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
@@ -404,8 +423,8 @@ class Channel(redis.Channel):
     # -- the end ---------------------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """Close the channel after its connection was lost, without a word to the server. Tasks may still be
-        running, and their acks still count; see :mod:`kombu_redisdelay.transport.caretaker`."""
+        """Close the channel after its connection was lost, without sending anything to the server. Tasks may
+        still be running, and their acks still count; see :mod:`kombu_redisdelay.transport.caretaker`."""
         self.do_restore = False
         self.auto_delete_queues.clear()
         self.intake.cancel_all()
@@ -420,7 +439,8 @@ class Channel(redis.Channel):
             self._closing = True
             if self.do_restore:
                 self._finish_taking()
-            # A token at most is lost with the reply that is still to come, which costs a second at most.
+            # This drops the reply that is still on its way. At most one wake-up token is lost with it, and
+            # that delays messages by one second at most.
             self._in_poll = None
             client = self.__dict__.get("client")
             if client is not None and client.connection is not None:
@@ -431,7 +451,8 @@ class Channel(redis.Channel):
             if self._has_given_back or not consumer.is_ours:
                 consumer.stop()
             else:
-                # Redis is out of reach. What was acked must not be delivered again when it is back.
+                # Redis cannot be reached. When it is back, the caretaker sends the acks that are not
+                # confirmed. Without it, these messages would be delivered again.
                 Caretaker(consumer, {}).start()
         if self._store is not None:
             self._store.disconnect()
@@ -439,7 +460,7 @@ class Channel(redis.Channel):
 
 @contextmanager
 def _leaving_it_to_the_lease() -> Iterator[None]:
-    """For giving back when Redis may be out of reach: then the messages return later."""
+    """Log errors of giving messages back. Redis may be out of reach; then the messages return later."""
     try:
         yield
     except (RedisError, OSError) as exc:

@@ -1,4 +1,4 @@
-"""How messages come into a channel: when it asks for some, for how many, over which connection."""
+"""How a channel gets its messages: when it asks, for how many messages, and over which connection."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from kombu_redisdelay.transport.receive import receive
 if TYPE_CHECKING:
     from kombu_redisdelay.transport.channel import Channel
 
-#: Seconds after which it is time to see that the server got the acks that were sent to it.
+#: Seconds between two checks that the server has received the acks.
 CONFIRM_AFTER = 1.0
 
-#: Seconds that a message which is to be held alone waits, at most, for others to be settled.
+#: A message that must be held alone waits until all others are settled, but at most for this many seconds.
 ALONE_PATIENCE = 2.0
 
-#: Seconds between two requests for less than half of what may be held.
+#: Seconds that a request for less than half of what may be held waits after the request before it.
 PAUSE = 0.001
 
 
@@ -35,8 +35,8 @@ class Waiting(NamedTuple):
     """A message that was taken and waits to be delivered.
 
     Attributes:
-        alone_at: when to deliver it beside others after all, by the monotonic clock, if it is to be held
-            alone; else ``None``.
+        alone_at: ``None`` for most messages. For a message that must be held alone: when to stop waiting, and
+            to deliver it although others are held; seconds of the monotonic clock.
     """
 
     delivery: Delivery
@@ -45,11 +45,11 @@ class Waiting(NamedTuple):
 
 
 class Intake:
-    """What a channel consumes: it takes messages from the broker, and delivers them.
+    """Takes messages from the broker for a channel, and delivers them.
 
-    It asks over two connections. :meth:`take` waits for the reply. :meth:`ask` does not: it asks over the
-    poll connection, for messages or, where none are to be expected, for a wake-up, and the poller tells
-    when :meth:`answer` can read the reply.
+    There are two ways to ask, each over its own connection. :meth:`take` waits for the reply. :meth:`ask`
+    sends a request over the poll connection and returns at once. It asks for messages or, if none are
+    expected, for a wake-up. The poller tells when :meth:`answer` can read the reply.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -57,9 +57,10 @@ class Intake:
         self._callbacks: dict[str, Callable[[virtual.Message], Any]] = {}
         self._no_ack_queues: set[str] = set()
         self._taken: deque[Waiting] = deque()
-        #: Take without waiting to be woken: there is more, or nothing is known.
+        #: Whether to ask for messages instead of a wake-up. True if more messages are ready, or if it is not
+        #: known whether there are any.
         self.expects_more = True
-        #: What the poll connection was asked for; ``None``: to be woken.
+        #: The request that was sent over the poll connection, ``None`` if it was for a wake-up.
         self._asked_for: Request | None = None
         self._confirmed_at = monotonic()
         self._was_overdue = False
@@ -74,31 +75,31 @@ class Intake:
         self.expects_more = True
 
     def cancel(self, queue: str) -> list[Delivery]:
-        """Deliver nothing more of *queue*. Returns what was taken from it for that."""
+        """Stop delivering from *queue*. Returns the messages of it that were taken and not delivered."""
         self._callbacks.pop(queue, None)
         return self.forget_queue(queue)
 
     def forget_queue(self, queue: str) -> list[Delivery]:
-        """Deliver nothing of what was taken from *queue*. Returns it."""
+        """Drop the messages of *queue* that wait to be delivered, and return them."""
         taken = [waiting.delivery for waiting in self._taken if waiting.delivery.queue == queue]
         self._taken = deque(waiting for waiting in self._taken if waiting.delivery.queue != queue)
         return taken
 
     def cancel_all(self) -> list[Delivery]:
-        """Deliver nothing of what was taken. Returns it."""
+        """Drop all messages that wait to be delivered, and return them."""
         taken = [waiting.delivery for waiting in self._taken]
         self._taken.clear()
         return taken
 
     def count(self, queue: str) -> int:
-        """How many messages of *queue* were taken and not delivered yet."""
+        """The number of messages of *queue* that were taken and not delivered yet."""
         return sum(waiting.delivery.queue == queue for waiting in self._taken)
 
     # -- taking ----------------------------------------------------------------------------------------
 
     @property
     def can_deliver(self) -> bool:
-        """Whether there is a message to be delivered now."""
+        """Whether a message can be delivered now."""
         if not self._taken:
             return False
         alone_at = self._taken[0].alone_at
@@ -106,23 +107,23 @@ class Intake:
 
     @property
     def has_one_to_be_alone(self) -> bool:
-        """Whether a message waits until nothing else is held. It is the last one that was taken."""
+        """Whether a message waits until no other message is held. It can only be the one taken last."""
         return bool(self._taken) and self._taken[-1].alone_at is not None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the poll connection owes us a reply."""
+        """Whether a reply is expected over the poll connection."""
         return bool(self._channel._in_poll)
 
     @property
     def is_taking(self) -> bool:
-        """Whether that reply will bring messages."""
+        """Whether a reply with messages is expected over the poll connection."""
         return self.is_waiting and self._asked_for is not None
 
     @property
     def is_patient(self) -> bool:
-        """Whether to wait, for :data:`PAUSE` at most, until there is room for more messages: a take of one
-        costs about as much as a take of ten."""
+        """Whether to wait until there is room for more messages, for :data:`PAUSE` at most. A take of one
+        message costs about as much as a take of ten."""
         qos = self._channel.qos
         if not self.expects_more or "can_consume" in vars(qos):
             return False
@@ -143,10 +144,11 @@ class Intake:
         return self._receive(request, self._channel.consumer.take(request))
 
     def ask(self, connection: Any, timeout: float) -> None:
-        """Ask over the poll connection.
+        """Ask for messages or for a wake-up over the poll connection.
 
         Arguments:
-            timeout: seconds that the server may let pass when there is nothing to be woken for.
+            connection: the poll connection.
+            timeout: seconds after which the server answers even without a wake-up token.
         """
         self._asked_for = self._request() if self.expects_more else None
         if self._asked_for is not None:
@@ -158,7 +160,7 @@ class Intake:
         self._was_overdue = False
 
     def see_that_poll_is_open(self) -> None:
-        """Close the poll connection if the server has done so while nothing was asked over it. The next wait
+        """Close the poll connection if the server has closed it while no reply was expected. The next wait
         opens it again."""
         connection = self._channel.client.connection
         if connection is None or self.is_waiting or monotonic() - self._rested_since < REST:
@@ -167,8 +169,11 @@ class Intake:
             connection.disconnect()
 
     def answer(self) -> float | None:
-        """Read the reply that came over the poll connection, and take if it was a wake-up. Returns what
-        :meth:`take` does."""
+        """Read the reply that came over the poll connection. If it is a wake-up, take messages.
+
+        Returns:
+            Seconds until the next message is due, ``None`` if none is scheduled or nothing was taken.
+        """
         channel, request = self._channel, self._asked_for
         connection = channel.client.connection
         reply = None
@@ -177,7 +182,7 @@ class Intake:
         except ResponseError:
             if request is None:
                 raise
-            # Taking again repeats it, or tells better what is wrong.
+            # The take is made again below. It succeeds, or raises an error that says more.
         except channel.connection_errors:
             connection.disconnect()
             raise
@@ -206,7 +211,7 @@ class Intake:
             taken = consumer.take(request)
             if not taken.deliveries:
                 return None
-            # More than one if a reply was lost.
+            # There is more than one if the reply to an earlier, larger take was lost.
             consumer.put_back(taken.deliveries[1:])
             for delivery, message in self._messages(taken.deliveries[:1], taken.now_ms):
                 self._hold(self._waiting(delivery, message), no_ack)
@@ -220,40 +225,42 @@ class Intake:
         try:
             self._callbacks[delivery.queue](waiting.message)
         except BaseException:
-            # Of any kind: also what kombu takes for a lost connection, or what ends the process.
+            # Every exception counts: also one that kombu takes for a lost connection, or that ends the
+            # process.
             if delivery.acked:
                 self._channel.consumer.fail(delivery.queue, delivery.tag)
             raise
 
     def check(self, timeout: float, silence_limit: float) -> None:
-        """See that the server is still there.
+        """Check that the server still answers.
 
         Arguments:
-            timeout: seconds that the server may let pass before it answers over the poll connection.
-            silence_limit: seconds that it may be silent for after that.
+            timeout: seconds within which the server has to answer over the poll connection.
+            silence_limit: seconds that the answer may come late before the connection counts as lost.
 
         Raises:
-            ConnectionError: it has been silent for too long, or the connection failed.
+            ConnectionError: the server has been silent for too long, or the connection failed.
         """
         consumer, now = self._channel._consumer, monotonic()
         if consumer is not None and now - self._confirmed_at > CONFIRM_AFTER:
             self._confirmed_at = now
             consumer.confirm_acks()
             consumer.leave_cancelled()
-            # Somebody has caught the exception, and goes on as if nothing had happened.
+            # The application has caught the exception of the callback and goes on consuming. It will not ack
+            # these messages.
             for tag in consumer.long_failed():
                 self._channel.qos.reject(tag, requeue=True)
         if not self.is_waiting:
             return
         overdue = now - self._channel._brpop_sent_at > timeout + silence_limit
         if overdue and self._was_overdue:
-            # For the second time, with a poll in between: the reply does not just wait to be read.
+            # This is the second check, and there was a poll in between. It would have read a reply.
             self._channel.client.connection.disconnect()
             raise ConnectionError(f"no reply from Redis for {silence_limit:g} seconds")
         self._was_overdue = overdue
 
     def _has_reason_to_take(self) -> bool:
-        # Twice the time, because this answer is that old when the next one comes.
+        # Twice the timeout of a wait, because the next chance to look comes only after another wait.
         queues, soon = self._channel.active_queues, 2 * self._channel.brpop_timeout
         return bool(queues) and self._channel.consumer.has_reason_to_take(queues, soon)
 
@@ -270,13 +277,13 @@ class Intake:
 
     def _receive(self, request: Request, taken: Taken) -> float | None:
         channel = self._channel
-        # Without credit, nothing is known.
+        # With a limit of 0 this is true, because then it is not known whether there is more.
         self.expects_more = len(taken.deliveries) >= request.limit
         wanted = [delivery for delivery in taken.deliveries if delivery.queue in self._callbacks]
         for delivery in wanted:
             channel._queue_cycle.rotate(delivery.queue)
         self._taken += [self._waiting(*received) for received in self._messages(wanted, taken.now_ms)]
-        # Of queues that were cancelled while the reply was on its way.
+        # These queues were cancelled while the reply was on its way.
         unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in self._callbacks]
         channel.consumer.put_back(unwanted)
         return taken.next_due
@@ -288,12 +295,13 @@ class Intake:
         return receive(deliveries, now_ms, channel.consumer, partial(channel.Message, channel=channel))
 
     def _credit(self) -> int:
-        """How many messages may be taken now."""
+        """The number of messages that may be taken now."""
         qos, max_batch = self._channel.qos, self._channel.options.max_batch
         if not qos.can_consume():
             return 0
         if "can_consume" in vars(qos):
-            # Replaced by somebody who decides message by message (Celery's worker_disable_prefetch).
+            # The application has replaced `can_consume`, to decide before each message. Celery does so for
+            # worker_disable_prefetch.
             return 1
         room: int | None = qos.can_consume_max_estimate()
         if room is None:
@@ -311,7 +319,7 @@ class Intake:
     def _hold(self, waiting: Waiting, no_ack: bool) -> None:
         qos, (delivery, message, alone_at) = self._channel.qos, waiting
         if delivery.acked and no_ack:
-            # It was taken for a consumer with acks, and is now had without.
+            # The message was taken for a consumer that acks, and is now delivered without an ack.
             self._channel.consumer.ack(delivery.queue, delivery.tag)
         elif delivery.acked:
             qos.hold(delivery.tag, delivery.queue, alone=alone_at is not None)

@@ -1,4 +1,4 @@
-"""Transport options that nobody reads, such as misspelt ones."""
+"""Finds transport options that have no effect, such as misspelt ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kombu_redisdelay.broker.options import Options
 
 logger = logging.getLogger(__name__)
 
-#: What kombu 5.5 to 5.7 reads beside the ``from_transport_options`` of its channels. An option of a later
-#: kombu is no mistake under an earlier one.
+#: The options that kombu 5.5 to 5.7 reads, besides the ``from_transport_options`` of its channels. With an
+#: earlier kombu, the options of a later one are accepted, too.
 _OF_KOMBU = frozenset(
     (
         # Transports, virtual and redis.
@@ -24,7 +24,7 @@ _OF_KOMBU = frozenset(
         # Connection.
         *("max_retries", "interval_start", "interval_step", "interval_max", "connect_retries_timeout"),
         *("errback", "callback"),
-        # Producer.publish puts its retry policy here.
+        # Producer.publish adds its retry policy to the transport options.
         *("on_revive", "retry_errors"),
     )
 )
@@ -38,22 +38,23 @@ KNOWN = frozenset(
     )
 )
 
-#: How much alike two names must be, from 0 to 1, for one to be the other misspelt.
+#: How similar two names must be, from 0 to 1, for one to count as a misspelling of the other.
 _ALIKE = 0.8
 
-#: Names that were warned of in this process.
+#: Names that this process has already warned of.
 _warned: set[str] = set()
 
 
 def unknown_options(transport_options: Mapping[str, Any]) -> dict[str, str | None]:
-    """The names that nobody reads, each with the known one that it resembles, or ``None``."""
+    """Unknown option -> the known option that it resembles, ``None`` if there is no such option."""
     return {name: _nearest(name) for name in transport_options if name not in KNOWN}
 
 
 def warn_of_misspelt_options(transport_options: Mapping[str, Any]) -> None:
-    """Say in the log which names resemble a known one, each once a process.
+    """Log a warning for each unknown option that resembles a known one, once in each process.
 
-    Nothing is said of others: applications, and tools such as RedBeat, keep options of their own there.
+    There is no warning for other unknown options: applications, and tools such as RedBeat, keep their own
+    options in the transport options.
     """
     for name, nearest in unknown_options(transport_options).items():
         if nearest is not None and name not in _warned:

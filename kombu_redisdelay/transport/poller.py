@@ -1,8 +1,8 @@
 """Waits for messages of all channels of a connection, on kombu's event loop or without one.
 
-Consumers block on their queues' wake zsets, since a script cannot block, and a blocking pop of
-messages loses them. Due times are kept here, not by the server, whose blocked clients time out with up
-to 100 ms of slack: as a timer of the event loop, or as the limit of the poll in drain_events.
+Consumers block on the wake zsets of their queues. A script cannot block, and a blocking pop of messages
+loses them. The poller itself keeps track of due times: with a timer of the event loop, or by limiting
+the poll in drain_events. The server is not precise enough: its blocked clients time out up to 100 ms late.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from kombu_redisdelay.transport.channel import Channel
 
 
-#: Seconds by which a poll may last too long: epoll counts in milliseconds and rounds up.
+#: Seconds that a poll may take too long: epoll counts in milliseconds and rounds up.
 POLL_SLACK = 0.001
 
-#: Takes in one turn of the event loop, when one alarm follows the other.
+#: The largest number of takes in one turn of the event loop, when one alarm follows the other.
 TAKES_PER_TURN = 5
 
-#: Seconds that drain_events polls at most before it looks around again.
+#: The longest poll of drain_events, in seconds. After it, drain_events checks everything again.
 LONGEST_POLL = 1.0
 
 
 @dataclass(slots=True)
 class Alarm:
-    """When a channel has to take without having been woken.
+    """The time at which a channel has to take messages, even if no token wakes it.
 
     Attributes:
-        at: by the monotonic clock, seconds.
-        timer: the event loop's, if there is one.
+        at: seconds of the monotonic clock.
+        timer: the timer of the event loop, ``None`` without an event loop.
     """
 
     at: float
@@ -51,19 +51,19 @@ class Alarm:
 
 
 class Poller(redis.MultiChannelPoller):
-    """kombu's poller, with wake-up tokens in the place of messages and alarms for due times."""
+    """kombu's poller. It waits for wake-up tokens instead of messages, and has alarms for due times."""
 
     def __init__(self) -> None:
         super().__init__()
         self._pid = os.getpid()
-        #: The event loop, once the transport was registered with one.
+        #: The event loop, ``None`` until the transport is registered with one.
         self.hub: Any = None
-        #: What the event loop does for us in each round.
+        #: The callbacks that the event loop calls for this poller in each round.
         self.on_tick: set[Any] = set()
         self._alarms: dict[Channel, Alarm] = {}
         self._had_alarm = False
         self._is_pausing = False
-        #: Channels that have more to do for their queues, and a timer of the event loop for that.
+        #: Channels that are not done with maintaining their queues. A timer of the event loop continues it.
         self._looking_after: set[Channel] = set()
         self._is_busy = False
         self._turns: list[Channel] = []
@@ -90,8 +90,8 @@ class Poller(redis.MultiChannelPoller):
             super().close()
 
     def _on_connection_disconnect(self, connection: Any) -> None:
-        """Poll the socket that *connection* had no more. The next one is polled from the next wait on."""
-        # epoll is shared with the process that we were forked from, which polls on.
+        """Stop polling the socket that *connection* had. Its next socket is polled from the next wait on."""
+        # A forked child shares epoll with its parent, and the parent still polls.
         if self._pid != os.getpid():
             return
         super()._on_connection_disconnect(connection)
@@ -104,7 +104,7 @@ class Poller(redis.MultiChannelPoller):
                     self.hub.remove(fd)
 
     def on_poll_start(self) -> None:
-        """See that every channel that may consume has asked for messages."""
+        """Make sure that every channel that may consume has asked for messages."""
         self._had_alarm = False
         self._is_busy = False
         for channel in list(self._channels):
@@ -119,7 +119,8 @@ class Poller(redis.MultiChannelPoller):
                 self._register_LISTEN(channel)
 
     def _look_after_queues(self, channel: Channel) -> None:
-        """One round trip a turn: messages must not wait for this."""
+        """Maintain the queues of *channel*. Each turn makes only one round trip, so that messages do not
+        wait for it."""
         self._looking_after.discard(channel)
         if channel not in self._channels or not channel.look_after_queues():
             return
@@ -130,24 +131,24 @@ class Poller(redis.MultiChannelPoller):
             self.hub.call_later(PAUSE, self._look_after_queues, channel)
 
     def on_readable(self, fileno: int) -> None:
-        """Read what came for a channel. On the event loop, deliver it too."""
+        """Read what the server sent to a channel. On the event loop, also deliver it."""
         channel, kind = self._fd_to_chan.get(fileno, (None, None))
         if channel is None:
             return
         if kind == "LISTEN":
             super().on_readable(fileno)
         elif channel.intake.is_waiting:
-            # Also without credit: a wake-up must go on to somebody who has some.
+            # Also without credit: the take passes the wake-up on to a consumer that has credit.
             self._received(channel, channel.intake.answer())
         else:
-            # Nothing was asked for, so the server closed the connection; the next wait opens it again.
+            # No reply was expected, so the server has closed the connection. The next wait opens it again.
             channel.client.connection.disconnect()
 
     def get(self, callback: Callable[..., Any], timeout: float | None = None) -> None:
         """Deliver one message, for ``drain_events``.
 
         Raises:
-            Empty: there was none within *timeout* seconds, or another event cut the wait short.
+            Empty: no message came within *timeout* seconds, or another event ended the wait early.
         """
         self._in_protected_read = True
         try:
@@ -156,7 +157,7 @@ class Poller(redis.MultiChannelPoller):
             self._maintain()
             self.on_poll_start()
             heard_fanout = False
-            # Also when there is something to deliver: other channels must not wait for us to run dry.
+            # Poll even if there is a message to deliver: otherwise, a busy channel makes the others wait.
             for fileno, event in self.poller.poll(self._poll_timeout(timeout)) or ():
                 heard_fanout |= self._fd_to_chan.get(fileno, (None, None))[1] == "LISTEN"
                 self.handle_event(fileno, event)
@@ -170,7 +171,7 @@ class Poller(redis.MultiChannelPoller):
                 self.after_read.pop()()
 
     def set_alarm(self, channel: Channel, next_due: float | None) -> None:
-        """Have *channel* take in *next_due* seconds, if that is before its next wait is over anyway."""
+        """Let *channel* take messages in *next_due* seconds, unless its next wait ends before that anyway."""
         if next_due is None or next_due > channel.brpop_timeout + 1:
             return
         at = monotonic() + next_due
@@ -188,8 +189,8 @@ class Poller(redis.MultiChannelPoller):
 
     def _on_alarm(self, channel: Channel) -> None:
         if self._had_alarm and self.hub is not None:
-            # kombu's hub fires ten timers in a turn; if there are that many, it polls for a second, whatever
-            # is due next. So one alarm is enough.
+            # kombu's hub fires up to ten timers in a turn. After ten, it polls for a second, even if another
+            # timer is due before that. So there is one alarm in a turn; the others are put off.
             self._cancel_alarm(channel)
             self.set_alarm(channel, 2 * POLL_SLACK)
             return
@@ -198,11 +199,11 @@ class Poller(redis.MultiChannelPoller):
             alarm = self._alarms.get(channel)
             if alarm is None or alarm.at - monotonic() > POLL_SLACK:
                 break
-            # The rest of a millisecond, to be no later than needed.
+            # The timer may be up to a millisecond early. Sleep for the rest.
             sleep(max(0.0, alarm.at - monotonic()))
             self._cancel_alarm(channel)
             if channel in self._channels and channel.active_queues:
-                # Without credit too, which moves what is due and wakes a consumer that has some.
+                # Also without credit: the take moves due messages and wakes a consumer that has credit.
                 self._received(channel, channel.intake.take())
 
     def _ask(self, channel: Channel) -> None:
@@ -211,11 +212,11 @@ class Poller(redis.MultiChannelPoller):
         if not channel.qos.can_consume():
             intake.expects_more = True
         elif not self._in_protected_read:
-            # Patience needs a timer that ends it: nothing else may ever wake us.
+            # Only wait for more room while a timer is running that ends the wait. Nothing else may wake us.
             if intake.is_waiting or not (self._is_pausing and intake.is_patient):
                 self._register_BRPOP(channel)
         else:
-            # The caller has time to wait for what is likely to be there.
+            # drain_events may block, so a take can wait for its reply. Messages are likely to be there.
             if intake.expects_more and not intake.can_deliver:
                 self._received(channel, intake.take())
             if not intake.can_deliver:
@@ -226,12 +227,12 @@ class Poller(redis.MultiChannelPoller):
         if not self._in_protected_read:
             self._deliver(channel)
             if channel.intake.expects_more and not self._is_pausing:
-                # All that it takes is another turn of the event loop.
+                # Another turn of the event loop asks for more messages. The timer brings it about.
                 self._is_pausing = True
                 self.hub.call_later(PAUSE, self._after_pause)
 
     def _deliver(self, channel: Channel) -> None:
-        """Deliver what was taken, on the event loop."""
+        """Deliver the messages that were taken, on the event loop."""
         while channel.intake.can_deliver:
             channel.intake.deliver_one()
 
@@ -239,7 +240,7 @@ class Poller(redis.MultiChannelPoller):
         self._is_pausing = False
 
     def _deliver_one(self) -> bool:
-        """Deliver one message that was taken, of the channel that has not had its turn for longest."""
+        """Deliver one message that was taken, of the channel whose last turn was the longest ago."""
         for channel in self._turns:
             if channel.intake.can_deliver:
                 self._turns.remove(channel)
@@ -249,8 +250,8 @@ class Poller(redis.MultiChannelPoller):
         return False
 
     def _poll_timeout(self, timeout: float | None) -> float:
-        """How long to poll: *timeout*, but not past an alarm, and not so long that credit which another
-        thread gives back by an ack goes unnoticed."""
+        """Seconds to poll: *timeout*, but not past the next alarm and not longer than :data:`LONGEST_POLL`.
+        Another thread may ack a message meanwhile, and a long poll would not notice the new credit."""
         if self._is_busy or any(channel.intake.can_deliver for channel in self._turns):
             return 0.0
         now = monotonic()
@@ -260,7 +261,7 @@ class Poller(redis.MultiChannelPoller):
         return max(0.0, min(limits))
 
     def _maintain(self) -> None:
-        """What kombu does from timers of the event loop, which drain_events does not have."""
+        """Do what kombu does from timers of the event loop: drain_events has no event loop."""
         for check in ("maybe_refresh_binding_expiry", "maybe_check_brpop_health", "maybe_reauth"):
             if hasattr(self, check):  # kombu 5.7
                 getattr(self, check)()

@@ -1,4 +1,4 @@
-"""Prefetch count, ack and reject, in kombu's vocabulary."""
+"""kombu's QoS over the broker: prefetch count, ack and reject."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a message is held alone, at most. One that an application never acks must not stop it.
+#: The longest time that a message is held alone, in seconds. A message that is never acked must not stop the
+#: consumer.
 ALONE_FOR = 60.0
 
 
 class QoS(virtual.QoS):
     """The messages that a channel has delivered and that are not acked yet.
 
-    Only what the base class counts is local; the messages themselves are in the consumer's unacked hash
-    in Redis. Acks may come from any thread, and after the channel was closed.
+    The base class counts the messages in this process. The messages themselves are in the consumer's
+    unacked hash in Redis. Acks may come from any thread, even after the channel was closed.
     """
 
     channel: Channel
@@ -34,18 +35,19 @@ class QoS(virtual.QoS):
     def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
         self._queues: dict[str, str] = {}
-        #: Tag -> until when to take no other message beside this one, by the monotonic clock.
+        #: Tag of a message that is held alone -> when to stop that; seconds of the monotonic clock.
         self._alone: dict[str, float] = {}
-        #: Tags of messages that were told as lost, and whose acks may be found out to be in vain, too.
+        #: Tags of messages that were already reported as lost. Their own acks may still turn out to be in
+        #: vain; this is not reported again.
         self._lost: set[str] = set()
         self._unsettled: WeakValueDictionary[str, virtual.Message] = WeakValueDictionary()
 
     def hold(self, delivery_tag: str, queue: str, alone: bool) -> None:
-        """Note that a message of *queue* is about to be delivered under *delivery_tag*, and is held in
-        Redis. Fanout messages are not: they come over PUB/SUB, and are only counted here.
+        """Note that a message of *queue* is about to be delivered, and that Redis holds it. Fanout messages
+        are only counted in this process, because they come over PUB/SUB.
 
         Arguments:
-            alone: take no other message as long as it is held, for :data:`ALONE_FOR` at most.
+            alone: take no other message as long as this one is held, for :data:`ALONE_FOR` at most.
         """
         self._queues[delivery_tag] = queue
         if alone:
@@ -53,7 +55,7 @@ class QoS(virtual.QoS):
 
     @property
     def holds_any(self) -> bool:
-        """Whether a message that was delivered is not settled."""
+        """Whether a message was delivered and is not settled yet."""
         return bool(self._queues)
 
     def can_consume(self) -> bool:
@@ -78,7 +80,11 @@ class QoS(virtual.QoS):
         self._forget(delivery_tag)
 
     def restore_unacked(self) -> list[Any]:
-        """Give every message back. The base class wants a list of errors; there are none."""
+        """Give every message back.
+
+        Returns:
+            An empty list, because the base class expects a list of errors.
+        """
         for tag in tasks_that_ended_the_worker(self._delivered):
             if tag in self._queues:
                 self.channel.consumer.fail(self._queues[tag], tag)
@@ -93,18 +99,24 @@ class QoS(virtual.QoS):
         """Give every message back when the channel is closed, or when the interpreter exits."""
         self._on_collect.cancel()
         if self.channel.do_restore:
-            # When the interpreter exits a thread may still consume, and would take it all again. kombu's
-            # basic_cancel would wait for that thread.
+            # When the interpreter exits, a thread may still consume. It would take the messages again, so
+            # stop consuming first. kombu's own basic_cancel would wait for that thread.
             for consumer_tag in list(self.channel._consumers):
                 self.channel._basic_cancel(consumer_tag)
             self.restore_unacked()
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
-        """Give back what consumers that are gone have left behind. kombu's poller calls this."""
+        """Give back the messages of consumers that are gone. kombu's poller calls this."""
         self.channel.look_after_queues()
 
     def lease_lost(self, queue: str, tags: Collection[str]) -> None:
-        """Messages of *queue* that were settled as *tags* were not held any more. See what else is not."""
+        """Report messages that this consumer settled but did not hold any more, and find the others that it
+        has lost.
+
+        Arguments:
+            queue: the queue of the messages.
+            tags: their delivery tags.
+        """
         untold = set(tags) - self._lost
         self._lost.difference_update(tags)
         if not untold:
@@ -124,13 +136,17 @@ class QoS(virtual.QoS):
             self._forget(tag)
 
     def forget_queue(self, queue: str) -> None:
-        """The queue was deleted, and what was unacked in it."""
+        """Forget the messages of a queue. It was deleted together with its unacked messages."""
         for tag in [tag for tag, name in list(self._queues.items()) if name == queue]:
             self._forget(tag)
 
     def let_go(self) -> WeakValueDictionary[str, virtual.Message]:
-        """Hold the delivered messages no longer, so that it shows who does. Returns them by delivery tag;
-        those that are settled meanwhile vanish, too."""
+        """Drop the references to the delivered messages, to find out which messages are still in use.
+
+        Returns:
+            Delivery tag -> message, for the messages that other code still refers to. Messages that are
+            settled later vanish from it, too.
+        """
         self._flush()
         self._unsettled = WeakValueDictionary(self._delivered)
         self._delivered.clear()

@@ -1,4 +1,4 @@
-"""From what was taken to a kombu message, or to where it belongs if it is none or is not due."""
+"""Makes kombu messages of what was taken. Puts entries elsewhere that are not messages or not due yet."""
 
 from __future__ import annotations
 
@@ -26,18 +26,23 @@ from kombu_redisdelay.broker.printable import printable
 
 logger = logging.getLogger(__name__)
 
-#: Makes a message of a channel out of what was decoded.
+#: Makes a kombu message from a decoded payload.
 MessageOf = Callable[[dict[str, Any]], virtual.Message]
 
-#: As kombu decodes JSON, which makes a new decoder each time.
+#: Decodes as kombu does. kombu makes a new decoder for each message, which costs time.
 _decoder = JSONDecoder(object_hook=object_hook)
 
-#: Characters that a reason has at most: it may quote a part of the entry, and that may be large.
+#: The longest reason, in characters. A reason may quote a part of the entry, and the entry may be large.
 LONGEST_REASON = 200
 
 
 class _NotDue(Exception):
-    """A message was taken before its time: its id, and when it is due."""
+    """A message was taken before it is due.
+
+    Arguments:
+        message_id: the id to schedule it under.
+        due_ms: when it is due, ms since the epoch.
+    """
 
     def __init__(self, message_id: str, due_ms: float) -> None:
         super().__init__()
@@ -48,12 +53,16 @@ class _NotDue(Exception):
 def receive(
     deliveries: Iterable[Delivery], now_ms: float, consumer: Consumer, message_of: MessageOf
 ) -> list[tuple[Delivery, virtual.Message]]:
-    """The messages of *deliveries* that are to be delivered. The others go where they belong, all in one
-    round trip: on a slow line, one for each would keep the event loop for seconds.
+    """Return those of *deliveries* that can be delivered, each with its message.
+
+    Messages that are not due yet are scheduled again, all in one round trip. Entries that are not messages
+    go to the dead letters, also in one round trip. On a slow connection, one for each entry would block the
+    event loop for seconds.
 
     Arguments:
-        now_ms: the server's clock when they were taken, ms since the epoch.
-        consumer: who has taken them.
+        now_ms: the server's time when they were taken, ms since the epoch.
+        consumer: the consumer that has taken them.
+        message_of: makes a message from a decoded payload.
     """
     received: list[tuple[Delivery, virtual.Message]] = []
     early: list[tuple[Delivery, str, float]] = []
@@ -81,11 +90,12 @@ def receive(
 
 
 def _report_failure(delivery: Delivery, reply: object) -> bool:
-    """Say so if an entry could not be moved. Returns whether that is so."""
+    """Log an error if an entry could not be moved. Returns whether it is so."""
     if not isinstance(reply, ResponseError):
         return False
-    # Not for whoever waits for messages: others were taken with it. It stays unacked, so it is not lost, and
-    # is not taken again and again; when this consumer ends, somebody else will try.
+    # Nothing is raised here: other messages were taken together with this entry, and must be delivered. The
+    # entry stays unacked, so it is neither lost nor taken again and again. When this consumer ends, another
+    # one will try.
     what = printable(str(reply))
     logger.error("Could not move an entry of queue %r to where it belongs: %s", delivery.queue, what)
     return True
@@ -101,7 +111,7 @@ def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> virtua
     mark_delivery(payload)
     payload["properties"]["delivery_tag"] = delivery.tag
     message = _to_message(payload, message_of)
-    # What comes back after its time has been late for other reasons.
+    # A message that is redelivered is late for other reasons than the schedule.
     was_scheduled = 0 < at_ms <= now_ms and DELIVERY_COUNT_HEADER not in message.headers
     metrics.delivered(delivery.queue, (now_ms - at_ms) / 1000 if was_scheduled else None)
     return message
@@ -125,7 +135,7 @@ def _decode(data: bytes) -> dict[str, Any]:
     try:
         payload = _decoder.decode(data.decode())
     except Exception as exc:
-        # Whatever foreign bytes make a decoder raise, they are not a message.
+        # Foreign bytes may make the decoder raise any exception.
         raise MalformedMessage(f"not JSON: {exc}") from exc
     return check(payload)
 
@@ -134,7 +144,7 @@ def _to_message(payload: dict[str, Any], message_of: MessageOf) -> virtual.Messa
     try:
         message = message_of(payload)
         if message.errors:
-            # kombu keeps what went wrong for whoever looks at the message.
+            # kombu does not raise the error. It keeps it in the message.
             _, error, _ = message.errors[0]
             raise error or ValueError
     except Exception as exc:
@@ -147,5 +157,5 @@ def _eta_ms(headers: dict[str, Any]) -> float:
     try:
         return eta_ms(headers)
     except ValueError:
-        # Published by somebody who did not check it; Celery's worker will say what is wrong.
+        # The publisher did not check it. Deliver it at once: Celery's worker will report what is wrong.
         return 0

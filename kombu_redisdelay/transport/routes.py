@@ -1,8 +1,8 @@
-"""Where an exchange sent a message to, so that the next one goes there in one round trip.
+"""Remembers which queue a message was routed to, so that the next one takes only one round trip.
 
-kombu reads the bindings of an exchange from Redis for each message, because anybody may have changed them.
-Here the message is sent with the bindings that it was routed by, and the server takes it if they are
-still the same.
+kombu reads the bindings of an exchange from Redis for each message, because any program may have changed
+them. Here, the message is sent together with the bindings that it was routed by. The server accepts it if
+the bindings are still the same.
 """
 
 from __future__ import annotations
@@ -13,15 +13,21 @@ from typing import NamedTuple
 
 from kombu_redisdelay.broker.store import Bound
 
-#: Bindings that are compared for each message; with more of them, reading them first is as cheap.
+#: The largest number of bindings that are compared for each message. If there are more, it is just as cheap
+#: to read them first.
 MOST_BINDINGS = 16
 
-#: Routes that are kept. A topic exchange may see any number of routing keys.
+#: The largest number of routes to keep. A topic exchange may get any number of routing keys.
 MOST_ROUTES = 1000
 
 
 class Route(NamedTuple):
-    """The one queue that an exchange has bound to a routing key, as long as that is *bound*."""
+    """The only queue that an exchange routes a routing key to.
+
+    Attributes:
+        queue: name of the queue.
+        bound: the bindings under which the route is valid.
+    """
 
     queue: str
     bound: Bound
@@ -32,18 +38,18 @@ class Routes:
 
     def __init__(self) -> None:
         self._routes: dict[tuple[str, str], Route] = {}
-        # Several threads may publish through a channel, each routes by what it has read itself.
+        # Several threads may publish through a channel. Each one routes by the bindings that it has read.
         self._read = local()
 
     def get(self, exchange: str, routing_key: str) -> Route | None:
         return self._routes.get((exchange, routing_key))
 
     def has_read(self, table: str, bindings: Collection[bytes]) -> None:
-        """Note the bindings that the next route is found by."""
+        """Note the bindings that this thread has read. The next route is found by them."""
         self._read.last = Bound(table, tuple(bindings))
 
     def found(self, exchange: str, routing_key: str, queues: Collection[str]) -> None:
-        """Note that these bindings route to *queues*."""
+        """Note that the bindings which were read last route to *queues*."""
         bound: Bound = self._read.last
         if len(queues) == 1 and 0 < len(bound.bindings) <= MOST_BINDINGS:
             if len(self._routes) >= MOST_ROUTES:

@@ -1,8 +1,8 @@
-"""Lets a signal end the event loop's wait.
+"""Lets a signal end the wait of the event loop.
 
-Python runs signal handlers and then resumes the poll that the signal interrupted (PEP 475), so that a
-worker notices SIGTERM when something else happens: on average half of ``brpop_timeout`` later. A byte on
-a socket that the loop reads is something else happening.
+Python runs the signal handlers, and then resumes the poll that the signal has interrupted (PEP 475). So a
+worker would notice SIGTERM only with the next event: on average, half of ``brpop_timeout`` later. Here,
+Python writes a byte to a socket for each signal. The event loop reads the socket, and this is such an event.
 """
 
 from __future__ import annotations
@@ -13,17 +13,22 @@ import threading
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-# Open for as long as the process: Python goes on writing to it.
+# Stays open until the process ends, because Python keeps writing to it.
 _pair: tuple[socket.socket, socket.socket] | None = None
 
 
-#: Event loop -> who wants it to wake.
+#: Event loop -> the users that want signals to wake it.
 _users: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
 
 
 def wake_on_signals(hub: Any, user: object) -> None:
-    """Have signals wake *hub*, kombu's event loop, as long as a *user* wants that, unless somebody else uses
-    what Python has for it."""
+    """Let signals wake the event loop *hub* until the last *user* calls :func:`stop_waking_on_signals`. Do
+    nothing if other code already uses ``signal.set_wakeup_fd``.
+
+    Arguments:
+        hub: kombu's event loop.
+        user: any object that identifies the user. Only a weak reference to it is kept.
+    """
     if _pair is not None or _open():
         assert _pair is not None
         reader = _pair[0]
@@ -32,7 +37,7 @@ def wake_on_signals(hub: Any, user: object) -> None:
 
 
 def stop_waking_on_signals(hub: Any, user: object) -> None:
-    """The *user* has no use for it any more."""
+    """Stop what :func:`wake_on_signals` has begun for *user*."""
     users = _users.get(hub)
     if _pair is not None and users is not None:
         users.discard(user)
@@ -43,7 +48,7 @@ def stop_waking_on_signals(hub: Any, user: object) -> None:
 def _open() -> bool:
     global _pair
     if threading.current_thread() is not threading.main_thread():
-        return False  # Python allows it to the main thread only.
+        return False  # Python allows it only in the main thread.
     reader, writer = socket.socketpair()
     reader.setblocking(False)
     writer.setblocking(False)

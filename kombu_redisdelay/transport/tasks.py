@@ -1,4 +1,4 @@
-"""What Celery's worker in this process does with the messages that it was given, if there is one."""
+"""Finds out what a Celery worker in this process is doing with its messages, if there is a worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from redis.exceptions import RedisError
 
 
 def started_tasks(messages: Mapping[str, virtual.Message]) -> set[str]:
-    """Those of *messages*, by delivery tag, whose task was started and has not ended for Celery."""
+    """The delivery tags of the messages whose task Celery has started, and counts as not ended.
+
+    Arguments:
+        messages: delivery tag -> message.
+    """
     state = sys.modules.get("celery.worker.state")
     if state is None:
         return set()
@@ -19,11 +23,15 @@ def started_tasks(messages: Mapping[str, virtual.Message]) -> set[str]:
 
 
 def tasks_that_ended_the_worker(messages: Mapping[str, virtual.Message]) -> set[str]:
-    """Those of *messages*, by delivery tag, whose task ended with an exception that Celery does not take for
-    the end of a task, such as ``SystemExit`` in a greenlet.
+    """The delivery tags of the messages whose task has raised an exception that Celery does not count as the
+    end of a task, such as ``SystemExit`` in a greenlet.
 
-    A worker that stops in good order waits for its tasks. So what was started and has not ended by then will
-    not end. A worker that is told to stop at once waits for none, and none of its tasks has failed.
+    To be called when the worker stops. A worker that stops in good order waits for its tasks. So a task that
+    was started and has not ended by then will never end. A worker that is told to stop at once does not wait
+    for its tasks, so none of them counts as failed.
+
+    Arguments:
+        messages: delivery tag -> message.
     """
     state = sys.modules.get("celery.worker.state")
     if state is None or state.should_terminate not in (None, False):
@@ -32,8 +40,9 @@ def tasks_that_ended_the_worker(messages: Mapping[str, virtual.Message]) -> set[
 
 
 def has_crashed() -> bool:
-    """Whether Celery's worker goes down just now because of an error, which may have come from any of the
-    messages that it holds: its pool sets timers, for instance, when the callback is long done."""
+    """Whether a Celery worker is being stopped by an error at this moment. Any of the messages that it holds
+    may have caused the error. For instance, its pool sets timers, and they fire long after the callback has
+    returned."""
     error = sys.exc_info()[1]
     is_worker = "celery.worker.state" in sys.modules
     return is_worker and isinstance(error, Exception) and not isinstance(error, (OSError, RedisError))

@@ -18,10 +18,10 @@ from kombu_redisdelay.transport.tls import answers_without, verifying
 
 
 class Transport(redis.Transport):
-    """``redisdelay://``, and ``redisdelay+socket://`` for a Unix socket. With ``ssl``, TLS that verifies the
-    server unless ``ssl`` says otherwise.
+    """``redisdelay://``, and ``redisdelay+socket://`` for a Unix socket. With ``ssl``, it uses TLS and
+    verifies the server, unless the options in ``ssl`` turn this off.
 
-    ``driver_type`` stays ``"redis"``: Celery looks at it to decide what a broker can do.
+    ``driver_type`` stays ``"redis"``, because Celery uses it to decide what a broker can do.
     """
 
     Channel = Channel
@@ -32,17 +32,17 @@ class Transport(redis.Transport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         """
         Raises:
-            ValueError: the URL has a scheme that there is not, or asks for TLS over a Unix socket.
+            ValueError: the URL has an unknown scheme, or asks for TLS over a Unix socket.
         """
         _check_url(client)
         if client.ssl:
-            # kombu takes anything but a mapping for no TLS.
+            # Unless `ssl` is a mapping, kombu uses no TLS.
             client.ssl = verifying(client.ssl)
         super().__init__(client, **kwargs)
         self.cycle = Poller()
 
     def create_channel(self, connection: Any) -> Any:
-        # Not when the transport is made: a worker does that for its banner, before it has set up its log.
+        # Warn here, not in `__init__`: a worker makes a transport for its banner before it sets up logging.
         warn_of_misspelt_options(self.client.transport_options)
         try:
             return super().create_channel(connection)
@@ -60,16 +60,20 @@ class Transport(redis.Transport):
         others = set(loop.on_tick)
         super().register_with_event_loop(connection, loop)
         self.cycle.on_tick = loop.on_tick - others
-        # kombu's replacement for the poller's method. Up to kombu 5.6 it stops polling for good when a
-        # connection is closed, also when that was no error: redis-py replaces what the server has closed.
+        # Remove kombu's replacement for the poller's method. Up to kombu 5.6, it stops polling for good when
+        # any connection is closed. This need not be an error: redis-py replaces connections that the server
+        # has closed.
         del self.cycle._on_connection_disconnect
         wake_on_signals(loop, self.cycle)
 
     def drain_events(self, connection: Any, timeout: float | None = None, **kwargs: Any) -> Any:
-        """Deliver one message. The base class waits for up to twice the time, and may sleep in between.
+        """Deliver one message. The method of the base class may wait for twice the timeout, and may sleep.
+
+        Arguments:
+            timeout: seconds to wait for a message, ``None`` to wait for ever.
 
         Raises:
-            TimeoutError: there was none within *timeout* seconds.
+            TimeoutError: no message came within *timeout* seconds.
         """
         deadline = None if timeout is None else monotonic() + timeout
         while True:
@@ -80,14 +84,14 @@ class Transport(redis.Transport):
                     raise TimeoutError from None
 
     def _collect(self, connection: Any) -> None:
-        """Clean up after the connection was lost, or in a forked child; kombu's name for it."""
+        """Clean up after the connection was lost, or in a forked child. The name is kombu's."""
         for channel in dict.fromkeys((*self._avail_channels, *self.channels)):
             channel.abandon()
         self.close_connection(connection)
 
 
 class SecureTransport(Transport):
-    """``redisdelays://``: the same with TLS, whether or not there is ``ssl``."""
+    """``redisdelays://``: the same transport, but always with TLS, even if ``ssl`` is not set."""
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         client.ssl = client.ssl or True
@@ -95,7 +99,8 @@ class SecureTransport(Transport):
 
 
 def _check_url(client: Any) -> None:
-    # kombu cuts `redisdelay+` off, and takes what it does not know in front of `://` for no host at all.
+    # kombu cuts off `redisdelay+`, so the host name still begins with the rest of the scheme. kombu itself
+    # ignores a host name with an unknown scheme.
     kind, separator, _ = (client.hostname or "").partition("://")
     if not separator:
         return

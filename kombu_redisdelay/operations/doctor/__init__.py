@@ -1,4 +1,4 @@
-"""Looks for everything that could bite. Finds and advises; printing is somebody else's business."""
+"""Looks for problems, and advises what to do about them. The command line prints the findings."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ __all__ = ("Finding", "Level", "examine")
 
 
 def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
-    """Check the server behind *access*, what we may do there, and *queues*, or all that are known.
+    """Check the server, the permissions, the options and the queues.
 
-    It leaves nothing behind. Reading is bounded by the number of queues and their consumers, not by what
-    is in them.
+    It changes nothing on the server. The amount of data that it reads depends on the number of queues and
+    consumers, not on the number of messages.
+
+    Arguments:
+        access: the broker to check.
+        queues: names of the queues to check; all known queues if it is empty.
 
     Raises:
-        redis.exceptions.RedisError: the server cannot be reached, or stopped answering.
+        redis.exceptions.RedisError: the server cannot be reached, or has stopped answering.
     """
     channel, store = access.channel, access.store
     prefix = channel.global_keyprefix
@@ -43,7 +47,7 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
 
 
 def _known(access: Access) -> Iterator[str]:
-    """The queues that the broker remembers, and those of the app."""
+    """The names of the queues that Redis knows of or that the app declares, sorted."""
     yield from sorted({*access.store.queues(), *(access.app.amqp.queues if access.app else ())})
 
 

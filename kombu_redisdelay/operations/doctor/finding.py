@@ -1,4 +1,4 @@
-"""What the doctor finds."""
+"""The findings of the doctor."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from enum import Enum
 
 
 class Level(str, Enum):
-    """How bad it is."""
+    """How serious a finding is."""
 
     OK = "ok"
-    #: It works, and may bite one day.
+    #: It works now, but may cause a problem later.
     WARNING = "warning"
     #: Messages are late, stuck or in danger now.
     WRONG = "wrong"
@@ -21,8 +21,9 @@ class Finding:
     """The outcome of one check.
 
     Attributes:
-        check: what was looked at, in a word or two.
-        found: what is the case.
+        level: how serious it is.
+        check: what was checked, in a word or two.
+        found: the result.
         advice: what to do about it; empty if there is nothing to do.
     """
 

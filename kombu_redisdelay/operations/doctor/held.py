@@ -1,4 +1,4 @@
-"""Messages that a consumer has held for very long."""
+"""Checks for messages that a consumer has held for a very long time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.doctor.finding import Finding, warning
 
-#: Seconds that most tasks take less than.
+#: Seconds. Most tasks take less time than this.
 LONG = 3600.0
 
-#: Messages of a consumer that are looked at, at most: to look at more would keep Redis busy.
+#: Consumers that hold more messages than this are skipped: reading so many would keep Redis busy.
 MOST_MESSAGES = 10_000
 
 

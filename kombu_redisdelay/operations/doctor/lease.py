@@ -1,4 +1,4 @@
-"""The length of a lease, which whoever comes from ``redis://`` may have brought along."""
+"""Checks the length of a lease. Users who come from ``redis://`` may have kept their old setting."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning
 
-#: Seconds. kombu's default is an hour, and long tasks made people raise it.
+#: Seconds. With ``redis://``, the default is an hour, and users with long tasks had to raise it.
 LONG_LEASE = 600
 
 

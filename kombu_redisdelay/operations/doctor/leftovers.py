@@ -1,4 +1,4 @@
-"""What kombu's own ``redis://`` transport has left: messages that its workers took and did not ack."""
+"""Checks for messages that workers of kombu's own ``redis://`` transport have taken and not acked."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from redis.exceptions import NoPermissionError
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
 
-#: Seconds after which a ``redis://`` worker, by default, gives back what another one took.
+#: Seconds after which a ``redis://`` worker gives back the messages of another one, by default.
 STOCK_VISIBILITY_TIMEOUT = 3600
 
 
 def check_leftovers(server: Server, unacked_key: str, unacked_index_key: str) -> Iterator[Finding]:
     """
     Arguments:
-        unacked_key: hash, delivery tag -> message.
-        unacked_index_key: zset, delivery tag -> when it was taken, seconds since the epoch.
+        unacked_key: key of a hash: delivery tag -> message.
+        unacked_index_key: key of a zset: delivery tag -> when the message was taken, seconds since the epoch.
     """
     check = "redis:// leftovers"
     try:
         count = server.call("HLEN", unacked_key)
     except NoPermissionError:
-        # Nothing but this check needs it.
+        # Only this check needs the permission.
         yield ok(check, f"not looked for: this user may not read {unacked_key!r}")
         return
     if not count:

@@ -1,4 +1,4 @@
-"""Which queues, exchanges and channels an app uses, by the names that kombu and Celery give them."""
+"""Finds the names of the queues, exchanges and channels that an app uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Name:
     """The name of a queue.
 
     Attributes:
-        pattern: what the ACL may say for it and for all that are named like it.
+        text: the name itself.
+        pattern: the pattern for the ACL. It covers this queue and all queues with similar names.
     """
 
     text: str
@@ -27,14 +28,15 @@ class Name:
 
 @dataclass(slots=True)
 class Names:
-    """
+    """The names that an app uses.
+
     Attributes:
-        queues: those that hold messages.
-        fanout_queues: those that hold none, since PUB/SUB keeps nothing. kombu counts and deletes them as
-            if they did.
-        exchanges: those that queues are bound to.
-        published: PUB/SUB channels that are published to, each with the pattern that is to allow it.
-        subscribed: patterns that are subscribed to. The ACL compares these letter by letter.
+        queues: the queues that hold messages.
+        fanout_queues: the queues that hold no messages, because PUB/SUB keeps none. kombu counts and deletes
+            their messages all the same.
+        exchanges: the exchanges that queues are bound to.
+        published: PUB/SUB channel that the app publishes to -> the pattern for the ACL.
+        subscribed: the patterns that the app subscribes to. The ACL compares them letter by letter.
     """
 
     queues: list[Name] = field(default_factory=list)
@@ -45,7 +47,12 @@ class Names:
 
 
 def names_of(access: Access, selected: Sequence[str]) -> Names:
-    """What the app behind *access* uses: the *selected* queues, else its own, and what workers talk over."""
+    """Return the names that the app behind *access* uses.
+
+    Arguments:
+        selected: names of queues; if empty, the queues of the app. The names that workers use for events
+            and, unless it is disabled, for remote control are always included.
+    """
     found = Names()
     declared: dict[str, Any] = {} if access.app is None else dict(access.app.amqp.queues)
     for name in selected or declared:
@@ -71,7 +78,8 @@ def names_of(access: Access, selected: Sequence[str]) -> Names:
 def _add_remote_control(found: Names, access: Access) -> None:
     mailbox = access.app.control.mailbox
     exchange, reply_exchange = mailbox.exchange.name, mailbox.reply_exchange.name
-    # A worker's queue begins with its name. That of a program that asks begins with a UUID, and ends alike.
+    # The name of a worker's queue begins with the name of the worker. The reply queue of a program that asks
+    # begins with a UUID, and ends in the same way.
     pattern = f"*.{exchange}"
     found.fanout_queues.append(Name(mailbox.get_queue("celery@doctor").name, pattern))
     found.queues.append(Name(f"{uuid4()}.{reply_exchange}", pattern))
@@ -87,7 +95,7 @@ def _add_events(found: Names, access: Access) -> None:
     found.exchanges.append(conf.event_exchange)
     every = topic(conf.event_exchange, "*")
     found.published[topic(conf.event_exchange, "worker.heartbeat")] = every
-    # Workers listen to what other workers say, monitors to everything.
+    # Workers subscribe to the events of other workers, monitors subscribe to all events.
     found.subscribed += dict.fromkeys((every, topic(conf.event_exchange, "worker.*")))
 
 

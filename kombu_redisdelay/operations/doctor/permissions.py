@@ -1,8 +1,9 @@
-"""Whether the server allows all that is used, with the keys and channels that it is used with.
+"""Checks whether the server allows every command that is used, with its keys and channels.
 
-The server is asked in a transaction that is never executed. When a command is queued, the server checks it as
-if it were to run, and nothing else happens: no key changes, and nobody receives a message. That needs no
-right but MULTI, and Redis 6.2 knows it, too. ``ACL DRYRUN`` is for administrators, and needs Redis 7.
+The commands are sent in a transaction that is never executed. When the server queues a command, it checks the
+permissions as if the command were to run, and does nothing else: no key changes, and no message is sent. This
+only needs the permission for MULTI, and also works with Redis 6.2. ``ACL DRYRUN`` is for administrators, and
+needs Redis 7.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kombu_redisdelay.operations.doctor.finding import Finding, ok, wrong
 from kombu_redisdelay.operations.doctor.names import Names
 from kombu_redisdelay.operations.doctor.uses import Use, uses
 
-#: Commands that the server keeps queued at a time.
+#: The largest number of commands in one transaction.
 _PORTION = 10_000
 
 _BEGIN, _END = Use(("MULTI",)), Use(("EXEC",))
@@ -28,7 +29,7 @@ _BEGIN, _END = Use(("MULTI",)), Use(("EXEC",))
 def check_permissions(store: Store, names: Names) -> Iterator[Finding]:
     commands, keys, channels = {}, {}, {}
     for use, error in _refused(store, uses(store, names)):
-        # Of Redis and Valkey, in all their versions.
+        # All versions of Redis and Valkey use these words in their errors.
         if "to run the" in error:
             name = "|".join(map(str, use.command[: 2 if use.command[0] == "SCRIPT" else 1]))
             commands[name] = f"+{name.lower()}"
@@ -50,15 +51,15 @@ def check_permissions(store: Store, names: Names) -> Iterator[Finding]:
 
 
 def _refused(store: Store, wanted: Iterator[Use]) -> Iterator[tuple[Use, str]]:
-    """What the server refuses, with its words.
+    """The uses that the server refuses, each with the text of its error.
 
     Raises:
-        ResponseError: there can be no transaction now.
+        ResponseError: the server cannot begin a transaction now.
     """
     while portion := list(islice(wanted, _PORTION)):
         connection = store.server.new_connection()
         try:
-            # Without a transaction, there is none to be executed.
+            # EXEC is sent outside a transaction, so it executes nothing.
             yield from ((use, str(exc)) for use, exc in _errors(connection, [_END]) if _is_refusal(exc))
             failed = list(_errors(connection, [_BEGIN]))
             for use, exc in failed:
@@ -66,18 +67,19 @@ def _refused(store: Store, wanted: Iterator[Use]) -> Iterator[tuple[Use, str]]:
                     raise exc
                 yield use, str(exc)
             if failed:
-                # What came next would be executed.
+                # Without MULTI, the server would execute the next commands.
                 return
             # The second MULTI changes nothing, unless redis-py has replaced the connection meanwhile.
             errors = _errors(connection, [_BEGIN, *portion])
             yield from ((use, str(exc)) for use, exc in errors if _is_refusal(exc))
         finally:
-            # Ends the transaction, too.
+            # This also ends the transaction, without executing it.
             connection.disconnect()
 
 
 def _errors(connection: Any, wanted: Sequence[Use]) -> Iterator[tuple[Use, ResponseError]]:
-    # redis-py checks connections by a PING, and takes one that is queued for a failure.
+    # redis-py checks the health of a connection with PING. In a transaction, the server would queue the PING,
+    # and redis-py would read this as a failure.
     connection.send_packed_command([pack(*use.command) for use in wanted], check_health=False)
     for use in wanted:
         try:
@@ -87,5 +89,5 @@ def _errors(connection: Any, wanted: Sequence[Use]) -> Iterator[tuple[Use, Respo
 
 
 def _is_refusal(error: ResponseError) -> bool:
-    # The second is for EXEC, whose errors all say that a transaction was discarded.
+    # The second condition is for EXEC: all of its errors say that a transaction was discarded.
     return isinstance(error, NoPermissionError) or "NOPERM" in str(error)

@@ -1,4 +1,4 @@
-"""Whether the queues are looked after."""
+"""Checks whether workers look after the queues, and whether their keys are in order."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wro
 from kombu_redisdelay.operations.doctor.held import check_held
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 
-#: Seconds that a message may be overdue, and a lease over, before it is anything to worry about: longer
-#: than the waits of workers.
+#: Seconds that a message may be overdue before this counts as a problem. Workers wait for less than this.
 PATIENCE = 15.0
 
-#: Seconds that a message may be overdue while no worker is there.
+#: The same limit for a queue without a worker, in seconds.
 UNATTENDED_PATIENCE = 2.0
 
-#: The share of ``dead_letter_limit`` from which dead letters are about to be dropped.
+#: From this share of ``dead_letter_limit`` on, dead letters will soon be dropped.
 DEAD_SHARE = 0.8
 
 
@@ -30,7 +29,7 @@ def check_queues(store: Store, queues: Iterable[str], options: Options) -> Itera
         try:
             found = list(_of_queue(store, queue, options))
         except NoPermissionError:
-            # Perhaps of another application in this database.
+            # The queue may belong to another application in this database.
             advice = (
                 "If it is yours, see the permissions. If not, name yours: `celery delayed doctor -Q ...`."
             )
@@ -41,7 +40,7 @@ def check_queues(store: Store, queues: Iterable[str], options: Options) -> Itera
 def _of_queue(store: Store, queue: str, options: Options) -> Iterator[Finding]:
     wrong_types = list(_wrong_types(store, queue))
     if wrong_types:
-        # Nothing else can be asked while a key has the wrong type.
+        # While a key has the wrong type, the other checks would fail.
         yield from wrong_types
         return
     [stats] = queue_stats(store, [queue])
@@ -119,7 +118,8 @@ def _dead(stats: QueueStats, limit: int) -> Iterator[Finding]:
 
 def _damage(store: Store, stats: QueueStats) -> Iterator[Finding]:
     keys = store.keys(stats.queue)
-    # Not as a transaction, which a server that is out of memory refuses. It reads both at once all the same.
+    # No transaction, because a server that is out of memory refuses it. The server handles both commands at
+    # once even without one.
     ids, messages = checked(store.server.call_all(("ZCARD", keys.schedule), ("HLEN", keys.messages)))
     if ids != messages:
         yield wrong(

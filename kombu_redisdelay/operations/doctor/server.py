@@ -1,4 +1,4 @@
-"""Whether the server is one that messages are safe with."""
+"""Checks whether messages are safe with this server."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wro
 
 OLDEST_VERSION = (6, 2)
 
-#: The share of its memory that a server may use before it is worth a word.
+#: From this share of its memory on, there is a warning.
 MEMORY_SHARE = 0.8
 
-#: Seconds that the clocks of this machine and of the server may differ: tasks run that much early or late.
+#: Seconds that the clocks of this machine and of the server may differ. Tasks run early or late by the
+#: difference.
 SKEW_LIMIT = 1.0
 
 
@@ -41,7 +42,7 @@ def _clock(server: Server) -> Finding:
     reply = server.call("TIME")
     after = time()
     at = clock_ms(reply) / 1000
-    # The reply was made at some moment in between.
+    # The server has read its clock at some moment between `before` and `after`.
     skew = max(0.0, before - at, at - after)
     if skew <= SKEW_LIMIT:
         return ok("clock", "the server's clock and this machine's agree")

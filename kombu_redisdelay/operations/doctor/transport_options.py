@@ -1,4 +1,4 @@
-"""Whether each transport option is one that somebody reads."""
+"""Checks whether each transport option has an effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning
 def check_transport_options(unknown: Mapping[str, str | None]) -> Iterator[Finding]:
     """
     Arguments:
-        unknown: option that nobody reads -> the known one that it resembles, if there is one.
+        unknown: unknown option -> the known option that it resembles, ``None`` if there is no such option.
     """
     check = "transport options"
     if not unknown:

@@ -1,4 +1,4 @@
-"""Which commands are used, and with which keys and channels: what a user of the broker has to be allowed."""
+"""Lists the commands that are used, with their keys and channels: a user needs the permission for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _Arguments = tuple[Argument, ...]
 
 _NO_SCRIPT = "0" * 40
 
-#: Commands that name neither a key nor a channel. EXEC and MULTI are looked at by who asks.
+#: Commands without a key or a channel. EXEC and MULTI are missing: the check of the permissions itself uses
+#: them.
 _ALONE: Mapping[str, _Arguments] = {
     "PING": (),
     "TIME": (),
@@ -25,7 +26,7 @@ _ALONE: Mapping[str, _Arguments] = {
     "EVALSHA": (_NO_SCRIPT, 0),
 }
 
-#: What is done with keys of any type, and with those of each: command -> what follows the key.
+#: The commands for keys of any type, and for the keys of each type: command -> its arguments after the key.
 _WITH_ANY: Mapping[str, _Arguments] = {
     "TYPE": (),
     "EXISTS": (),
@@ -81,8 +82,9 @@ class Use(NamedTuple):
     """A command that is used.
 
     Attributes:
+        command: the command with its arguments.
         of: the key or the channel in it; empty if there is none.
-        rule: what ``ACL SETUSER`` calls that; ``~`` and ``&`` stand in front of patterns.
+        rule: the rule for ``ACL SETUSER`` that allows this key or channel: a pattern after ``~`` or ``&``.
     """
 
     command: Command
@@ -91,13 +93,13 @@ class Use(NamedTuple):
 
 
 def uses(store: Store, names: Names) -> Iterator[Use]:
-    """Everything that is done for *names*, as it is sent to the server."""
+    """Every use that *names* need, as it is sent to the server."""
     yield from (Use((*command.split(), *arguments)) for command, arguments in _ALONE.items())
     prefix = store.prefix
     for queue in names.queues:
         keys = store.keys(queue.text)
         yield from _of_ready_lists(store, queue)
-        # What begins with `*` covers these keys, too: the name is in the middle of them.
+        # A pattern that begins with `*` covers these keys, too: the queue's name is in the middle of them.
         of_name = store.keys(queue.pattern).unacked("").removesuffix("unacked:")
         rule = _ready_rule(store, queue) if queue.pattern.startswith("*") else f"~{of_name}*"
         ours = (keys.schedule, keys.messages, keys.duplicates, keys.consumers, keys.wake, keys.dead)
@@ -114,7 +116,7 @@ def uses(store: Store, names: Names) -> Iterator[Use]:
     for channel, pattern in names.published.items():
         yield Use(("PUBLISH", prefix + channel, ""), prefix + channel, f"&{prefix}{pattern}")
     for pattern in dict.fromkeys(names.subscribed):
-        # The last one is sent by kombu 5.5 and 5.6, in place of the one before.
+        # kombu 5.5 and 5.6 send UNSUBSCRIBE instead of PUNSUBSCRIBE.
         for command in ("PSUBSCRIBE", "PUNSUBSCRIBE", "UNSUBSCRIBE"):
             yield Use((command, prefix + pattern), prefix + pattern, f"&{prefix}{pattern}")
 
