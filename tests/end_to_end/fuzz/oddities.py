@@ -240,13 +240,12 @@ class Change:
             if not _has(place, step):
                 return
             place = place[step]
-        if isinstance(place, dict) and self.value is not MISSING:
-            place[last] = self.value
-        elif _has(place, last):
-            if self.value is MISSING:
+        if self.value is MISSING:
+            if _has(place, last):
                 del place[last]
-            else:
-                place[last] = self.value
+        elif isinstance(place, dict) or _has(place, last):
+            # A copy: another change may be made inside it.
+            place[last] = json.loads(json.dumps(self.value))
 
     def __str__(self) -> str:
         value = "missing" if self.value is MISSING else repr(self.value)
