@@ -21,8 +21,8 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
     """Move due messages to their queues while no worker is there. Runs until it is told to stop.
 
     Use it if an autoscaler may scale the workers to zero: an autoscaler watches the length of the queues, and
-    would never see a scheduled task. Any number of forwarders may run, also beside workers. Workers that are
-    there need no forwarder.
+    would never see a scheduled task. Any number of forwarders may run, also beside workers. Workers need no
+    forwarder.
     """
     access = connect(Access)
 

@@ -293,8 +293,8 @@ class Channel(redis.Channel):
         if self._consumer is None or not self._consumer.is_ours:
             return
         self._finish_taking()
-        # The old connection may be half-open. It would wait for seconds, and then nothing would be given
-        # back until the lease ends.
+        # Use new connections. If the old one is half-open, giving back over it would wait for seconds and
+        # then fail, and the messages would only return when the lease ends.
         self._consumer.disconnect()
         self._has_given_back = False
         with _leaving_it_to_the_lease():
@@ -452,7 +452,7 @@ class Channel(redis.Channel):
                 consumer.stop()
             else:
                 # Redis cannot be reached. When it is back, the caretaker sends the acks that are not
-                # confirmed. Without it, these messages would be delivered again.
+                # confirmed. Otherwise, these messages would be delivered again.
                 Caretaker(consumer, {}).start()
         if self._store is not None:
             self._store.disconnect()
@@ -460,7 +460,7 @@ class Channel(redis.Channel):
 
 @contextmanager
 def _leaving_it_to_the_lease() -> Iterator[None]:
-    """Log errors of giving messages back. Redis may be out of reach; then the messages return later."""
+    """Log errors of giving messages back, and go on. If Redis is out of reach, the messages return later."""
     try:
         yield
     except (RedisError, OSError) as exc:

@@ -27,7 +27,7 @@ CONFIRM_AFTER = 1.0
 #: A message that must be held alone waits until all others are settled, but at most for this many seconds.
 ALONE_PATIENCE = 2.0
 
-#: Seconds that a request for less than half of what may be held waits after the request before it.
+#: Seconds to wait after a request, if the next one would be for less than half of what may be held.
 PAUSE = 0.001
 
 
@@ -254,7 +254,8 @@ class Intake:
             return
         overdue = now - self._channel._brpop_sent_at > timeout + silence_limit
         if overdue and self._was_overdue:
-            # This is the second check, and there was a poll in between. It would have read a reply.
+            # This is the second check in a row, with a poll in between. The poll would have read a reply that
+            # was only waiting to be read.
             self._channel.client.connection.disconnect()
             raise ConnectionError(f"no reply from Redis for {silence_limit:g} seconds")
         self._was_overdue = overdue

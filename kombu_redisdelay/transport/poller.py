@@ -227,7 +227,7 @@ class Poller(redis.MultiChannelPoller):
         if not self._in_protected_read:
             self._deliver(channel)
             if channel.intake.expects_more and not self._is_pausing:
-                # Another turn of the event loop asks for more messages. The timer brings it about.
+                # Another turn of the event loop asks for more messages. This timer causes it.
                 self._is_pausing = True
                 self.hub.call_later(PAUSE, self._after_pause)
 

@@ -90,7 +90,7 @@ def receive(
 
 
 def _report_failure(delivery: Delivery, reply: object) -> bool:
-    """Log an error if an entry could not be moved. Returns whether it is so."""
+    """Log an error if an entry could not be moved. Returns whether there was an error."""
     if not isinstance(reply, ResponseError):
         return False
     # Nothing is raised here: other messages were taken together with this entry, and must be delivered. The

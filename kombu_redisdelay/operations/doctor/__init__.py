@@ -22,8 +22,8 @@ __all__ = ("Finding", "Level", "examine")
 def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
     """Check the server, the permissions, the options and the queues.
 
-    It changes nothing on the server. The amount of data that it reads depends on the number of queues and
-    consumers, not on the number of messages.
+    It leaves nothing behind on the server. The amount of data that it reads is limited by the number of
+    queues and consumers, not by the number of messages.
 
     Arguments:
         access: the broker to check.
