@@ -262,7 +262,7 @@ class Line:
         self._written = 0
 
     def _tell(self) -> None:
-        """Report acks that found no message. Called without the lock, because the callback uses the line, which
+        """Report acks that found no message. Call it without the lock: the callback uses the line, which
         may find more such acks."""
         if self._is_telling:
             return

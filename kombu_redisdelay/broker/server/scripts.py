@@ -42,7 +42,7 @@ class Script:
             try:
                 return server.call(*self.command(keys, args))
             except NoScriptError:
-                # The server does not have it: it is new, restarted, failed over, or flushed. EVAL also stores it.
+                # The server lacks it: it is new, restarted, failed over, or flushed. EVAL also stores it.
                 return server.call("EVAL", self.text, len(keys), *keys, *args)
         except ResponseError as exc:
             better = explained(exc, server, keys)
