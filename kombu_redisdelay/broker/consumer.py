@@ -34,7 +34,7 @@ from kombu_redisdelay.broker.store import NAME_BYTES_PER_CALL, Store
 
 logger = logging.getLogger(__name__)
 
-#: A consumer that takes nothing any more from more queues than this tries to leave these queues.
+#: A consumer tries to leave the queues that it takes nothing from any more, once there are more than this.
 MOST_LEFT = 100
 
 
@@ -123,7 +123,7 @@ class Consumer:
             logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, queues)
         deliveries = []
         # The script numbers the messages from the same tag in the same order. The counter moves on only
-        # when a reply has come: a take after a lost reply has the same first tag, and so the script knows.
+        # when a reply has come. So a take after a lost reply has the same first tag: the script sees that.
         for index, stored in zip(indices.split(), messages, strict=True):
             queue = queues[int(index) - 1]
             step, payload = split_stored(stored)
@@ -146,8 +146,8 @@ class Consumer:
         self.store.server.confirm_acks()
 
     def requeue(self, queue: str, tag: str) -> bool:
-        """Put a message whose delivery failed at the tail of its ready list. Returns ``False`` if it was not
-        held any more."""
+        """Requeue a delivered message. It counts as a failed delivery and goes to the tail of its ready list.
+        Returns ``False`` if it was not held any more."""
         self._failed.pop(tag, None)
         return bool(self._give_back(queue, [tag], "failed"))
 
@@ -187,8 +187,8 @@ class Consumer:
         checked(self.park_all([(delivery, message_id, due_ms)]))
 
     def park_all(self, parkings: Sequence[tuple[Delivery, str, float]]) -> list[Any]:
-        """As :meth:`park`, for many messages in one round trip. Returns a list, which has a ``ResponseError``
-        for each message that the server refused."""
+        """As :meth:`park`, for many messages in one round trip. Returns for each message the reply, or a
+        ``ResponseError`` if the server refused."""
         self.store.remember(*dict.fromkeys(delivery.queue for delivery, _, _ in parkings))
         calls = []
         for delivery, message_id, due_ms in parkings:
@@ -229,8 +229,8 @@ class Consumer:
         has failed counts as a failed delivery; the others do not. Returns whether nothing is held any more.
 
         Arguments:
-            crashed: whether an error has ended this consumer. Then any message may have caused it, unless the
-                callback of one is known to have failed. So all count as failed deliveries, as those of a
+            crashed: whether an error has ended this consumer. If no callback is known to have failed, any of
+                the messages may have caused the error. Then all count as failed deliveries, as with a
                 consumer that is gone.
         """
         self.confirm_acks()

@@ -62,12 +62,12 @@ class Graveyard:
 
     def requeue(self, queue: str, wanted: Callable[[Buried], bool]) -> int:
         """Move the dead letters that are *wanted* to the tails of their ready lists, with a delivery count of
-        0. Those that come meanwhile stay. Returns how many were moved."""
+        0. Dead letters that come meanwhile stay. Returns how many were moved."""
         return self._remove(queue, "requeue", wanted)
 
     def drop(self, queue: str, wanted: Callable[[Buried], bool]) -> int:
-        """Remove the dead letters that are *wanted*. Those that come meanwhile stay. Returns how many were
-        removed."""
+        """Remove the dead letters that are *wanted*. Dead letters that come meanwhile stay. Returns how
+        many were removed."""
         return self._remove(queue, "drop", wanted)
 
     def clear(self, queue: str) -> int:

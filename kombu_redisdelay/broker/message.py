@@ -171,7 +171,7 @@ def mark_delivery(payload: dict[str, Any]) -> None:
         headers[REDELIVERED_HEADER] = True
         payload["properties"]["delivery_info"]["redelivered"] = True
     else:
-        # A task that retries publishes the headers that it was delivered with. They count its old deliveries.
+        # A task that retries publishes the headers that it was delivered with. This is the old count.
         if headers.pop(DELIVERY_COUNT_HEADER, None) is not None:
             headers.pop(REDELIVERED_HEADER, None)
 

@@ -25,7 +25,7 @@ class Options:
             number. The default is that of RabbitMQ's quorum queues.
         dead_letter: whether a message that is rejected without requeue becomes a dead letter. By
             default it is dropped, as kombu does.
-        dead_letter_limit: how many dead letters a queue keeps. The oldest are dropped.
+        dead_letter_limit: how many dead letters a queue keeps. With more, the oldest are dropped.
         max_batch: messages that one round trip takes at most, within the prefetch count.
     """
 
@@ -65,7 +65,7 @@ class Options:
     @property
     def alone_after(self) -> int:
         """Failed deliveries after which a message is taken and held alone. Otherwise, other messages that are
-        prefetched with it would reach the delivery limit with it."""
+        prefetched with it could reach the delivery limit with it."""
         return max(1, min(ALONE_AFTER, (self.delivery_limit or ALONE_AFTER + 1) - 1))
 
     @property

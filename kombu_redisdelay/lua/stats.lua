@@ -1,5 +1,5 @@
 -- Counts the messages and consumers of a queue. Writes nothing, and so works on a server that is out of
--- memory. A transaction would not.
+-- memory, where a transaction fails.
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  dead

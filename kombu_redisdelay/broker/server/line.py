@@ -57,7 +57,7 @@ class Line:
 
     An ack has been written when :meth:`ack` returns: the server will do it, even if this process dies. The
     replies to acks are read before the reply to the next command. If the connection fails, the acks that are
-    not confirmed are sent again over the next one. To do an ack twice does no harm.
+    not confirmed are sent again over the next one. An ack that is done twice does no harm.
 
     Arguments:
         connect: makes a connection, which connects when it is first used.

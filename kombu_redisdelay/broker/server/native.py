@@ -14,7 +14,7 @@ from typing import Any
 
 
 def Lock() -> Any:
-    """As ``threading.Lock``. To wait for it blocks all greenlets of the thread."""
+    """As ``threading.Lock``. Waiting for it blocks all greenlets of the thread."""
     return _original("allocate_lock")()
 
 
