@@ -1,6 +1,6 @@
 """Run a command that dies with its parent: ``python leash.py PARENT_PID COMMAND...``.
 
-A program of its own and not a ``preexec_fn``, which is unsafe in a process that has threads.
+It is a program and not a ``preexec_fn``, which is unsafe in a process that has threads.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ if __name__ == "__main__":
     parent, command = int(sys.argv[1]), sys.argv[2:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        # It may have died before the request was made.
+        # The parent may have died before the request was made.
         if os.getppid() != parent:
             sys.exit("the parent is gone")
     os.execvp(command[0], command)

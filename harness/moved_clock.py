@@ -17,12 +17,12 @@ _SOURCE = Path(__file__).with_suffix(".c")
 
 
 def compiler() -> str | None:
-    """The C compiler, where the dynamic linker takes what it makes; else ``None``."""
+    """The C compiler; ``None`` if there is none, or if the dynamic linker does not load what it makes."""
     return shutil.which("cc") if sys.platform == "linux" else None
 
 
 class MovedClockServer(RedisServer):
-    """A server with a clock of its own, which agrees with that of the machine at first."""
+    """A server with a clock of its own, which agrees with the machine's clock at first."""
 
     def start(self) -> None:
         library, offset = self.directory / "moved_clock.so", self.directory / "offset"
@@ -38,13 +38,13 @@ class MovedClockServer(RedisServer):
         }
 
     def now_ms(self) -> int:
-        """What the server takes for the time, ms since the epoch."""
+        """The time by the server's clock, in ms since the epoch."""
         with self.client() as client:
             seconds, microseconds = client.time()
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     def jump(self, seconds: int) -> None:
-        """Move the clock, by so much more than before."""
+        """Move the clock by *seconds*, in addition to earlier jumps."""
         expected = self.now_ms() + seconds * 1000
         with (self.directory / "offset").open("r+b") as file:
             [offset] = struct.unpack("q", file.read())

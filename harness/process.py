@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 
 def wait_until(condition: Callable[[], object], timeout: float, what: str) -> None:
-    """Return as soon as the condition holds; TimeoutError, saying what was awaited, if never."""
+    """Return as soon as *condition* holds.
+
+    Raises:
+        TimeoutError: it does not hold after *timeout* seconds. The error says *what* was awaited.
+    """
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
@@ -35,7 +39,7 @@ class ChildProcess(ABC):
     """A process group led by one command, ended when the ``with`` block is left.
 
     On Linux the command is killed as well when this process dies, however it dies. The kernel
-    takes the thread that called ``start`` for the parent, so call it from one that lives on.
+    takes the thread that called ``start`` for the parent, so call it from a thread that lives on.
     """
 
     def __init__(self) -> None:
@@ -50,7 +54,7 @@ class ChildProcess(ABC):
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether the started process does its work by now."""
+        """Whether the started process already does its work."""
 
     def environment(self) -> Mapping[str, str]:
         """The command's environment."""
@@ -61,21 +65,26 @@ class ChildProcess(ABC):
         return None
 
     def start(self) -> None:
-        """Start the command with an empty log; `wait_ready` tells when it is of use."""
+        """Start the command with an empty log. Call `wait_ready` before you use it."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-IS", leash.__file__, str(os.getpid()), *self.command()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Killed workers leave things behind in the temporary directory; then it is this one.
+                # Killed workers leave files in their temporary directory. We remove this one.
                 env={**self.environment(), "TMPDIR": str(self.directory)},
                 cwd=self.working_directory(),
                 start_new_session=True,
             )
 
     def wait_ready(self, timeout: float = 30) -> None:
-        """Wait until the process is ready; raise with the log's tail when it is not, or ended."""
+        """Wait until the process is ready.
+
+        Raises:
+            TimeoutError: it is not ready after *timeout* seconds. The error has the end of the log.
+            RuntimeError: it has ended. The error has the end of the log.
+        """
         try:
             wait_until(lambda: self.is_ready() or not self.running, timeout, "not ready")
         except TimeoutError as error:
@@ -84,7 +93,11 @@ class ChildProcess(ABC):
             raise RuntimeError(f"ended with status {self._started.returncode}\n{self._tail()}")
 
     def stop(self, timeout: float = 10) -> None:
-        """Ask the process to end, and wait for it; killed and TimeoutError if it takes longer."""
+        """Ask the process to end, and wait for it.
+
+        Raises:
+            TimeoutError: it has not ended after *timeout* seconds, and was killed.
+        """
         self._started.terminate()
         try:
             self._started.wait(timeout)

@@ -1,4 +1,4 @@
-"""A TCP proxy that does to connections what no signal and no Redis command can do."""
+"""A TCP proxy that harms connections in ways that no signal and no Redis command can."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Trap:
     Attributes:
         request: what the request contains. It must be short enough to come in one piece.
         reply_bytes: how much of the reply comes through; ``None`` if the request itself is lost.
-        silently: the connection is left open, and nothing ever comes through it again.
-        sprung: set when it was done.
+        silently: whether the connection is left open, and nothing ever comes through it again.
+        sprung: set when the harm was done.
     """
 
     request: bytes
@@ -40,7 +40,7 @@ class Trap:
 
 @dataclass(eq=False)
 class _Link:
-    """A connection of a client and the one to the server that belongs to it."""
+    """The connection of a client, and its connection to the server."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
@@ -76,23 +76,23 @@ class Proxy:
         return f"{scheme}://{HOST}:{self.port}/0"
 
     def go_silent(self) -> None:
-        """Make all connections half-open, and those still to come: what is sent is swallowed."""
+        """Make all connections half-open, also later ones: data that is sent is swallowed."""
         self._do(self._silence_all)
 
     def pass_on(self) -> None:
-        """Let the connections that are made from now on work. Those that went silent stay so."""
+        """Make connections work that are opened from now on. Those that went silent stay silent."""
         self._do(lambda: setattr(self, "_silent", False))
 
     def delay(self, seconds: float) -> None:
-        """Pass everything on so much later, in both directions."""
+        """Delay everything by *seconds*, in both directions."""
         self._do(lambda: setattr(self, "_delay", seconds))
 
     def reset(self) -> None:
-        """Reset all connections, whatever is on its way."""
+        """Reset all connections, even if data is on its way."""
         self._do(self._reset_all)
 
     def set_trap(self, trap: Trap) -> Trap:
-        """Do harm to the next request that fits, on whatever connection it comes."""
+        """Do the harm of *trap* to the next request that matches it, on any connection."""
         self._do(lambda: setattr(self, "_trap", trap))
         return trap
 
@@ -115,7 +115,7 @@ class Proxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _do(self, action: Callable[[], object]) -> None:
-        """Have the thread do it, and wait until it was done."""
+        """Run *action* in the thread, and wait until it is done."""
         done = Event()
 
         def act() -> None:
@@ -134,7 +134,7 @@ class Proxy:
     def _reset_all(self) -> None:
         for link in self._links:
             for writer in (link.client, link.server):
-                # Gone already, if the other end was faster.
+                # The socket is gone already if the other end was faster.
                 with suppress(OSError):
                     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 writer.transport.abort()
@@ -148,7 +148,7 @@ class Proxy:
             return
         link = _Link(writer, server_writer, self._silent)
         self._links.add(link)
-        # Before Python 3.12, asyncio complains of a connection whose task was cancelled, at the end.
+        # At the end, asyncio before Python 3.12 complains of a connection whose task was cancelled.
         with suppress(asyncio.CancelledError):
             await asyncio.gather(
                 self._pass_on(reader, link, server_writer, self._request),
@@ -194,7 +194,7 @@ class Proxy:
         link.passed += len(data)
         if link.passed < trap.reply_bytes:
             return data
-        # What is written now is sent before the connection is closed, and if it went silent, too.
+        # Data that is written now is still sent, whether the connection is closed or goes silent.
         link.client.write(data)
         link.spring(trap)
         return b""

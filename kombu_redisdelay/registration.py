@@ -1,11 +1,11 @@
 """Makes the URL schemes known to kombu, without an import in the user's code.
 
 kombu has no entry point for transports. It has one for serializers, ``kombu.serializers``, and loads
-everything in that group when :mod:`kombu.serialization` is imported, which Celery does before it
-looks at a broker URL. So that is the hook: an entry point named ``redisdelay`` that resolves to
-:data:`SERIALIZER`, whose import registers the schemes. What it resolves to must be the arguments of
-``kombu.serialization.register`` after the name; with neither encoder nor decoder that call stores a
-name and a content type, which nothing ever uses.
+everything in that group when :mod:`kombu.serialization` is imported. Celery imports it before it
+looks at a broker URL. So our hook is an entry point named ``redisdelay`` that resolves to
+:data:`SERIALIZER`. Loading it imports this package, which registers the schemes. kombu passes its value
+to ``kombu.serialization.register``, as the arguments after the name. With neither encoder nor decoder,
+that call stores a name and a content type, which nothing ever uses.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from kombu_redisdelay.broker.store import NAME_BYTES_PER_CALL, Store
 
 logger = logging.getLogger(__name__)
 
-#: Queues that nothing is taken from any more, before it is seen which of them can be left.
+#: A consumer tries to leave the queues that it takes nothing from any more, once there are more than this.
 MOST_LEFT = 100
 
 
@@ -42,10 +42,10 @@ class Consumer:
     """A consumer of some of the queues in *store*.
 
     Arguments:
-        store: its line carries the acks, so no other consumer uses it.
-        name: as :func:`kombu_redisdelay.broker.identity.new_consumer` makes it.
-        lease: kept for as long as the consumer is open.
-        lease_lost: called with a queue and the tags of acks that found nothing there.
+        store: its line carries the acks, so no other consumer may use it.
+        name: made by :func:`kombu_redisdelay.broker.identity.new_consumer`.
+        lease: kept until :meth:`stop`.
+        lease_lost: called with a queue and the delivery tags of acks that found no message there.
     """
 
     def __init__(
@@ -58,22 +58,22 @@ class Consumer:
         self._recovery = Recovery(store, options)
         self._pid = os.getpid()
         self._clock = ServerClock()
-        #: A tag is the time when the message was asked for, or the next number that is free. So it tells who
-        #: looks for how long a message has been held.
+        #: A tag is the time when the message was asked for, in microseconds since the epoch, or the next free
+        #: number. So a tag shows for how long its message has been held.
         self._next_tag = 1
         self._queues: set[str] = set()
         self._most_queues = MOST_LEFT
-        #: Queues that nothing is taken from any more, and that were not left yet.
+        #: Queues that were cancelled and not left yet.
         self._cancelled: set[str] = set()
-        #: Delivery tag -> queue and when, by the monotonic clock, of messages whose callback has failed.
+        #: Messages whose callback has failed: delivery tag -> queue, and when by the monotonic clock.
         self._failed: dict[str, tuple[str, float]] = {}
         store.server.tell_acks_in_vain(lease_lost)
-        #: What has no reply yet, or lost it.
+        #: The request that has no reply yet, or whose reply was lost.
         self._unanswered: Request | None = None
 
     @property
     def is_taking(self) -> bool:
-        """Whether a take has no reply: the server may be yet to see it."""
+        """Whether a take has no reply yet. It may not even have reached the server."""
         return self._unanswered is not None
 
     @property
@@ -86,8 +86,11 @@ class Consumer:
         return self.taken(request, self._take(request))
 
     def has_reason_to_take(self, queues: Sequence[str], soon: float) -> bool:
-        """Whether something in *queues* is ready, or will be due within *soon* seconds. For who was not
-        woken for a while: a token may be lost, or the clock set. Costs a fraction of a take."""
+        """Whether something in *queues* is ready, or will be due within *soon* seconds.
+
+        A consumer asks this when nothing has woken it for a while: a token may be lost, or somebody may have
+        set the clock. It costs a fraction of a take.
+        """
         store = self.store
         ready = [key for queue in queues for key in store.ready_keys(queue)]
         schedules = [store.keys(queue).schedule for queue in queues]
@@ -106,12 +109,12 @@ class Consumer:
 
         Returns:
             The command to send, over any connection. :meth:`taken` must get the reply before anything else
-            is taken. If that is an error, :meth:`take` says which.
+            is taken. If the reply is an error, call :meth:`take` instead, which raises the explained error.
         """
         return TAKE.command(*self._begin(request))
 
     def taken(self, request: Request, reply: Any) -> Taken:
-        """What the *reply* to the *request* has brought."""
+        """The messages that the *reply* to *request* has brought."""
         self._unanswered = None
         queues, no_ack = request.queues, request.no_ack
         now_us, next_due_us, missing, only_migrated, indices, *messages = reply
@@ -120,7 +123,7 @@ class Consumer:
             logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, queues)
         deliveries = []
         # The script numbers the messages from the same tag in the same order. The counter moves on only
-        # here, so that a take whose reply was lost is told from the next one.
+        # when a reply has come. So a take after a lost reply has the same first tag: the script sees that.
         for index, stored in zip(indices.split(), messages, strict=True):
             queue = queues[int(index) - 1]
             step, payload = split_stored(stored)
@@ -132,8 +135,8 @@ class Consumer:
         return Taken(deliveries, now_us / 1000, next_due)
 
     def ack(self, queue: str, tag: str) -> None:
-        """Forget a message for good. Written when this returns; `lease_lost` is called later if it was
-        not held any more."""
+        """Forget a message for good. The ack has been written when this returns. If the message was not held
+        any more, `lease_lost` is called later."""
         self._failed.pop(tag, None)
         unacked = self.store.keys(queue).unacked(self.name)
         self.store.server.line(unacked).ack(queue, unacked, tag)
@@ -143,24 +146,24 @@ class Consumer:
         self.store.server.confirm_acks()
 
     def requeue(self, queue: str, tag: str) -> bool:
-        """Give a message that was delivered back to the tail of its ready list. False if it was not held
-        any more."""
+        """Requeue a delivered message. It counts as a failed delivery and goes to the tail of its ready list.
+        Returns ``False`` if it was not held any more."""
         self._failed.pop(tag, None)
         return bool(self._give_back(queue, [tag], "failed"))
 
     def fail(self, queue: str, tag: str) -> None:
-        """Note that the callback of a message has failed: should the message be given back, that was a failed
-        delivery. Nothing is sent."""
+        """Note that the callback of a message has failed. If the message is given back later, this delivery
+        counts as failed. Nothing is sent."""
         self._failed[tag] = queue, monotonic()
 
     def long_failed(self) -> list[str]:
-        """The delivery tags of messages whose callback failed a lease ago, and that are held still."""
+        """The delivery tags of messages that are still held one lease or more after their callback failed."""
         before = monotonic() - self._options.visibility_timeout
         return [tag for tag, (_, at) in list(self._failed.items()) if at <= before]
 
     def discard(self, queue: str, tag: str) -> bool:
-        """Be done with a message that was rejected: drop it, or keep it as a dead letter, as the options
-        say. False if it was not held any more."""
+        """Drop a rejected message, or make it a dead letter if the option ``dead_letter`` is set. Returns
+        ``False`` if it was to become a dead letter and was not held any more."""
         if not self._options.dead_letter:
             self.ack(queue, tag)
             return True
@@ -168,7 +171,7 @@ class Consumer:
         return bool(was_held)
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
-        """Give messages that never reached a callback back to where they were taken from, as they were."""
+        """Put messages that never reached a callback back where they were taken from, unchanged."""
         held: dict[str, list[Delivery]] = {}
         for delivery in reversed(list(deliveries)):
             if delivery.acked:
@@ -184,7 +187,8 @@ class Consumer:
         checked(self.park_all([(delivery, message_id, due_ms)]))
 
     def park_all(self, parkings: Sequence[tuple[Delivery, str, float]]) -> list[Any]:
-        """As :meth:`park`, for many messages in one round trip. Returns an error for each that fails."""
+        """As :meth:`park`, for many messages in one round trip. Returns for each message the reply, or a
+        ``ResponseError`` if the server refused."""
         self.store.remember(*dict.fromkeys(delivery.queue for delivery, _, _ in parkings))
         calls = []
         for delivery, message_id, due_ms in parkings:
@@ -199,8 +203,8 @@ class Consumer:
         checked(self.dead_letter_all([(delivery, reason)]))
 
     def dead_letter_all(self, burials: Sequence[tuple[Delivery, str]]) -> list[Any]:
-        """As :meth:`dead_letter`, for many messages in one round trip. Returns an error for each that was
-        refused."""
+        """As :meth:`dead_letter`, for many messages in one round trip. Returns for each message
+        whether it was held, or a ``ResponseError`` if the server refused."""
         return self._dead_letter_all(
             [
                 (
@@ -215,18 +219,19 @@ class Consumer:
         )
 
     def not_held(self, queue: str, tags: Collection[str]) -> set[str]:
-        """Those of *tags* that this consumer does not hold, because its lease was lost."""
+        """Those of *tags* that this consumer does not hold any more, because it lost its lease."""
         unacked = self.store.keys(queue).unacked(self.name)
         held = set(self.store.server.call("HKEYS", unacked))
         return {tag for tag in tags if tag.encode() not in held}
 
     def give_back_all(self, keep: Collection[str] = (), *, crashed: bool = False) -> bool:
-        """Give back everything that is held, but for the delivery tags to *keep*: what has failed as failed,
-        the rest properly. Returns whether nothing is held any more.
+        """Give back every message that is held, except the delivery tags in *keep*. A message whose callback
+        has failed counts as a failed delivery; the others do not. Returns whether nothing is held any more.
 
         Arguments:
-            crashed: an error has ended this consumer. If nothing is known to have failed, any of what is
-                held may have done that, as with a consumer that is gone.
+            crashed: whether an error has ended this consumer. If no callback is known to have failed, any of
+                the messages may have caused the error. Then all count as failed deliveries, as with a
+                consumer that is gone.
         """
         self.confirm_acks()
         how = "lost" if crashed and not self._failed else "returned"
@@ -238,18 +243,18 @@ class Consumer:
         return all(returned.holds_none for returned in outcome.values())
 
     def cancel(self, queue: str) -> None:
-        """Take nothing of *queue* any more. What is held of it stays held. Nothing is sent."""
+        """Stop taking from *queue*. Messages that are held stay held. Nothing is sent."""
         self._lease.let_expire(self.store.keys(queue))
         self._cancelled.add(queue)
 
     def leave_cancelled(self) -> None:
-        """Be no consumer any more of queues that were cancelled, once nothing is held there."""
+        """Stop being a consumer of those cancelled queues in which nothing is held any more."""
         if self._cancelled:
             self.leave(self._cancelled)
             self._cancelled &= self._queues
 
     def leave(self, queues: Collection[str]) -> None:
-        """Be no consumer of *queues* any more, where nothing is held. What is held stays held."""
+        """Stop being a consumer of those *queues* in which nothing is held. Held messages stay held."""
         names = [queue for queue in queues if queue in self._queues]
         for queue in queues:
             self._lease.uncover(self.store.keys(queue))
@@ -263,7 +268,7 @@ class Consumer:
                     self._lease.cover(k)
 
     def forget_queue(self, queue: str) -> None:
-        """Drop what is held in a queue that was deleted, and be no consumer of it any more."""
+        """Drop the messages that are held of a deleted queue, and stop being its consumer."""
         k = self.store.keys(queue)
         self._lease.uncover(k)
         if queue in self._queues:
@@ -273,17 +278,21 @@ class Consumer:
             self._failed = {tag: failed for tag, failed in self._failed.items() if failed[0] != queue}
 
     def stop(self) -> None:
-        """Let the lease run out, unless it is the parent's. What is held can still be acked until it has."""
+        """Let the lease run out. In a forked child this does nothing, because the lease is the parent's.
+
+        Messages that are held can still be acked until the lease has ended.
+        """
         if self.is_ours:
             self._lease.stop()
 
     def disconnect(self) -> None:
-        """Close the connections. The next command opens one again, and sends what was not confirmed."""
+        """Close the connections. The next command opens one again, and sends the unconfirmed acks first."""
         self.store.disconnect()
 
     def _take(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> Any:
         keys, args = self._begin(request, migrate)
-        # Behind the acks, and after other threads: not over another connection meanwhile.
+        # Over the line, so that it comes after the acks. It waits if other threads use the line, and does not
+        # go over another connection.
         return TAKE(self.store.server.line(keys[0]), keys, args)
 
     def _begin(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> tuple[list[str], list[Argument]]:
@@ -292,13 +301,13 @@ class Consumer:
         store = self.store
         self._cancelled.difference_update(request.queues)
         if len(self._queues) > self._most_queues + len(request.queues):
-            # Somebody who gets messages of ever other queues.
+            # Some callers get messages of new queues again and again.
             self.leave(self._queues.difference(request.queues))
             self._most_queues = len(self._queues) + MOST_LEFT
         if self._unanswered is None:
             self._next_tag = max(self._next_tag, self._clock.now_us())
         elif not set(self._unanswered.queues).issubset(request.queues):
-            # A reply was lost that may have been about other queues: stay clear of the tags in it.
+            # The lost reply may have brought messages of other queues: skip all tags that it may have used.
             self._next_tag += MAX_BATCH_LIMIT
         self._unanswered = request
         keys: list[str] = []
@@ -347,7 +356,8 @@ class Consumer:
         return int(held)
 
     def _dead_letter_all(self, burials: Sequence[tuple[str, str, str, bytes, int]]) -> list[Any]:
-        """Each is a queue, and four of the script's arguments. Returns whether it was held, or an error."""
+        """Each of *burials* is a queue, delivery tag, reason, stored message, and 1 if it was delivered now,
+        else 0. Returns for each whether it was held, or an error."""
         self.store.remember(*dict.fromkeys(queue for queue, *_ in burials))
         limit = self._options.dead_letter_limit
         calls = []
@@ -368,14 +378,14 @@ class Consumer:
 
 
 def taken_ms(tag: bytes | str) -> float | None:
-    """When the message was asked for that has this delivery tag, ms since the epoch by the server's clock;
-    ``None`` if the tag is none of ours."""
-    # Up to 16 digits, from 2001 on.
+    """When the message with this delivery tag was asked for, in ms since the epoch by the server's clock;
+    ``None`` if the tag is not one of ours."""
+    # Microseconds since the epoch have 16 digits from 2001 to 2286.
     return int(tag) / 1000 if len(tag) == 16 and tag.isdigit() else None
 
 
 class ServerClock:
-    """The server's clock, as far as it is known here: as of the latest reply."""
+    """The server's clock: the time in its latest reply, plus the time that has passed here since."""
 
     def __init__(self) -> None:
         self.set(round(time() * 1_000_000))

@@ -20,8 +20,8 @@ class Buried:
     """A dead letter.
 
     Attributes:
-        entry: as it is in Redis.
-        died_ms: since the epoch.
+        entry: the dead letter as it is in Redis.
+        died_ms: ms since the epoch.
         payload: the message as its publisher wrote it.
     """
 
@@ -54,19 +54,20 @@ class Graveyard:
 
     def iter(self, queue: str) -> Iterator[Buried]:
         """The dead letters of *queue*, the oldest first, read page by page."""
-        # Counted from the tail, so that those that come meanwhile, at the head, do not shift them.
+        # Counted from the tail: dead letters that come meanwhile are added to the head, and shift nothing.
         passed = 0
         while page := self._page(queue, passed):
             yield from page
             passed += len(page)
 
     def requeue(self, queue: str, wanted: Callable[[Buried], bool]) -> int:
-        """Put those dead letters that are there now and are *wanted* back to the tail of their ready lists,
-        with a count of 0. Returns how many there were."""
+        """Move the dead letters that are *wanted* to the tails of their ready lists, with a delivery count of
+        0. Dead letters that come meanwhile stay. Returns how many were moved."""
         return self._remove(queue, "requeue", wanted)
 
     def drop(self, queue: str, wanted: Callable[[Buried], bool]) -> int:
-        """Remove those dead letters that are there now and are *wanted*. Returns how many there were."""
+        """Remove the dead letters that are *wanted*. Dead letters that come meanwhile stay. Returns how
+        many were removed."""
         return self._remove(queue, "drop", wanted)
 
     def clear(self, queue: str) -> int:
@@ -82,7 +83,7 @@ class Graveyard:
     def _remove(self, queue: str, how: str, wanted: Callable[[Buried], bool]) -> int:
         keys = self._store.keys(queue)
         removed = kept = 0
-        # What is requeued may die again meanwhile, and is not for us to requeue twice.
+        # A requeued message may die again meanwhile. It must not be requeued twice.
         remaining = self.count([queue])
         while remaining > 0 and (page := self._page(queue, kept)):
             chosen = [letter.entry for letter in page[:remaining] if wanted(letter)]

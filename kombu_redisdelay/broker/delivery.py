@@ -10,10 +10,11 @@ class Request(NamedTuple):
     """What a consumer wants to take.
 
     Attributes:
-        limit: how many messages at most. With 0 nothing is taken, but what is due is moved, and others are
-            woken for what is ready. Passed over when the reply to the last request was lost: then what
-            that one brought is returned.
-        in_turn: one message from each queue in turn, not the first queue until it is empty.
+        limit: how many messages at most. With 0 nothing is taken, but due messages are moved to their ready
+            lists, and other consumers are woken for ready messages. The limit is ignored if the reply to the
+            last request was lost: then the messages of that request are returned.
+        in_turn: whether to take one message from each queue in turn. Otherwise the first queue is taken from
+            until it is empty.
         no_ack: those of the queues whose messages count as acked when they are taken.
     """
 

@@ -1,8 +1,8 @@
 """Who a consumer is, and when it is certain that its process is gone.
 
-A consumer's name is ``<boot id>:<PID namespace>:<PID>:<start time>:<random>``. Where boot id and
-namespace are our own, the kernel can tell whether that very process still exists; if it does not, nobody
-can ack what it held, and there is no need to wait for its lease. Anything less than certain is no answer.
+A consumer's name is ``<boot id>:<PID namespace>:<PID>:<start time>:<random>``. If boot id and
+namespace are our own, the kernel can tell whether that very process still exists. If it does not, nobody
+can ack what it held, and there is no need to wait for its lease. In any doubt, only the lease counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_certainly_gone(consumer: str) -> bool:
     if host != _host() or _UNKNOWN in (host, start_time):
         return False
     try:
-        # The kernel's word, also where /proc hides the processes of other users.
+        # The kernel answers this even where /proc hides the processes of other users.
         os.kill(process, 0)
     except ProcessLookupError:
         return True
@@ -56,12 +56,12 @@ def _host() -> str:
 
 
 def _start_time(pid: int) -> str | None:
-    """When *pid* started, in clock ticks since boot; "exited" for a zombie; ``None`` if it is not told."""
+    """When *pid* started, in clock ticks since boot; "exited" for a zombie; ``None`` if it is unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return None
-    # proc(5): the second field, the command, may hold anything; the rest begins behind its bracket.
+    # proc(5): the second field, the command in brackets, may contain anything. The rest follows the last ")".
     fields = stat[stat.rindex(")") + 2 :].split()
     state, threads, start_time = fields[0], int(fields[17]), fields[19]
     if state in "ZX" and threads <= 1:

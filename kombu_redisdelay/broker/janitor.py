@@ -7,8 +7,9 @@ from kombu_redisdelay.broker.recovery import Steps
 from kombu_redisdelay.broker.server.scripts import FORGET, TIDY, UNUSED, ScriptCall, run_each
 from kombu_redisdelay.broker.store import KNOWN_FOR, Store, name_of
 
-#: Seconds after which a queue that nobody has noted is looked at. Whoever uses a queue notes it again after
-#: :data:`~kombu_redisdelay.broker.store.KNOWN_FOR`: so a queue is not forgotten that somebody believes noted.
+#: Seconds after which a queue that nobody has noted is looked at. A process that uses a queue notes it again
+#: after :data:`~kombu_redisdelay.broker.store.KNOWN_FOR`. So no queue is forgotten that a process believes to
+#: have noted.
 UNUSED_FOR = 2 * KNOWN_FOR
 
 #: Queues that are looked at together.
@@ -19,9 +20,9 @@ CONSUMERS_PER_SCRIPT = 100
 
 
 class Janitor:
-    """Looks after the queues in *store* that nobody looks after.
+    """Looks after the queues in *store* that no consumer looks after.
 
-    Any number of them may work at a time. What a queue still holds keeps it known.
+    Any number of janitors may work at the same time. A queue that still holds something stays known.
     """
 
     def __init__(self, store: Store) -> None:
@@ -29,7 +30,8 @@ class Janitor:
 
     def tidy(self) -> Steps[int]:
         """Look at some of the queues that nobody has noted for :data:`UNUSED_FOR`, and forget those with
-        nothing in them. Returns how many were looked at: with :data:`QUEUES_PER_ROUND`, there may be more."""
+        nothing in them. Returns how many were looked at. If :data:`QUEUES_PER_ROUND` were, there may
+        be more."""
         store, known = self._store, (known_queues(self._store.prefix),)
         unused_ms = round(UNUSED_FOR * 1000)
         members = UNUSED(store.server, known, (unused_ms, QUEUES_PER_ROUND))

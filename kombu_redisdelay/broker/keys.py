@@ -52,7 +52,7 @@ class QueueKeys:
 @lru_cache(maxsize=4096)
 def queue_keys(prefix: str, queue: str, separator: str) -> QueueKeys:
     """The keys of *queue*, behind the ``global_keyprefix`` *prefix*."""
-    # Not formatted: a name may be a member of an Enum, which has another text there.
+    # Not an f-string: a name may be a member of an Enum, which has another text there.
     ours = prefix + "redisdelay:{" + queue + "}:"
     return QueueKeys(
         ready=prefix + queue,
@@ -67,7 +67,7 @@ def queue_keys(prefix: str, queue: str, separator: str) -> QueueKeys:
 
 
 def known_queues(prefix: str) -> str:
-    """Zset, queue -> when somebody noted last that it is in use, ms since the epoch. It holds the queues that
+    """Zset, queue -> when it was last noted as in use, ms since the epoch. It holds the queues that
     have a consumer, a scheduled message or a dead letter."""
     return prefix + "redisdelay:known-queues"
 

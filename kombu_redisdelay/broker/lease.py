@@ -17,13 +17,13 @@ from kombu_redisdelay.broker.server.wire import Command
 
 logger = logging.getLogger(__name__)
 
-#: The lease is renewed this many times while it lasts, so that losing one renewal does not lose it.
+#: The lease is renewed this many times while it lasts, so that one lost renewal does not end it.
 RENEWALS_PER_LEASE = 3
 
 #: Queues whose leases one script renews.
 QUEUES_PER_SCRIPT = 100
 
-#: Seconds between two renewals, at least, however soon a queue expires.
+#: The least number of seconds between two renewals, however soon a queue expires.
 SHORTEST_INTERVAL = 0.05
 
 #: Seconds that closing a consumer waits for its heartbeat.
@@ -31,31 +31,32 @@ JOIN_TIMEOUT = 1.0
 
 
 class Lease:
-    """Renews a consumer's lease from a thread and over a connection of its own: the thread that consumes
-    is blocked for the length of a task in a solo worker or a plain kombu callback, and all greenlets are by
-    a task that computes.
+    """Renews a consumer's lease from a thread of its own and over a connection of its own.
 
-    A queue that expires is in use as long as it has a living consumer: then its keys are kept alive, too.
+    In a solo worker, and with plain kombu, a task or callback blocks the thread that consumes. With
+    greenlets, a task that computes blocks all of them.
+
+    A queue that expires is in use while it has a living consumer. So its keys are kept alive, too.
 
     Arguments:
-        server: for the thread alone, which closes its connections at the end.
-        consumer: whose lease it is.
-        lease_ms: how long it lasts after a renewal.
+        server: only the thread may use it. The thread closes its connections at the end.
+        consumer: name of the consumer that has the lease.
+        lease_ms: how long the lease lasts after a renewal.
     """
 
     def __init__(self, server: Server, consumer: str, lease_ms: int) -> None:
         self._server = server
         self._consumer = consumer
         self._lease_ms = lease_ms
-        #: Key of consumers -> what we hold, of each queue, in the order in which they came.
+        #: For each queue, in the order in which they came: key of its consumers -> key of our unacked hash.
         self._covered: dict[str, str] = {}
-        #: Key of consumers -> what makes the queue live on, for queues that expire.
+        #: For queues that expire: key of consumers -> commands that keep the queue alive.
         self._refreshing: dict[str, tuple[Command, ...]] = {}
-        #: Key of consumers -> x-expires, of the same queues.
+        #: For the same queues: key of consumers -> x-expires in ms.
         self._expires_ms: dict[str, int] = {}
         self._renewing = Lock()
         self._stopped = Event()
-        #: Set to have the thread look at once.
+        #: Set to make the thread renew at once.
         self._changed = Event()
         self._thread: Thread | None = None
         self._untold = ""
@@ -68,10 +69,11 @@ class Lease:
             self._changed.set()
 
     def keep_alive(self, keys: QueueKeys, ready_keys: Sequence[str], expires_ms: int) -> None:
-        """Keep a queue that expires from doing so, from now on.
+        """Keep a queue with ``x-expires`` from expiring, from now on.
 
         Arguments:
             ready_keys: its ready lists.
+            expires_ms: its ``x-expires`` in ms.
         """
         if self._expires_ms.get(keys.consumers) == expires_ms:
             return
@@ -85,12 +87,12 @@ class Lease:
         self._changed.set()
 
     def let_expire(self, keys: QueueKeys) -> None:
-        """Keep a queue from expiring no more."""
+        """Stop keeping a queue from expiring."""
         self._refreshing.pop(keys.consumers, None)
         self._expires_ms.pop(keys.consumers, None)
 
     def uncover(self, keys: QueueKeys) -> None:
-        """Renew nothing of this queue any more. Returns once no renewal can follow."""
+        """Stop renewing the lease in this queue. When this returns, no renewal can follow."""
         with self._renewing:
             self._covered.pop(keys.consumers, None)
             self.let_expire(keys)
@@ -100,19 +102,22 @@ class Lease:
             self._thread = Thread(self._run)
 
     def tell(self) -> None:
-        """Log why the lease could not be renewed, unless that was told before. Not for the heartbeat itself:
-        handlers have locks, and those of eventlet do not work across threads."""
+        """Log why the lease could not be renewed, unless that was logged before.
+
+        The heartbeat's thread must not call this: log handlers have locks, and those of eventlet do not work
+        across threads.
+        """
         failure, self._untold = self._untold, ""
         if failure:
             logger.warning("Could not renew the lease of this consumer, trying on: %s", failure)
 
     def stop(self) -> None:
-        """Let the lease run out. Who holds nothing in a queue is no consumer of it any more."""
+        """Let the lease run out, and leave the queues in which the consumer holds nothing."""
         self._stopped.set()
         self._changed.set()
         if self._thread is not None:
-            # A renewal that hangs may still get through later. It only leaves a consumer that holds
-            # nothing, which is not worth waiting for.
+            # A renewal that hangs may still reach the server later. It can only list a consumer that holds
+            # nothing, and that is not worth a longer wait.
             self._thread.join(timeout=JOIN_TIMEOUT)
         self.tell()
 
@@ -123,13 +128,13 @@ class Lease:
                 with self._renewing:
                     self._renew()
             except Exception as exc:
-                # Whatever it is, it may be over the next time.
+                # Whatever went wrong may be over at the next renewal.
                 if not failing:
                     self._untold = str(exc)
                 failing = True
             else:
                 failing = False
-            # After a failure not much of the lease may be left.
+            # After a failure little of the lease may be left, so try again soon.
             interval = self._interval()
             self._changed.wait(min(1.0, interval) if failing else interval)
             self._changed.clear()
@@ -137,9 +142,9 @@ class Lease:
         self._server.disconnect()
 
     def _leave(self) -> None:
-        """Here, because the last renewal may have come later than whatever others have done."""
+        """Leave the queues. This thread does it after its last renewal, which could undo an earlier leave."""
         calls = [(LEAVE, item, (self._consumer,)) for item in list(self._covered.items())]
-        # What is left behind is forgotten by others, when the lease has ended.
+        # If this fails, others forget this consumer when its lease has ended.
         with suppress(RedisError, OSError):
             for first in range(0, len(calls), QUEUES_PER_SCRIPT):
                 try_each(self._server, calls[first : first + QUEUES_PER_SCRIPT])

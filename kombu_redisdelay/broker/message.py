@@ -1,4 +1,4 @@
-"""What the broker has to know of a message: its id, when it is due, how often it was delivered."""
+"""Reads what the broker must know of a message: its id, when it is due, and how often it was delivered."""
 
 from __future__ import annotations
 
@@ -58,10 +58,11 @@ class Due:
 
 
 def due(message: Mapping[str, Any]) -> Due | None:
-    """When the *message*, a kombu message as a dictionary, wants to be delivered; ``None`` for at once.
+    """When *message*, a kombu message as a dictionary, is due; ``None`` for at once.
 
     Raises:
-        ValueError: ``x-delay``, or the ``eta`` of a Celery task, makes no sense; names header and value.
+        ValueError: ``x-delay``, or the ``eta`` of a Celery task, makes no sense. The error names the header
+            and the value.
     """
     headers = message["headers"] or {}
     at_ms = eta_ms(headers)
@@ -94,7 +95,7 @@ def eta_ms(headers: Mapping[str, Any]) -> float:
 
 def _parse(eta: str) -> datetime:
     try:
-        # What Celery writes, in a tenth of the time.
+        # This reads what Celery writes, in a tenth of the time.
         return datetime.fromisoformat(eta)
     except ValueError:
         return isoparse(eta)
@@ -111,13 +112,13 @@ def _delay_ms(headers: Mapping[str, Any]) -> float:
             f"header {DELAY_HEADER!r} must be a number of milliseconds, not negative and not beyond the "
             f"year 9999, not {delay!r}"
         )
-    # A subclass of float may not be written as a number.
+    # The str() of a subclass of float may not be a number.
     return float(delay)
 
 
 def message_id(message: Mapping[str, Any]) -> str:
-    """The id that the application knows the *message* by: task id, else message id, correlation id, or
-    the delivery tag that kombu gave it when it was published."""
+    """The id by which the application knows *message*: the task id, else the message id, else the correlation
+    id, else the delivery tag that kombu gave it when it was published."""
     headers, properties = message["headers"] or {}, message["properties"]
     candidates = (
         headers.get("id"),
@@ -131,20 +132,20 @@ def message_id(message: Mapping[str, Any]) -> str:
 
 
 def split_stored(stored: bytes) -> tuple[int, bytes]:
-    """Priority step and message of a value of our hashes (lua/include/stored.lua)."""
+    """The priority step and the payload of a message *stored* in our hashes (lua/include/stored.lua)."""
     step, colon, payload = stored.partition(b":")
     if not colon or not step.isdigit():
         return 0, stored
-    # What has more digits is no step of ours, and more than int() may take.
+    # A longer number is not a step of ours, and int() may refuse it.
     return int(step) if len(step) < 10 else 0, payload
 
 
 def on_conflict(message: Mapping[str, Any]) -> str:
-    """What the *message* asks for if another one with its id is scheduled: ``KEEP``, ``REPLACE`` or
+    """What *message* asks for if another message with its id is scheduled: ``KEEP``, ``REPLACE`` or
     ``IGNORE``.
 
     Raises:
-        ValueError: it asks for something else; names header and value.
+        ValueError: it asks for something else. The error names the header and the value.
     """
     wanted = (message["headers"] or {}).get(CONFLICT_HEADER, KEEP)
     if wanted not in (KEEP, REPLACE, IGNORE):
@@ -155,14 +156,14 @@ def on_conflict(message: Mapping[str, Any]) -> str:
 
 
 def mark_delivery(payload: dict[str, Any]) -> None:
-    """Turn the scripts' count in a taken message *payload* into what consumers look at:
-    ``delivery_info["redelivered"]`` and the headers ``redelivered`` and ``x-delivery-count``. What was for
-    the broker goes."""
+    """Turn the scripts' count of deliveries in a taken message *payload* into what consumers look at:
+    ``delivery_info["redelivered"]`` and the headers ``redelivered`` and ``x-delivery-count``. The headers
+    that were for the broker are removed."""
     headers = payload["headers"]
-    # It was about the publish. A task that retries publishes the headers it was delivered with, and is not
-    # to take the place of a message that was scheduled meanwhile, nor to be dropped for it.
+    # This header was for one publish. A task that retries publishes the headers that it was delivered with.
+    # It must not replace a message that was scheduled meanwhile, nor be dropped because of it.
     headers.pop(CONFLICT_HEADER, None)
-    # Nor is it to wait that long again.
+    # It must not wait that long again, either.
     headers.pop(DELAY_HEADER, None)
     deliveries = payload.pop(DELIVERIES_MEMBER, 0)
     if deliveries:
@@ -170,7 +171,7 @@ def mark_delivery(payload: dict[str, Any]) -> None:
         headers[REDELIVERED_HEADER] = True
         payload["properties"]["delivery_info"]["redelivered"] = True
     else:
-        # A task that retries publishes the headers it was delivered with; this one is not about them.
+        # A task that retries publishes the headers that it was delivered with. This is the old count.
         if headers.pop(DELIVERY_COUNT_HEADER, None) is not None:
             headers.pop(REDELIVERED_HEADER, None)
 
@@ -179,7 +180,7 @@ def check(payload: object) -> dict[str, Any]:
     """Return the decoded *payload* if it has the shape of a kombu message.
 
     Raises:
-        MalformedMessage: it has not; says what is wrong, in one line.
+        MalformedMessage: it has another shape. The error says in one line what is wrong.
     """
     if not isinstance(payload, dict):
         raise MalformedMessage(f"a JSON {type(payload).__name__}, not an object")

@@ -1,4 +1,4 @@
-"""The transport options that are ours, checked."""
+"""Our own transport options, checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 #: What `max_batch` may be at most.
 MAX_BATCH_LIMIT = 500
 
-#: A message that came back so often is suspected of killing its workers.
+#: A message with this many failed deliveries is suspected of killing its workers.
 ALONE_AFTER = 3
 
 
@@ -18,14 +18,14 @@ class Options:
     """What ``broker_transport_options`` may say beyond kombu's own options.
 
     Attributes:
-        visibility_timeout: seconds that a consumer's lease lasts after it was last renewed. A consumer
-            that is alive renews it, so no task is too long for it; after a crash, other consumers get
-            the messages back when it ends. kombu's name for the same purpose.
+        visibility_timeout: seconds that a consumer's lease lasts after it was last renewed. A living
+            consumer renews it, so a task may take any time. After a crash, other consumers get the messages
+            when it ends. kombu's option for this purpose has the same name.
         delivery_limit: deliveries that a message may have before it is dead-lettered; ``None`` for any
-            number. Default as RabbitMQ's quorum queues.
-        dead_letter: whether a message that is rejected without requeue becomes a dead letter; kombu, and
-            the default, drops it.
-        dead_letter_limit: dead letters that a queue keeps, the latest.
+            number. The default is that of RabbitMQ's quorum queues.
+        dead_letter: whether a message that is rejected without requeue becomes a dead letter. By
+            default it is dropped, as kombu does.
+        dead_letter_limit: how many dead letters a queue keeps. With more, the oldest are dropped.
         max_batch: messages that one round trip takes at most, within the prefetch count.
     """
 
@@ -40,7 +40,8 @@ class Options:
         """Pick and check ours out of kombu's *transport_options*.
 
         Raises:
-            ValueError: an option has the wrong type or is out of range; names it and its value.
+            ValueError: an option has the wrong type or is out of range. The error names the option and its
+                value.
         """
         options = cls(
             **{name: transport_options[name] for name in cls.__slots__ if name in transport_options}
@@ -63,8 +64,8 @@ class Options:
 
     @property
     def alone_after(self) -> int:
-        """Failed deliveries after which a message is taken and held alone, so that no other one that is
-        prefetched beside it reaches the limit with it."""
+        """Failed deliveries after which a message is taken and held alone. Otherwise, other messages that are
+        prefetched with it could reach the delivery limit with it."""
         return max(1, min(ALONE_AFTER, (self.delivery_limit or ALONE_AFTER + 1) - 1))
 
     @property

@@ -1,4 +1,4 @@
-"""What one script may have at a time."""
+"""How much one script may do at a time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: So that a script never keeps Redis from its other clients for long.
+#: Messages for one script at most, so that it never keeps Redis from its other clients for long.
 MESSAGES_PER_CALL = 200
 
-#: For the same reason. A message may be larger, and then has a script to itself.
+#: Bytes for one script, for the same reason. A message that is larger has a script to itself.
 BYTES_PER_CALL = 256 * 1024
 
 
 def portions(items: Iterable[T], size: Callable[[T], int], count: int, total: int) -> Iterator[list[T]]:
-    """*items* in portions of at most *count*, each of which ends with the item that fills it up to *total*
-    bytes or more."""
+    """Split *items* into portions of at most *count* items. A portion also ends with the item that brings it
+    to *total* bytes or more."""
     portion: list[T] = []
     filled = 0
     for item in items:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 #: One script looks at no more than this, so that it never keeps Redis from its other clients for long.
 MESSAGES_PER_SWEEP = 100
 
-#: Per cent of a lease: with less than that to go, it should have been renewed, and is worth watching.
+#: Per cent of a lease. A lease that has less than this left should have been renewed, and is watched.
 UNRENEWED = 60
 
 
@@ -28,8 +28,8 @@ class Recoverer:
     """Looks after queues in *store*.
 
     Arguments:
-        name: the consumer on whose behalf it does so. Its own lease is its own business.
-        watch: of the other consumers.
+        name: the consumer on whose behalf it does so. It ignores the lease of this consumer.
+        watch: watches the leases of the other consumers.
     """
 
     def __init__(self, store: Store, name: str, options: Options, watch: Watch) -> None:
@@ -44,9 +44,11 @@ class Recoverer:
         self._watch.keep_only(queues)
 
     def recover(self, queues: Sequence[str]) -> Steps[int]:
-        """Give back what consumers that are gone hold in *queues*: those whose lease has ended and was not
-        renewed while we looked on, and those whose process on this machine provably does not exist. To be
-        called again and again. Returns the number of messages."""
+        """Give back what consumers that are gone hold in *queues*. Returns the number of messages.
+
+        A consumer is gone if its lease has ended and was not renewed while we watched it, or if its process
+        was on this machine and provably does not exist any more. Call this again and again.
+        """
         unrenewed_ms = UNRENEWED * self._options.lease_ms // 100
         calls = [(CONSUMERS, (self._store.keys(queue).consumers,), (unrenewed_ms,)) for queue in queues]
         replies = run_each(self._store.server, calls)
@@ -99,7 +101,7 @@ class Recoverer:
     def _gone(
         self, queue: str, now_ms: int, ending: Sequence[bytes | int], members: Sequence[bytes]
     ) -> list[Holder]:
-        # What is no name of a consumer holds nothing.
+        # A member that is not the name of a consumer holds nothing.
         names = [member.decode(errors="replace") for member in members]
         lease_ends = {
             bytes(member).decode(errors="replace"): int(end)

@@ -1,7 +1,7 @@
-"""Gives back all that consumers hold: one's own messages at the end, and those of others that are gone.
+"""Gives back all messages of a consumer: our own when we stop, and those of other consumers that are gone.
 
-What takes more than one round trip is done in steps, each of which is one, for many queues together: whoever
-consumes does other things in between.
+The work is done in steps. Each step is one round trip, for many queues together. Between two steps, a
+consumer does other things.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kombu_redisdelay.broker.store import Store
 
 _Result = TypeVar("_Result")
 
-#: Yields between two round trips. Returns what came out of them.
+#: A generator that yields between two round trips, and returns their result.
 Steps = Generator[None, None, _Result]
 
 
 def finish(steps: Steps[_Result]) -> _Result:
-    """Make all round trips, one after the other. Returns what came out of them."""
+    """Make all round trips, one after the other. Returns their result."""
     while True:
         try:
             next(steps)
@@ -41,7 +41,7 @@ class Holder(NamedTuple):
     """A consumer that may hold messages of a queue.
 
     Attributes:
-        lease_counts: whether it keeps what it holds as long as its lease lasts.
+        lease_counts: whether it keeps its messages while its lease lasts.
     """
 
     queue: str
@@ -50,11 +50,11 @@ class Holder(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """What came of a holder.
+    """The result for one holder.
 
     Attributes:
-        messages: that went back, without those that are dead now.
-        holds_none: whether it holds no message any more, or may keep it.
+        messages: how many went back, without those that became dead letters.
+        holds_none: whether it holds no message any more, or may keep its messages.
     """
 
     messages: int
@@ -66,9 +66,9 @@ class _Return:
     """What is given back of one holder.
 
     Attributes:
-        tags: delivery tags that are left to do, what was taken last first.
-        given_back: messages so far, without those that are dead now.
-        done: whether the holder holds nothing any more, or may keep it.
+        tags: delivery tags that are left to do, the latest first.
+        given_back: how many messages went back so far, without those that became dead letters.
+        done: whether the holder holds no message any more, or may keep its messages.
     """
 
     holder: Holder
@@ -78,7 +78,7 @@ class _Return:
 
 
 class Recovery:
-    """Gives back, in *store*."""
+    """Gives back messages in *store*."""
 
     def __init__(self, store: Store, options: Options) -> None:
         self._store = store
@@ -87,7 +87,7 @@ class Recovery:
     def give_back(
         self, holders: Sequence[Holder], how: str, keep: Collection[str] = ()
     ) -> Steps[dict[Holder, Returned]]:
-        """Give back what *holders* hold, but for the delivery tags to *keep*. Returns what came of each.
+        """Give back what *holders* hold, except the delivery tags in *keep*. Returns the result for each.
 
         Arguments:
             how: "returned" or "lost" (``lua/include/give_back.lua``).
@@ -112,7 +112,7 @@ class Recovery:
         replies = checked(self._store.server.call_all(*(("HKEYS", key) for key in unacked)))
         for each, tags in zip(returns, replies, strict=True):
             each.tags = [tag for tag in tags if tag not in kept]
-            # What was taken last goes first, so that what was taken first is at the head in the end.
+            # The message taken last goes back first, so that the one taken first is at the head in the end.
             each.tags.sort(key=lambda tag: (len(tag), tag), reverse=True)
 
     def _give_back_some(self, returns: Sequence[_Return], how: str) -> None:

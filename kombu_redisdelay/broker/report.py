@@ -1,4 +1,4 @@
-"""Says in the log, and counts for Prometheus, what became a dead letter."""
+"""Logs which messages became dead letters, and counts them for Prometheus."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def report_dead(store: Store, options: Options, queue: str, dead: int) -> None:
 
 
 def report_dropped(options: Options, queue: str, dropped: int) -> None:
-    """*dropped* dead letters of *queue* had to go for newer ones."""
+    """*dropped* dead letters of *queue* were dropped because newer ones came."""
     if dropped:
         logger.error(
             "Queue %r has more than dead_letter_limit=%d dead letters: dropped the oldest %d",

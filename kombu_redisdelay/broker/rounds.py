@@ -1,4 +1,4 @@
-"""When a consumer looks after its queues: a few at a time, so that it stays ready for messages meanwhile."""
+"""Looks after the queues of a consumer, a few at a time, so that the consumer stays ready for messages."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Rounds:
     """Goes round the queues of a consumer.
 
     Arguments:
-        interval: seconds that one round takes; the first one is made at once.
-        unnoted: queues that are not to be noted for those who look at all queues.
+        interval: seconds that one round takes. The first round is made at once.
+        unnoted: queues that are not noted in Redis for operations on all queues.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Rounds:
             return
         yield
         self._recoverer.keep_only(queues)
-        # From the second round on they are spread over the interval.
+        # From the second round on, the steps are spread over the interval.
         self._pause = self._interval / -(-len(queues) // QUEUES_PER_STEP)
         looked_at = yield from self._janitor.tidy()
         self._next_at = self._clock() + (0.0 if looked_at >= QUEUES_PER_ROUND else self._pause)

@@ -17,7 +17,7 @@ from kombu_redisdelay.broker.store import Store
 #: Half of :data:`MESSAGES_PER_CALL`, since an id may have more than one message.
 IDS_PER_CALL = 100
 
-#: Messages of the first page that is read of a schedule; each one after it has twice as many.
+#: Messages in the first page that is read of a schedule. Each page has twice as many as the one before.
 FIRST_PAGE = 10
 
 
@@ -27,8 +27,8 @@ class Scheduled:
 
     Attributes:
         member: the name that it has in the schedule: its id, unless another message had that before.
-        due_ms: since the epoch, with a fraction.
-        stored: as it is in Redis, with its priority step.
+        due_ms: ms since the epoch, with a fraction.
+        stored: the message as it is in Redis, with its priority step.
     """
 
     queue: str
@@ -41,7 +41,7 @@ class Scheduled:
         return split_stored(self.stored)[1]
 
     def rewritten(self, payload: bytes) -> bytes:
-        """What *payload* is stored as in its place."""
+        """How *payload* is stored in place of this message, with its priority step."""
         return self.stored[: len(self.stored) - len(self.payload)] + payload
 
 
@@ -52,18 +52,19 @@ class Schedule:
         self._store = store
 
     def count(self, queues: Sequence[str], from_ms: float | None, before_ms: float | None) -> int:
-        """How many messages of *queues* are due in that time."""
+        """How many messages of *queues* are due from *from_ms* on and before *before_ms*, in ms since the
+        epoch. ``None`` is no limit."""
         low = "-inf" if from_ms is None else from_ms
         high = "+inf" if before_ms is None else f"({before_ms}"
         return sum(self._for_each(queues, "ZCOUNT", low, high))
 
     def next_due_ms(self, queues: Sequence[str]) -> float | None:
-        """When the first of all messages of *queues* is due; ``None`` if there is none."""
+        """When the first message of all *queues* is due, ms since the epoch; ``None`` if there is none."""
         first = map(first_score, self._for_each(queues, "ZRANGE", 0, 0, "WITHSCORES"))
         return min((due_ms for due_ms in first if due_ms is not None), default=None)
 
     def iter(self, queue: str, from_ms: float | None, before_ms: float | None) -> Iterator[Scheduled]:
-        """The messages that are due in that time, in due order, read page by page."""
+        """The messages that are due in that time (see :meth:`count`), in due order, read page by page."""
         keys = self._store.keys(queue)
         start: float | str = "-inf" if from_ms is None else from_ms
         after, size, done = b"", FIRST_PAGE, 0
@@ -94,7 +95,7 @@ class Schedule:
             more = bool(after)
 
     def cancel(self, queue: str, ids: Sequence[str]) -> list[int]:
-        """Remove the messages of *queue* with these ids. Returns for each how many there were."""
+        """Remove the messages of *queue* with these ids. Returns for each id how many there were."""
         keys = self._store.keys(queue)
         removed = [0] * len(ids)
         begin = 0
@@ -110,7 +111,7 @@ class Schedule:
         return removed
 
     def remove(self, queue: str, messages: Iterable[Scheduled]) -> Iterator[Scheduled]:
-        """Remove *messages* of *queue*. Yields those that were still scheduled, as they are here."""
+        """Remove *messages* of *queue*. Yields those that were still scheduled, unchanged."""
         keys = self._store.keys(queue)
         for some in portions(messages, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
             args = [argument for message in some for argument in (message.member, message.stored)]
@@ -118,8 +119,9 @@ class Schedule:
             yield from (message for message, done in zip(some, reply, strict=True) if done)
 
     def reschedule(self, message: Scheduled, payload: bytes, due_ms: float) -> bool:
-        """Replace a message by *payload*, which is due at another time; one that has come puts it at the
-        tail of its ready list. False if it is not scheduled any more as it is here."""
+        """Replace *message* by *payload*, which is due at *due_ms*, in ms since the epoch. If that time has
+        come, it goes to the tail of its ready list. Returns ``False`` if *message* is not scheduled any more,
+        or has changed."""
         keys = self._store.keys(message.queue)
         done = RESCHEDULE(
             self._store.server,
@@ -129,7 +131,7 @@ class Schedule:
         return bool(done)
 
     def reread(self, message: Scheduled) -> Scheduled | None:
-        """What is scheduled under the name of *message* now."""
+        """The message that is scheduled under the name of *message* now; ``None`` if there is none."""
         keys = self._store.keys(message.queue)
         # The server runs both before it turns to other clients.
         stored, score = checked(

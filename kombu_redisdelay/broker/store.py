@@ -18,13 +18,13 @@ from kombu_redisdelay.broker.server.scripts import CLEAR, PUT, REMEMBER, SCHEDUL
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument, Command, clock_ms
 
-#: Seconds until a queue is noted again, in case that Redis has lost its data meanwhile.
+#: Seconds after which a process notes a queue again, because Redis may have lost its data meanwhile.
 KNOWN_FOR = 60.0
 
-#: Queues of which a process remembers that it has noted them.
+#: How many queues a process remembers to have noted.
 MOST_KNOWN = 10_000
 
-#: Until a token goes that nobody takes.
+#: Milliseconds until a token goes that no consumer takes.
 TOKEN_MS = 300_000
 
 #: Bytes of names that one script notes.
@@ -32,19 +32,20 @@ NAME_BYTES_PER_CALL = 64 * 1024
 
 
 class Push:
-    """Adds a message to the tail of its ready list, as put.lua does, without the time that a script takes.
-    What wakes a consumer comes behind it in commands of its own: should they be lost, or refused, it costs a
-    second.
+    """Adds a message to the tail of its ready list, as put.lua does, but faster, because it needs no script.
+
+    The wake-up token is added by commands of its own. If these are lost or refused, consumers notice the message
+    about a second later.
 
     KEYS are the ready list and the wake zset, ARGV is the message.
     """
 
     def command(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
-        """Only what adds it."""
+        """The command that adds the message, without the one that adds the token."""
         return ("LPUSH", keys[0], args[0])
 
     def __call__(self, server: Server, keys: Sequence[str], args: Sequence[Argument]) -> Any:
-        """Do it. Raises what redis-py raises; a wrong type is told with the key that has it."""
+        """Run it. Raises what redis-py raises. If a key has a wrong type, the error names the key."""
         replies = server.call_all(self.command(keys, args), *_token(keys[1]))
         replies = explained_all(replies[:1], server, [keys])
         try:
@@ -60,16 +61,16 @@ def _token(wake_key: str) -> tuple[Command, Command]:
 
 PUSH = Push()
 
-#: What to do, with its KEYS and ARGV.
+#: A script or a push, with its KEYS and ARGV.
 Call = tuple[Script | Push, Sequence[str], Sequence[Argument]]
 
 
 class Bound(NamedTuple):
-    """What an exchange had bound when a message was routed.
+    """The bindings of an exchange when a message was routed.
 
     Attributes:
         table: key of the set of bindings.
-        bindings: what was in there.
+        bindings: the members of the set.
     """
 
     table: str
@@ -81,7 +82,7 @@ class Store:
 
     Arguments:
         prefix: ``global_keyprefix``, in front of every key.
-        steps: priority steps, first to be taken first.
+        steps: priority steps, in the order in which they are taken.
         separator: between a queue's name and a priority step.
     """
 
@@ -106,25 +107,25 @@ class Store:
         return [keys.ready_at(step) for step in self.steps]
 
     def run(self, call: Call) -> Any:
-        """Do it. Returns the reply.
+        """Run *call*. Returns the reply.
 
         Raises:
-            RedisError: as redis-py does; a wrong type is told with the key that has it.
+            RedisError: as redis-py does. If a key has a wrong type, the error names the key.
         """
         operation, keys, args = call
         return operation(self.server, keys, args)
 
     def run_all(self, calls: Sequence[Call]) -> list[Any]:
-        """Do one after the other, in one round trip.
+        """Run *calls* one after the other, in one round trip.
 
         Returns:
-            The replies; that of a call which the server refused is a ``ResponseError``.
+            The replies. If the server refused a call, its reply is a ``ResponseError``.
 
         Raises:
-            RedisError: the connection failed. Any of them may have been done.
+            RedisError: the connection failed. Any of the calls may have been done.
         """
         scripts = dict.fromkeys(operation for operation, _, _ in calls if isinstance(operation, Script))
-        # A script that the server does not know could only be run later, out of order.
+        # Loaded first: a script that the server does not know could only be run later, out of order.
         loading: list[Command] = [("SCRIPT", "LOAD", script.text) for script in scripts]
         commands = [operation.command(keys, args) for operation, keys, args in calls]
         wakes = dict.fromkeys(keys[1] for operation, keys, _ in calls if operation is PUSH)
@@ -142,8 +143,9 @@ class Store:
         """The call that adds a message to an end of its ready list.
 
         Arguments:
-            bound: if an exchange has other bindings now, the call does nothing and returns 0. Not for a queue
-                that expires.
+            end: "tail", or "head", where the message is the next to be taken.
+            bound: the bindings that the message was routed by. If the exchange has others when the call is
+                run, the call does nothing and returns 0. Not allowed for a queue that expires.
         """
         keys = self.keys(queue)
         used = (keys.ready_at(step), keys.wake)
@@ -201,7 +203,7 @@ class Store:
         return bool(self.server.call("EXISTS", *any_of))
 
     def purge(self, queue: str) -> int:
-        """Remove what is ready and what is scheduled. Returns how many messages that were."""
+        """Remove all ready and scheduled messages. Returns how many there were."""
         keys = self.keys(queue)
         ready_keys = self.ready_keys(queue)
         count = CLEAR(self.server, (*ready_keys, *keys.scheduling, keys.wake), (len(ready_keys), 1))
@@ -215,12 +217,15 @@ class Store:
         return tuple(dict.fromkeys(every))
 
     def remember(self, *queues: str) -> None:
-        """Note in Redis that *queues* are in use, for those who look at all queues, unless that was just
-        done. A server that is out of memory is told another time: what is done for the queues must go on."""
+        """Note in Redis that *queues* are in use, so that operations on all queues find them. Leaves out
+        queues that were noted less than :data:`KNOWN_FOR` seconds ago.
+
+        If the server is out of memory, the queues are noted another time: the caller's work must go on.
+        """
         now = monotonic()
         if len(self._known_until) > MOST_KNOWN:
             self._known_until.clear()
-        # A name may be a member of an Enum, which is written in another way.
+        # A name may be a member of an Enum, and its str() may be another text.
         due = [str.__str__(queue) for queue in queues if now >= self._known_until.get(queue, 0)]
         for some in portions(due, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
             with suppress(OutOfMemoryError):
@@ -230,7 +235,8 @@ class Store:
 
 
 def name_of(member: bytes) -> str | None:
-    """The name of a queue as it is in Redis; ``None`` if nobody can use a queue of that name."""
+    """The name of a queue, from *member* of the known queues in Redis; ``None`` if it is not UTF-8, so that
+    nobody can use such a queue."""
     try:
         return member.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Between datetimes and what Redis holds: milliseconds since the epoch, the microseconds as a fraction."""
+"""Converts between datetimes and times in Redis: ms since the epoch, with the microseconds as a fraction."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def to_ms(moment: datetime) -> float:
 
 
 def from_ms(ms: float) -> datetime:
-    """*ms* since the epoch as a time in UTC, to the microsecond; what no datetime can hold, as the nearest
-    that one can."""
+    """*ms* since the epoch as a time in UTC, to the microsecond. A time before 1970 or after the year 9999
+    becomes the nearest time between."""
     return _EPOCH + min(max(0, ms), LATEST_MS) * _MS

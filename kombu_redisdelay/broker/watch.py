@@ -1,4 +1,4 @@
-"""Which consumers renew their leases, as seen by one who looks on."""
+"""Watches which consumers renew their leases."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from time import monotonic
 
 
 class Watch:
-    """Tells the leases that nobody renews any more from those that only look as if they had ended: when the
-    server's clock jumps ahead, or Redis was away for longer than they last, the leases of the living have
-    ended, too, until they get to renew them.
+    """Finds the leases that nobody renews any more.
+
+    It is not enough that a lease has ended. When the server's clock jumps ahead, or Redis was away for longer
+    than a lease lasts, the leases of living consumers have ended, too, until they can renew them.
 
     Arguments:
-        seconds: how long the living need to renew a lease.
-        clock: seconds, not to be set by anybody.
+        seconds: how long a living consumer may need to renew its lease.
+        clock: a clock in seconds that nobody can set.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
-        #: queue -> consumer -> when its lease ends, and since when that has not changed.
+        #: queue -> consumer -> the end of its lease, and since when that end has not changed.
         self._seen: dict[str, dict[str, tuple[int, float]]] = {}
 
     def keep_only(self, queues: Container[str]) -> None:
@@ -27,11 +28,11 @@ class Watch:
         self._seen = {queue: seen for queue, seen in self._seen.items() if queue in queues}
 
     def unrenewed(self, queue: str, lease_ends: Mapping[str, int]) -> set[str]:
-        """Those consumers of *queue* that have not renewed their leases for long enough by now.
+        """The consumers of *queue* that were watched for long enough and have not renewed their leases.
 
         Arguments:
-            lease_ends: consumer -> when its lease ends, ms since the epoch; of those that should have renewed
-                it.
+            lease_ends: consumer -> when its lease ends, ms since the epoch. Only for consumers that should
+                have renewed it.
         """
         now = self._clock()
         before = self._seen.get(queue, {})

@@ -9,7 +9,8 @@
 -- include: clock
 
 local now_ms = clock_ms()
--- Only of these, because Redis takes longer to write a score than a name, and every consumer asks for all.
+-- Scores only of these, because Redis takes longer to write a score than a name. Every consumer asks for
+-- all names.
 local ending = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now_ms + tonumber(ARGV[1]), 'WITHSCORES')
 for i = 2, #ending, 2 do
   ending[i] = math.floor(tonumber(ending[i]))

@@ -2,15 +2,16 @@
 --
 -- KEYS[1]  unacked of the consumer
 -- KEYS[2]  dead
--- ARGV[1]  delivery tag ("": it was consumed without acks, and is nowhere)
+-- ARGV[1]  delivery tag ("": it was consumed without acks, and is stored nowhere)
 -- ARGV[2]  why, one line
 -- ARGV[3]  how many dead letters the queue keeps
 -- ARGV[4]  without a tag: "<priority step>:<message>"
--- ARGV[5]  1 if it was delivered now, 0 if it cannot be
+-- ARGV[5]  1 if it was delivered now, which counts; 0 if it cannot be delivered
 --
--- Returns  1 if it was held, else 0; how many dead letters had to go for it
+-- Returns  1 if it was held, else 0; how many older dead letters were dropped for it
 --
--- Keeps: the message is in exactly one place. One that is not held any more belongs to somebody else.
+-- Keeps: the message is in exactly one place. A message that is not held any more is in another
+-- place by now, and is left alone.
 
 -- include: expect
 -- include: clock

@@ -1,7 +1,7 @@
 -- Forgets queues that have nothing in them, unless somebody has noted them meanwhile.
 --
 -- KEYS[1]  known queues
--- ARGV[1]  for how long nobody may have noted them, ms
+-- ARGV[1]  a queue that was noted less than this long ago is not forgotten, ms
 -- ARGV[2+] names of queues
 
 -- include: clock

@@ -15,9 +15,9 @@
 --          of them was due; microseconds until the next message is due (-1: none is scheduled); 1 if the
 --          queue has a consumer, else 0
 --
--- Keeps: a message leaves the schedule only into a ready list. A token is for consumers: where there are
--- any, it is put back, and they are woken for what was moved. Where there is none, a token would only wake
--- the caller again.
+-- Keeps: a message leaves the schedule only into a ready list. The wake-up token is for consumers. If there
+-- are any, a token that the caller has taken is put back, and consumers are woken for what was moved. If
+-- there are none, no token is added, because it would only wake the caller again.
 
 -- include: clock
 -- include: wake
@@ -38,7 +38,7 @@ for i = 6, #KEYS do
 end
 local moved, missing, next_due_us = migrate(schedule_key, messages, ready, ready_at, now_us, budget)
 if moved > 0 then
-  -- Of a queue with x-expires, the ready lists live as long as the schedule did.
+  -- In a queue with x-expires, the ready lists live as long as the schedule did.
   expire(expires_ms, { ready, unpack(KEYS, 6) })
 end
 local attended = redis.call('ZCOUNT', consumers, '(' .. math.floor(now_us / 1000), '+inf')

@@ -9,12 +9,13 @@
 -- ARGV[3]  how many deliveries a message may have (0: any number)
 -- ARGV[4]  how many dead letters the queue keeps
 -- ARGV[5]  x-expires of the queue, ms (0: none)
--- ARGV[6+] delivery tags, last to be taken first
+-- ARGV[6+] delivery tags; the message that is to be taken last comes first
 --
--- Returns  how many were held, how many of these are now dead, how many dead letters had to go for them
+-- Returns  how many were held, how many of these are now dead letters, how many older dead letters were
+--          dropped for them
 --
--- Keeps: a message leaves the unacked hash only into a ready list or into dead. One that is not held any
--- more belongs to somebody else by now, and is left alone.
+-- Keeps: a message leaves the unacked hash only into a ready list or into dead. A message that is not held
+-- any more is in another place by now, and is left alone.
 
 -- include: expect
 -- include: clock

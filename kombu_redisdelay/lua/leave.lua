@@ -6,7 +6,7 @@
 --
 -- Returns  1 if it is forgotten, 0 if it holds messages
 --
--- Keeps: who holds messages stays known, so that others find them should it die.
+-- Keeps: a consumer that holds messages stays known, so that others find them if it dies.
 
 if redis.call('EXISTS', KEYS[2]) == 1 then
   return 0

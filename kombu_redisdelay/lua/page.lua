@@ -30,7 +30,7 @@ if from ~= '-inf' then
   first = redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. from)
 end
 if after ~= '' then
-  -- It may be gone by now, so it is not looked up, but searched for.
+  -- This name may be gone by now. So its place is found by binary search, not by looking it up.
   local last = redis.call('ZCOUNT', KEYS[1], '-inf', from)
   while first < last do
     local middle = math.floor((first + last) / 2)

@@ -1,7 +1,7 @@
 -- Reads some dead letters, the oldest first. Writes nothing.
 --
 -- KEYS[1]  dead
--- ARGV[1]  how many of the oldest to pass over
+-- ARGV[1]  how many of the oldest to skip
 -- ARGV[2]  how many at most
 -- ARGV[3]  how many bytes, roughly; one letter may have more
 --

@@ -1,5 +1,5 @@
--- Moves a message that was taken before it is due from the unacked hash to the schedule: a producer that
--- does not schedule, or a stock worker that gave back what it held in memory, had put it on a ready list.
+-- Moves a message that was taken before it is due from the unacked hash to the schedule. It was on a ready
+-- list, because its producer does not schedule, or because a stock worker gave back what it held in memory.
 --
 -- KEYS[1]  unacked of the consumer
 -- KEYS[2]  schedule

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  ready list of the message's priority step
 -- KEYS[2]  wake zset
--- KEYS[3+] the queue's other keys, when it expires; or the bindings of the exchange that it was routed by
+-- KEYS[3+] the other keys of a queue that expires; or the bindings of the exchange that routed the message
 -- ARGV[1]  message
 -- ARGV[2]  "tail", where publishers put it, or "head", where it is the next to be taken
 -- ARGV[3]  x-expires of the queue, ms (0: none)
@@ -10,7 +10,7 @@
 --
 -- Returns  1, or 0 if there are other bindings now: then it was not added
 --
--- Keeps: the message is in exactly one place, the ready list; whoever waits is woken.
+-- Keeps: the message is in exactly one place, the ready list; a consumer that waits is woken.
 
 -- include: wake
 -- include: expire

@@ -7,7 +7,7 @@
 -- KEYS[4]  wake zset
 -- KEYS[5]  dead
 -- ARGV[1]  consumer
--- ARGV[2]  "1" if its lease does not count: it is known to be gone, or gives back by itself
+-- ARGV[2]  "1" if its lease does not count, because it is known to be gone, or gives back its own messages
 -- ARGV[3]  "returned" or "lost" (include/give_back.lua)
 -- ARGV[4]  how many bytes at most
 -- ARGV[5]  separator between a queue's name and a priority step
@@ -15,13 +15,13 @@
 -- ARGV[7]  how many dead letters the queue keeps
 -- ARGV[8]  failed deliveries after which a lost message goes to the tail (0: any number)
 -- ARGV[9]  x-expires of the queue, ms (0: none)
--- ARGV[10+] delivery tags, last to be taken first
+-- ARGV[10+] delivery tags; the message that is to be taken last comes first
 --
--- Returns  how many of the tags were looked at, how many of these were held, how many of those are now dead,
---          how many dead letters had to go for them, 1 when nothing is left to do
+-- Returns  how many of the tags were looked at, how many of these were held, how many of those are now dead
+--          letters, how many older dead letters were dropped for them, 1 when nothing is left to do
 --
--- Keeps: what was taken first is at the head again, and taken first again. A consumer whose lease was
--- renewed in the meantime keeps what it holds.
+-- Keeps: the message that was taken first is at the head again, and is taken first again. A consumer
+-- whose lease was renewed in the meantime keeps what it holds.
 
 -- include: expect
 -- include: clock

@@ -1,4 +1,4 @@
--- Notes that queues are in use, for those who look at all queues.
+-- Notes that queues are in use, so that operations on all queues find them.
 --
 -- KEYS[1]  known queues
 -- ARGV     names of queues

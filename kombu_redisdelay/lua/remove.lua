@@ -1,4 +1,4 @@
--- Removes messages from a schedule that somebody has looked at before.
+-- Removes scheduled messages that the caller has read before.
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  messages

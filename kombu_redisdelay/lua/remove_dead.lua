@@ -1,5 +1,5 @@
--- Takes dead letters out of the list of them: for good, or back to the tail of the ready list that they came
--- from, as if they had never been delivered.
+-- Removes dead letters from their list: for good, or back to the tail of the ready list that they came from,
+-- as if they had never been delivered.
 --
 -- KEYS[1]  dead
 -- KEYS[2]  ready list of step 0

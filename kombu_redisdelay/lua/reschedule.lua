@@ -1,5 +1,5 @@
--- Gives a scheduled message, which says itself when it is due and was written anew for that, another due
--- time; if that has come, it goes to its ready list.
+-- Gives a scheduled message another due time. The message itself says when it is due, so the caller has
+-- rewritten it. If the new time has come, the message goes to its ready list.
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  messages
@@ -14,7 +14,7 @@
 --
 -- Returns  1 if it was done; 0 if it is not scheduled any more, or is not the same message
 --
--- Keeps: the message is in exactly one place, scheduled before, scheduled or ready after. One that is
+-- Keeps: the message is in exactly one place: scheduled before, scheduled or ready after. A message that is
 -- delivered in the meantime is in another place by now, and is left alone.
 
 -- include: clock
@@ -36,7 +36,7 @@ if due_ms <= clock_us() / 1000 then
   unschedule(KEYS[1], KEYS[2], KEYS[3], member)
   redis.call('LPUSH', ready, stored_payload(stored))
   wake(KEYS[5])
-  -- Of a queue with x-expires, the ready lists live as long as the schedule did.
+  -- In a queue with x-expires, the ready lists live as long as the schedule did.
   expire(expires_ms, { ready, KEYS[5] })
 else
   redis.call('HSET', KEYS[2], member, stored)

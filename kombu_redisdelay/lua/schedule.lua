@@ -5,20 +5,20 @@
 -- KEYS[3]  schedule
 -- KEYS[4]  messages
 -- KEYS[5]  duplicates
--- KEYS[6+] the queue's other keys, when it expires; or the bindings of the exchange that it was routed by
+-- KEYS[6+] the other keys of a queue that expires; or the bindings of the exchange that routed the message
 -- ARGV[1]  message, as it is to be stored (see stored.lua)
 -- ARGV[2]  x-expires of the queue, ms (0: none)
 -- ARGV[3]  message id
 -- ARGV[4]  due time, ms since the epoch, with a fraction (0: none)
--- ARGV[5]  delay, ms from now, with a fraction; the later of both counts
--- ARGV[6]  what if a message with this id is scheduled: "keep" both, "replace" it by this one, or "ignore"
---          this one
+-- ARGV[5]  delay, ms from now, with a fraction; the later of the two times counts
+-- ARGV[6]  what to do if a message with this id is scheduled: "keep" both, "replace" it by this one, or
+--          "ignore" this one
 -- ARGV[7+] the bindings that it was routed by (none: it needs no binding)
 --
 -- Returns  1, or 0 if there are other bindings now: then it was not published
 --
--- Keeps: the message is in exactly one place, scheduled or ready, unless it is ignored. What it replaces is
--- in none.
+-- Keeps: the message is in exactly one place, scheduled or ready, unless it is ignored. A message that
+-- it replaces is in none.
 
 -- include: expect
 -- include: clock
@@ -29,7 +29,7 @@
 -- include: schedule
 -- include: bindings
 
--- More than one only if others were published with "keep". So many go, to be bounded.
+-- There are several only if some were published with "keep". The limit keeps the script bounded.
 local REPLACED_AT_MOST = 500
 
 local id, on_conflict = ARGV[3], ARGV[6]

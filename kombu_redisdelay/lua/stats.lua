@@ -1,15 +1,15 @@
--- Counts what is where in a queue. Writes nothing, and so works on a server that is out of memory, where a
--- transaction does not.
+-- Counts the messages and consumers of a queue. Writes nothing, and so works on a server that is out of
+-- memory, where a transaction fails.
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  dead
 -- KEYS[3]  consumers
 -- KEYS[4+] ready lists of all steps
--- ARGV[1]  what the keys of unacked hashes begin with; the consumer follows
+-- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
 --
 -- Returns  ready, scheduled, overdue, unacked and dead messages; consumers; consumers whose lease has ended
 --          and that hold messages; due time of the first scheduled message, as text, ms since the epoch
---          (nil: none); microseconds for which it has been due (0: it is not yet)
+--          (nil: none); microseconds for which it has been due (0: it is not due yet)
 
 -- include: clock
 

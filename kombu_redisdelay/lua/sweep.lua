@@ -1,6 +1,6 @@
--- Finds scheduled messages that have no due time, because somebody deleted a part of the schedule, and
--- moves them to the dead letters: nothing else would ever look at them. Also forgets some of the
--- duplicates that are gone.
+-- Moves scheduled messages that have no due time to the dead letters: nothing else would ever look at them.
+-- Such messages exist if somebody has deleted a part of the schedule. Also forgets some of the duplicates
+-- that are gone.
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  messages
@@ -10,8 +10,8 @@
 -- ARGV[2]  how many messages to look at, roughly
 -- ARGV[3]  how many dead letters the queue keeps
 --
--- Returns  cursor ("0": there is nothing left to look at), how many were found, how many dead letters had to
---          go for them
+-- Returns  cursor ("0": there is nothing left to look at), how many were found, how many older dead letters
+--          were dropped for them
 --
 -- Keeps: a message is in exactly one place.
 
@@ -25,7 +25,7 @@
 
 if ARGV[1] == '0' then
   forget_duplicates(KEYS[4], KEYS[2], ARGV[2])
-  -- Of a queue with x-expires, whose consumers make the schedule live on.
+  -- In a queue with x-expires, consumers keep the schedule alive. Its duplicates must live as long.
   expire(redis.call('PTTL', KEYS[1]), { KEYS[4] })
 end
 if ARGV[1] == '0' and redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1]) then

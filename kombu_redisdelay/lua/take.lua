@@ -5,30 +5,31 @@
 --          consumers
 -- ARGV[1]  N: how many messages at most (0: only migrate and pass the wake-up on)
 -- ARGV[2]  how many messages to migrate at most
--- ARGV[3]  how many bytes to migrate at most, and to take at most; a message of that size is large
+-- ARGV[3]  how many bytes to migrate at most, and to take at most; a message of this size or more is large
 -- ARGV[4]  delivery tag of the first message; the others follow it
 -- ARGV[5]  consumer
 -- ARGV[6]  how long its lease lasts, ms
 -- ARGV[7]  separator between a queue's name and a priority step
 -- ARGV[8]  "1": one message from each queue in turn, "0": the first queue until it is empty
--- ARGV[9]  failed deliveries after which a message is suspected of what failed (0: any number). Nothing is
---          taken behind it: the consumer will hold it alone
+-- ARGV[9]  failed deliveries after which a message is suspected of causing them (0: any number). No message
+--          is taken after it in the same batch, so that the consumer will hold it alone
 -- ARGV[10] how many priority steps
--- ARGV[11+] the priority steps, first to be taken first; then for each queue "1" if it is consumed
---          without acks, and its x-expires in ms (0: none)
+-- ARGV[11+] the priority steps, in the order in which they are taken; then for each queue "1" if it is
+--          consumed without acks, and its x-expires in ms (0: none)
 --
 -- Returns  server's clock in microseconds; microseconds until the next message is due (-1: none is
 --          scheduled); how many due ids had no message; 1 if it has only migrated, because a large message
---          was among them, and the caller is to come again and migrate nothing, else 0; for each message the
+--          was due, else 0: after 1, the caller must call again and migrate nothing; for each message the
 --          index of its queue (from 1), separated by spaces; then the messages, as they are stored (see
 --          stored.lua)
 --
--- A server that is out of memory refuses a script whose first write could take more of it, and lets one go
--- on that has begun: so in every script that must work then too, removing comes before adding.
+-- A server that is out of memory refuses a script if its first write could need more memory. It does not
+-- stop a script that has already written. So every script that must work then removes before it adds.
 --
 -- Keeps: a message leaves a ready list, or the schedule if it is large, only into this consumer's unacked
--- hash, in the same instant (or, consumed without acks, into the reply). A taken tag is never used again: a
--- call repeated because its reply was lost returns what the first one took.
+-- hash, in the same instant. (If it is consumed without acks, it leaves into the reply.) A delivery tag that
+-- was taken is never used again: if a call is repeated because its reply was lost, it returns what the first
+-- call took.
 
 -- include: expect
 -- include: clock

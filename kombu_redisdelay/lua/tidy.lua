@@ -1,5 +1,5 @@
--- Forgets consumers of a queue that are gone and hold nothing, and what is left of a queue that has nothing
--- in it.
+-- Forgets the consumers of a queue that are gone and hold nothing. If the queue has nothing in it then,
+-- also removes the keys that are left of it.
 --
 -- KEYS[1]  consumers
 -- KEYS[2]  wake zset
@@ -8,12 +8,12 @@
 -- KEYS[5]  messages
 -- KEYS[6]  dead
 -- KEYS[7+] ready lists of all steps
--- ARGV[1]  what the keys of unacked hashes begin with; the consumer follows
+-- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
 -- ARGV[2]  how many consumers to look at
 --
 -- Returns  1 if there is neither a message nor a consumer, else 0
 --
--- Keeps: no message is touched. A consumer that lives after all is noted again by its next take.
+-- Keeps: no message is touched. A consumer that is alive after all is listed again by its next take.
 
 -- include: clock
 

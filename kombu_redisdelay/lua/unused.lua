@@ -1,7 +1,7 @@
 -- Lists known queues that nobody has noted for a while, the longest ago first. Writes nothing.
 --
 -- KEYS[1]  known queues
--- ARGV[1]  how long, ms
+-- ARGV[1]  for how long, ms
 -- ARGV[2]  how many at most
 --
 -- Returns  their names

@@ -1,4 +1,4 @@
-"""What the server must be set to."""
+"""Warns of a server that is set to evict keys."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from kombu_redisdelay.broker.server.server import Server
 
 logger = logging.getLogger(__name__)
 
-#: Our keys never have a time to live, unless a queue was declared with one: these policies leave them alone.
+#: These policies never evict keys without a time to live. Our keys have none, unless their queue was
+#: declared with ``x-expires``.
 SAFE_POLICIES = ("noeviction", "volatile-")
 
 
 def warn_of_eviction(server: Server) -> None:
-    """Say in the log so if the server may throw queues away when it runs out of memory."""
+    """Log a warning if the server may evict queues when it runs out of memory."""
     try:
         policy = server.info("memory").get("maxmemory_policy", "noeviction")
     except ResponseError:
-        return  # Not everybody may ask.
+        return  # This user may not ask.
     if not policy.startswith(SAFE_POLICIES):
         logger.warning(
             "When Redis runs out of memory it may evict queues, with their messages: maxmemory-policy is %s. "

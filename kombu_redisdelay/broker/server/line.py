@@ -1,4 +1,4 @@
-"""A kept connection: for commands, whose replies are waited for, and for acks, whose replies come later."""
+"""A kept connection. It waits for the replies to commands, and reads the replies to acks later."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from kombu_redisdelay.broker.server.wire import Argument, Command, pack
 
 logger = logging.getLogger(__name__)
 
-#: Seconds of rest after which a connection is looked at before it is used again: the server, or what is
-#: between, may have closed it.
+#: A connection that was not used for this many seconds is checked before it is used again: the server, or
+#: something on the way to it, may have closed it.
 REST = 0.01
 
-#: Bytes that are sent at a time. Each piece may take as long as the socket's timeout, on a slow line.
+#: Bytes that are sent at a time. The socket's timeout applies to each piece, so a slow network may take
+#: longer for all of them.
 PIECE_BYTES = 64 * 1024
 
-#: Replies to acks that may wait to be read, when nothing else makes us read them.
+#: How many replies to acks may wait to be read. The next command reads them earlier.
 UNREAD_LIMIT = 256
 
 
 class Ack(NamedTuple):
-    """An ack that was not confirmed yet.
+    """An ack that is not confirmed yet.
 
     Attributes:
         unacked_key: the hash that holds the message.
-        again: it was sent before, over a connection that failed, and may have been done then.
+        again: whether it was sent before, and the server may have done it then.
     """
 
     queue: str
@@ -43,7 +44,7 @@ class Ack(NamedTuple):
 
 
 class AckInVain(Protocol):
-    """Called with a queue, and the tags of acks that found no message there."""
+    """A callback for acks that found no message: called with their queue and their delivery tags."""
 
     def __call__(self, queue: str, tags: Sequence[str], /) -> object: ...
 
@@ -51,44 +52,44 @@ class AckInVain(Protocol):
 class Line:
     """A kept connection, which any number of threads use in turn.
 
-    What redis-py does around a command (the pool, retries, metrics) takes about as long as the command, so
-    what is sent for every message goes straight over this connection.
+    What redis-py does around a command (the pool, retries, metrics) takes about as long as the command. So
+    the commands that are sent for every message go straight over this connection.
 
-    An ack is written when :meth:`ack` returns: the server will do it, whatever becomes of this process. The
-    replies to acks are read before the reply to the next command. What was not confirmed when the connection
-    fails is sent again over the next one; to do it twice does no harm.
+    An ack has been written when :meth:`ack` returns: the server will do it, even if this process dies. The
+    replies to acks are read before the reply to the next command. If the connection fails, the acks that are
+    not confirmed are sent again over the next one. An ack that is done twice does no harm.
 
     Arguments:
         connect: makes a connection, which connects when it is first used.
 
     Attributes:
-        ack_in_vain: who wants to know of acks that found no message, if anybody does.
+        ack_in_vain: called for acks that found no message; ``None`` to ignore them.
     """
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
         self.connection = connect()
         self.ack_in_vain: AckInVain | None = None
-        # Only ever taken by `with`. What a signal raises, Celery's soft time limit for one, comes between any
-        # two instructions, and a lock that is held for ever would stop every thread.
+        # Always taken by `with`. A signal handler may raise between any two instructions, as Celery's soft
+        # time limit does, and a lock that is never released would stop every thread.
         self._lock = Lock()
         self._used_at = float("-inf")
         #: Acks that are not confirmed, in the order in which they are sent.
         self._unconfirmed: deque[Ack] = deque()
-        #: How many of these were written on the connection as it is.
+        #: How many of these were written to the current connection.
         self._written = 0
-        #: Acks in vain that nobody was told of yet.
+        #: Acks that found no message, and that were not reported yet.
         self._vain: list[Ack] = []
         self._is_telling = False
 
     def call(self, *command: Argument) -> Any:
-        """Run *command*, and wait for other threads first.
+        """Run *command*, after waiting for other threads.
 
         Returns:
             The reply as it came.
 
         Raises:
-            RedisError: as redis-py does. Nothing is tried again: a message might be published twice.
+            RedisError: as redis-py does. Nothing is tried again, because that might publish a message twice.
         """
         with self._lock:
             replies = self._exchange([command])
@@ -103,7 +104,7 @@ class Line:
         """Run *commands*, one after the other, in one round trip.
 
         Returns:
-            The replies as they came; that of a command which the server refused is a ``ResponseError``.
+            The replies as they came. If the server refused a command, its reply is a ``ResponseError``.
             ``None`` if another thread uses the line: then nothing was done.
 
         Raises:
@@ -119,13 +120,13 @@ class Line:
     def ack(self, queue: str, unacked_key: str, tag: str) -> None:
         """Forget a message for good.
 
-        If the connection fails, the ack is not lost with it: it is sent again before anything else is
-        done over this line.
+        If the connection fails, the ack is not lost: it is sent again before anything else is done over
+        this line.
         """
         with self._lock:
             self._unconfirmed.append(Ack(queue, unacked_key, tag))
             try:
-                # What was used just now need not be looked at: this is done for every message.
+                # This runs for every message, so a connection that has just been used is not checked.
                 if not self._written or monotonic() - self._used_at > REST:
                     self._make_ready()
                 self._write_acks()
@@ -140,10 +141,11 @@ class Line:
             self._tell()
 
     def confirm_acks(self) -> None:
-        """Wait until every ack so far was done.
+        """Wait until the server has done every ack so far.
 
         Raises:
-            RedisError: the connection failed, or the server refused. They remain to be sent again.
+            RedisError: the connection failed, or the server refused an ack. The acks that are not confirmed
+                will be sent again.
         """
         with self._lock:
             try:
@@ -160,7 +162,8 @@ class Line:
             del refused
 
     def lend(self) -> Any:
-        """The connection, ready to be used, for somebody who may give it back; ``None`` if a thread uses it.
+        """Lend the connection, ready to be used; ``None`` if a thread uses it. The borrower may give it back
+        with :meth:`take_back`.
 
         Raises:
             RedisError: it cannot be made ready.
@@ -182,7 +185,7 @@ class Line:
         return lent
 
     def take_back(self, connection: Any) -> None:
-        """Have a connection back that was lent. If another one was needed meanwhile, it is closed."""
+        """Take back a connection that was lent. It is closed if the line has used another one meanwhile."""
         with self._lock:
             if self._written or self._used_at != float("-inf"):
                 connection.disconnect()
@@ -191,7 +194,7 @@ class Line:
                 self._used_at = monotonic()
 
     def disconnect(self) -> None:
-        """Close the connection. The next command opens one again, and sends what was not confirmed."""
+        """Close the connection. The next command opens one again, and sends the unconfirmed acks first."""
         with self._lock:
             self._begin_again()
 
@@ -204,17 +207,17 @@ class Line:
             self._read_acks()
             replies = [_reply(self.connection) for _ in commands]
         except BaseException:
-            # Whatever it was, Celery's soft time limit for one: nobody must read replies to others.
+            # Whatever was raised, even Celery's soft time limit: the next command must not read our replies.
             self._begin_again()
             raise
         self._used_at = monotonic()
         return replies
 
     def _make_ready(self) -> None:
-        """See that the connection is of use. In a rest, the server or what is between may have closed it."""
+        """Make sure that the connection works. It may have been closed while it was not used."""
         is_rested = monotonic() - self._used_at > REST
         if self._written and is_rested and self.connection.can_read():
-            # The replies that are owed, or the end, or both.
+            # The replies to acks, or the end of the connection, or both.
             try:
                 self._read_acks()
             except (ConnectionError, TimeoutError):
@@ -231,11 +234,11 @@ class Line:
             self._written += 1
 
     def _send(self, pieces: list[bytes]) -> None:
-        # redis-py's health check would take the reply to an ack for the one to its PING.
+        # While replies to acks are unread, redis-py's health check would mistake one for that to its PING.
         self.connection.send_packed_command(pieces, check_health=not self._written)
 
     def _read_acks(self) -> list[ResponseError]:
-        """Read the replies that are to come. Returns those that are errors; their acks are sent again."""
+        """Read the replies to all acks that were written. Returns the errors; their acks are sent again."""
         errors, refused = [], []
         while self._written:
             reply = _reply(self.connection)
@@ -251,15 +254,16 @@ class Line:
         return errors
 
     def _begin_again(self) -> None:
-        """Something went wrong: leave the connection, and what was not confirmed to the next one."""
+        """After a failure, close the connection, and leave the unconfirmed acks to the next one."""
         self.connection.disconnect()
-        # Who knows how much of the one that was being written got through.
+        # The server may also have done the ack that was being written.
         for index in range(min(self._written + 1, len(self._unconfirmed))):
             self._unconfirmed[index] = self._unconfirmed[index]._replace(again=True)
         self._written = 0
 
     def _tell(self) -> None:
-        """Tell of acks in vain. Not with the lock: who is told uses the line, and may find others in vain."""
+        """Report acks that found no message. Call it without the lock: the callback uses the line, which
+        may find more such acks."""
         if self._is_telling:
             return
         self._is_telling = True
@@ -274,7 +278,8 @@ class Line:
 
 
 def is_open(connection: Any) -> bool:
-    """Whether *connection*, on which nobody owes us anything, is of use: what can be read is the end."""
+    """Whether *connection* still works. No reply may be outstanding on it: if something can be read, it is
+    the end of the connection."""
     try:
         return not connection.can_read()
     except (OSError, RedisError):
@@ -282,8 +287,8 @@ def is_open(connection: Any) -> bool:
 
 
 def re_authenticate(connection: Any) -> None:
-    """Tell the server the credentials that a streaming provider has handed out since, if there are any. On
-    *connection* nobody owes us anything."""
+    """Send the server the new credentials of a streaming credential provider, if there are any. No reply may
+    be outstanding on *connection*."""
     if getattr(connection, "_re_auth_token", None) is None:
         return
     try:
@@ -293,7 +298,7 @@ def re_authenticate(connection: Any) -> None:
     except (RedisError, OSError) as exc:
         logger.warning("New credentials were refused, connecting again with the latest: %s", exc)
         connection.disconnect()
-    # A connection that is made anew begins with the latest credentials.
+    # A new connection begins with the latest credentials.
     connection.set_re_auth_token(None)
 
 

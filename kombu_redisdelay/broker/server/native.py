@@ -1,5 +1,7 @@
-"""Threads of the operating system, also where gevent or eventlet have put greenlets in their place: for what
-must go on while a task keeps the one thread that all greenlets share."""
+"""Threads of the operating system, also where gevent or eventlet have replaced threads by greenlets.
+
+They do what must go on while a task occupies the one thread that all greenlets share.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import Any
 
 
 def Lock() -> Any:
-    """As ``threading.Lock``. Who waits for it keeps all greenlets of the thread waiting."""
+    """As ``threading.Lock``. Waiting for it blocks all greenlets of the thread."""
     return _original("allocate_lock")()
 
 
@@ -33,7 +35,8 @@ class Event:
         return self._is_set
 
     def clear(self) -> None:
-        """For the thread that waits: what it looks at next was there before the next :meth:`set`."""
+        """The waiting thread calls this before it looks at what has changed: a later change sets the event
+        again."""
         if self._is_set:
             self._until_set.acquire()
             self._is_set = False
@@ -44,8 +47,8 @@ class Event:
 
 
 class Thread:
-    """As a daemon ``threading.Thread``, which starts when it is made. It may use sockets, but no locks of
-    others: those of eventlet do not work across threads."""
+    """As a daemon ``threading.Thread``, but it starts when it is made. It may use sockets, but no locks of
+    other modules: those of eventlet do not work across threads."""
 
     def __init__(self, run: Callable[[], object]) -> None:
         self.run = run
@@ -61,8 +64,11 @@ class Thread:
 
 
 class _Worker:
-    """What runs a :class:`Thread`. Where greenlets are, it runs one after the other: its sockets give it an
-    event loop there, of which gevent would leave something behind for each thread that ends."""
+    """Runs a :class:`Thread`. Where there are greenlets, it runs many, one after the other.
+
+    With greenlets, sockets give each worker an event loop. gevent leaves something of it behind in memory
+    when a thread of the operating system ends.
+    """
 
     def __init__(self) -> None:
         self._thread: Thread | None = None
@@ -87,7 +93,7 @@ class _Worker:
             thread.run()
             if not _patched():
                 return False
-            # The event loop closes what it was told to close.
+            # Let the event loop close what it was told to close.
             time.sleep(0)
             _idle.append(self)
             return True
@@ -101,7 +107,7 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def _original(name: str) -> Any:
-    """What *name* was in the module ``_thread``."""
+    """The original *name* of the module ``_thread``, without the patches of gevent or eventlet."""
     if _patched() == "gevent":
         return sys.modules["gevent.monkey"].get_original("_thread", name)
     if _patched() == "eventlet":
@@ -110,7 +116,7 @@ def _original(name: str) -> Any:
 
 
 def _patched() -> str:
-    """By whom; "" if threads are threads."""
+    """Which library has replaced threads by greenlets: "gevent", "eventlet", or "" for none."""
     monkey, patcher = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
     if monkey is not None and monkey.is_module_patched("threading"):
         return "gevent"

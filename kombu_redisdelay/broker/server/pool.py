@@ -1,4 +1,4 @@
-"""The connections of a channel: one that is kept, and more when several threads need one at a time."""
+"""The connections of a channel: one that is kept, and more when several threads need one at the same time."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from kombu_redisdelay.broker.server.line import Line, re_authenticate
 
 
 class Pool(BlockingConnectionPool):
-    """redis-py's pool that lets threads wait for a connection, with a :class:`Line` in it. The connection of
-    the line is lent first, so that one connection is enough for all that is not done at the same time."""
+    """redis-py's pool in which threads wait for a free connection, with a :class:`Line` in it.
+
+    The connection of the line is lent first. So one connection is enough unless several are needed at the
+    same time.
+    """
 
     _line: Line
     _lent: WeakSet[Any]
 
     @classmethod
     def like(cls, pool: ConnectionPool, max_connections: int = 1, **options: Any) -> Pool:
-        """A pool that connects as *pool* does, but for the *options*.
+        """A pool that connects as *pool* does, except for *options*.
 
         Arguments:
-            max_connections: how many there may be beside the line.
+            max_connections: how many connections there may be besides that of the line.
         """
         return cls(
             max_connections=max_connections,
@@ -33,17 +36,17 @@ class Pool(BlockingConnectionPool):
 
     @property
     def line(self) -> Line:
-        """The kept connection, of this process."""
+        """The kept connection of this process."""
         if self.pid != os.getpid():
             self._checkpid()
         return self._line
 
     def new_connection(self) -> Any:
-        """A connection as those of the pool, which is none of them. It connects when it is first used."""
+        """A connection like those of the pool, but outside of it. It connects when it is first used."""
         return self.connection_class(**self.connection_kwargs)
 
     def reset(self) -> None:
-        """Begin with new connections: at first, and in a forked child. redis-py's name."""
+        """Begin with new connections. redis-py calls this for a new pool and in a forked child."""
         super().reset()
         self._line = Line(self.new_connection)
         #: Connections of the line that are in use elsewhere. One that is never given back is forgotten.
@@ -72,7 +75,10 @@ class Pool(BlockingConnectionPool):
         super().disconnect(*args, **kwargs)
 
     def re_auth_callback(self, token: Any) -> None:
-        """Have each connection tell the server its new credentials before it is used again. redis-py's name,
-        called from the thread of a streaming credential provider; redis-py's own cannot do it here."""
+        """Make each connection send the new credentials to the server before it is used again.
+
+        redis-py calls this from the thread of a streaming credential provider. Its own method does not work
+        with this pool.
+        """
         for connection in (self.line.connection, *self._lent, *self._connections):
             connection.set_re_auth_token(token)

@@ -12,7 +12,7 @@ from kombu_redisdelay.broker.server.wire import Argument
 
 
 class Caller(Protocol):
-    """Whoever can run a command, and returns the reply as it comes."""
+    """An object that runs a command and returns the reply as it comes."""
 
     def call(self, *command: Argument) -> Any: ...
 
@@ -21,30 +21,30 @@ def checked(replies: Sequence[Any]) -> Sequence[Any]:
     """*replies*, if none of them is an error.
 
     Raises:
-        ResponseError: the first one that is.
+        ResponseError: the first error among them.
     """
     for reply in replies:
         if isinstance(reply, ResponseError):
             try:
                 raise reply
             finally:
-                # The error refers to this frame. It would never go, nor would any frame of the callers.
+                # The error refers to this frame. A cycle would keep the error and all frames of the callers.
                 del reply, replies
     return replies
 
 
 def without_frames(error: ResponseError) -> ResponseError:
-    """An *error* that was caught, to be kept as a reply. With its traceback it would keep all frames of the
-    callers, one of which keeps the reply: a cycle."""
+    """Take the traceback off a caught *error* that is kept as a reply. The traceback would keep the frames of
+    all callers, and one of them keeps the reply: a cycle."""
     return error.with_traceback(None)
 
 
-#: Redis before 7 puts an error of a command into one about the script, where redis-py does not see it.
+#: Redis before 7 wraps the error of a command in an error of the script. redis-py does not see it there.
 _OF_A_COMMAND = {"-OOM ": OutOfMemoryError, "-READONLY ": ReadOnlyError}
 
 
 def explained(error: ResponseError, server: Caller, keys: Sequence[str]) -> ResponseError:
-    """The *error* of something that was done with *keys*, or a better one."""
+    """The *error* of an operation on *keys*, or one that says more."""
     for code, kind in _OF_A_COMMAND.items():
         if code in str(error):
             return kind(str(error))
@@ -54,7 +54,7 @@ def explained(error: ResponseError, server: Caller, keys: Sequence[str]) -> Resp
 
 
 def explained_all(replies: Sequence[Any], server: Caller, used: Sequence[Sequence[str]]) -> list[Any]:
-    """The *replies*, with :func:`explained` errors. *used* are the keys behind each."""
+    """The *replies*, with :func:`explained` errors. *used* has the keys that each is about."""
     return [
         explained(reply, server, keys) if isinstance(reply, ResponseError) else reply
         for reply, keys in zip(replies, used, strict=True)

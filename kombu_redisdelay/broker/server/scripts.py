@@ -21,8 +21,8 @@ _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 class Script:
     """One script of ``lua/``, with the text of its ``-- include: name`` lines put in.
 
-    KEYS, ARGV and what it returns are described at the top of its file. Keys must be complete: the
-    client must not be one that adds a prefix.
+    KEYS, ARGV and what it returns are described at the top of its file. Keys must be complete,
+    because the client adds no prefix.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,16 +33,16 @@ class Script:
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
     def command(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
-        """The command that runs it, if the server knows it."""
+        """The command that runs the script, if the server has it."""
         return ("EVALSHA", self.sha, len(keys), *keys, *args)
 
     def __call__(self, server: Caller, keys: Sequence[str], args: Sequence[Argument]) -> Any:
-        """Run it. Raises what redis-py raises; a wrong type is told with the key that has it."""
+        """Run it. Raises what redis-py raises. If a key has a wrong type, the error names the key."""
         try:
             try:
                 return server.call(*self.command(keys, args))
             except NoScriptError:
-                # The server does not have it: new, restarted, failed over, or flushed. EVAL also stores it.
+                # The server lacks it: it is new, restarted, failed over, or flushed. EVAL also stores it.
                 return server.call("EVAL", self.text, len(keys), *keys, *args)
         except ResponseError as exc:
             better = explained(exc, server, keys)
@@ -51,19 +51,19 @@ class Script:
                     raise
                 raise better from exc
             finally:
-                # It refers to this frame, and that to it.
+                # The error refers to this frame, and the frame to the error: this breaks the cycle.
                 del better
 
 
-#: What to run, with its KEYS and ARGV.
+#: A script, with its KEYS and ARGV.
 ScriptCall = tuple[Script, Sequence[str], Sequence[Argument]]
 
 
 def try_each(server: Server, calls: Sequence[ScriptCall]) -> list[Any]:
-    """Run scripts whose order does not matter, in one round trip, or in two if the server has to learn one.
+    """Run scripts whose order does not matter, in one round trip, or in two if the server lacks one of them.
 
     Returns:
-        The replies; that of a script which the server refused is a ``ResponseError``.
+        The replies. If the server refused a script, its reply is a ``ResponseError``.
 
     Raises:
         RedisError: the connection failed.
@@ -84,7 +84,7 @@ def try_each(server: Server, calls: Sequence[ScriptCall]) -> list[Any]:
 
 
 def run_each(server: Server, calls: Sequence[ScriptCall]) -> list[Any]:
-    """As :func:`try_each`, for who needs all of them.
+    """As :func:`try_each`, but a refusal is raised.
 
     Raises:
         RedisError: the connection failed, or the server refused one of them.

@@ -1,7 +1,7 @@
-"""What the broker needs of a way to the server, whatever kind of server that is.
+"""The interface by which the broker uses the server, whatever kind of server that is.
 
 There is one implementation, for one Redis or Valkey: :mod:`kombu_redisdelay.broker.server.single`. The
-transport chooses it. Nothing else in the package knows which one it has.
+transport chooses it. Nothing else in the package knows which implementation it uses.
 """
 
 from __future__ import annotations
@@ -24,49 +24,50 @@ class Server(Protocol):
         """Run *command*. Returns the reply.
 
         Raises:
-            RedisError: the connection failed, or the server refused. Unless ``retry_on_timeout`` asks for it,
-                nothing is tried again: a message might be published twice.
+            RedisError: the connection failed, or the server refused. The command is not tried again, because
+                that might publish a message twice, unless ``retry_on_timeout`` asks for it.
         """
 
     def call_all(self, *commands: Command) -> list[Any]:
         """Run *commands*, one after the other, in one round trip.
 
         Returns:
-            The replies; that of a command which the server refused is a ``ResponseError``.
+            The replies. If the server refused a command, its reply is a ``ResponseError``.
 
         Raises:
-            RedisError: the connection failed; tried again as :meth:`call`.
+            RedisError: the connection failed. Tried again only as :meth:`call` says.
         """
 
     def call_apart(self, *command: Argument) -> Any:
-        """Run a *command* that may wait at the server, over a connection that nobody else waits for. Returns
-        the reply."""
+        """Run a *command* that may block at the server, over a connection that nothing else waits for.
+        Returns the reply."""
 
     def line(self, key: str) -> Line:
-        """The kept connection to where *key* is."""
+        """The kept connection to the server that has *key*."""
 
     def tell_acks_in_vain(self, to: AckInVain) -> None:
-        """Tell *to* of acks that find no message, from now on."""
+        """Call *to* for acks that find no message, from now on."""
 
     def confirm_acks(self) -> None:
-        """Wait until every ack so far was done.
+        """Wait until the server has done every ack so far.
 
         Raises:
-            RedisError: the connection failed, or the server refused. They remain to be sent again.
+            RedisError: the connection failed, or the server refused an ack. The acks that are not confirmed
+                will be sent again.
         """
 
     def new_connection(self) -> Any:
-        """A connection of redis-py's that is the caller's alone. It connects when it is first used."""
+        """A redis-py connection that only the caller uses. It connects when it is first used."""
 
     def with_own_connections(self, *, socket_timeout: float) -> Server:
-        """The same server by other connections.
+        """The same server over connections of its own.
 
         Arguments:
             socket_timeout: seconds that a reply may take.
         """
 
     def info(self, section: str = "everything") -> Mapping[str, Any]:
-        """What the server tells of itself: a *section* of ``INFO``, or all of them."""
+        """What the server says of itself: a *section* of ``INFO``, or all of them."""
 
     def setting(self, name: str) -> str | None:
         """A setting of the server; ``None`` where ``CONFIG`` is not allowed, as with most hosted servers."""

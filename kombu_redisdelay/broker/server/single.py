@@ -1,4 +1,4 @@
-"""One Redis or Valkey: redis-py's client, with a shorter way for what is sent for every message."""
+"""One Redis or Valkey: redis-py's client, and a shorter way for the commands that every message needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SingleServer:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         provider = pool.connection_kwargs.get("credential_provider")
-        # Told so, redis-py has the pool hear of new credentials.
+        # With this option, redis-py tells the pool of new credentials.
         options = {} if provider is None else {"credential_provider": provider}
         self._redis = Redis(connection_pool=pool, **options)
 

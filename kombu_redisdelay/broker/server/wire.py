@@ -1,4 +1,4 @@
-"""Commands and replies as the Redis protocol has them."""
+"""Commands and replies of the Redis protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Command = tuple[Argument, ...]
 
 
 def pack(*command: Argument) -> bytes:
-    """*command*, ready to be sent. redis-py takes three times as long to say the same."""
+    """*command* as bytes, ready to be sent. redis-py takes three times as long for this."""
     parts = [b"*%d\r\n" % len(command)]
     for argument in command:
         text = argument if isinstance(argument, bytes) else str(argument).encode()
@@ -19,7 +19,7 @@ def pack(*command: Argument) -> bytes:
 
 
 def first_score(reply: Any) -> float | None:
-    """The first score in a *reply* ``WITHSCORES``; ``None`` if there is none."""
+    """The first score in the *reply* to a command with ``WITHSCORES``; ``None`` if there is none."""
     if not reply:
         return None
     # RESP3 makes pairs of members and scores.
@@ -27,6 +27,6 @@ def first_score(reply: Any) -> float | None:
 
 
 def clock_ms(reply: Any) -> float:
-    """What the *reply* to ``TIME`` says, ms since the epoch, with a fraction."""
+    """The time in the *reply* to ``TIME``, in ms since the epoch, with a fraction."""
     seconds, microseconds = reply
     return (int(seconds) * 1_000_000 + int(microseconds)) / 1000

@@ -1,5 +1,5 @@
--- Whether the bindings of an exchange are the ones that the publisher has found its queue by: those in
--- ARGV from `first` on, if there are any.
+-- Whether the bindings of an exchange are still those by which the publisher has found the queue. ARGV has
+-- these from `first` on; if it has none, any bindings will do.
 local function still_bound(table_key, first)
   if #ARGV < first then
     return true

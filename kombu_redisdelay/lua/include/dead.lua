@@ -1,5 +1,5 @@
 -- A dead letter is one line "<when, ms> <deliveries> <priority step> <why>" and, below it, the bytes that
--- the publisher wrote. Only the latest `limit` are kept. Returns how many had to go for this one.
+-- the publisher wrote. Only the latest `limit` are kept. Returns how many older ones were dropped.
 local function bury(dead_key, limit, count, reason, stored)
   local why = table.concat({ clock_ms(), count, stored_step(stored), reason }, ' ')
   local opening, rest = opening_and_rest(stored, stored_start(stored))

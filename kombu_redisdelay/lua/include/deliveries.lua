@@ -1,10 +1,11 @@
--- How often a message was delivered travels in front of what its publisher wrote, as the first member of
--- the JSON object, put in and replaced as text: cjson would turn [] into {} and round large integers.
--- A stock consumer does not look at the member. What is not an object cannot carry it, and stays as it is.
--- Nothing else is touched, whitespace neither: taken out again, it leaves what the publisher wrote.
+-- A message carries the number of its deliveries as the first member of its JSON object, before what the
+-- publisher wrote. The member is inserted and replaced as text, because cjson would turn [] into {} and round
+-- large integers. A stock consumer ignores it. A payload that is not an object cannot carry it, and stays as
+-- it is. Nothing else changes, not even whitespace: without the member, the payload is what the publisher
+-- wrote.
 --
--- `start` is where the payload begins in what is stored (see stored.lua). To cut it off first would cost
--- another string, which is milliseconds for a large one.
+-- `start` is where the payload begins in `stored` (see stored.lua). The functions do not cut it out first: a
+-- copy of a large message takes milliseconds.
 local COUNTED = '^(%s*{)"redisdelay%-deliveries": ?(%d+), ?'
 
 local function deliveries(stored, start)
@@ -12,7 +13,7 @@ local function deliveries(stored, start)
   return tonumber(count) or 0
 end
 
--- What the publisher wrote, in two: what comes before the place for the count, and where the rest begins.
+-- Splits what the publisher wrote: returns the text before the count, and the index at which the rest begins.
 local function opening_and_rest(stored, start)
   local _, last, opening = string.find(stored, COUNTED, start)
   if not last then
@@ -21,7 +22,7 @@ local function opening_and_rest(stored, start)
   return opening or '', last and last + 1 or start
 end
 
--- The payload, with another count.
+-- The payload with a new count.
 local function with_deliveries(stored, start, count)
   local opening, rest = opening_and_rest(stored, start)
   if opening == '' or not string.find(stored, '^%s*"', rest) then

@@ -1,11 +1,11 @@
--- Several messages may be scheduled under one id. The first is known by the id itself, each other one, a
--- duplicate, by the id, a separator, and something that makes it unique. To find them without reading the
--- whole schedule they are listed in a zset of their own, all with score 0, which Redis keeps sorted by name.
--- One that was delivered stays listed until somebody comes across it here.
+-- Several messages may be scheduled under one id. The name of the first one is the id. Each other one is a
+-- duplicate: its name is the id, a separator, and something that makes it unique. A zset lists the
+-- duplicates, so that they are found without reading the whole schedule. All have score 0, so Redis sorts
+-- them by name. A duplicate that was delivered stays listed until a function below comes across it.
 local DUPLICATE = '\31'
 local AFTER_DUPLICATES = '\32'
 
--- Names of duplicates of `id`, at most `limit`, those that follow the name `after` if it is one.
+-- The names of at most `limit` duplicates of `id`. If `after` is the name of one, only those after it.
 local function duplicates_of(duplicates_key, id, after, limit)
   local min = '[' .. id .. DUPLICATE
   if after ~= '' and after ~= id then
@@ -14,7 +14,7 @@ local function duplicates_of(duplicates_key, id, after, limit)
   return redis.call('ZRANGEBYLEX', duplicates_key, min, '(' .. id .. AFTER_DUPLICATES, 'LIMIT', 0, limit)
 end
 
--- Looks at a few of all duplicates, and forgets those that are not scheduled any more.
+-- Looks at `how_many` random duplicates, and forgets those that are not scheduled any more.
 local function forget_duplicates(duplicates_key, messages_key, how_many)
   for _, member in ipairs(redis.call('ZRANDMEMBER', duplicates_key, how_many)) do
     if redis.call('HEXISTS', messages_key, member) == 0 then

@@ -1,5 +1,5 @@
--- What a script did before it failed stays done. So before a message leaves its place, the key that it is
--- to go to is asked whether it can have it: one that holds something else raises here.
+-- When a script fails, what it has done before stays done. So before a message leaves its place, the type of
+-- the key that it goes to is checked here: a key of another type raises an error.
 local function expect_list(key)
   redis.call('LLEN', key)
 end

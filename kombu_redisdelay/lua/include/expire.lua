@@ -1,4 +1,4 @@
--- A queue declared with x-expires lives that long after its last use: every key of it gets the same time.
+-- A queue declared with x-expires lives that long after its last use: all its keys get the same time to live.
 local function expire(expires_ms, keys)
   if expires_ms > 0 then
     for _, key in ipairs(keys) do
@@ -7,7 +7,7 @@ local function expire(expires_ms, keys)
   end
 end
 
--- How long what a consumer holds lives on: until others can have noticed that it is gone, and given it back.
+-- Time to live of what a consumer holds. Others need so long to notice that it is gone, and to give it back.
 local function held_for_ms(expires_ms, lease_ms)
   return expires_ms + 2 * lease_ms
 end

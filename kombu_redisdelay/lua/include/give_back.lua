@@ -2,13 +2,13 @@
 --   unseen    no callback has seen it. It goes to the head, where it is the next to be taken, as it was.
 --   returned  its consumer gives it back in good order, which is no failure of the message. It goes to the
 --             head and is marked as redelivered; its count does not grow from one return to the next.
---   lost      its consumer is gone, and nobody knows which of its messages did that. It counts as failed. It
---             goes to the head, which keeps the order; from `suspect_from` failures on to the tail.
+--   lost      its consumer is gone, and nobody knows which message has caused that. It counts as failed. It
+--             goes to the head, which keeps the order; from `suspect_from` failures on it goes to the tail.
 --   failed    its callback failed, or rejected it. It goes to the tail: others are served before it.
 -- A message that has failed `delivery_limit` times (0: any number) becomes a dead letter.
 -- `queue` holds the ready list of step 0 as `ready`, `separator`, `dead`, `dead_limit`, `delivery_limit`,
 -- `suspect_from` (0: never) and `expires_ms`.
--- Returns 1 if it is dead now, else 0, and how many dead letters had to go for it.
+-- Returns 1 if it is a dead letter now, else 0, and how many older dead letters were dropped for it.
 local function give_back(unacked_key, tag, stored, how, queue)
   local start = stored_start(stored)
   local count, push = deliveries(stored, start), 'RPUSH'

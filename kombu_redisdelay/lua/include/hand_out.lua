@@ -4,8 +4,8 @@
 --   first_tag                delivery tag of the first message; the others follow it
 --   suspect_from             failed deliveries after which a message is the last of a batch (0: any number)
 --   messages, from           the messages, as they are stored, and the index of the queue of each
--- A `queue` has an index, the keys unacked and consumers, `acked`, `expires_ms`, and in `taken` what hold()
--- writes.
+-- A `queue` has an index, the keys unacked and consumers, `acked`, `expires_ms`, and `taken`: the fields and
+-- values that hold() writes.
 
 local function hand_out(batch, queue, stored)
   local fields = queue.taken
@@ -20,8 +20,8 @@ local function hand_out(batch, queue, stored)
   end
 end
 
--- Hands out again what an earlier call with the same tags has handed out, whose reply was lost. Returns
--- whether there was such a call. Nothing else is to be handed out then.
+-- Hands out the same messages as an earlier call with the same tags, whose reply was lost. Returns whether
+-- there was such a call. If so, nothing else must be handed out.
 local function hand_out_again(batch, queues)
   local tag, found = batch.first_tag, true
   while found do

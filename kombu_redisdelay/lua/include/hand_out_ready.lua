@@ -1,4 +1,4 @@
--- Hands out what is ready, by priority. A `queue` has a list for each of the `steps` in `ready`.
+-- Hands out ready messages by priority. `queue.ready` has the list of each of the `steps`.
 
 -- Returns whether there was a message, and room for it.
 local function hand_out_one(batch, queue, steps, step_index)
@@ -13,7 +13,7 @@ local function hand_out_one(batch, queue, steps, step_index)
   return true
 end
 
--- Of each step, one message from each queue in turn, or the first queue until it is empty.
+-- For each step: takes one message from each queue in turn, or empties one queue after the other.
 local function hand_out_ready(batch, queues, steps, in_turn)
   for step_index = 1, #steps do
     local waiting = queues

@@ -3,15 +3,15 @@ local function first_due(schedule_key)
   return tonumber(redis.call('ZRANGE', schedule_key, 0, 0, 'WITHSCORES')[2])
 end
 
--- Microseconds until then, -1 for nil. Rounded up: who comes before that comes in vain.
+-- Microseconds until `due_ms`; -1 if it is nil. Rounded up: a consumer that comes earlier gets nothing.
 local function until_us(due_ms, now_us)
   return due_ms and math.max(0, math.ceil(due_ms * 1000) - now_us) or -1
 end
 
--- Moves due messages of a queue to the tails of their ready lists, in due order: `ready_at` is the list of
--- each priority step, `ready_name` the one for steps that are none any more, where nobody would look.
--- `budget` says how many `messages` and `bytes` may still be moved, and is reduced by what was. A message for
--- which `takes_over` returns true has found another place.
+-- Moves due messages of a queue to the tails of their ready lists, in due order. `ready_at` has the list of
+-- each priority step. A message with a step that is no longer used goes to `ready_name`, because nobody would
+-- look at the list of its step. `budget` says how many `messages` and `bytes` may still be moved, and is
+-- reduced by those that were. If `takes_over` returns true for a message, it has put it in another place.
 -- Returns how many were moved, how many due ids had no message, and the microseconds until the next one
 -- left is due (-1: none is scheduled).
 local function migrate(schedule_key, messages_key, ready_name, ready_at, now_us, budget, takes_over)

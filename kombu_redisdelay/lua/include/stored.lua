@@ -1,6 +1,6 @@
 -- A message in a hash is stored as "<priority step>:<payload>", so that it finds its way back to the
--- ready list that it came from. What was not stored by us goes to the list of step 0, where whoever takes
--- it finds out that it is no message.
+-- ready list that it came from. A value that we did not store goes to the list of step 0. The consumer that
+-- takes it finds out that it is not a message.
 local function stored_step(stored)
   return string.match(stored, '^(%d+):') or '0'
 end

@@ -1,7 +1,7 @@
--- Consumers block on this zset, never on messages. One token at most, so that any number of messages
--- wakes once: who adds what is there changes nothing. A server that is out of memory may refuse it; a token
--- that is missing costs a second at most. So one that nobody takes need not stay: the queue may be one that
--- nobody ever consumes from.
+-- Consumers block on this zset, never on messages. It holds one token at most, and adding it again changes
+-- nothing: so any number of messages wakes once. A server that is out of memory may refuse the token. A
+-- missing token delays messages by a second at most. So a token
+-- that no consumer takes need not stay. The queue may be one that nobody ever consumes from.
 local TOKEN_MS = 300000
 
 local function wake(wake_key)
