@@ -167,7 +167,7 @@ class Consumer:
         if not self._options.dead_letter:
             self.ack(queue, tag)
             return True
-        [was_held] = checked(self._dead_letter_all([(queue, tag, "rejected", b"", 1)]))
+        [was_held] = checked(self._bury([(queue, tag, "rejected", b"", 1)]))
         return bool(was_held)
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
@@ -182,12 +182,9 @@ class Consumer:
             for some in portions(unseen, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
                 self._give_back(queue, [delivery.tag for delivery in some], "unseen")
 
-    def park(self, delivery: Delivery, message_id: str, due_ms: float) -> None:
-        """Schedule a message that was taken before it is due."""
-        checked(self.park_all([(delivery, message_id, due_ms)]))
-
-    def park_all(self, parkings: Sequence[tuple[Delivery, str, float]]) -> list[Any]:
-        """As :meth:`park`, for many messages in one round trip. Returns for each message the reply, or a
+    def park(self, parkings: Sequence[tuple[Delivery, str, float]]) -> list[Any]:
+        """Schedule messages that were taken before they are due, in one round trip. Each is a delivery, the
+        message's id and when it is due, in ms since the epoch. Returns for each message the reply, or a
         ``ResponseError`` if the server refused."""
         self.store.remember(*dict.fromkeys(delivery.queue for delivery, _, _ in parkings))
         calls = []
@@ -198,14 +195,11 @@ class Consumer:
             calls.append((PARK, keys, (delivery.tag, message_id, due_ms, expires_ms)))
         return try_each(self.store.server, calls)
 
-    def dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Move a message that cannot be delivered to the dead letters of its queue."""
-        checked(self.dead_letter_all([(delivery, reason)]))
-
-    def dead_letter_all(self, burials: Sequence[tuple[Delivery, str]]) -> list[Any]:
-        """As :meth:`dead_letter`, for many messages in one round trip. Returns for each message
-        whether it was held, or a ``ResponseError`` if the server refused."""
-        return self._dead_letter_all(
+    def dead_letter(self, burials: Sequence[tuple[Delivery, str]]) -> list[Any]:
+        """Move messages that cannot be delivered to the dead letters of their queues, in one round trip. Each
+        is a delivery and the reason. Returns for each message whether it was held, or a ``ResponseError`` if
+        the server refused."""
+        return self._bury(
             [
                 (
                     delivery.queue,
@@ -355,7 +349,7 @@ class Consumer:
         report_dropped(options, queue, dropped)
         return int(held)
 
-    def _dead_letter_all(self, burials: Sequence[tuple[str, str, str, bytes, int]]) -> list[Any]:
+    def _bury(self, burials: Sequence[tuple[str, str, str, bytes, int]]) -> list[Any]:
         """Each of *burials* is a queue, delivery tag, reason, stored message, and 1 if it was delivered now,
         else 0. Returns for each whether it was held, or an error."""
         self.store.remember(*dict.fromkeys(queue for queue, *_ in burials))

@@ -34,8 +34,8 @@ NAME_BYTES_PER_CALL = 64 * 1024
 class Push:
     """Adds a message to the tail of its ready list, as put.lua does, but faster, because it needs no script.
 
-    The wake-up token is added by commands of its own. If these are lost or refused, consumers notice the message
-    about a second later.
+    The wake-up token is added by commands of its own. If these are lost or refused, consumers notice the
+    message about a second later.
 
     KEYS are the ready list and the wake zset, ARGV is the message.
     """

@@ -44,11 +44,6 @@ class QueueStats:
     next_due: datetime | None
     lateness: float
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the queue has neither a message nor a consumer."""
-        return not any((self.ready, self.scheduled, self.unacked, self.dead, self.consumers))
-
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
     """Return the statistics of *queues*. Makes one round trip for every :data:`QUEUES_PER_CALL` queues; the

@@ -75,10 +75,10 @@ def receive(
         except MalformedMessage as exc:
             malformed.append((delivery, printable(str(exc)[:LONGEST_REASON])))
     if early:
-        for (delivery, _, _), reply in zip(early, consumer.park_all(early), strict=True):
+        for (delivery, _, _), reply in zip(early, consumer.park(early), strict=True):
             _report_failure(delivery, reply)
     if malformed:
-        replies = consumer.dead_letter_all(malformed)
+        replies = consumer.dead_letter(malformed)
         for (delivery, reason), reply in zip(malformed, replies, strict=True):
             if not _report_failure(delivery, reply):
                 logger.error(

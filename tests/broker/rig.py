@@ -14,6 +14,7 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recoverer import Recoverer
 from kombu_redisdelay.broker.recovery import finish
 from kombu_redisdelay.broker.server.pool import Pool
+from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
@@ -30,6 +31,16 @@ class NoHeartbeat(Lease):
 
     def _start(self) -> None:
         pass
+
+
+def park(consumer: Consumer, delivery: Delivery, message_id: str, due_ms: float) -> None:
+    """Schedule a message that was taken before it is due."""
+    checked(consumer.park([(delivery, message_id, due_ms)]))
+
+
+def dead_letter(consumer: Consumer, delivery: Delivery, reason: str) -> None:
+    """Move a message that cannot be delivered to the dead letters of its queue."""
+    checked(consumer.dead_letter([(delivery, reason)]))
 
 
 def payload(id: str, **members: Any) -> str:

@@ -10,7 +10,7 @@ from kombu_redisdelay.broker import dead as module
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recovery import finish
-from tests.broker.rig import Rig, payload, taken, with_count
+from tests.broker.rig import Rig, dead_letter, payload, taken, with_count
 
 
 def dead(rig: Rig) -> list[str]:
@@ -88,7 +88,7 @@ class TestGraveyard:
         for text in payloads:
             rig.put("q", text, step=step)
             [delivery] = taken(me, "q")
-            me.dead_letter(delivery, " ".join(f"because of {text}".split()))
+            dead_letter(me, delivery, " ".join(f"because of {text}".split()))
 
     def test_what_they_say(self, rig: Rig) -> None:
         before = rig.database.now_ms()
@@ -141,7 +141,7 @@ class TestGraveyard:
         me = rig.consumer()
         rig.put("q", *["same"] * 30)
         for delivery in taken(me, "q"):
-            me.dead_letter(delivery, "why")
+            dead_letter(me, delivery, "why")
         assert Graveyard(rig.store).requeue("q", lambda letter: True) == 30
         assert rig.ready("q") == ["same"] * 30
 
@@ -163,7 +163,7 @@ class TestGraveyard:
         for delivery in taken(me, "limit"):
             me.requeue("limit", delivery.tag)
         for delivery in taken(me, "q"):
-            me.dead_letter(delivery, "why")
+            dead_letter(me, delivery, "why")
         rig.client.hset("redisdelay:{swept}:messages", "id", "0:m")
         finish(rig.recoverer().sweep(["swept"]))
         assert rig.store.queues() == ["limit", "q", "swept"]

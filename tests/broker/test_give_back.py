@@ -12,7 +12,7 @@ from kombu_redisdelay.broker import consumer as consumer_module
 from kombu_redisdelay.broker.server.scripts import GIVE_BACK
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument
-from tests.broker.rig import Rig, payload, taken, texts, with_count
+from tests.broker.rig import Rig, dead_letter, park, payload, taken, texts, with_count
 
 HOUR = 3_600_000
 
@@ -251,7 +251,7 @@ class TestPark:
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
         due_ms = rig.database.now_ms() + HOUR
-        consumer.park(delivery, "id", due_ms)
+        park(consumer, delivery, "id", due_ms)
         assert rig.client.hgetall("redisdelay:{q}:messages") == {b"id": b"3:early"}
         assert rig.client.zscore("redisdelay:{q}:schedule", "id") == due_ms
         assert rig.unacked("q") == {}
@@ -263,7 +263,7 @@ class TestPark:
         rig.put("q", "early")
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
-        consumer.park(delivery, "id", rig.database.now_ms() + 2 * HOUR)
+        park(consumer, delivery, "id", rig.database.now_ms() + 2 * HOUR)
         assert rig.scheduled("q") == ["0:scheduled", "0:early"]
 
     def test_lost_in_the_meantime_is_left_alone(self, rig: Rig) -> None:
@@ -271,7 +271,7 @@ class TestPark:
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
         consumer.ack("q", delivery.tag)
-        consumer.park(delivery, "id", rig.database.now_ms() + HOUR)
+        park(consumer, delivery, "id", rig.database.now_ms() + HOUR)
         assert rig.scheduled("q") == []
 
 
@@ -280,7 +280,7 @@ class TestDeadLetter:
         rig.put("q", "not\nJSON", step=9)
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
-        consumer.dead_letter(delivery, "not JSON:\n line 1  column 1")
+        dead_letter(consumer, delivery, "not JSON:\n line 1  column 1")
         [letter] = rig.dead("q")
         when, deliveries, step, rest = letter.split(" ", 3)
         assert abs(int(when) - rig.database.now_ms()) < 60_000
@@ -292,14 +292,14 @@ class TestDeadLetter:
         rig.put("q", with_count(payload("a"), 4))
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
-        consumer.dead_letter(delivery, "why")
+        dead_letter(consumer, delivery, "why")
         assert rig.dead("q")[0].split(" ")[1] == "4"
 
     def test_consumed_without_acks(self, rig: Rig) -> None:
         rig.put("q", "m")
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q", no_ack={"q"})
-        consumer.dead_letter(delivery, "why")
+        dead_letter(consumer, delivery, "why")
         assert len(rig.dead("q")) == 1
 
     def test_lost_in_the_meantime_is_left_alone(self, rig: Rig) -> None:
@@ -307,5 +307,5 @@ class TestDeadLetter:
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
         consumer.ack("q", delivery.tag)
-        consumer.dead_letter(delivery, "why")
+        dead_letter(consumer, delivery, "why")
         assert rig.dead("q") == []

@@ -28,7 +28,7 @@ from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.server.scripts import TAKE
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.model import Broker, Message
-from tests.broker.rig import Rig, payload, texts
+from tests.broker.rig import Rig, dead_letter, park, payload, texts
 
 QUEUES = ("a", "b")
 PRIORITIES = (0, 6)
@@ -274,14 +274,14 @@ class BrokerMachine(RuleBasedStateMachine):
         message.number = next(self.numbers)
         message.due = self.model.now + in_units
         due_ms = self.database.now_ms() + self.in_ms(in_units, message.number)
-        consumer.park(delivery, message.id, due_ms)
+        park(consumer, delivery, message.id, due_ms)
         self.model.queues[delivery.queue].schedule(message, message.id)
 
     @precondition(holds_any)
     @rule(who=consumers, which=choices)
     def dead_letter(self, who: int, which: int) -> None:
         consumer, delivery, message = self.one_delivery(who, which)
-        consumer.dead_letter(delivery, "the test wants it")
+        dead_letter(consumer, delivery, "the test wants it")
         self.model.queues[delivery.queue].dead.append(message)
 
     @precondition(holds_any)

@@ -8,7 +8,7 @@ from kombu_redisdelay.broker import janitor as janitor_module
 from kombu_redisdelay.broker.janitor import CONSUMERS_PER_SCRIPT, UNUSED_FOR, Janitor
 from kombu_redisdelay.broker.recovery import finish
 from kombu_redisdelay.broker.store import KNOWN_FOR
-from tests.broker.rig import Rig, payload, taken
+from tests.broker.rig import Rig, dead_letter, payload, taken
 
 HOUR = 3_600_000
 KNOWN = "redisdelay:known-queues"
@@ -44,7 +44,7 @@ def test_what_is_in_use_stays(rig: Rig, place: str) -> None:
     elif place != "ready":
         [delivery] = taken(me, "q")
         if place == "dead":
-            me.dead_letter(delivery, "why")
+            dead_letter(me, delivery, "why")
         elif place == "consumer":
             assert rig.ack(me, "q", delivery.tag)
         rig.end_lease("q")

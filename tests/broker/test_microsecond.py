@@ -13,7 +13,7 @@ from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import FAKE
 from tests.broker.database import database as open_database
-from tests.broker.rig import Rig, taken, texts
+from tests.broker.rig import Rig, park, taken, texts
 
 HOUR = 3_600_000
 SCHEDULE = "redisdelay:{q}:schedule"
@@ -105,7 +105,7 @@ class TestScore:
         rig.put("q", "m")
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
-        consumer.park(delivery, "m", DUE_MS)
+        park(consumer, delivery, "m", DUE_MS)
         assert rig.client.zscore(SCHEDULE, "m") == DUE_MS
 
 

@@ -11,7 +11,7 @@ from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.recovery import finish
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database
-from tests.broker.rig import LEASE_MS, STEPS, Rig, payload, taken
+from tests.broker.rig import LEASE_MS, STEPS, Rig, park, payload, taken
 
 KNOWN = "redisdelay:known-queues"
 HOUR = 3_600_000
@@ -196,7 +196,7 @@ class TestExpires:
         failed, parked = taken(me, "q", limit=2)
         assert not rig.client.exists("q")
         me.requeue("q", failed.tag)
-        me.park(parked, "id", rig.database.now_ms() + HOUR)
+        park(me, parked, "id", rig.database.now_ms() + HOUR)
         rig.client.delete("q")
         rig.end_lease("q", "lost")
         assert rig.recover("q") == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from tests.broker.rig import Rig, taken
+from tests.broker.rig import Rig, park, taken
 
 HOUR = 3_600_000
 
@@ -107,7 +107,7 @@ class TestTaking:
         rig.put("q", "early")
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
-        consumer.park(delivery, "id", rig.database.now_ms() + HOUR)
+        park(consumer, delivery, "id", rig.database.now_ms() + HOUR)
         assert rig.tokens("q") == 1
 
     def test_what_is_buried_does_not(self, rig: Rig) -> None:

@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.recovery import finish
-from tests.broker.rig import Rig, payload, taken
+from tests.broker.rig import Rig, dead_letter, park, payload, taken
 
 HOUR = 3_600_000
 
@@ -57,7 +57,7 @@ class TestOfWhatIsHeld:
         [delivery] = taken(me, "q")
         held = rig.unacked("q")
         with spoiled(rig, getattr(rig.store.keys("q"), kind)):
-            me.park(delivery, "a", rig.database.now_ms() + HOUR)
+            park(me, delivery, "a", rig.database.now_ms() + HOUR)
         assert rig.unacked("q") == held
 
     def test_requeued(self, rig: Rig) -> None:
@@ -84,7 +84,7 @@ class TestOfWhatIsHeld:
         [delivery] = taken(me, "q")
         held = rig.unacked("q")
         with spoiled(rig, rig.store.keys("q").dead):
-            me.dead_letter(delivery, "why")
+            dead_letter(me, delivery, "why")
         assert rig.unacked("q") == held
 
     def test_over_the_delivery_limit(self, rig: Rig) -> None:

@@ -13,7 +13,7 @@ from harness.server_binary import ServerBinary, servers
 from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.server.scripts import RENEW
 from tests.broker.database import RealDatabase
-from tests.broker.rig import Rig, payload, taken, texts
+from tests.broker.rig import Rig, park, payload, taken, texts
 
 
 @pytest.fixture(params=servers(), ids=lambda binary: binary.name)
@@ -78,7 +78,7 @@ def test_out_of_memory_publishing_fails_and_consuming_goes_on(own_rig: Rig) -> N
     lease_end = client.zscore("redisdelay:{q}:consumers", "me")
     RENEW(rig.store.server, ["redisdelay:{q}:consumers"], ["me", 120_000])
     assert client.zscore("redisdelay:{q}:consumers", "me") != lease_end
-    me.park(rest[0], "parked", 2**41)
+    park(me, rest[0], "parked", 2**41)
     assert rig.scheduled("q") == [f"0:{payload('1')}"]
     assert me.requeue("q", rest[1].tag), "dead by now"
     assert rig.ack(me, "q", first.tag)

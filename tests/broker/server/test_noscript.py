@@ -23,7 +23,7 @@ from kombu_redisdelay.broker.server.scripts import (
 )
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
-from tests.broker.rig import Rig, taken
+from tests.broker.rig import Rig, dead_letter, park, taken
 
 HOUR = 3_600_000
 KNOWN = "redisdelay:known-queues"
@@ -35,7 +35,7 @@ def expire_and_recover(rig: Rig, consumer: Consumer, delivery: Delivery) -> obje
 
 
 def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
-    consumer.dead_letter(delivery, "why")
+    dead_letter(consumer, delivery, "why")
     return Graveyard(rig.store).requeue("q", lambda letter: True)
 
 
@@ -52,8 +52,8 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "take": lambda rig, consumer, delivery: taken(consumer, "q"),
     "requeue": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag),
     "put_back": lambda rig, consumer, delivery: consumer.put_back([delivery]),
-    "park": lambda rig, consumer, delivery: consumer.park(delivery, "id", rig.database.now_ms() + HOUR),
-    "dead_letter": lambda rig, consumer, delivery: consumer.dead_letter(delivery, "why"),
+    "park": lambda rig, consumer, delivery: park(consumer, delivery, "id", rig.database.now_ms() + HOUR),
+    "dead_letter": lambda rig, consumer, delivery: dead_letter(consumer, delivery, "why"),
     "recover": expire_and_recover,
     "give_back_all": lambda rig, consumer, delivery: consumer.give_back_all(),
     "renew": lambda rig, consumer, delivery: RENEW(rig.store.server, ["redisdelay:{q}:consumers"], ["me", 1]),
@@ -132,7 +132,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
 
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
-        *("PUT", "SCHEDULE", "TAKE", "GIVE_BACK", "RECOVER"),
+        *("PUT", "CLEAR", "SCHEDULE", "TAKE", "GIVE_BACK", "RECOVER"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
         *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE"),
