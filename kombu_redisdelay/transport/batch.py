@@ -11,7 +11,7 @@ from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Call
 
 if TYPE_CHECKING:
-    from kombu_redisdelay.transport.channel import Channel
+    from kombu_redisdelay.transport.publishing import PublishingChannel
 
 
 class Batch:
@@ -23,7 +23,7 @@ class Batch:
         max_size: the largest number of messages that it collects.
     """
 
-    def __init__(self, channel: Channel, max_size: int) -> None:
+    def __init__(self, channel: PublishingChannel, max_size: int) -> None:
         self.channel = channel
         self._max_size = max_size
         #: Each call, and the function to call if its bindings have changed.

@@ -1,64 +1,46 @@
-"""A kombu channel over the broker: it translates kombu's calls into calls of the broker."""
+"""A kombu channel over the broker. It consumes, and inherits what publishes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property, partial
 from time import monotonic
 from typing import Any
 
-from kombu.transport import redis, virtual
+from kombu.transport import virtual
 from kombu.utils.encoding import bytes_to_str, str_to_bytes
-from kombu.utils.json import JSONEncoder
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.identity import new_consumer
 from kombu_redisdelay.broker.lease import RENEWALS_PER_LEASE, Lease
-from kombu_redisdelay.broker.message import DELAY_HEADER, KEEP, Due, due, message_id, on_conflict
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recoverer import Recoverer
 from kombu_redisdelay.broker.rounds import Rounds
 from kombu_redisdelay.broker.server.eviction import warn_of_eviction
-from kombu_redisdelay.broker.server.pool import Pool
-from kombu_redisdelay.broker.server.replies import explained
-from kombu_redisdelay.broker.server.single import SingleServer
-from kombu_redisdelay.broker.store import Bound, Call, Store
 from kombu_redisdelay.broker.watch import Watch
-from kombu_redisdelay.transport.batch import Batch
 from kombu_redisdelay.transport.caretaker import Caretaker
 from kombu_redisdelay.transport.intake import Intake
+from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
 from kombu_redisdelay.transport.receive import is_message
-from kombu_redisdelay.transport.routes import Routes
 from kombu_redisdelay.transport.tasks import has_crashed
 
 logger = logging.getLogger(__name__)
-
-#: Encodes as kombu does. kombu makes a new encoder for each message, which costs time.
-_encoder = JSONEncoder()
-
-#: Seconds that the server may take for a reply. After that, the connection counts as lost.
-SILENCE_LIMIT = 3.0
-
-#: Seconds between two attempts to note bindings that Redis had no memory for.
-BIND_PAUSE = 1.0
 
 #: The longest time between two checks for consumers that are gone, in seconds. With a short lease, the
 #: checks are more frequent.
 RECOVERY_INTERVAL = 10.0
 
 
-class Channel(redis.Channel):
+class Channel(PublishingChannel):
     """Publishes to, and consumes from, the queues of one Redis database.
 
-    kombu handles exchanges, bindings, fanout and connections. A channel that consumes is one consumer of
-    the broker, with its own name and its own lease.
+    A channel that consumes is one consumer of the broker, with its own name and its own lease.
     """
 
     QoS = QoS  # type: ignore[assignment]
@@ -69,27 +51,15 @@ class Channel(redis.Channel):
         transport = args[0] if args else kwargs["connection"]
         self.options = Options.of(transport.client.transport_options)
         self.intake = Intake(self)
-        self._routes = Routes()
-        self._store: Store | None = None
         self._consumer: Consumer | None = None
         self._consumer_to_stop: Consumer | None = None
         self._rounds: Rounds | None = None
         self._has_given_back = True
         self._was_silent = False
-        #: Bindings that Redis had no memory for, as arguments of `_queue_bind`.
-        self._unbound: dict[tuple[str, str, str, str], None] = {}
-        self._bind_at = 0.0
         super().__init__(*args, **kwargs)
         self.brpop_timeout = self.connection.brpop_timeout
 
     # -- the broker below ------------------------------------------------------------------------------
-
-    @property
-    def store(self) -> Store:
-        """The store that this channel publishes with. Created when it is first used."""
-        if self._store is None:
-            self._store = Store(SingleServer(self.pool), self.global_keyprefix, self.priority_steps, self.sep)
-        return self._store
 
     @property
     def consumer(self) -> Consumer:
@@ -112,126 +82,11 @@ class Channel(redis.Channel):
             warn_of_eviction(self.store.server)
         return self._consumer
 
-    def _get_pool(self, asynchronous: bool = False) -> Any:
-        pool = super()._get_pool(asynchronous)
-        for option in ("socket_timeout", "socket_connect_timeout"):
-            if pool.connection_kwargs.get(option) is None:
-                # By default, kombu waits for ever, and this would block the event loop.
-                pool.connection_kwargs[option] = SILENCE_LIMIT
-        if asynchronous:
-            return pool
-        # kombu's pool raises an error when all connections are in use. With this pool, the thread waits.
-        return Pool.like(pool, self.max_connections)
-
-    @cached_property
-    def _stock_client(self) -> Any:
-        return self._create_client()
-
-    def _create_client(self, asynchronous: bool = False) -> Any:
-        client = super()._create_client(asynchronous)
-        # A server that is out of memory refuses every transaction, also one that only reads or deletes. kombu
-        # needs none: the server runs what comes in one packet before it turns to other clients.
-        client.pipeline = partial(client.pipeline, transaction=False)
-        return client
-
-    @contextmanager
-    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
-        # kombu makes a new client for each call, and each client adds a listener to the credential provider.
-        yield client or self._stock_client
-
-    @staticmethod
-    def _pubsub_reauth_handled_by_redis(connection: Any) -> bool:
-        # redis-py gives new credentials only to connections that its PubSub has opened. kombu opens this
-        # one itself. With this answer, kombu opens it again when the credentials change.
-        return False
-
     def _after_fork(self) -> None:
         # The consumer belongs to the parent process. This process must not touch its messages or its lease.
         super()._after_fork()
-        self._store = self._consumer = self._consumer_to_stop = self._rounds = None
-        self.__dict__.pop("_stock_client", None)
+        self._consumer = self._consumer_to_stop = self._rounds = None
         self.intake.cancel_all()
-
-    # -- publishing ------------------------------------------------------------------------------------
-
-    def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> Any:
-        route = self._routes.get(exchange, routing_key)
-        if route is None or route.queue in self.store.expires_ms:
-            return super().basic_publish(message, exchange, routing_key, **kwargs)
-        self._inplace_augment_message(message, exchange, routing_key)
-        call = self._call(route.queue, message, route.bound)
-
-        def publish_anew() -> None:
-            self._routes.forget(exchange, routing_key)
-            self.typeof(exchange).deliver(message, exchange, routing_key)
-
-        batch: Batch | None = kwargs.get("_publish_batch")
-        if batch is not None:
-            batch.add_call(call, publish_anew)
-        elif not self.store.run(call):
-            publish_anew()
-        return None
-
-    def get_table(self, exchange: str) -> list[tuple[str, ...]]:
-        # A message must not miss its queue.
-        self._bind_again()
-        table = self.global_keyprefix + self.keyprefix_queue % (exchange,)
-        bindings = self.store.server.call("SMEMBERS", table)
-        self._routes.has_read(table, bindings)
-        return [tuple(binding.decode().split(self.sep)) for binding in bindings]
-
-    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Collection[str]:
-        queues: Collection[str] = super()._lookup(exchange, routing_key, default)
-        if exchange:
-            self._routes.found(exchange, routing_key, queues)
-        return queues
-
-    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
-        """Publish *message* to *queue*, now or for later.
-
-        Raises:
-            ValueError: the due time or the header ``x-delay-on-conflict`` is invalid. Nothing was published.
-        """
-        call = self._call(queue, message)
-        batch: Batch | None = kwargs.get("_publish_batch")
-        if batch is not None:
-            batch.add_call(call)
-        else:
-            self.store.run(call)
-
-    def _call(self, queue: str, message: dict[str, Any], bound: Bound | None = None) -> Call:
-        """The call that publishes *message* to *queue*.
-
-        Arguments:
-            bound: the bindings that the message was routed by, if they come from the cache. The server then
-                checks that they are still the same.
-        """
-        when = due(message)
-        conflict = on_conflict(message)
-        if when is None and conflict != KEEP:
-            when = Due()
-        step = self.priority(self._get_message_priority(message))
-        payload = _encoder.encode(message)
-        if when is None:
-            return self.store.put(queue, step, payload, bound=bound)
-        return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)
-
-    def create_publish_batch(self, max_size: int) -> Batch:
-        """Return the batch that ``Producer.batch`` of kombu 5.7 publishes through.
-
-        Arguments:
-            max_size: the largest number of messages in the batch.
-        """
-        return Batch(self, max_size)
-
-    def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
-        when = due(message)
-        if when is not None and when.delay_ms:
-            raise ValueError(
-                f"header {DELAY_HEADER!r} cannot be used with the fanout exchange {exchange!r}: "
-                "PUB/SUB reaches who listens now"
-            )
-        super()._put_fanout(exchange, message, routing_key, **kwargs)
 
     # -- consuming -------------------------------------------------------------------------------------
 
@@ -337,11 +192,8 @@ class Channel(redis.Channel):
         """
         if self._was_silent:
             raise RedisConnectionError("no reply from Redis in time")
-        self.intake.check(self.brpop_timeout, SILENCE_LIMIT)
-        if self._unbound and monotonic() > self._bind_at:
-            self._bind_at = monotonic() + BIND_PAUSE
-            with suppress(ResponseError):
-                self._bind_again()
+        self.intake.check(self.brpop_timeout, self.silence_limit)
+        self.try_to_bind()
 
     def _refresh_bindings(self, queues: list[str]) -> None:
         """Refresh bindings, for kombu 5.7. kombu calls this from a timer, and after a timeout it tries again
@@ -353,39 +205,6 @@ class Channel(redis.Channel):
             raise
 
     # -- queues ----------------------------------------------------------------------------------------
-
-    def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
-        super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
-        expires_ms = (kwargs.get("arguments") or {}).get("x-expires")
-        if expires_ms is None:
-            self.store.expires_ms.pop(queue, None)
-        else:
-            self.store.expires_ms[queue] = int(expires_ms)
-
-    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
-        try:
-            super()._queue_bind(exchange, routing_key, pattern, queue)
-        except ResponseError as exc:
-            if not isinstance(explained(exc, self.store.server, ()), OutOfMemoryError):
-                raise
-            # A worker must be able to start: the tasks that it runs give memory back.
-            logger.warning(
-                "Redis is out of memory and has not noted that queue %r is bound to exchange %r. "
-                "Trying again each second.",
-                queue,
-                exchange,
-            )
-            self._unbound[exchange, routing_key, pattern, queue] = None
-
-    def _bind_again(self) -> None:
-        """Note the bindings that Redis had no memory for.
-
-        Raises:
-            OutOfMemoryError: it still has none.
-        """
-        for binding in list(self._unbound):
-            super()._queue_bind(*binding)
-            del self._unbound[binding]
 
     def _size(self, queue: str) -> int:
         """The number of ready messages of *queue*, including those that this channel has taken but not

@@ -10,7 +10,7 @@ import pytest
 from harness.process import wait_until
 from harness.proxy import Proxy, Trap
 from kombu_redisdelay.broker.server.scripts import RENEW, TAKE
-from kombu_redisdelay.transport import channel as channel_module
+from kombu_redisdelay.transport.channel import Channel
 from tests.faults.application import running
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, publish
 
@@ -34,7 +34,7 @@ HARM_TO_LONG_REPLIES = {
 
 @pytest.fixture
 def _silence_is_noticed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "SILENCE_LIMIT", 0.5)
+    monkeypatch.setattr(Channel, "silence_limit", 0.5)
 
 
 def all_settled(site: Site) -> None:

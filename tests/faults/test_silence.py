@@ -9,7 +9,7 @@ import pytest
 
 from harness.process import wait_until
 from harness.proxy import Proxy
-from kombu_redisdelay.transport import channel as channel_module
+from kombu_redisdelay.transport.channel import Channel
 from tests.end_to_end.installation import ALONE, Installation
 from tests.faults.application import running
 from tests.faults.workers import LOST_CONNECTION, PREFORK_KNOWS_WHO_IS_BUSY
@@ -133,7 +133,7 @@ def test_a_slow_network_is_not_taken_for_silence(
 
 
 def test_drain_events_notices_silence(site: Site, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "SILENCE_LIMIT", 0.5)
+    monkeypatch.setattr(Channel, "silence_limit", 0.5)
     with running(proxy.url()) as application:
         publish(site.channel(), "before")
         application.wait_received("before")

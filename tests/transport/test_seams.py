@@ -19,6 +19,7 @@ from harness.redis_server import RedisServer
 from kombu_redisdelay.transport.batch import Batch
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.poller import Poller
+from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
 from kombu_redisdelay.transport.transports import Transport
 from tests.transport.kit import Inbox, Site, drain, publish
@@ -28,10 +29,16 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         Channel,
         redis.Channel,
         {
-            *("_put", "_put_fanout", "_brpop_start", "_basic_cancel", "_get_pool", "_new_queue"),
-            *("_has_queue", "_size", "_purge", "_delete", "_after_fork", "basic_consume", "basic_get"),
-            *("conn_or_acquire", "_create_client", "_handle_message", "_queue_bind"),
-            *("queue_delete", "close", "basic_publish", "get_table", "_lookup"),
+            *("_brpop_start", "_basic_cancel", "_has_queue", "_size", "_purge", "_delete", "_after_fork"),
+            *("basic_consume", "basic_get", "_handle_message", "queue_delete", "close"),
+        },
+    ),
+    (
+        PublishingChannel,
+        redis.Channel,
+        {
+            *("_put", "_put_fanout", "_get_pool", "_new_queue", "_after_fork", "conn_or_acquire"),
+            *("_create_client", "_queue_bind", "basic_publish", "get_table", "_lookup"),
         },
     ),
     (
