@@ -14,16 +14,28 @@ if TYPE_CHECKING:
     from kombu_redisdelay.operations.dead_letters import DeadLetter, DeadLetters
     from kombu_redisdelay.operations.delayed import DelayedMessage, DelayedMessages
     from kombu_redisdelay.transport import Transport
+    from kombu_redisdelay.transport.batch import batch
+    from kombu_redisdelay.transport.block import BatchPublishError
 
 __version__ = "0.1.0"
-__all__ = ("DeadLetter", "DeadLetters", "DelayedMessage", "DelayedMessages", "Transport")
+__all__ = (
+    "BatchPublishError",
+    "DeadLetter",
+    "DeadLetters",
+    "DelayedMessage",
+    "DelayedMessages",
+    "Transport",
+    "batch",
+)
 
 _MODULES = {
+    "BatchPublishError": "transport.block",
     "DeadLetter": "operations.dead_letters",
     "DeadLetters": "operations.dead_letters",
     "DelayedMessage": "operations.delayed",
     "DelayedMessages": "operations.delayed",
     "Transport": "transport",
+    "batch": "transport.batch",
 }
 
 registration.register()

@@ -172,7 +172,6 @@ class Store:
                 :data:`~kombu_redisdelay.broker.message.KEEP`, ``REPLACE`` or ``IGNORE``.
             bound: as for :meth:`put`.
         """
-        self.remember(queue)
         keys = self.keys(queue)
         used = (keys.ready_at(step), keys.wake, keys.schedule, keys.messages, keys.duplicates)
         args = (

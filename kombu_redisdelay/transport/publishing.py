@@ -16,15 +16,20 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from kombu_redisdelay.broker.message import DELAY_HEADER, KEEP, Due, due, message_id, on_conflict
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import explained
+from kombu_redisdelay.broker.server.scripts import SCHEDULE
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.store import Bound, Call, Store
-from kombu_redisdelay.transport.batch import Batch
+from kombu_redisdelay.transport.block import block_for
+from kombu_redisdelay.transport.held import Held, HeldCall
+from kombu_redisdelay.transport.producer_batch import ProducerBatch
 from kombu_redisdelay.transport.routes import Routes
 
 logger = logging.getLogger(__name__)
 
 #: Encodes as kombu does. kombu makes a new encoder for each message, which costs time.
 _encoder = JSONEncoder()
+
+_KOMBU_HAS_BATCHES = hasattr(redis.Channel, "create_publish_batch")
 
 #: Seconds between two attempts to note bindings that Redis had no memory for.
 BIND_PAUSE = 1.0
@@ -98,28 +103,35 @@ class PublishingChannel(redis.Channel):
     # -- publishing ------------------------------------------------------------------------------------
 
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> Any:
+        if "_publish_batch" not in kwargs and (block := block_for(self.connection.client)) is not None:
+            return block.publish(self, message, exchange=exchange, routing_key=routing_key, **kwargs)
         route = self._routes.get(exchange, routing_key)
         if route is None or route.queue in self.store.expires_ms:
             return super().basic_publish(message, exchange, routing_key, **kwargs)
         self._inplace_augment_message(message, exchange, routing_key)
         call = self._call(route.queue, message, route.bound)
 
-        def publish_anew() -> None:
-            self._routes.forget(exchange, routing_key)
-            self.typeof(exchange).deliver(message, exchange, routing_key)
+        def publish_anew(channel: PublishingChannel) -> None:
+            channel._routes.forget(exchange, routing_key)
+            channel.typeof(exchange).deliver(message, exchange, routing_key)
 
-        batch: Batch | None = kwargs.get("_publish_batch")
-        if batch is not None:
-            batch.add_call(call, publish_anew)
-        elif not self.store.run(call):
-            publish_anew()
+        held: Held | None = kwargs.get("_publish_batch")
+        if held is not None:
+            held.add_call(HeldCall(message_id(message), route.queue, call, publish_anew))
+        elif not self._run(route.queue, call):
+            publish_anew(self)
         return None
 
     def get_table(self, exchange: str) -> list[tuple[str, ...]]:
         # A message must not miss its queue.
         self._bind_again()
         table = self.global_keyprefix + self.keyprefix_queue % (exchange,)
-        bindings = self.store.server.call("SMEMBERS", table)
+        block = block_for(self.connection.client)
+        bindings = None if block is None else block.tables.get(table)
+        if bindings is None:
+            bindings = self.store.server.call("SMEMBERS", table)
+            if block is not None:
+                block.tables[table] = bindings
         self._routes.has_read(table, bindings)
         return [tuple(binding.decode().split(self.sep)) for binding in bindings]
 
@@ -136,11 +148,16 @@ class PublishingChannel(redis.Channel):
             ValueError: the due time or the header ``x-delay-on-conflict`` is invalid. Nothing was published.
         """
         call = self._call(queue, message)
-        batch: Batch | None = kwargs.get("_publish_batch")
-        if batch is not None:
-            batch.add_call(call)
+        held: Held | None = kwargs.get("_publish_batch")
+        if held is not None:
+            held.add_call(HeldCall(message_id(message), queue, call))
         else:
-            self.store.run(call)
+            self._run(queue, call)
+
+    def _run(self, queue: str, call: Call) -> Any:
+        if call[0] is SCHEDULE:
+            self.store.remember(queue)
+        return self.store.run(call)
 
     def _call(self, queue: str, message: dict[str, Any], bound: Bound | None = None) -> Call:
         """The call that publishes *message* to *queue*.
@@ -159,13 +176,13 @@ class PublishingChannel(redis.Channel):
             return self.store.put(queue, step, payload, bound=bound)
         return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)
 
-    def create_publish_batch(self, max_size: int) -> Batch:
+    def create_publish_batch(self, max_size: int) -> ProducerBatch:
         """Return the batch that ``Producer.batch`` of kombu 5.7 publishes through.
 
         Arguments:
             max_size: the largest number of messages in the batch.
         """
-        return Batch(self, max_size)
+        return ProducerBatch(self, max_size)
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         when = due(message)
@@ -174,7 +191,11 @@ class PublishingChannel(redis.Channel):
                 f"header {DELAY_HEADER!r} cannot be used with the fanout exchange {exchange!r}: "
                 "PUB/SUB reaches who listens now"
             )
-        super()._put_fanout(exchange, message, routing_key, **kwargs)
+        held: Held | None = kwargs.get("_publish_batch")
+        if held is None or _KOMBU_HAS_BATCHES:
+            super()._put_fanout(exchange, message, routing_key, **kwargs)
+        else:
+            held.add("publish", self._get_publish_topic(exchange, routing_key), _encoder.encode(message))
 
     # -- queues and bindings ---------------------------------------------------------------------------
 

@@ -120,6 +120,7 @@ class Rig:
     ) -> None:
         """Schedule *text* to be due in so many ms of the server's time, or that long ago."""
         when = Due(at_ms=max(1, self.database.now_ms() + in_ms))
+        self.store.remember(queue)
         self.store.run(self.store.schedule(queue, step, text, when, id or text, on_conflict))
 
     def end_lease(self, queue: str, name: str = "me") -> None:

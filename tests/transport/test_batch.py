@@ -1,262 +1,303 @@
-"""Many messages published together, with ``Producer.batch`` of kombu 5.7."""
+"""``batch(app)``: what is published in the block, and how."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import asyncio
+import contextvars
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 import pytest
-from kombu import exceptions
+from celery import Celery, chain, chord, group, signals
 from kombu.entity import Exchange, Queue
-from kombu.messaging import Producer
-from redis import Redis
-from redis.exceptions import ResponseError
 
+from harness.proxy import Proxy
+from kombu_redisdelay import BatchPublishError, batch
 from tests.transport.kit import Inbox, Site, drain
 
-LATER = {"headers": {"x-delay": 60_000}}
+BACKEND = "cache+memory://"
 
 
-@pytest.fixture(autouse=True)
-def has_batches() -> None:
-    if not hasattr(Producer, "batch"):
-        pytest.skip("kombu < 5.7")
+def celery_app(url: str, **settings: Any) -> Celery:
+    app = Celery("batched", broker=url, set_as_current=False)
+    app.conf.update({"task_publish_retry": False, **settings})
+
+    @app.task(name="add")
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    @app.task(name="total")
+    def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    return app
 
 
-@contextmanager
-def commands(redis: Redis) -> Iterator[dict[str, int]]:
-    """How often the server runs each command meanwhile."""
-    counts: dict[str, int] = {}
-    redis.config_resetstat()
-    yield counts
-    counts |= {name[8:]: stats["calls"] for name, stats in redis.info("commandstats").items()}
+@pytest.fixture
+def app(site: Site) -> Iterator[Celery]:
+    app = celery_app(site.url)
+    yield app
+    app.close()
 
 
-@pytest.mark.parametrize("prefix", ["", "app:"])
-def test_now_and_later(site: Site, prefix: str) -> None:
-    channel = site.channel(global_keyprefix=prefix)
-    assert channel.supports_batch_publish
-    producer = Producer(channel)
-    with producer.batch():
-        for n in range(5):
-            producer.publish(str(n), routing_key="q")
-        producer.publish("later", routing_key="q", **LATER)
-        assert site.redis.llen(f"{prefix}q") == 0
-    assert site.redis.llen(f"{prefix}q") == 5
-    assert site.redis.zcard(f"{prefix}redisdelay:{{q}}:schedule") == 1
-    assert site.redis.zcard(f"{prefix}redisdelay:{{q}}:wake") == 1
-    assert all(key.startswith(prefix.encode()) for key in site.redis.scan_iter())
+def ready(site: Site, queue: str = "celery") -> int:
+    return int(site.redis.llen(queue))
 
 
-def test_in_the_order_in_which_they_were_published(site: Site) -> None:
-    channel = site.channel()
-    inbox = Inbox(channel)
-    producer = Producer(channel)
-    with producer.batch(max_size=3):
-        for n in range(10):
-            producer.publish(str(n), routing_key="q")
-    drain(channel.connection.client, lambda: len(inbox) == 10)
-    assert inbox.bodies == [str(n) for n in range(10)]
+def scheduled(site: Site, queue: str = "celery") -> int:
+    return int(site.redis.zcard(f"redisdelay:{{{queue}}}:schedule"))
 
 
-def test_one_token_for_all(site: Site) -> None:
-    producer = Producer(site.channel())
-    with commands(site.redis) as ran, producer.batch():
-        for _ in range(50):
-            producer.publish("", routing_key="q")
-    assert (ran["lpush"], ran["zadd"]) == (50, 1)
+def send(app: Celery, *numbers: int, **options: Any) -> list[Any]:
+    return [app.send_task("add", [number, number], **options) for number in numbers]
 
 
-def test_a_full_batch_is_published(site: Site) -> None:
-    producer = Producer(site.channel())
-    with producer.batch(max_size=3):
-        for n in range(8):
-            producer.publish(str(n), routing_key="q")
-        assert site.ready() == 6
-    assert site.ready() == 8
+class TestWhatIsPublished:
+    def test_nothing_before_the_end_and_then_everything(self, site: Site, app: Celery) -> None:
+        with batch(app) as block:
+            send(app, *range(10))
+            send(app, *range(5), countdown=60)
+            assert (ready(site), scheduled(site), block.published) == (0, 0, 0)
+        assert (ready(site), scheduled(site), block.published) == (10, 5, 15)
 
-
-def test_nothing_of_one_that_is_abandoned(site: Site) -> None:
-    producer = Producer(site.channel())
-
-    def publish_and_fail() -> None:
-        with producer.batch():
-            producer.publish("a", routing_key="q")
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        publish_and_fail()
-    producer.publish("b", routing_key="q")
-    assert site.ready() == 1
-
-
-def test_a_delay_that_makes_no_sense(site: Site) -> None:
-    producer = Producer(site.channel())
-    with producer.batch():
-        producer.publish("a", routing_key="q")
-        with pytest.raises(ValueError, match="x-delay"):
-            producer.publish("b", routing_key="q", headers={"x-delay": -1})
-        producer.publish("c", routing_key="q")
-    assert site.ready() == 2
-
-
-def test_a_server_that_forgets_the_scripts(site: Site) -> None:
-    producer = Producer(site.channel())
-    producer.publish("", routing_key="q", **LATER)
-    with producer.batch():
-        for _ in range(3):
-            producer.publish("", routing_key="q", **LATER)
-        site.redis.script_flush()
-    assert site.scheduled() == 4
-
-
-def test_in_order_on_a_server_that_knows_no_script(site: Site) -> None:
-    channel = site.channel()
-    exchange = Exchange("x", "direct")
-    for key in "ab":
-        Queue("q", exchange, key)(channel).declare()
-    site.redis.script_flush()
-    inbox = Inbox(channel)
-    producer = Producer(channel, exchange)
-    with producer.batch():
-        for n, key in enumerate("aaabbb"):
-            producer.publish(str(n), routing_key=key)
-    drain(channel.connection.client, lambda: len(inbox) == 6)
-    assert inbox.bodies == [str(n) for n in range(6)]
-
-
-def test_to_all_queues_of_a_message_or_to_none(site: Site) -> None:
-    channel = site.channel()
-    exchange = Exchange("x", "topic")
-    for queue in ("one", "two"):
-        Queue(queue, exchange, f"{queue}.#")(channel).declare()
-        Queue(queue, exchange, "both")(channel).declare()
-    producer = Producer(channel, exchange)
-    # One is noted already. The other will be refused when it is.
-    for queue in ("one", "two"):
-        producer.publish("", routing_key=f"{queue}.only", **LATER)
-        channel.store._known_until.pop("two", None)
-    site.redis.set("redisdelay:known-queues", "of somebody else")
-    with producer.batch():
-        with pytest.raises(ResponseError):
-            producer.publish("", routing_key="both", **LATER)
-        producer.publish("", routing_key="one.only", **LATER)
-    assert (site.scheduled("one"), site.scheduled("two")) == (2, 1)
-
-
-def test_the_server_refuses_a_message(site: Site) -> None:
-    site.redis.set("wrong", "of somebody else")
-    producer = Producer(site.channel())
-    site.redis.script_flush()
-
-    def publish() -> None:
-        with producer.batch() as batch:
-            producer.publish("a", routing_key="q")
-            producer.publish("b", routing_key="wrong")
-            producer.publish("c", routing_key="q")
-            producer.publish("d", routing_key="q", **LATER)
-            with pytest.raises(exceptions.BatchPublishError, match="'wrong' holds a string"):
-                batch.flush()
-            with pytest.raises(exceptions.BatchPublishError, match="cannot go on"):
-                producer.publish("e", routing_key="q")
-
-    # When it ends, too: what was published is uncertain.
-    with pytest.raises(exceptions.BatchPublishError):
-        publish()
-    assert (site.ready(), site.scheduled()) == (2, 1)
-
-
-def test_a_line_that_is_slow(site: Site) -> None:
-    """Python applies the timeout of a socket to all that is sent at once."""
-    channel = site.channel(socket_timeout=1)
-    producer = Producer(channel)
-    producer.publish("", routing_key="q")
-    own = channel.store.server.line("").connection
-    sizes: list[int] = []
-    send = own.send_packed_command
-
-    def note(pieces: Sequence[bytes], check_health: bool = True) -> None:
-        sizes.extend(map(len, pieces))
-        send(pieces, check_health)
-
-    own.send_packed_command = note
-    with producer.batch():
-        for _ in range(50):
-            producer.publish("x" * 30_000, routing_key="q")
-    assert site.ready() == 51
-    assert sum(sizes) > 1_500_000 > 10 * max(sizes)
-
-
-class TestExchange:
-    @pytest.fixture
-    def exchange(self) -> Exchange:
-        return Exchange("x", "direct")
-
-    def declare(self, channel: Any, exchange: Exchange, queue: str = "q") -> Queue:
-        bound: Queue = Queue(queue, exchange, "key")(channel)
-        bound.declare()
-        return bound
-
-    @pytest.mark.parametrize("headers", [{}, LATER["headers"]])
-    def test_its_bindings_are_read_once(
-        self, site: Site, exchange: Exchange, headers: dict[str, object]
-    ) -> None:
+    def test_in_the_order_in_which_it_was_published(self, site: Site, app: Celery) -> None:
+        with batch(app):
+            ids = [result.id for result in send(app, *range(5))]
         channel = site.channel()
-        self.declare(channel, exchange)
-        producer = Producer(channel, exchange)
-        with commands(site.redis) as ran, producer.batch():
-            for _ in range(5):
-                producer.publish("", routing_key="key", headers=headers)
-        assert ran["smembers"] == 1
-        assert site.ready() + site.scheduled() == 5
+        inbox = Inbox(channel, "celery")
+        drain(channel.connection.client, lambda: len(inbox) == 5)
+        assert [message.headers["id"] for message in inbox] == ids
 
-    def test_its_bindings_change_before_it_is_published(self, site: Site, exchange: Exchange) -> None:
+    def test_queues_priorities_and_conflicts(self, site: Site, app: Celery) -> None:
+        app.conf.task_routes = {"add": {"queue": "routed"}}
+        ignore = {"x-delay-on-conflict": "ignore"}
+        with batch(app):
+            send(app, 1)
+            send(app, 1, queue="other", priority=9)
+            for _ in range(2):
+                send(app, 1, queue="once", countdown=60, task_id="the same", headers=ignore)
+        assert ready(site, "routed") == 1
+        assert ready(site, "other\x06\x169") == 1
+        assert scheduled(site, "once") == 1
+
+    @pytest.mark.parametrize("kind", ["direct", "topic"])
+    def test_named_exchanges(self, site: Site, app: Celery, kind: str) -> None:
+        exchange = Exchange("x", kind)
+        app.conf.task_queues = [Queue(name, exchange, "key") for name in ("one", "two")]
+        with batch(app):
+            send(app, *range(3), exchange=exchange, routing_key="key", declare=app.conf.task_queues)
+        assert (ready(site, "one"), ready(site, "two")) == (3, 3)
+
+    def test_fanout(self, site: Site, app: Celery) -> None:
+        news = Exchange("news", type="fanout", durable=False)
         channel = site.channel()
-        self.declare(channel, exchange)
-        producer = Producer(channel, exchange)
-        producer.publish("", routing_key="key")
-        site.redis.set("wrong", "of somebody else")
+        inbox = Inbox(channel, Queue("reader", news))
+        connection = channel.connection.client
+        drain(connection, lambda: site.redis.pubsub_numpat() + len(site.redis.pubsub_channels()))
+        with batch(app), app.producer_or_acquire() as producer:
+            for number in range(3):
+                producer.publish(str(number), exchange=news, routing_key="", declare=[news])
+        drain(connection, lambda: len(inbox) == 3)
+        assert inbox.bodies == ["0", "1", "2"]
+
+    def test_a_group_a_chain_and_the_header_of_a_chord(self, site: Site, app: Celery) -> None:
+        app.conf.result_backend = BACKEND
+        add, total = app.signature("add"), app.signature("total")
+        with batch(app):
+            group(add.clone((n, n)) for n in range(4)).apply_async(countdown=60)
+            chain(add.clone((1, 1)), add.clone((2,))).apply_async()
+            chord([add.clone((n, n)) for n in range(3)], app=app)(total)
+            assert (ready(site), scheduled(site)) == (0, 0)
+        assert (ready(site), scheduled(site)) == (1 + 3, 4)
+
+    def test_signals(self, app: Celery) -> None:
+        seen = []
+
+        def note(sender: str, headers: dict[str, Any], **kwargs: Any) -> None:
+            seen.append((kwargs["signal"].name, headers["id"]))
+
+        for signal in (signals.before_task_publish, signals.after_task_publish):
+            signal.connect(note, weak=False)
+        try:
+            with batch(app):
+                [result] = send(app, 1)
+        finally:
+            for signal in (signals.before_task_publish, signals.after_task_publish):
+                signal.disconnect(note)
+        assert seen == [("before_task_publish", result.id), ("after_task_publish", result.id)]
+
+    def test_a_message_that_makes_no_sense_is_left_out(self, site: Site, app: Celery) -> None:
+        with batch(app):
+            send(app, 1)
+            with pytest.raises(ValueError, match="x-delay"):
+                send(app, 2, headers={"x-delay": -1})
+            send(app, 3)
+        assert ready(site) == 2
+
+
+class TestPortions:
+    def test_many_are_published_500_at_a_time(self, site: Site, app: Celery) -> None:
+        told: list[int] = []
+        with batch(app, progress=told.append):
+            send(app, *range(1200))
+            assert ready(site) == 1000
+        assert ready(site) == 1200
+        assert told == [500, 1000, 1200]
+
+    def test_as_few_round_trips_as_portions(self, site: Site, app: Celery) -> None:
+        send(app, 1)
+        send(app, 1, countdown=60)
+        with app.producer_or_acquire() as producer:
+            line = producer.channel.store.server.line("")
+        exchanges = []
+        exchange = line._exchange
+
+        def counted(commands: Any) -> Any:
+            exchanges.append(len(commands))
+            return exchange(commands)
+
+        line._exchange = counted
+        with batch(app):
+            send(app, *range(300))
+            send(app, *range(300), countdown=60)
+        assert len(exchanges) == 2
+
+
+class TestWho:
+    def test_no_other_thread(self, site: Site, app: Celery) -> None:
+        with batch(app):
+            send(app, 1)
+            # Even one that is given the context.
+            thread = Thread(target=contextvars.copy_context().run, args=(send, app, 2))
+            thread.start()
+            thread.join()
+            assert ready(site) == 1
+        assert ready(site) == 2
+
+    def test_no_other_asyncio_task(self, site: Site, app: Celery) -> None:
+        async def other() -> None:
+            send(app, 2)
+
+        async def main() -> None:
+            with batch(app):
+                send(app, 1)
+                await asyncio.create_task(other())
+                assert ready(site) == 1
+
+        asyncio.run(main())
+        assert ready(site) == 2
+
+    def test_no_other_greenlet(self, site: Site) -> None:
+        program = f"""
+            from gevent import monkey, spawn
+            monkey.patch_all()
+            from celery import Celery
+            from kombu_redisdelay import batch
+
+            app = Celery("batched", broker={site.url!r})
+            with batch(app) as block:
+                app.send_task("add", [1, 1])
+                spawn(app.send_task, "add", [2, 2]).join()
+            print(block.published)
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
+        )
+        assert done.stdout == "1\n", done.stderr
+        assert ready(site) == 2
+
+    def test_no_other_broker(self, site: Site, app: Celery) -> None:
+        # It is the same server, which nobody can know.
+        other = celery_app(site.url.replace("127.0.0.1", "localhost"))
+        with batch(app):
+            send(app, 1)
+            send(other, 2)
+            assert ready(site) == 1
+        assert ready(site) == 2
+        other.close()
+
+    def test_a_block_in_a_block_joins_it(self, site: Site, app: Celery) -> None:
+        with batch(app):
+            with batch(app):
+                send(app, 1)
+            assert ready(site) == 0
+        assert ready(site) == 1
+
+    def test_a_broker_of_another_kind_is_an_error(self, app: Celery) -> None:
+        stock = Celery("stock", broker="redis://localhost", set_as_current=False)
+        with pytest.raises(TypeError, match="not a redisdelay:// broker: redis://"), batch(stock):
+            pass
+
+
+class TestErrors:
+    def test_an_exception_discards_what_is_held_back(self, site: Site, app: Celery) -> None:
+        blocks = []
 
         def publish() -> None:
-            with producer.batch():
-                producer.publish("refused", exchange=Exchange(""), routing_key="wrong")
-                producer.publish("a", routing_key="key")
-                producer.publish("later", routing_key="key", **LATER)
-                self.declare(site.channel(), exchange, "other")
+            with batch(app) as block:
+                blocks.append(block)
+                send(app, *range(600))
+                raise LookupError
 
-        # Which keeps no other back.
-        with pytest.raises(exceptions.BatchPublishError, match="'wrong' holds a string"):
+        with pytest.raises(LookupError):
             publish()
-        assert (site.ready(), site.scheduled()) == (2, 1)
-        assert (site.ready("other"), site.scheduled("other")) == (1, 1)
+        assert (ready(site), blocks[0].published) == (500, 500)
+        send(app, 1)
+        assert ready(site) == 501, "the block is over"
 
-    def test_several_queues(self, site: Site, exchange: Exchange) -> None:
-        channel = site.channel()
-        for name in ("a", "b"):
-            self.declare(channel, exchange, name)
-        producer = Producer(channel, exchange)
-        with producer.batch():
-            producer.publish("", routing_key="key")
-            producer.publish("", routing_key="key")
-            assert site.ready("a") == 0
-        assert (site.ready("a"), site.ready("b")) == (2, 2)
+    def test_a_result_of_the_block_cannot_be_waited_for(self, app: Celery) -> None:
+        app.conf.result_backend = BACKEND
+        add, total = app.signature("add"), app.signature("total")
+        with batch(app):
+            results = [
+                add.delay(1, 1),
+                group(add.clone((n, n)) for n in range(2)).apply_async(),
+                chain(add.clone((1, 1)), add.clone((2,))).apply_async(),
+                chord([add.clone((n, n)) for n in range(2)], app=app)(total),
+            ]
+            for result in results:
+                with pytest.raises(RuntimeError, match="is published when the batch ends"):
+                    result.get(timeout=5)
 
-    def test_fanout(self, site: Site) -> None:
-        everybody = Exchange("everybody", "fanout")
-        channel = site.channel()
-        inbox = Inbox(channel, Queue("mine", everybody))
-        connection = channel.connection.client
-        other = site.channel()
-        # From then on it listens.
-        drain(connection, lambda: site.redis.pubsub_numpat() == 1)
-        everybody(other).declare()
-        producer = Producer(other)
-        with producer.batch(max_size=3):
-            producer.publish("a", exchange=everybody)
-            producer.publish("b", routing_key="q")
-            assert not inbox
-            assert site.ready() == 0
-            producer.publish("c", exchange=everybody)
-            drain(connection, lambda: len(inbox) == 2)
-            assert (inbox.bodies, site.ready()) == (["a", "c"], 1)
+    def test_the_server_refuses_some(self, site: Site, app: Celery) -> None:
+        send(app, 0, queue="wrong")
+        site.redis.delete("wrong")
+        site.redis.set("wrong", "a string")
+
+        def publish() -> str:
+            with batch(app):
+                send(app, 1, 2)
+                send(app, 3, queue="wrong", task_id="refused")
+                send(app, 4, countdown=60)
+            return "published"
+
+        with pytest.raises(BatchPublishError, match="'wrong' holds a string") as caught:
+            publish()
+        assert (caught.value.published, caught.value.unpublished, caught.value.uncertain) == (
+            3,
+            ["refused"],
+            [],
+        )
+        assert (ready(site), scheduled(site)) == (2, 1)
+
+    def test_the_connection_is_lost(self, site: Site) -> None:
+        proxy = Proxy(site.redis.connection_pool.connection_kwargs["port"])
+        with proxy:
+            app = celery_app(
+                f"redisdelay://127.0.0.1:{proxy.port}/0", broker_transport_options={"socket_timeout": 0.5}
+            )
+            send(app, 0)
+            with pytest.raises(BatchPublishError) as caught, batch(app):
+                ids = [result.id for result in send(app, *range(3))]
+                proxy.go_silent()
+            assert caught.value.uncertain == ids
+            app.close()
+
+    def test_the_server_is_not_there(self) -> None:
+        app = celery_app("redisdelay://127.0.0.1:1/0")
+        with pytest.raises(Exception, match="Error 111"), batch(app):
+            send(app, 1)

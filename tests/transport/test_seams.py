@@ -16,9 +16,9 @@ from kombu.utils.eventio import READ
 
 import kombu_redisdelay
 from harness.redis_server import RedisServer
-from kombu_redisdelay.transport.batch import Batch
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.poller import Poller
+from kombu_redisdelay.transport.producer_batch import ProducerBatch
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
 from kombu_redisdelay.transport.transports import Transport
@@ -176,7 +176,7 @@ class TestChannel:
     def test_batch_is_used_like_kombus(self, name: str) -> None:
         if not hasattr(redis, "PublishBatch"):
             pytest.skip("kombu < 5.7")
-        ours, theirs = getattr(Batch, name), getattr(redis.PublishBatch, name)
+        ours, theirs = getattr(ProducerBatch, name), getattr(redis.PublishBatch, name)
         assert [p.name for p in parameters(ours)] == [p.name for p in parameters(theirs)]
 
 

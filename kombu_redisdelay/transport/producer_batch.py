@@ -1,0 +1,85 @@
+"""Many messages published together, for ``Producer.batch`` of kombu 5.7."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kombu import exceptions
+
+from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.transport.held import Held
+
+if TYPE_CHECKING:
+    from kombu_redisdelay.transport.publishing import PublishingChannel
+
+
+class ProducerBatch:
+    """Collects messages, and publishes and confirms them in one round trip. ``Producer.batch`` calls its
+    methods; their names are those of kombu's own batch.
+
+    Arguments:
+        channel: the channel to publish through.
+        max_size: the largest number of messages that it collects.
+    """
+
+    def __init__(self, channel: PublishingChannel, max_size: int) -> None:
+        self.channel = channel
+        self._max_size = max_size
+        self._held = Held()
+        #: The error that the batch has failed with, empty if there was none. A failed batch cannot be used.
+        self._failure = ""
+
+    def publish(self, message: dict[str, Any], **kwargs: Any) -> None:
+        """Route a message, and add it to the batch. A full batch is published.
+
+        Raises:
+            ValueError: the message is invalid. It is not in the batch.
+            BatchPublishError: the batch was full and could not be published, or it has failed before.
+        """
+        self._check_usable()
+        mark = self._held.mark()
+        try:
+            self.channel.basic_publish(message, _publish_batch=self._held, **kwargs)
+        except BaseException:
+            # The message goes to all of its queues or to none.
+            self._held.return_to(mark)
+            raise
+        if len(self._held) >= self._max_size:
+            self.flush()
+
+    def flush(self) -> None:
+        """Publish all messages of the batch.
+
+        Raises:
+            BatchPublishError: something went wrong. Any of the messages may have been published.
+        """
+        self._check_usable()
+        try:
+            self._flush()
+        except BaseException as exc:
+            self._failure = str(exc) or type(exc).__name__
+            if isinstance(exc, Exception):
+                raise exceptions.BatchPublishError(
+                    f"a batch failed, and any of its messages may have been published: {exc}"
+                ) from exc
+            raise
+
+    def _flush(self) -> None:
+        refused = [error for _, error in self._held.send(self.channel)]
+        try:
+            checked(refused)
+        finally:
+            # The error refers to this frame, and the frame to the error.
+            del refused
+
+    def discard(self) -> None:
+        """Forget the messages that were not published."""
+        self._held.clear()
+
+    def close(self) -> None:
+        """Close the batch. Messages that were not flushed are forgotten."""
+        self.discard()
+
+    def _check_usable(self) -> None:
+        if self._failure:
+            raise exceptions.BatchPublishError(f"a batch that has failed cannot go on: {self._failure}")
