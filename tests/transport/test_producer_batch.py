@@ -11,7 +11,6 @@ from kombu import exceptions
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Producer
 from redis import Redis
-from redis.exceptions import ResponseError
 
 from tests.transport.kit import Inbox, Site, drain
 
@@ -126,23 +125,27 @@ def test_in_order_on_a_server_that_knows_no_script(site: Site) -> None:
     assert inbox.bodies == [str(n) for n in range(6)]
 
 
-def test_to_all_queues_of_a_message_or_to_none(site: Site) -> None:
+def test_to_all_queues_of_a_message_or_to_none(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     channel = site.channel()
     exchange = Exchange("x", "topic")
     for queue in ("one", "two"):
         Queue(queue, exchange, f"{queue}.#")(channel).declare()
         Queue(queue, exchange, "both")(channel).declare()
     producer = Producer(channel, exchange)
-    # One is noted already. The other will be refused when it is.
-    for queue in ("one", "two"):
-        producer.publish("", routing_key=f"{queue}.only", **LATER)
-        channel.store._known_until.pop("two", None)
-    site.redis.set("redisdelay:known-queues", "of somebody else")
+    schedule = channel.store.schedule
+
+    def one_only(queue: str, *args: Any) -> Any:
+        if queue == "two":
+            raise LookupError
+        return schedule(queue, *args)
+
     with producer.batch():
-        with pytest.raises(ResponseError):
-            producer.publish("", routing_key="both", **LATER)
+        with monkeypatch.context() as patch:
+            patch.setattr(channel.store, "schedule", one_only)
+            with pytest.raises(LookupError):
+                producer.publish("", routing_key="both", **LATER)
         producer.publish("", routing_key="one.only", **LATER)
-    assert (site.scheduled("one"), site.scheduled("two")) == (2, 1)
+    assert (site.scheduled("one"), site.scheduled("two")) == (1, 0)
 
 
 def test_the_server_refuses_a_message(site: Site) -> None:
