@@ -15,8 +15,8 @@ from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import MAX_BATCH_LIMIT, Options
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.recovery import Holder, Recovery, finish
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
+from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.report import report_dead, report_dropped
 from kombu_redisdelay.broker.server.line import AckInVain
 from kombu_redisdelay.broker.server.replies import checked, explained_all
@@ -30,7 +30,8 @@ from kombu_redisdelay.broker.server.scripts import (
     try_each,
 )
 from kombu_redisdelay.broker.server.wire import Argument, Command, clock_ms, first_score
-from kombu_redisdelay.broker.store import NAME_BYTES_PER_CALL, Store
+from kombu_redisdelay.broker.steps import finish
+from kombu_redisdelay.broker.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +175,7 @@ class Consumer:
         """Put messages that never reached a callback back where they were taken from, unchanged."""
         held: dict[str, list[Delivery]] = {}
         for delivery in reversed(list(deliveries)):
-            if delivery.acked:
+            if delivery.needs_ack:
                 held.setdefault(delivery.queue, []).append(delivery)
             else:
                 self.store.run(self.store.put(delivery.queue, delivery.step, delivery.payload, "head"))
@@ -203,9 +204,9 @@ class Consumer:
             [
                 (
                     delivery.queue,
-                    delivery.tag if delivery.acked else "",
+                    delivery.tag if delivery.needs_ack else "",
                     " ".join(reason.split()),
-                    b"" if delivery.acked else b"%d:%s" % (delivery.step, delivery.payload),
+                    b"" if delivery.needs_ack else b"%d:%s" % (delivery.step, delivery.payload),
                     0,
                 )
                 for delivery, reason in burials
@@ -272,9 +273,9 @@ class Consumer:
             self._failed = {tag: failed for tag, failed in self._failed.items() if failed[0] != queue}
 
     def stop(self) -> None:
-        """Let the lease run out. In a forked child this does nothing, because the lease is the parent's.
-
-        Messages that are held can still be acked until the lease has ended.
+        """End the lease: the consumer leaves the queues of which it holds nothing. In the others the lease
+        runs out, and until then what is held can still be acked. In a forked child this does nothing, because
+        the lease is the parent's.
         """
         if self.is_ours:
             self._lease.stop()

@@ -12,7 +12,7 @@ from kombu_redisdelay.broker.store import Store
 #: One script reads or removes no more than this, so that it never keeps Redis from its other clients for
 #: long. To remove a letter, it may have to look at all of them.
 LETTERS_PER_CALL = 20
-BYTES_PER_CALL = 1024 * 1024
+LETTER_BYTES_PER_CALL = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Graveyard:
 
     def _page(self, queue: str, passed: int) -> list[Buried]:
         key = self._store.keys(queue).dead
-        entries = PAGE_DEAD(self._store.server, (key,), (passed, LETTERS_PER_CALL, BYTES_PER_CALL))
+        entries = PAGE_DEAD(self._store.server, (key,), (passed, LETTERS_PER_CALL, LETTER_BYTES_PER_CALL))
         return [Buried.of(queue, entry) for entry in entries]
 
     def _remove(self, queue: str, how: str, wanted: Callable[[Buried], bool]) -> int:

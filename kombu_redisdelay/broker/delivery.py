@@ -31,14 +31,14 @@ class Delivery(NamedTuple):
         tag: delivery tag, unique for the consumer.
         step: priority step of the ready list that it came from.
         payload: the message as it is in Redis.
-        acked: whether it stays in the unacked hash until it is acked.
+        needs_ack: whether it stays in the unacked hash until it is acked.
     """
 
     tag: str
     queue: str
     step: int
     payload: bytes
-    acked: bool
+    needs_ack: bool
 
 
 class Taken(NamedTuple):

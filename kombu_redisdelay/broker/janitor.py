@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kombu_redisdelay.broker.keys import known_queues
-from kombu_redisdelay.broker.recovery import Steps
 from kombu_redisdelay.broker.server.scripts import FORGET, TIDY, UNUSED, ScriptCall, run_each
+from kombu_redisdelay.broker.steps import Steps
 from kombu_redisdelay.broker.store import KNOWN_FOR, Store, name_of
 
 #: Seconds after which a queue that nobody has noted is looked at. A process that uses a queue notes it again

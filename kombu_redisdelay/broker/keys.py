@@ -1,8 +1,9 @@
 """Every key that we use in Redis, by name.
 
 Ready messages stay where kombu's ``redis`` transport keeps them, so that stock producers and consumers
-can work beside us. All our own keys of a queue carry ``{queue}``, which hashes to the slot of the
-plain queue name, so that one script may use them all on a cluster.
+can work beside us. All our own keys of a queue carry ``{queue}``, so they share a slot of a cluster. The
+ready list of step 0 is in that slot, too, unless there is a ``global_keyprefix``; those of the other steps
+are not, because kombu names them without braces.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Lease:
             logger.warning("Could not renew the lease of this consumer, trying on: %s", failure)
 
     def stop(self) -> None:
-        """Let the lease run out, and leave the queues in which the consumer holds nothing."""
+        """End the lease: leave the queues in which the consumer holds nothing. In the others it runs out."""
         self._stopped.set()
         self._changed.set()
         if self._thread is not None:

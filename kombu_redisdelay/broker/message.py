@@ -41,7 +41,7 @@ DELIVERIES_MEMBER = "redisdelay-deliveries"
 
 
 class MalformedMessage(Exception):
-    """An entry of a ready list that cannot be delivered, because it is not a message."""
+    """Something from Redis that cannot be delivered, because it is not a message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ MESSAGES_PER_CALL = 200
 #: Bytes for one script, for the same reason. A message that is larger has a script to itself.
 BYTES_PER_CALL = 256 * 1024
 
+#: Bytes of names that one script notes.
+NAME_BYTES_PER_CALL = 64 * 1024
+
 
 def portions(items: Iterable[T], size: Callable[[T], int], count: int, total: int) -> Iterator[list[T]]:
     """Split *items* into portions of at most *count* items. A portion also ends with the item that brings it

@@ -9,9 +9,10 @@ from collections.abc import Container, Sequence
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.identity import is_certainly_gone
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.recovery import Holder, Recovery, Steps
+from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.report import report_dropped
 from kombu_redisdelay.broker.server.scripts import CONSUMERS, SWEEP, run_each
+from kombu_redisdelay.broker.steps import Steps
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
 

@@ -6,32 +6,17 @@ consumer does other things.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.report import report_dead, report_dropped
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import RECOVER, ScriptCall, run_each
+from kombu_redisdelay.broker.steps import Steps
 from kombu_redisdelay.broker.store import Store
-
-_Result = TypeVar("_Result")
-
-#: A generator that yields between two round trips, and returns their result.
-Steps = Generator[None, None, _Result]
-
-
-def finish(steps: Steps[_Result]) -> _Result:
-    """Make all round trips, one after the other. Returns their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            result: _Result = stop.value
-            return result
-
 
 #: Holders that one step looks at.
 HOLDERS_PER_STEP = 50

@@ -8,7 +8,7 @@ from time import monotonic
 
 from kombu_redisdelay.broker.janitor import QUEUES_PER_ROUND, Janitor
 from kombu_redisdelay.broker.recoverer import Recoverer
-from kombu_redisdelay.broker.recovery import Steps
+from kombu_redisdelay.broker.steps import Steps
 from kombu_redisdelay.broker.store import Store
 
 #: Queues that are looked after together, in one round trip: some milliseconds of the server's time.

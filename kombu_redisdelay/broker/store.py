@@ -1,4 +1,4 @@
-"""What publishers and operators do: put, schedule, count, purge, delete."""
+"""What publishers and operators do: put, schedule, count, purge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redis.exceptions import OutOfMemoryError
 
 from kombu_redisdelay.broker.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.broker.message import KEEP, Due
-from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, portions
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import checked, explained_all
 from kombu_redisdelay.broker.server.scripts import CLEAR, PUT, REMEMBER, SCHEDULE, Script
 from kombu_redisdelay.broker.server.server import Server
@@ -26,9 +26,6 @@ MOST_KNOWN = 10_000
 
 #: Milliseconds until a token goes that no consumer takes.
 TOKEN_MS = 300_000
-
-#: Bytes of names that one script notes.
-NAME_BYTES_PER_CALL = 64 * 1024
 
 
 class Push:

@@ -13,7 +13,7 @@
 -- ARGV[5]  separator between a queue's name and a priority step
 -- ARGV[6]  how many deliveries a message may have (0: any number)
 -- ARGV[7]  how many dead letters the queue keeps
--- ARGV[8]  failed deliveries after which a lost message goes to the tail (0: any number)
+-- ARGV[8]  failed deliveries after which a lost message goes to the tail (0: never)
 -- ARGV[9]  x-expires of the queue, ms (0: none)
 -- ARGV[10+] delivery tags; the message that is to be taken last comes first
 --

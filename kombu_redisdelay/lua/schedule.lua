@@ -6,7 +6,7 @@
 -- KEYS[4]  messages
 -- KEYS[5]  duplicates
 -- KEYS[6+] the other keys of a queue that expires; or the bindings of the exchange that routed the message
--- ARGV[1]  message, as it is to be stored (see stored.lua)
+-- ARGV[1]  message, as it is to be stored (see include/stored.lua)
 -- ARGV[2]  x-expires of the queue, ms (0: none)
 -- ARGV[3]  message id
 -- ARGV[4]  due time, ms since the epoch, with a fraction (0: none)

@@ -11,7 +11,7 @@
 -- ARGV[6]  how long its lease lasts, ms
 -- ARGV[7]  separator between a queue's name and a priority step
 -- ARGV[8]  "1": one message from each queue in turn, "0": the first queue until it is empty
--- ARGV[9]  failed deliveries after which a message is suspected of causing them (0: any number). No message
+-- ARGV[9]  failed deliveries after which a message is suspected of causing them (0: never). No message
 --          is taken after it in the same batch, so that the consumer will hold it alone
 -- ARGV[10] how many priority steps
 -- ARGV[11+] the priority steps, in the order in which they are taken; then for each queue "1" if it is
@@ -21,7 +21,7 @@
 --          scheduled); how many due ids had no message; 1 if it has only migrated, because a large message
 --          was due, else 0: after 1, the caller must call again and migrate nothing; for each message the
 --          index of its queue (from 1), separated by spaces; then the messages, as they are stored (see
---          stored.lua)
+--          include/stored.lua)
 --
 -- A server that is out of memory refuses a script if its first write could need more memory. It does not
 -- stop a script that has already written. So every script that must work then removes before it adds.
@@ -60,7 +60,7 @@ for i = 1, #KEYS / KEYS_PER_QUEUE do
     wake = KEYS[key + 4],
     unacked = KEYS[key + 5],
     consumers = KEYS[key + 6],
-    acked = ARGV[option + 1] ~= '1',
+    needs_ack = ARGV[option + 1] ~= '1',
     expires_ms = tonumber(ARGV[option + 2]),
     name = KEYS[key + 1],
     ready = {},

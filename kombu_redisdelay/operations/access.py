@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 from kombu.connection import Connection
 from redis.exceptions import NoPermissionError
 
-from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.store import NAME_BYTES_PER_CALL, Store
+from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
+from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.option_names import unknown_options
 from kombu_redisdelay.transport.transports import Transport
@@ -57,9 +58,20 @@ class Access:
         return str(self._connection.as_uri())
 
     @property
-    def channel(self) -> Channel:
-        """The channel. It has the options of the transport."""
-        return self._channel
+    def options(self) -> Options:
+        """The transport options of ours."""
+        return self._channel.options
+
+    @property
+    def stock_keys(self) -> tuple[str, str]:
+        """The keys in which workers of ``redis://`` keep what they have taken: the messages, and when."""
+        channel = self._channel
+        prefix = channel.global_keyprefix
+        return prefix + channel.unacked_key, prefix + channel.unacked_index_key
+
+    def topic(self, exchange: str, routing_key: str) -> str:
+        """The PUB/SUB channel that messages of a fanout exchange go through."""
+        return str(self._channel._get_publish_topic(exchange, routing_key))
 
     @property
     def store(self) -> Store:

@@ -24,8 +24,8 @@ from redis.exceptions import RedisError, ResponseError
 from kombu_redisdelay.broker.janitor import QUEUES_PER_ROUND, Janitor
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.printable import printable
-from kombu_redisdelay.broker.recovery import finish
 from kombu_redisdelay.broker.server.scripts import FORWARD, ScriptCall, try_each
+from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.broker.store import Store
 
 logger = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kombu_redisdelay.broker.portions import portions
+from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
-from kombu_redisdelay.broker.store import NAME_BYTES_PER_CALL, Store
+from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 
 #: Queues that are read in one round trip.

@@ -27,7 +27,7 @@ from kombu_redisdelay.transport.caretaker import Caretaker
 from kombu_redisdelay.transport.intake import Intake
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
-from kombu_redisdelay.transport.receive import is_message
+from kombu_redisdelay.transport.receive import check_fanout
 from kombu_redisdelay.transport.tasks import has_crashed
 
 logger = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ class Channel(PublishingChannel):
         would end."""
         told: dict[str, Any] = super()._handle_message(client, r)
         has_data = bytes_to_str(told["type"]).endswith("message") and told["data"]
-        if has_data and not is_message(bytes_to_str(told["channel"]), str_to_bytes(told["data"])):
+        if has_data and not check_fanout(bytes_to_str(told["channel"]), str_to_bytes(told["data"])):
             told["data"] = None
         return told
 
@@ -192,7 +192,8 @@ class Channel(PublishingChannel):
         """
         if self._was_silent:
             raise RedisConnectionError("no reply from Redis in time")
-        self.intake.check(self.brpop_timeout, self.silence_limit)
+        self.intake.settle()
+        self.intake.check_silence(self.brpop_timeout, self.silence_limit)
         self.try_to_bind()
 
     def _refresh_bindings(self, queues: list[str]) -> None:
@@ -217,7 +218,7 @@ class Channel(PublishingChannel):
     def _purge(self, queue: str) -> int:
         taken = self.intake.forget_queue(queue)
         for delivery in taken:
-            if delivery.acked:
+            if delivery.needs_ack:
                 self.consumer.ack(queue, delivery.tag)
         return self.store.purge(queue) + len(taken)
 

@@ -227,32 +227,40 @@ class Intake:
         except BaseException:
             # Every exception counts: also one that kombu takes for a lost connection, or that ends the
             # process.
-            if delivery.acked:
+            if delivery.needs_ack:
                 self._channel.consumer.fail(delivery.queue, delivery.tag)
             raise
 
-    def check(self, timeout: float, silence_limit: float) -> None:
-        """Check that the server still answers.
+    def settle(self) -> None:
+        """Once a second, confirm the acks, and give back what the application has left.
+
+        Raises:
+            ConnectionError: the connection failed.
+        """
+        consumer, now = self._channel._consumer, monotonic()
+        if consumer is None or now - self._confirmed_at <= CONFIRM_AFTER:
+            return
+        self._confirmed_at = now
+        consumer.confirm_acks()
+        consumer.leave_cancelled()
+        # The application has caught the exception of the callback and goes on consuming. It will not ack
+        # these messages.
+        for tag in consumer.long_failed():
+            self._channel.qos.reject(tag, requeue=True)
+
+    def check_silence(self, timeout: float, silence_limit: float) -> None:
+        """Check that the server answers over the poll connection.
 
         Arguments:
             timeout: seconds within which the server has to answer over the poll connection.
             silence_limit: seconds that the answer may come late before the connection counts as lost.
 
         Raises:
-            ConnectionError: the server has been silent for too long, or the connection failed.
+            ConnectionError: the server has been silent for too long.
         """
-        consumer, now = self._channel._consumer, monotonic()
-        if consumer is not None and now - self._confirmed_at > CONFIRM_AFTER:
-            self._confirmed_at = now
-            consumer.confirm_acks()
-            consumer.leave_cancelled()
-            # The application has caught the exception of the callback and goes on consuming. It will not ack
-            # these messages.
-            for tag in consumer.long_failed():
-                self._channel.qos.reject(tag, requeue=True)
         if not self.is_waiting:
             return
-        overdue = now - self._channel._brpop_sent_at > timeout + silence_limit
+        overdue = monotonic() - self._channel._brpop_sent_at > timeout + silence_limit
         if overdue and self._was_overdue:
             # This is the second check in a row, with a poll in between. The poll would have read a reply that
             # was only waiting to be read.
@@ -314,15 +322,15 @@ class Intake:
 
     def _waiting(self, delivery: Delivery, message: virtual.Message) -> Waiting:
         failures = message.headers.get(DELIVERY_COUNT_HEADER, 0)
-        is_suspect = delivery.acked and failures >= self._channel.options.alone_after
+        is_suspect = delivery.needs_ack and failures >= self._channel.options.alone_after
         return Waiting(delivery, message, monotonic() + ALONE_PATIENCE if is_suspect else None)
 
     def _hold(self, waiting: Waiting, no_ack: bool) -> None:
         qos, (delivery, message, alone_at) = self._channel.qos, waiting
-        if delivery.acked and no_ack:
+        if delivery.needs_ack and no_ack:
             # The message was taken for a consumer that acks, and is now delivered without an ack.
             self._channel.consumer.ack(delivery.queue, delivery.tag)
-        elif delivery.acked:
+        elif delivery.needs_ack:
             qos.hold(delivery.tag, delivery.queue, alone=alone_at is not None)
         if not no_ack:
             qos.append(message, delivery.tag)

@@ -104,7 +104,7 @@ def _report_failure(delivery: Delivery, reply: object) -> bool:
 def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> virtual.Message:
     payload = _decode(delivery.payload)
     at_ms = _eta_ms(payload["headers"])
-    if at_ms > now_ms and delivery.acked:
+    if at_ms > now_ms and delivery.needs_ack:
         properties = payload["properties"]
         properties["delivery_tag"] = properties.get("delivery_tag") or delivery.tag
         raise _NotDue(message_id(payload), at_ms)
@@ -117,9 +117,9 @@ def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> virtua
     return message
 
 
-def is_message(channel_name: str, data: bytes) -> bool:
-    """Whether what came over a PUB/SUB channel is a message. If it is none, the log says so: there is no
-    place where it could be kept."""
+def check_fanout(channel_name: str, data: bytes) -> bool:
+    """Return whether what came over a PUB/SUB channel is a message. Say in the log if it is none: the caller
+    drops it, because there is no place where it could be kept."""
     try:
         _decode(data)
     except MalformedMessage as exc:

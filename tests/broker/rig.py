@@ -12,10 +12,10 @@ from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recoverer import Recoverer
-from kombu_redisdelay.broker.recovery import finish
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.single import SingleServer
+from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
 from tests.broker.database import Database

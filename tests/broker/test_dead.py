@@ -9,7 +9,7 @@ import pytest
 from kombu_redisdelay.broker import dead as module
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.recovery import finish
+from kombu_redisdelay.broker.steps import finish
 from tests.broker.rig import Rig, dead_letter, payload, taken, with_count
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from kombu_redisdelay.broker import janitor as janitor_module
 from kombu_redisdelay.broker.janitor import CONSUMERS_PER_SCRIPT, UNUSED_FOR, Janitor
-from kombu_redisdelay.broker.recovery import finish
+from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.broker.store import KNOWN_FOR
 from tests.broker.rig import Rig, dead_letter, payload, taken
 

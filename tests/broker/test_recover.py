@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from kombu_redisdelay.broker.consumer import MOST_LEFT
-from kombu_redisdelay.broker.recovery import finish
+from kombu_redisdelay.broker.steps import finish
 from tests.broker.rig import WATCH_SECONDS, Rig, payload, taken, texts, with_count
 
 MIB = 1024 * 1024

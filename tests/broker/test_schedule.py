@@ -6,8 +6,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker import schedule as module
-from kombu_redisdelay.broker.recovery import finish
 from kombu_redisdelay.broker.schedule import Schedule
+from kombu_redisdelay.broker.steps import finish
 from tests.broker.rig import Rig, payload, taken
 
 HOUR = 3_600_000

@@ -8,8 +8,8 @@ import pytest
 
 from kombu_redisdelay.broker import store
 from kombu_redisdelay.broker.message import Due
-from kombu_redisdelay.broker.recovery import finish
 from kombu_redisdelay.broker.schedule import Schedule
+from kombu_redisdelay.broker.steps import finish
 from tests.broker.database import Database
 from tests.broker.rig import LEASE_MS, STEPS, Rig, park, payload, taken
 

@@ -68,8 +68,8 @@ class TestDelivery:
         rig.put("a", "m", step=6)
         rig.put("b", "n", step=9)
         first, second = taken(rig.consumer(), "a", "b")
-        assert (first.queue, first.step, first.payload, first.acked) == ("a", 6, b"m", True)
-        assert (second.queue, second.step, second.payload, second.acked) == ("b", 9, b"n", True)
+        assert (first.queue, first.step, first.payload, first.needs_ack) == ("a", 6, b"m", True)
+        assert (second.queue, second.step, second.payload, second.needs_ack) == ("b", 9, b"n", True)
         assert rig.unacked("a") == {first.tag: "6:m"}
         assert rig.unacked("b") == {second.tag: "9:n"}
 
@@ -108,7 +108,7 @@ class TestNoAck:
     def test_is_held_nowhere(self, rig: Rig) -> None:
         rig.put("q", "m")
         [delivery] = taken(rig.consumer(), "q", no_ack={"q"})
-        assert not delivery.acked
+        assert not delivery.needs_ack
         assert rig.unacked("q") == {}
         assert rig.client.keys() == []
 
@@ -116,7 +116,7 @@ class TestNoAck:
         rig.put("a", "m")
         rig.put("b", "n")
         first, second = taken(rig.consumer(), "a", "b", no_ack={"b"})
-        assert (first.acked, second.acked) == (True, False)
+        assert (first.needs_ack, second.needs_ack) == (True, False)
         assert rig.unacked("a") == {first.tag: "0:m"}
         assert rig.unacked("b") == {}
 

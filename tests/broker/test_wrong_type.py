@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.recovery import finish
+from kombu_redisdelay.broker.steps import finish
 from tests.broker.rig import Rig, dead_letter, park, payload, taken
 
 HOUR = 3_600_000

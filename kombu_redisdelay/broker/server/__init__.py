@@ -1,1 +1,1 @@
-"""The way to the server, and its scripts. Nothing above this package knows what kind of server that is."""
+"""The way to the server, and its scripts. The transport chooses what kind of server that is."""

@@ -1,7 +1,9 @@
 """The interface by which the broker uses the server, whatever kind of server that is.
 
 There is one implementation, for one Redis or Valkey: :mod:`kombu_redisdelay.broker.server.single`. The
-transport chooses it. Nothing else in the package knows which implementation it uses.
+transport chooses it (``transport/publishing.py``). What uses it sends commands about several queues in one
+packet, and scripts too: for a take, for a renewal, and to be woken. An implementation with several servers
+has to divide these.
 """
 
 from __future__ import annotations

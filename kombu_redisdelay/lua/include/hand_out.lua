@@ -4,8 +4,8 @@
 --   first_tag                delivery tag of the first message; the others follow it
 --   suspect_from             failed deliveries after which a message is the last of a batch (0: any number)
 --   messages, from           the messages, as they are stored, and the index of the queue of each
--- A `queue` has an index, the keys unacked and consumers, `acked`, `expires_ms`, and `taken`: the fields and
--- values that hold() writes.
+-- A `queue` has an index, the keys unacked and consumers, `needs_ack`, `expires_ms`, and `taken`: the fields
+-- and values that hold() writes.
 
 local function hand_out(batch, queue, stored)
   local fields = queue.taken
@@ -15,7 +15,7 @@ local function hand_out(batch, queue, stored)
   batch.from[batch.count] = queue.index
   batch.messages[batch.count] = stored
   local suspect_from = batch.suspect_from
-  if queue.acked and suspect_from > 0 and deliveries(stored, stored_start(stored)) >= suspect_from then
+  if queue.needs_ack and suspect_from > 0 and deliveries(stored, stored_start(stored)) >= suspect_from then
     batch.limit = batch.count
   end
 end
@@ -27,7 +27,7 @@ local function hand_out_again(batch, queues)
   while found do
     found = false
     for _, queue in ipairs(queues) do
-      local stored = queue.acked and redis.call('HGET', queue.unacked, tag)
+      local stored = queue.needs_ack and redis.call('HGET', queue.unacked, tag)
       if stored then
         found = true
         batch.bytes = batch.bytes + #stored
@@ -43,7 +43,7 @@ end
 -- Makes the consumer hold what was handed out to it.
 local function hold(queues, consumer, now_ms, lease_ms)
   for _, queue in ipairs(queues) do
-    if queue.acked and #queue.taken > 0 then
+    if queue.needs_ack and #queue.taken > 0 then
       redis.call('HSET', queue.unacked, unpack(queue.taken))
       redis.call('ZADD', queue.consumers, now_ms + lease_ms, consumer)
       if queue.expires_ms > 0 then

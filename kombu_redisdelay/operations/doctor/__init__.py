@@ -32,17 +32,15 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
     Raises:
         redis.exceptions.RedisError: the server cannot be reached, or has stopped answering.
     """
-    channel, store = access.channel, access.store
-    prefix = channel.global_keyprefix
-    stock_keys = prefix + channel.unacked_key, prefix + channel.unacked_index_key
+    store = access.store
     names = names_of(access, queues)
     return [
         *_as_far_as_allowed("server", check_server(store.server)),
         *check_permissions(store, names),
         *check_transport_options(access.unknown_options()),
-        *check_lease(channel.options),
-        *_as_far_as_allowed("redis:// leftovers", check_leftovers(store.server, *stock_keys)),
-        *_as_far_as_allowed("queues", check_queues(store, queues or _known(access), channel.options)),
+        *check_lease(access.options),
+        *_as_far_as_allowed("redis:// leftovers", check_leftovers(store.server, *access.stock_keys)),
+        *_as_far_as_allowed("queues", check_queues(store, queues or _known(access), access.options)),
     ]
 
 

@@ -65,7 +65,7 @@ def names_of(access: Access, selected: Sequence[str]) -> Names:
         (found.fanout_queues if is_fanout else found.queues).append(_name(queue.name))
         found.exchanges += [exchange.name for exchange in exchanges if exchange.name]
         if is_fanout:
-            topic = access.channel._get_publish_topic(queue.exchange.name, queue.routing_key)
+            topic = access.topic(queue.exchange.name, queue.routing_key)
             found.published[topic] = topic
             found.subscribed.append(topic)
     if access.app is not None:
@@ -84,13 +84,13 @@ def _add_remote_control(found: Names, access: Access) -> None:
     found.fanout_queues.append(Name(mailbox.get_queue("celery@doctor").name, pattern))
     found.queues.append(Name(f"{uuid4()}.{reply_exchange}", pattern))
     found.exchanges += [exchange, reply_exchange]
-    topic = access.channel._get_publish_topic(exchange, "")
+    topic = access.topic(exchange, "")
     found.published[topic] = topic
     found.subscribed.append(topic)
 
 
 def _add_events(found: Names, access: Access) -> None:
-    conf, topic = access.app.conf, access.channel._get_publish_topic
+    conf, topic = access.app.conf, access.topic
     found.fanout_queues.append(_name(f"{conf.event_queue_prefix}.{uuid4()}"))
     found.exchanges.append(conf.event_exchange)
     every = topic(conf.event_exchange, "*")
