@@ -111,7 +111,7 @@ class TestGraveyard:
         assert yard.count(["q", "empty"]) == 51
 
     def test_a_page_is_bounded_by_bytes(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "BYTES_PER_CALL", 5)
+        monkeypatch.setattr(module, "LETTER_BYTES_PER_CALL", 5)
         self.bury(rig, *"abcd")
         assert [letter.payload for letter in Graveyard(rig.store).iter("q")] == [b"a", b"b", b"c", b"d"]
 

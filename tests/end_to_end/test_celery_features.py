@@ -16,6 +16,7 @@ from celery import Celery, chain, chord, group
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
 from harness.redis_server import RedisServer
+from kombu_redisdelay import batch
 from tests.end_to_end.installation import ALONE, Installation
 
 #: Where results go, and the queue of the worker that sends them there.
@@ -153,6 +154,17 @@ def test_a_chord(redis_producer: Celery) -> None:
     header = [redis_producer.signature("add", [n, n]).set(countdown=n % 2) for n in range(10)]
     body = redis_producer.signature("total").set(countdown=1)
     assert chord(header, app=redis_producer)(body).get(timeout=20) == 90
+
+
+def test_a_group_a_chain_and_a_chord_in_a_batch(redis_producer: Celery) -> None:
+    app = redis_producer
+    add, total = app.signature("add"), app.signature("total")
+    with batch(app):
+        of_group = group(add.clone((n, n)).set(countdown=n % 2) for n in range(10)).apply_async()
+        of_chain = chain(add.clone((1, 2)), add.clone((10,))).apply_async()
+        of_chord = chord([add.clone((n, n)) for n in range(10)], app=app)(total)
+    assert of_group.get(timeout=20) == [2 * n for n in range(10)]
+    assert (of_chain.get(timeout=20), of_chord.get(timeout=20)) == (13, 90)
 
 
 def test_a_retry_with_a_countdown(producer: Celery, site: Installation) -> None:

@@ -26,15 +26,6 @@ BACKEND = "cache+memory://"
 def celery_app(url: str, **settings: Any) -> Celery:
     app = Celery("batched", broker=url, set_as_current=False)
     app.conf.update({"task_publish_retry": False, **settings})
-
-    @app.task(name="add")
-    def add(x: int, y: int) -> int:
-        return x + y
-
-    @app.task(name="total")
-    def total(numbers: list[int]) -> int:
-        return sum(numbers)
-
     return app
 
 
