@@ -8,7 +8,7 @@ read_globals = {
   "AFTER_DUPLICATES", "DUPLICATE", "bury", "clock_ms", "clock_us", "dead_payload", "dead_step", "deliveries",
   "duplicates_of", "expect_list", "expect_schedule", "expire", "first_due", "forget_duplicates", "give_back", "hand_out",
   "hand_out_again", "hand_out_large", "hand_out_ready", "held_for_ms", "hold",
-  "migrate", "opening_and_rest", "ready_key", "schedule", "still_bound", "stored_payload", "stored_start",
+  "migrate", "opening_and_rest", "ready_key", "schedule", "still_bound", "store_under_id", "stored_payload", "stored_start",
   "stored_step", "unschedule", "wake", "with_deliveries",
 }
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import OutOfMemoryError
 
+from kombu_redisdelay.broker.joining import joined
 from kombu_redisdelay.broker.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
@@ -121,14 +122,16 @@ class Store:
         Raises:
             RedisError: the connection failed. Any of the calls may have been done.
         """
-        scripts = dict.fromkeys(operation for operation, _, _ in calls if isinstance(operation, Script))
+        units = list(joined(calls))
+        scripts = dict.fromkeys(call[0] for call, _ in units if isinstance(call[0], Script))
         # Loaded first: a script that the server does not know could only be run later, out of order.
         loading: list[Command] = [("SCRIPT", "LOAD", script.text) for script in scripts]
-        commands = [operation.command(keys, args) for operation, keys, args in calls]
+        commands = [operation.command(keys, args) for (operation, keys, args), _ in units]
         wakes = dict.fromkeys(keys[1] for operation, keys, _ in calls if operation is PUSH)
         replies = self.server.call_all(*loading, *commands, *chain.from_iterable(map(_token, wakes)))
-        replies = replies[len(loading) : len(loading) + len(calls)]
-        return explained_all(replies, self.server, [keys for _, keys, _ in calls])
+        replies = replies[len(loading) : len(loading) + len(units)]
+        replies = explained_all(replies, self.server, [keys for (_, keys, _), _ in units])
+        return [reply for reply, (_, count) in zip(replies, units, strict=True) for _ in range(count)]
 
     def now_ms(self) -> float:
         """The server's clock, ms since the epoch, with a fraction."""

@@ -94,6 +94,7 @@ def run_each(server: Server, calls: Sequence[ScriptCall]) -> list[Any]:
 
 PUT = Script("put")
 SCHEDULE = Script("schedule")
+SCHEDULE_ALL = Script("schedule_all")
 CLEAR = Script("clear")
 TAKE = Script("take")
 GIVE_BACK = Script("give_back")

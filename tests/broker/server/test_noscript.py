@@ -9,6 +9,7 @@ import pytest
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.scripts import (
     CONSUMERS,
@@ -49,6 +50,9 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "put": lambda rig, consumer, delivery: rig.store.run(rig.store.put("q", 0, "m", "head")),
     "clear": lambda rig, consumer, delivery: rig.store.purge("q"),
     "schedule": lambda rig, consumer, delivery: rig.schedule("q", "m", HOUR),
+    "schedule_all": lambda rig, consumer, delivery: rig.store.run_all(
+        [rig.store.schedule("q", 0, "m", Due(delay_ms=HOUR), id) for id in ("id 1", "id 2")]
+    ),
     "take": lambda rig, consumer, delivery: taken(consumer, "q"),
     "requeue": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag),
     "put_back": lambda rig, consumer, delivery: consumer.put_back([delivery]),
@@ -132,7 +136,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
 
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
-        *("PUT", "CLEAR", "SCHEDULE", "TAKE", "GIVE_BACK", "RECOVER"),
+        *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "GIVE_BACK", "RECOVER"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
         *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE"),
