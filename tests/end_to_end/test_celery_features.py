@@ -39,7 +39,7 @@ def backends(shared_server: RedisServer) -> dict[str, str]:
 @pytest.fixture(scope="module", autouse=True)
 def workers(site: Installation, backends: dict[str, str]) -> list[CeleryWorker]:
     """Two that know of each other: mingle and gossip are on."""
-    return [
+    started = [
         site.worker(
             pool="threads",
             concurrency=4,
@@ -49,6 +49,10 @@ def workers(site: Installation, backends: dict[str, str]) -> list[CeleryWorker]:
         )
         for backend, url in backends.items()
     ]
+    # A worker is ready before it listens to commands, with any broker: that begins with its event loop.
+    ping = site.producer().control.ping
+    wait_until(lambda: len(ping(timeout=2, limit=len(started))) == len(started), 20, "workers that listen")
+    return started
 
 
 @pytest.fixture
