@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from kombu_redisdelay.transport.block import Block, block_for, current
@@ -39,17 +39,25 @@ def batch(app: Celery, *, progress: Callable[[int], object] | None = None) -> It
     if outer is not None:
         yield outer
         return
-    block = Block(_connector(app), broker, progress)
+    from celery.exceptions import TaskPredicate
+
+    block = Block(_connector(app), broker, progress, current.get())
     _guard(app.backend)
     token = current.set(block)
     try:
         yield block
         block.flush()
+    except TaskPredicate:
+        # So that Celery's `retry` and `replace` leave a task: they have published what comes next.
+        block.flush()
+        raise
     except BaseException:
         block.discard()
         raise
     finally:
-        current.reset(token)
+        # It is another context where the end of a block is run by another thread.
+        with suppress(ValueError):
+            current.reset(token)
 
 
 def _connector(app: Celery) -> Callable[[], AbstractContextManager[PublishingChannel]]:
@@ -72,12 +80,14 @@ def _guard(backend: Any) -> None:
 
 def _refusing(wait: Callable[..., Any]) -> Callable[..., Any]:
     def refusing(result: Any, *args: Any, **kwargs: Any) -> Any:
-        block = current.get()
-        if block is not None and block.holds(_ids(result)):
-            raise RuntimeError(
-                f"the result of {result.id} cannot be waited for in this batch: its task, or one before it, "
-                "is published when the batch ends"
-            )
+        ids, block = set(_ids(result)), current.get()
+        while block is not None:
+            if block.holds(ids):
+                raise RuntimeError(
+                    f"{result!r} cannot be waited for in this batch: its task, or one before it, is "
+                    "published when the batch ends"
+                )
+            block = block.outer
         return wait(result, *args, **kwargs)
 
     return refusing
@@ -86,7 +96,8 @@ def _refusing(wait: Callable[..., Any]) -> Callable[..., Any]:
 def _ids(result: Any) -> Iterator[str]:
     """The id of *result*, of its members, and of all that come before it."""
     while result is not None:
-        yield result.id
+        # Not all have one: a ResultSet is just several results.
+        yield getattr(result, "id", "")
         for member in getattr(result, "results", None) or ():
             yield from _ids(member)
-        result = result.parent
+        result = getattr(result, "parent", None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from threading import get_ident
@@ -40,9 +41,13 @@ class BatchPublishError(OperationalError):
             f"{reason} ({published} message(s) of the batch were published, {len(uncertain)} may have been, "
             f"{len(unpublished)} were not)"
         )
+        self.reason = str(reason)
         self.published = published
         self.uncertain = list(uncertain)
         self.unpublished = list(unpublished)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason, self.published, self.uncertain, self.unpublished)
 
 
 class Block:
@@ -52,6 +57,7 @@ class Block:
         connect: lends a channel to publish with, in a ``with`` block.
         broker: the broker of the messages. Others are published as if there was no block.
         progress: called with the number of messages that were published so far, each time that some were.
+        outer: the block of another broker that this one is in.
 
     Attributes:
         published: how many messages were published so far.
@@ -63,7 +69,9 @@ class Block:
         connect: Callable[[], AbstractContextManager[PublishingChannel]],
         broker: Connection,
         progress: Callable[[int], object] | None,
+        outer: Block | None,
     ) -> None:
+        self.outer = outer
         self._connect = connect
         self._broker = _address(broker)
         self._owner = _running()
@@ -71,6 +79,10 @@ class Block:
         self._held = Held()
         #: Ids of the messages that are held back.
         self._ids: list[str] = []
+        #: What the messages were routed by last.
+        self._channel: PublishingChannel | None = None
+        #: Why it cannot go on. Celery swallows some exceptions, such as those of its events.
+        self._failure: BatchPublishError | None = None
         self.published = 0
         self.tables: dict[str, Any] = {}
 
@@ -78,7 +90,7 @@ class Block:
         """Whether the caller has entered this block, and it is for *broker*."""
         return _running() == self._owner and _address(broker) == self._broker
 
-    def holds(self, ids: Iterator[str]) -> bool:
+    def holds(self, ids: Collection[str]) -> bool:
         """Whether a message with one of *ids* is held back."""
         return not set(self._ids).isdisjoint(ids)
 
@@ -89,6 +101,8 @@ class Block:
             ValueError: the message is invalid. It is not held back.
             BatchPublishError: as :meth:`flush`, which is called when :data:`PORTION` messages are held back.
         """
+        self._check_usable()
+        self._channel = channel
         mark = self._held.mark()
         try:
             channel.basic_publish(message, _publish_batch=self._held, **kwargs)
@@ -98,38 +112,70 @@ class Block:
             raise
         self._ids.append(message_id(message))
         if len(self._ids) >= PORTION:
-            self._send(nullcontext(channel))
+            self.flush()
 
     def flush(self) -> None:
         """Publish what is held back now. Whatever happens, it is not held back any more.
 
         Raises:
-            BatchPublishError: not all of it was published, or nobody knows.
+            BatchPublishError: not all of it was published, or nobody knows. The block is of no use after
+                that.
         """
-        self._send(self._connect())
+        self._check_usable()
+        if os.getpid() != self._owner[0]:
+            # Forked in the block. It is the parent's to publish this.
+            return
+        try:
+            self._send()
+        except BatchPublishError as exc:
+            self._failure = exc
+            raise
 
-    def _send(self, connecting: AbstractContextManager[PublishingChannel]) -> None:
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _send(self) -> None:
         ids, self._ids = self._ids, []
         held, self._held = self._held, Held()
         # A message that has to be routed anew needs the bindings of now.
         self.tables.clear()
         if not ids:
             return
-        connected = False
+        is_sending = False
         try:
-            with connecting as channel:
-                connected = True
+            with self._connected() as channel:
+                is_sending = True
                 refused = held.send(channel)
-        except (RedisError, OSError, OperationalError) as exc:
-            if connected:
+        except Exception as exc:
+            if is_sending:
                 raise BatchPublishError(exc, self.published, uncertain=ids) from exc
             raise BatchPublishError(exc, self.published, unpublished=ids) from exc
-        unpublished = list(dict.fromkeys(id for id, _ in refused))
+        unpublished = {each.message: each.id for each in refused}
         self.published += len(ids) - len(unpublished)
         if refused:
-            raise BatchPublishError(refused[0][1], self.published, unpublished=unpublished)
-        if self._progress is not None:
+            reason = refused[0].error
+            raise BatchPublishError(reason, self.published, unpublished=list(unpublished.values()))
+        self._tell()
+
+    def _connected(self) -> AbstractContextManager[PublishingChannel]:
+        # The pool may have no other connection as long as somebody holds a producer of it.
+        if self._channel is None or self._channel.closed:
+            return self._connect()
+        return nullcontext(self._channel)
+
+    def _tell(self) -> None:
+        if self._progress is None:
+            return
+        # What the callback publishes goes out at once.
+        token = current.set(None)
+        try:
             self._progress(self.published)
+        except (OSError, RedisError) as exc:
+            # kombu would take it for a lost connection, and publish the last message again.
+            raise RuntimeError(f"the progress callback of a batch failed: {exc!r}") from exc
+        finally:
+            current.reset(token)
 
     def discard(self) -> None:
         """Forget what is held back."""
@@ -143,19 +189,22 @@ current: ContextVar[Block | None] = ContextVar("redisdelay_batch", default=None)
 def block_for(broker: Connection) -> Block | None:
     """The block for *broker* that the caller has entered, if any."""
     block = current.get()
-    return block if block is not None and block.is_for(broker) else None
+    while block is not None and not block.is_for(broker):
+        block = block.outer
+    return block
 
 
 def _running() -> tuple[Any, ...]:
-    """The thread, the greenlet and the asyncio task that run. The context variable alone does not tell them
-    apart: tasks and greenlets that are started in a block inherit it."""
+    """The process, the thread, the greenlet and the asyncio task that run. The context variable alone does
+    not tell them apart: what is started in a block inherits it."""
     greenlet = sys.modules.get("greenlet")
     try:
         task = asyncio.current_task()
     except RuntimeError:
         task = None
-    return get_ident(), greenlet and greenlet.getcurrent(), task
+    return os.getpid(), get_ident(), greenlet and greenlet.getcurrent(), task
 
 
 def _address(broker: Connection) -> tuple[Any, ...]:
-    return broker.transport_cls, broker.hostname, broker.port, broker.virtual_host, broker.userid
+    prefix = broker.transport_options.get("global_keyprefix") if broker.transport_options else None
+    return broker.transport_cls, broker.hostname, broker.port, broker.virtual_host, broker.userid, prefix

@@ -31,11 +31,27 @@ class HeldCall(NamedTuple):
     again: Again | None = None
 
 
+class Refused(NamedTuple):
+    """A call that the server refused.
+
+    Attributes:
+        message: number of the message, which may have other calls.
+        id: of the message.
+    """
+
+    message: int
+    id: str
+    error: ResponseError
+
+
 class Held:
     """Messages on their way to queues, and to fanout exchanges."""
 
     def __init__(self) -> None:
-        self._calls: list[HeldCall] = []
+        #: Each with the number of its message. A message may have several queues, and several may have one
+        #: id.
+        self._calls: list[tuple[int, HeldCall]] = []
+        self._message = 0
         #: kombu's commands for fanout exchanges: the method of a client, and its arguments.
         self._commands: list[tuple[str, tuple[Any, ...]]] = []
 
@@ -43,14 +59,15 @@ class Held:
         return len(self._calls) + len(self._commands)
 
     def add_call(self, call: HeldCall) -> None:
-        self._calls.append(call)
+        self._calls.append((self._message, call))
 
     def add(self, name: str, *args: Any) -> None:
         """Hold back a command for a fanout exchange. kombu calls this."""
         self._commands.append((name, args))
 
     def mark(self) -> tuple[int, int]:
-        """How far it is filled, for :meth:`return_to`."""
+        """Begin a message. Returns how far this is filled, for :meth:`return_to`."""
+        self._message += 1
         return len(self._calls), len(self._commands)
 
     def return_to(self, mark: tuple[int, int]) -> None:
@@ -62,12 +79,12 @@ class Held:
         self._calls.clear()
         self._commands.clear()
 
-    def send(self, channel: PublishingChannel) -> list[tuple[str, ResponseError]]:
+    def send(self, channel: PublishingChannel) -> list[Refused]:
         """Publish everything through *channel*, in one round trip, or in two if there is fanout. It holds
         nothing afterwards.
 
         Returns:
-            The ids of the messages that the server refused, with its errors. The others are published.
+            What the server refused. The other messages are published.
 
         Raises:
             RedisError: the connection failed. Any of the messages may have been published.
@@ -76,10 +93,10 @@ class Held:
         commands, self._commands = self._commands, []
         replies: list[Any] = []
         if calls:
-            scheduled = (held.queue for held in calls if held.call[0] is SCHEDULE)
+            scheduled = (held.queue for _, held in calls if held.call[0] is SCHEDULE)
             channel.store.remember(*dict.fromkeys(scheduled))
-            replies = channel.store.run_all([held.call for held in calls])
-            for held, reply in zip(calls, replies, strict=True):
+            replies = channel.store.run_all([held.call for _, held in calls])
+            for (_, held), reply in zip(calls, replies, strict=True):
                 if reply == 0 and held.again is not None:
                     held.again(channel)
         if commands:
@@ -88,7 +105,7 @@ class Held:
                     getattr(pipe, name)(*args)
                 pipe.execute()
         return [
-            (held.id, reply)
-            for held, reply in zip(calls, replies, strict=True)
+            Refused(message, held.id, reply)
+            for (message, held), reply in zip(calls, replies, strict=True)
             if isinstance(reply, ResponseError)
         ]

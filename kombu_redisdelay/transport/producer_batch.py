@@ -65,7 +65,7 @@ class ProducerBatch:
             raise
 
     def _flush(self) -> None:
-        refused = [error for _, error in self._held.send(self.channel)]
+        refused = [refused.error for refused in self._held.send(self.channel)]
         try:
             checked(refused)
         finally:

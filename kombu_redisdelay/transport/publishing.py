@@ -208,6 +208,9 @@ class PublishingChannel(redis.Channel):
             self.store.expires_ms[queue] = int(expires_ms)
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
+        block = block_for(self.connection.client)
+        if block is not None:
+            block.tables.clear()
         try:
             super()._queue_bind(exchange, routing_key, pattern, queue)
         except ResponseError as exc:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
+import pickle
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from threading import Thread
 from typing import Any
 
 import pytest
 from celery import Celery, chain, chord, group, signals
+from celery.exceptions import Ignore, Reject, Retry
+from celery.result import ResultSet
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 
 from harness.proxy import Proxy
 from kombu_redisdelay import BatchPublishError, batch
+from kombu_redisdelay.transport.block import current
 from tests.transport.kit import Inbox, Site, drain
 
 BACKEND = "cache+memory://"
@@ -107,6 +113,29 @@ class TestWhatIsPublished:
             assert (ready(site), scheduled(site)) == (0, 0)
         assert (ready(site), scheduled(site)) == (1 + 3, 4)
 
+    @pytest.mark.parametrize("kind", ["direct", "topic"])
+    def test_a_queue_that_is_declared_in_the_block(self, site: Site, app: Celery, kind: str) -> None:
+        exchange = Exchange(f"growing {kind}", kind)
+        with batch(app):
+            for name in ("first", "second"):
+                queue = Queue(f"{name} {kind}", exchange, "key")
+                send(app, 1, exchange=exchange, routing_key="key", declare=[queue])
+        # With the second message the second queue was there.
+        assert (ready(site, f"first {kind}"), ready(site, f"second {kind}")) == (2, 1)
+
+    @pytest.mark.parametrize("control_flow", [Retry, Ignore, Reject])
+    def test_what_celery_leaves_a_task_by(
+        self, site: Site, app: Celery, control_flow: type[Exception]
+    ) -> None:
+        def task() -> None:
+            with batch(app):
+                send(app, 1, countdown=60)
+                raise control_flow
+
+        with pytest.raises(control_flow):
+            task()
+        assert scheduled(site) == 1
+
     def test_signals(self, app: Celery) -> None:
         seen = []
 
@@ -140,6 +169,32 @@ class TestPortions:
             assert ready(site) == 1000
         assert ready(site) == 1200
         assert told == [500, 1000, 1200]
+
+    def test_what_the_callback_publishes_goes_out_at_once(self, site: Site, app: Celery) -> None:
+        with batch(app, progress=lambda published: send(app, 1, queue="notes")):
+            send(app, *range(600))
+        assert (ready(site), ready(site, "notes")) == (600, 2)
+
+    def test_a_callback_that_fails_publishes_nothing_twice(self, site: Site, app: Celery) -> None:
+        app.conf.task_publish_retry = True
+
+        def fail(published: int) -> None:
+            raise BrokenPipeError
+
+        def publish() -> None:
+            with batch(app, progress=fail):
+                send(app, *range(600))
+
+        with pytest.raises(RuntimeError, match="the progress callback of a batch failed: BrokenPipeError"):
+            publish()
+        assert ready(site) == 500
+
+    def test_with_one_connection_that_is_in_use(self, site: Site) -> None:
+        app = celery_app(site.url, broker_pool_limit=1)
+        with app.producer_pool.acquire(block=True) as producer, batch(app):
+            send(app, *range(3), producer=producer)
+        assert ready(site) == 3
+        app.close()
 
     def test_as_few_round_trips_as_portions(self, site: Site, app: Celery) -> None:
         send(app, 1)
@@ -213,6 +268,40 @@ class TestWho:
         assert ready(site) == 2
         other.close()
 
+    def test_no_other_prefix(self, site: Site, app: Celery) -> None:
+        other = celery_app(site.url, broker_transport_options={"global_keyprefix": "other:"})
+        with batch(app):
+            send(other, 1)
+            assert ready(site, "other:celery") == 1
+        other.close()
+
+    def test_a_block_of_another_broker_in_a_block(self, site: Site, app: Celery) -> None:
+        other = celery_app(site.url, broker_transport_options={"global_keyprefix": "other:"})
+        with batch(app):
+            with batch(other):
+                send(app, 1)
+                send(other, 2)
+            assert (ready(site), ready(site, "other:celery")) == (0, 1)
+        assert ready(site) == 1
+        other.close()
+
+    def test_no_forked_child(self, site: Site, app: Celery) -> None:
+        with batch(app):
+            send(app, 1, 2)
+            child = os.fork()
+            if not child:
+                status = 1
+                try:
+                    send(app, 3)
+                    current.get().flush()  # type: ignore[union-attr]
+                    status = 0
+                finally:
+                    os._exit(status)
+            _, status = os.waitpid(child, 0)
+            assert status == 0
+            assert ready(site) == 1
+        assert ready(site) == 3
+
     def test_a_block_in_a_block_joins_it(self, site: Site, app: Celery) -> None:
         with batch(app):
             with batch(app):
@@ -252,7 +341,7 @@ class TestErrors:
                 chain(add.clone((1, 1)), add.clone((2,))).apply_async(),
                 chord([add.clone((n, n)) for n in range(2)], app=app)(total),
             ]
-            for result in results:
+            for result in [*results, ResultSet(results)]:
                 with pytest.raises(RuntimeError, match="is published when the batch ends"):
                     result.get(timeout=5)
 
@@ -276,6 +365,43 @@ class TestErrors:
             [],
         )
         assert (ready(site), scheduled(site)) == (2, 1)
+
+    def test_several_under_one_id_are_refused(self, site: Site, app: Celery) -> None:
+        send(app, 0, queue="wrong")
+        site.redis.delete("wrong")
+        site.redis.set("wrong", "a string")
+
+        def publish() -> None:
+            with batch(app):
+                for _ in range(3):
+                    send(app, 1, queue="wrong", task_id="same")
+
+        with pytest.raises(BatchPublishError) as caught:
+            publish()
+        assert (caught.value.published, caught.value.unpublished) == (0, ["same"] * 3)
+
+    def test_an_error_that_somebody_swallows_is_raised_again(self, site: Site, app: Celery) -> None:
+        """Celery swallows the errors of its own events."""
+        send(app, 0, queue="wrong")
+        site.redis.delete("wrong")
+        site.redis.set("wrong", "a string")
+
+        def publish() -> None:
+            with batch(app) as block:
+                send(app, 1, queue="wrong")
+                with suppress(BatchPublishError):
+                    block.flush()
+                with pytest.raises(BatchPublishError):
+                    send(app, 2)
+
+        with pytest.raises(BatchPublishError, match="'wrong' holds a string"):
+            publish()
+
+    def test_it_can_be_pickled(self) -> None:
+        error = BatchPublishError("why", 1, ["a"], ["b"])
+        copy = pickle.loads(pickle.dumps(error))
+        assert str(copy) == str(error)
+        assert (copy.published, copy.uncertain, copy.unpublished) == (1, ["a"], ["b"])
 
     def test_the_connection_is_lost(self, site: Site) -> None:
         proxy = Proxy(site.redis.connection_pool.connection_kwargs["port"])
