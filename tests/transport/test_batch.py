@@ -289,7 +289,8 @@ class TestWho:
 
     def test_no_forked_child(self, site: Site) -> None:
         program = f"""
-                        from celery import Celery
+            import os
+            from celery import Celery
             from kombu_redisdelay import batch
 
             app = Celery("batched", broker={site.url!r})
