@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from kombu_redisdelay.transport.block import Block, block_for, current
+from kombu_redisdelay.transport.block import Block, block_for, blocks, current
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.transports import Transport
 
@@ -80,14 +80,12 @@ def _guard(backend: Any) -> None:
 
 def _refusing(wait: Callable[..., Any]) -> Callable[..., Any]:
     def refusing(result: Any, *args: Any, **kwargs: Any) -> Any:
-        ids, block = set(_ids(result)), current.get()
-        while block is not None:
-            if block.holds(ids):
-                raise RuntimeError(
-                    f"{result!r} cannot be waited for in this batch: its task, or one before it, is "
-                    "published when the batch ends"
-                )
-            block = block.outer
+        ids = set(_ids(result))
+        if any(block.holds(ids) for block in blocks()):
+            raise RuntimeError(
+                f"{result!r} cannot be waited for in this batch: its task, or one before it, is published "
+                "when the batch ends"
+            )
         return wait(result, *args, **kwargs)
 
     return refusing

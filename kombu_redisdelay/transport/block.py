@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from threading import get_ident
@@ -103,13 +103,7 @@ class Block:
         """
         self._check_usable()
         self._channel = channel
-        mark = self._held.mark()
-        try:
-            channel.basic_publish(message, _publish_batch=self._held, **kwargs)
-        except BaseException:
-            # The message goes to all of its queues or to none.
-            self._held.return_to(mark)
-            raise
+        self._held.add_message(channel, message, **kwargs)
         self._ids.append(message_id(message))
         if len(self._ids) >= PORTION:
             self.flush()
@@ -151,11 +145,10 @@ class Block:
             if is_sending:
                 raise BatchPublishError(exc, self.published, uncertain=ids) from exc
             raise BatchPublishError(exc, self.published, unpublished=ids) from exc
-        unpublished = {each.message: each.id for each in refused}
+        unpublished = [ids[message] for message in dict.fromkeys(each.message for each in refused)]
         self.published += len(ids) - len(unpublished)
         if refused:
-            reason = refused[0].error
-            raise BatchPublishError(reason, self.published, unpublished=list(unpublished.values()))
+            raise BatchPublishError(refused[0].error, self.published, unpublished=unpublished)
         self._tell()
 
     def _connected(self) -> AbstractContextManager[PublishingChannel]:
@@ -186,12 +179,17 @@ class Block:
 current: ContextVar[Block | None] = ContextVar("redisdelay_batch", default=None)
 
 
+def blocks() -> Iterator[Block]:
+    """The blocks around what runs, from the innermost on."""
+    block = current.get()
+    while block is not None:
+        yield block
+        block = block.outer
+
+
 def block_for(broker: Connection) -> Block | None:
     """The block for *broker* that the caller has entered, if any."""
-    block = current.get()
-    while block is not None and not block.is_for(broker):
-        block = block.outer
-    return block
+    return next((block for block in blocks() if block.is_for(broker)), None)
 
 
 def _running() -> tuple[Any, ...]:

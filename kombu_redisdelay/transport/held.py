@@ -21,11 +21,9 @@ class HeldCall(NamedTuple):
     """A call that publishes a message to *queue*.
 
     Attributes:
-        id: of the message.
         again: what to do if the server did not run it; ``None`` if it runs in any case.
     """
 
-    id: str
     queue: str
     call: Call
     again: Again | None = None
@@ -35,12 +33,10 @@ class Refused(NamedTuple):
     """A call that the server refused.
 
     Attributes:
-        message: number of the message, which may have other calls.
-        id: of the message.
+        message: number of the message among those that were held, from 0. It may have other calls.
     """
 
     message: int
-    id: str
     error: ResponseError
 
 
@@ -48,36 +44,42 @@ class Held:
     """Messages on their way to queues, and to fanout exchanges."""
 
     def __init__(self) -> None:
-        #: Each with the number of its message. A message may have several queues, and several may have one
-        #: id.
+        #: Each with the number of its message, which may have several queues.
         self._calls: list[tuple[int, HeldCall]] = []
-        self._message = 0
+        self._messages = 0
         #: kombu's commands for fanout exchanges: the method of a client, and its arguments.
         self._commands: list[tuple[str, tuple[Any, ...]]] = []
 
     def __len__(self) -> int:
         return len(self._calls) + len(self._commands)
 
+    def add_message(self, channel: PublishingChannel, message: dict[str, Any], **kwargs: Any) -> None:
+        """Route *message*, by what *channel* knows, and hold it back.
+
+        Raises:
+            ValueError: the message is invalid. It is not held back.
+        """
+        calls, commands = len(self._calls), len(self._commands)
+        try:
+            channel.basic_publish(message, _publish_batch=self, **kwargs)
+        except BaseException:
+            # The message goes to all of its queues or to none.
+            del self._calls[calls:], self._commands[commands:]
+            raise
+        self._messages += 1
+
     def add_call(self, call: HeldCall) -> None:
-        self._calls.append((self._message, call))
+        """Hold back a call for the message that is being added."""
+        self._calls.append((self._messages, call))
 
     def add(self, name: str, *args: Any) -> None:
         """Hold back a command for a fanout exchange. kombu calls this."""
         self._commands.append((name, args))
 
-    def mark(self) -> tuple[int, int]:
-        """Begin a message. Returns how far this is filled, for :meth:`return_to`."""
-        self._message += 1
-        return len(self._calls), len(self._commands)
-
-    def return_to(self, mark: tuple[int, int]) -> None:
-        """Forget what came after *mark*."""
-        calls, commands = mark
-        del self._calls[calls:], self._commands[commands:]
-
     def clear(self) -> None:
         self._calls.clear()
         self._commands.clear()
+        self._messages = 0
 
     def send(self, channel: PublishingChannel) -> list[Refused]:
         """Publish everything through *channel*, in one round trip, or in two if there is fanout. It holds
@@ -91,6 +93,7 @@ class Held:
         """
         calls, self._calls = self._calls, []
         commands, self._commands = self._commands, []
+        self._messages = 0
         replies: list[Any] = []
         if calls:
             scheduled = (held.queue for _, held in calls if held.call[0] is SCHEDULE)
@@ -105,7 +108,7 @@ class Held:
                     getattr(pipe, name)(*args)
                 pipe.execute()
         return [
-            Refused(message, held.id, reply)
-            for (message, held), reply in zip(calls, replies, strict=True)
+            Refused(message, reply)
+            for (message, _), reply in zip(calls, replies, strict=True)
             if isinstance(reply, ResponseError)
         ]

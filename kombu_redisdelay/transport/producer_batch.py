@@ -37,13 +37,7 @@ class ProducerBatch:
             BatchPublishError: the batch was full and could not be published, or it has failed before.
         """
         self._check_usable()
-        mark = self._held.mark()
-        try:
-            self.channel.basic_publish(message, _publish_batch=self._held, **kwargs)
-        except BaseException:
-            # The message goes to all of its queues or to none.
-            self._held.return_to(mark)
-            raise
+        self._held.add_message(self.channel, message, **kwargs)
         if len(self._held) >= self._max_size:
             self.flush()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from kombu.transport import redis
 from kombu.utils.json import JSONEncoder
+from redis import Redis
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from kombu_redisdelay.broker.message import DELAY_HEADER, KEEP, Due, due, message_id, on_conflict
@@ -33,6 +34,22 @@ _KOMBU_HAS_BATCHES = hasattr(redis.Channel, "create_publish_batch")
 
 #: Seconds between two attempts to note bindings that Redis had no memory for.
 BIND_PAUSE = 1.0
+
+
+class _WithoutTransactions:
+    """A server that is out of memory refuses every transaction, also one that only reads or deletes. kombu
+    needs none: the server runs what comes in one packet before it turns to other clients."""
+
+    def pipeline(self, transaction: bool = False, shard_hint: Any = None) -> Any:
+        return super().pipeline(transaction, shard_hint)  # type: ignore[misc]
+
+
+class _Client(_WithoutTransactions, Redis):
+    pass
+
+
+class _PrefixedClient(_WithoutTransactions, redis.PrefixedStrictRedis):
+    pass
 
 
 class PublishingChannel(redis.Channel):
@@ -77,12 +94,10 @@ class PublishingChannel(redis.Channel):
     def _stock_client(self) -> Any:
         return self._create_client()
 
-    def _create_client(self, asynchronous: bool = False) -> Any:
-        client = super()._create_client(asynchronous)
-        # A server that is out of memory refuses every transaction, also one that only reads or deletes. kombu
-        # needs none: the server runs what comes in one packet before it turns to other clients.
-        client.pipeline = partial(client.pipeline, transaction=False)
-        return client
+    def _get_client(self) -> Any:
+        if self.global_keyprefix:
+            return partial(_PrefixedClient, global_keyprefix=self.global_keyprefix)
+        return _Client
 
     @contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
@@ -117,7 +132,7 @@ class PublishingChannel(redis.Channel):
 
         held: Held | None = kwargs.get("_publish_batch")
         if held is not None:
-            held.add_call(HeldCall(message_id(message), route.queue, call, publish_anew))
+            held.add_call(HeldCall(route.queue, call, publish_anew))
         elif not self._run(route.queue, call):
             publish_anew(self)
         return None
@@ -150,7 +165,7 @@ class PublishingChannel(redis.Channel):
         call = self._call(queue, message)
         held: Held | None = kwargs.get("_publish_batch")
         if held is not None:
-            held.add_call(HeldCall(message_id(message), queue, call))
+            held.add_call(HeldCall(queue, call))
         else:
             self._run(queue, call)
 

@@ -11,15 +11,9 @@ from kombu_redisdelay.broker.rounds import QUEUES_PER_STEP, Rounds
 from kombu_redisdelay.broker.server.scripts import RECOVER
 from kombu_redisdelay.broker.server.single import SingleServer
 from tests.broker.rig import Rig, payload, taken
+from tests.clock import Clock
 
 INTERVAL = 10.0
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kombu_redisdelay.broker.watch import Watch
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 @pytest.fixture

@@ -40,6 +40,13 @@ def app(site: Site) -> Iterator[Celery]:
     app.close()
 
 
+def refuse(site: Site, app: Celery, queue: str) -> None:
+    """Have the server refuse what is published to a queue that is declared."""
+    send(app, 0, queue=queue)
+    site.redis.delete(queue)
+    site.redis.set(queue, "a string")
+
+
 def run(program: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own."""
     command = [sys.executable, "-c", textwrap.dedent(program)]
@@ -353,9 +360,7 @@ class TestErrors:
                     result.get(timeout=5)
 
     def test_the_server_refuses_some(self, site: Site, app: Celery) -> None:
-        send(app, 0, queue="wrong")
-        site.redis.delete("wrong")
-        site.redis.set("wrong", "a string")
+        refuse(site, app, "wrong")
 
         def publish() -> str:
             with batch(app):
@@ -374,9 +379,7 @@ class TestErrors:
         assert (ready(site), scheduled(site)) == (2, 1)
 
     def test_several_under_one_id_are_refused(self, site: Site, app: Celery) -> None:
-        send(app, 0, queue="wrong")
-        site.redis.delete("wrong")
-        site.redis.set("wrong", "a string")
+        refuse(site, app, "wrong")
 
         def publish() -> None:
             with batch(app):
@@ -389,9 +392,7 @@ class TestErrors:
 
     def test_an_error_that_somebody_swallows_is_raised_again(self, site: Site, app: Celery) -> None:
         """Celery swallows the errors of its own events."""
-        send(app, 0, queue="wrong")
-        site.redis.delete("wrong")
-        site.redis.set("wrong", "a string")
+        refuse(site, app, "wrong")
 
         def publish() -> None:
             with batch(app) as block:

@@ -58,6 +58,19 @@ def test_the_caller_of_a_publish_is_let_go(site: Site) -> None:
         gc.enable()
 
 
+@pytest.mark.parametrize("prefix", ["", "app:"])
+def test_a_client_of_kombus_goes_with_who_has_it(site: Site, prefix: str) -> None:
+    channel = site.channel(global_keyprefix=prefix)
+    gc.disable()
+    try:
+        client = channel._create_client()
+        left = weakref.ref(client)
+        del client
+        assert left() is None
+    finally:
+        gc.enable()
+
+
 def publish_all_kinds(site: Site, channel: Any) -> None:
     publish(channel, "a")
     publish(channel, "a", **LATER)
