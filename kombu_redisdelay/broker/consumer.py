@@ -5,33 +5,32 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Iterable, Sequence
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
+from kombu_redisdelay.broker.delivery import Delivery, Looked, Request, Taken
 from kombu_redisdelay.broker.lease import Lease
-from kombu_redisdelay.broker.message import split_stored
-from kombu_redisdelay.broker.options import MAX_BATCH_LIMIT, Options
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.report import report_dead, report_dropped
 from kombu_redisdelay.broker.server.line import AckInVain
-from kombu_redisdelay.broker.server.replies import checked, explained_all
+from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import (
     DEAD_LETTER,
     GIVE_BACK,
     LEAVE,
     PARK,
-    TAKE,
     run_each,
     try_each,
 )
-from kombu_redisdelay.broker.server.wire import Argument, Command, clock_ms, first_score
+from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.takes import Takes
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +57,6 @@ class Consumer:
         self._options = options
         self._recovery = Recovery(store, options)
         self._pid = os.getpid()
-        self._clock = ServerClock()
-        #: A tag is the time when the message was asked for, in microseconds since the epoch, or the next free
-        #: number. So a tag shows for how long its message has been held.
-        self._next_tag = 1
         self._queues: set[str] = set()
         self._most_queues = MOST_LEFT
         #: Queues that were cancelled and not left yet.
@@ -69,13 +64,12 @@ class Consumer:
         #: Messages whose callback has failed: delivery tag -> queue, and when by the monotonic clock.
         self._failed: dict[str, tuple[str, float]] = {}
         store.server.tell_acks_in_vain(lease_lost)
-        #: The request that has no reply yet, or whose reply was lost.
-        self._unanswered: Request | None = None
+        self._takes = Takes(store, name, options)
 
     @property
     def is_taking(self) -> bool:
         """Whether a take has no reply yet. It may not even have reached the server."""
-        return self._unanswered is not None
+        return self._takes.is_unanswered
 
     @property
     def is_ours(self) -> bool:
@@ -84,26 +78,8 @@ class Consumer:
 
     def take(self, request: Request) -> Taken:
         """Take messages, after moving what is due to the ready lists."""
-        return self.taken(request, self._take(request))
-
-    def has_reason_to_take(self, queues: Sequence[str], soon: float) -> bool:
-        """Whether something in *queues* is ready, or will be due within *soon* seconds.
-
-        A consumer asks this when nothing has woken it for a while: a token may be lost, or somebody may have
-        set the clock. It costs a fraction of a take.
-        """
-        store = self.store
-        ready = [key for queue in queues for key in store.ready_keys(queue)]
-        schedules = [store.keys(queue).schedule for queue in queues]
-        first = [("ZRANGE", schedule, 0, 0, "WITHSCORES") for schedule in schedules]
-        replies = store.server.call_all(("TIME",), ("EXISTS", *ready), *first)
-        replies = explained_all(replies, store.server, [[], ready, *([key] for key in schedules)])
-        try:
-            now, any_ready, *rows = checked(replies)
-        finally:
-            del replies
-        soon_ms = clock_ms(now) + soon * 1000
-        return bool(any_ready) or any(due is not None and due <= soon_ms for due in map(first_score, rows))
+        self._join(request)
+        return self._takes.take(request)
 
     def ask_for(self, request: Request) -> Command:
         """Begin to :meth:`take`, without waiting for the reply.
@@ -112,28 +88,29 @@ class Consumer:
             The command to send, over any connection. :meth:`taken` must get the reply before anything else
             is taken. If the reply is an error, call :meth:`take` instead, which raises the explained error.
         """
-        return TAKE.command(*self._begin(request))
+        self._join(request)
+        return self._takes.ask_for(request)
 
     def taken(self, request: Request, reply: Any) -> Taken:
         """The messages that the *reply* to *request* has brought."""
-        self._unanswered = None
-        queues, no_ack = request.queues, request.no_ack
-        now_us, next_due_us, missing, only_migrated, indices, *messages = reply
-        self._clock.set(now_us)
-        if missing:
-            logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, queues)
-        deliveries = []
-        # The script numbers the messages from the same tag in the same order. The counter moves on only
-        # when a reply has come. So a take after a lost reply has the same first tag: the script sees that.
-        for index, stored in zip(indices.split(), messages, strict=True):
-            queue = queues[int(index) - 1]
-            step, payload = split_stored(stored)
-            deliveries.append(Delivery(str(self._next_tag), queue, step, payload, queue not in no_ack))
-            self._next_tag += 1
-        if only_migrated:
-            return self.taken(request, self._take(request, migrate=0))
-        next_due = None if next_due_us < 0 else next_due_us / 1_000_000
-        return Taken(deliveries, now_us / 1000, next_due)
+        return self._takes.taken(request, reply)
+
+    def look(self, queues: Sequence[str]) -> Looked:
+        """Look which of *queues* have ready messages, and when the next ones are due.
+
+        A consumer does this when nothing has woken it for a while. With many queues, each look is at the
+        schedules of some of them; the first one is at all.
+        """
+        return self._takes.look(queues)
+
+    def wait_for(self, queues: Sequence[str], timeout: float) -> Command:
+        """The command that waits until one of *queues* is woken, *timeout* seconds at most. :meth:`woken`
+        tells which."""
+        return self._takes.wait_for(queues, timeout)
+
+    def woken(self, reply: Sequence[Any]) -> str | None:
+        """The queue that was woken, from the *reply* to :meth:`wait_for`; ``None`` if it was cancelled."""
+        return self._takes.woken(reply)
 
     def ack(self, queue: str, tag: str) -> None:
         """Forget a message for good. The ack has been written when this returns. If the message was not held
@@ -284,52 +261,21 @@ class Consumer:
         """Close the connections. The next command opens one again, and sends the unconfirmed acks first."""
         self.store.disconnect()
 
-    def _take(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> Any:
-        keys, args = self._begin(request, migrate)
-        # Over the line, so that it comes after the acks. It waits if other threads use the line, and does not
-        # go over another connection.
-        return TAKE(self.store.server.line(keys[0]), keys, args)
-
-    def _begin(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> tuple[list[str], list[Argument]]:
-        """Returns KEYS and ARGV of a take."""
+    def _join(self, request: Request) -> None:
+        """Be a consumer of the queues of *request*, and keep those alive that expire."""
         self._lease.tell()
-        store = self.store
-        self._cancelled.difference_update(request.queues)
-        if len(self._queues) > self._most_queues + len(request.queues):
+        names = self._takes.names(request.queues)
+        self._cancelled -= names
+        if len(self._queues) > self._most_queues + len(names):
             # Some callers get messages of new queues again and again.
-            self.leave(self._queues.difference(request.queues))
+            self.leave(self._queues - names)
             self._most_queues = len(self._queues) + MOST_LEFT
-        if self._unanswered is None:
-            self._next_tag = max(self._next_tag, self._clock.now_us())
-        elif not set(self._unanswered.queues).issubset(request.queues):
-            # The lost reply may have brought messages of other queues: skip all tags that it may have used.
-            self._next_tag += MAX_BATCH_LIMIT
-        self._unanswered = request
-        keys: list[str] = []
-        args: list[Argument] = [
-            request.limit,
-            migrate,
-            BYTES_PER_CALL,
-            self._next_tag,
-            self.name,
-            self._options.lease_ms,
-            store.separator,
-            int(request.in_turn),
-            self._options.alone_after,
-            len(store.steps),
-            *store.steps,
-        ]
-        for queue in request.queues:
-            k = store.keys(queue)
-            keys += (k.ready, k.schedule, k.messages, k.wake, k.unacked(self.name), k.consumers)
-            expires_ms = store.expires_ms.get(queue, 0)
-            args += (int(queue in request.no_ack), expires_ms)
-            if queue not in request.no_ack and queue not in self._queues:
-                self._queues.add(queue)
-                self._lease.cover(k)
-            if expires_ms:
-                self._lease.keep_alive(k, store.ready_keys(queue), expires_ms)
-        return keys, args
+        for queue in names.difference(self._queues, request.no_ack):
+            self._queues.add(queue)
+            self._lease.cover(self.store.keys(queue))
+        for queue, expires_ms in self.store.expires_ms.items():
+            if queue in names:
+                self._lease.keep_alive(self.store.keys(queue), self.store.ready_keys(queue), expires_ms)
 
     def _give_back(self, queue: str, tags: Sequence[str], how: str) -> int:
         """Returns how many of them were held."""
@@ -370,27 +316,6 @@ class Consumer:
                 report_dropped(self._options, queue, dropped)
                 outcomes[index] = bool(held)
         return outcomes
-
-
-def taken_ms(tag: bytes | str) -> float | None:
-    """When the message with this delivery tag was asked for, in ms since the epoch by the server's clock;
-    ``None`` if the tag is not one of ours."""
-    # Microseconds since the epoch have 16 digits from 2001 to 2286.
-    return int(tag) / 1000 if len(tag) == 16 and tag.isdigit() else None
-
-
-class ServerClock:
-    """The server's clock: the time in its latest reply, plus the time that has passed here since."""
-
-    def __init__(self) -> None:
-        self.set(round(time() * 1_000_000))
-
-    def set(self, now_us: int) -> None:
-        """Note what the server has said, microseconds since the epoch."""
-        self._ahead = now_us / 1_000_000 - monotonic()
-
-    def now_us(self) -> int:
-        return round((monotonic() + self._ahead) * 1_000_000)
 
 
 def _size(delivery: Delivery) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -10,18 +10,25 @@ class Request(NamedTuple):
     """What a consumer wants to take.
 
     Attributes:
+        queues: all queues that it consumes from. If not *in_turn*, they are taken from in this order.
         limit: how many messages at most. With 0 nothing is taken, but due messages are moved to their ready
             lists, and other consumers are woken for ready messages. The limit is ignored if the reply to the
             last request was lost: then the messages of that request are returned.
         in_turn: whether to take one message from each queue in turn. Otherwise the first queue is taken from
             until it is empty.
         no_ack: those of the queues whose messages count as acked when they are taken.
+        hot: those of the queues that may have messages, at most
+            :data:`~kombu_redisdelay.broker.takes.QUEUES_PER_TAKE`, in the order in which they are taken
+            from if *in_turn*; ``None`` for all.
+        also_woken: whether to take from the other queues, too, that were woken meanwhile.
     """
 
     queues: Sequence[str]
     limit: int
     in_turn: bool = True
     no_ack: Collection[str] = ()
+    hot: Sequence[str] | None = None
+    also_woken: bool = True
 
 
 class Delivery(NamedTuple):
@@ -46,9 +53,27 @@ class Taken(NamedTuple):
 
     Attributes:
         now_ms: the server's clock, ms since the epoch.
-        next_due: seconds until the next scheduled message is due, ``None`` if there is none.
+        due: queue -> seconds until its next scheduled message is due, for those of the hot queues that
+            have one.
+        more: the queues that may have more messages.
     """
 
     deliveries: list[Delivery]
     now_ms: float
-    next_due: float | None
+    due: Mapping[str, float]
+    more: Sequence[str]
+
+
+class Looked(NamedTuple):
+    """What a look at queues has shown.
+
+    Attributes:
+        ready: the queues that have ready messages.
+        due: queue -> seconds until its next scheduled message is due, for those of *schedules_of* that have
+            one.
+        schedules_of: the queues whose schedules were looked at.
+    """
+
+    ready: Sequence[str]
+    due: Mapping[str, float]
+    schedules_of: Sequence[str]

@@ -1,27 +1,36 @@
 -- Moves due messages to their ready lists, then hands up to N messages to a consumer, in priority order
 -- across its queues.
 --
--- KEYS     six for each queue: ready list of step 0, schedule, messages, wake, unacked of this consumer,
---          consumers
+-- A consumer may have hundreds of queues. The caller knows which of them are hot: those that may have
+-- something. Of the others, those with a wake-up token have become hot meanwhile. The script works on the
+-- hot queues only, on QUEUES_AT_MOST of them.
+--
+-- KEYS     wake of each queue; the other keys are made from it (see include/queue.lua)
 -- ARGV[1]  N: how many messages at most (0: only migrate and pass the wake-up on)
 -- ARGV[2]  how many messages to migrate at most
 -- ARGV[3]  how many bytes to migrate at most, and to take at most; a message of this size or more is large
 -- ARGV[4]  delivery tag of the first message; the others follow it
 -- ARGV[5]  consumer
 -- ARGV[6]  how long its lease lasts, ms
--- ARGV[7]  separator between a queue's name and a priority step
--- ARGV[8]  "1": one message from each queue in turn, "0": the first queue until it is empty
--- ARGV[9]  failed deliveries after which a message is suspected of causing them (0: never). No message
+-- ARGV[7]  global_keyprefix
+-- ARGV[8]  separator between a queue's name and a priority step
+-- ARGV[9]  "1": one message from each queue in turn, "0": the first queue until it is empty
+-- ARGV[10] failed deliveries after which a message is suspected of causing them (0: never). No message
 --          is taken after it in the same batch, so that the consumer will hold it alone
--- ARGV[10] how many priority steps
--- ARGV[11+] the priority steps, in the order in which they are taken; then for each queue "1" if it is
---          consumed without acks, and its x-expires in ms (0: none)
+-- ARGV[11] "1": the reply to an earlier call with the same tags was lost
+-- ARGV[12] the index of the queue from which on tokens are looked for
+-- ARGV[13] the indices of the hot queues, separated by spaces: in the order in which they are taken from
+--          if in turn. If not in turn, that is the order of KEYS
+-- ARGV[14] for each queue that needs it, separated by spaces: its index, "1" if it is consumed without acks,
+--          its x-expires in ms (0: none)
+-- ARGV[15+] the priority steps, in the order in which they are taken
 --
--- Returns  server's clock in microseconds; microseconds until the next message is due (-1: none is
---          scheduled); how many due ids had no message; 1 if it has only migrated, because a large message
---          was due, else 0: after 1, the caller must call again and migrate nothing; for each message the
---          index of its queue (from 1), separated by spaces; then the messages, as they are stored (see
---          include/stored.lua)
+-- Returns  server's clock in microseconds; how many due ids had no message; 1 if it has only migrated,
+--          because a large message was due, else 0: after 1, the caller must call again and migrate nothing;
+--          pairs of the index of a queue and the microseconds until its next message is due, separated by
+--          spaces, for each queue that was worked on and has one; the indices of the queues that may have
+--          more; for each message the index of its queue; then the messages, as they are stored (see
+--          include/stored.lua). An index is that in KEYS
 --
 -- A server that is out of memory refuses a script if its first write could need more memory. It does not
 -- stop a script that has already written. So every script that must work then removes before it adds.
@@ -36,49 +45,88 @@
 -- include: wake
 -- include: expire
 -- include: stored
+-- include: queue
+-- include: woken
 -- include: migrate
 -- include: deliveries
 -- include: hand_out
 -- include: hand_out_large
 -- include: hand_out_ready
 
-local KEYS_PER_QUEUE = 6
-local consumer, lease_ms, separator, in_turn = ARGV[5], tonumber(ARGV[6]), ARGV[7], ARGV[8] == '1'
+-- Each costs some microseconds, and more if a message of it is large.
+local QUEUES_AT_MOST = 16
 
-local steps = {}
-for i = 1, tonumber(ARGV[10]) do
-  steps[i] = ARGV[10 + i]
+local consumer, lease_ms, prefix, separator = ARGV[5], tonumber(ARGV[6]), ARGV[7], ARGV[8]
+local in_turn, is_repeated = ARGV[9] == '1', ARGV[11] == '1'
+local steps = { unpack(ARGV, 15) }
+
+local options = {}
+for index, no_ack, expires_ms in string.gmatch(ARGV[14], '(%d+) (%d) (%d+)') do
+  options[tonumber(index)] = { needs_ack = no_ack ~= '1', expires_ms = tonumber(expires_ms) }
 end
+local usual = { needs_ack = true, expires_ms = 0 }
 
-local queues = {}
-for i = 1, #KEYS / KEYS_PER_QUEUE do
-  local key, option = (i - 1) * KEYS_PER_QUEUE, 10 + #steps + (i - 1) * 2
+local function queue_at(index)
+  local wake_key, option = KEYS[index], options[index] or usual
+  local base, lists = base_of(wake_key), ready_lists(wake_key, prefix, separator, steps)
   local queue = {
-    index = i,
-    schedule = KEYS[key + 2],
-    messages = KEYS[key + 3],
-    wake = KEYS[key + 4],
-    unacked = KEYS[key + 5],
-    consumers = KEYS[key + 6],
-    needs_ack = ARGV[option + 1] ~= '1',
-    expires_ms = tonumber(ARGV[option + 2]),
-    name = KEYS[key + 1],
-    ready = {},
+    index = index,
+    name = ready_of(wake_key, prefix),
+    wake = wake_key,
+    schedule = base .. 'schedule',
+    messages = base .. 'messages',
+    unacked = base .. 'unacked:' .. consumer,
+    consumers = base .. 'consumers',
+    needs_ack = option.needs_ack,
+    expires_ms = option.expires_ms,
+    ready = lists,
     ready_at = {},
     taken = {},
   }
   for step_index, step in ipairs(steps) do
-    queue.ready[step_index] = ready_key(queue.name, separator, step)
-    queue.ready_at[step] = queue.ready[step_index]
+    queue.ready_at[step] = lists[step_index]
   end
-  queues[i] = queue
+  return queue
+end
+
+-- The indices of the queues to work on, and of those that have to wait for another take.
+local function choose()
+  local hot, is_hot = {}, {}
+  for index in string.gmatch(ARGV[13], '%d+') do
+    hot[#hot + 1] = tonumber(index)
+    is_hot[tonumber(index)] = true
+  end
+  if is_repeated then
+    -- The first call may have found queues that were woken, and nobody has heard which.
+    for index, wake_key in ipairs(KEYS) do
+      if not is_hot[index] and redis.call('EXISTS', base_of(wake_key) .. 'unacked:' .. consumer) == 1 then
+        hot[#hot + 1] = index
+      end
+    end
+    return hot, {}
+  end
+  if #hot < #KEYS then
+    for _, index in ipairs(find_woken(KEYS, is_hot, tonumber(ARGV[12]), QUEUES_AT_MOST)) do
+      hot[#hot + 1] = index
+    end
+    if not in_turn then
+      table.sort(hot)
+    end
+  end
+  return { unpack(hot, 1, QUEUES_AT_MOST) }, { unpack(hot, QUEUES_AT_MOST + 1) }
+end
+
+local chosen, may_have_more = choose()
+local queues = {}
+for i, index in ipairs(chosen) do
+  queues[i] = queue_at(index)
 end
 
 local batch = {
   limit = tonumber(ARGV[1]),
   byte_limit = tonumber(ARGV[3]),
   first_tag = tonumber(ARGV[4]),
-  suspect_from = tonumber(ARGV[9]),
+  suspect_from = tonumber(ARGV[10]),
   count = 0,
   bytes = 0,
   messages = {},
@@ -92,16 +140,16 @@ if hand_out_again(batch, queues) then
   budget.bytes = budget.bytes - batch.bytes
 end
 
-local missing, next_due_us, any_ready = 0, -1, false
+local missing, due, any_ready = 0, {}, false
 for _, queue in ipairs(queues) do
-  local _, queue_missing, queue_due_us = migrate(
+  local _, queue_missing, next_due_us = migrate(
     queue.schedule, queue.messages, queue.name, queue.ready_at, now_us, budget, function(stored)
       return hand_out_large(batch, queue, stored, queues, steps)
     end
   )
   missing = missing + queue_missing
-  if queue_due_us >= 0 and (next_due_us < 0 or queue_due_us < next_due_us) then
-    next_due_us = queue_due_us
+  if next_due_us >= 0 then
+    due[#due + 1] = string.format('%d %.0f', queue.index, next_due_us)
   end
   queue.has_ready = redis.call('EXISTS', unpack(queue.ready)) > 0
   any_ready = any_ready or queue.has_ready
@@ -116,6 +164,7 @@ hold(queues, consumer, math.floor(now_us / 1000), lease_ms)
 for _, queue in ipairs(queues) do
   if queue.has_ready and redis.call('EXISTS', unpack(queue.ready)) > 0 then
     wake(queue.wake)
+    may_have_more[#may_have_more + 1] = queue.index
   else
     redis.call('DEL', queue.wake)
   end
@@ -125,5 +174,12 @@ for _, queue in ipairs(queues) do
   end
 end
 
-local indices = table.concat(batch.from, ' ')
-return { now_us, next_due_us, missing, only_migrated and 1 or 0, indices, unpack(batch.messages) }
+return {
+  now_us,
+  missing,
+  only_migrated and 1 or 0,
+  table.concat(due, ' '),
+  table.concat(may_have_more, ' '),
+  table.concat(batch.from, ' '),
+  unpack(batch.messages),
+}

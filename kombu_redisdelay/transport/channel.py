@@ -56,6 +56,8 @@ class Channel(PublishingChannel):
         self._rounds: Rounds | None = None
         self._has_given_back = True
         self._was_silent = False
+        #: What `active_queues` is, ``None`` if it has changed.
+        self._known_active: tuple[str, ...] | None = None
         super().__init__(*args, **kwargs)
         self.brpop_timeout = self.connection.brpop_timeout
 
@@ -123,11 +125,18 @@ class Channel(PublishingChannel):
         return self.intake.get(queue, no_ack)
 
     @property
-    def active_queues(self) -> list[str]:
+    def active_queues(self) -> tuple[str, ...]:
         """The queues that the channel consumes from, without fanout queues. They are in the order in which
         consuming began, because ``queue_order_strategy`` may depend on it."""
-        queues = dict.fromkeys(self._active_queues)
-        return [queue for queue in queues if queue not in self.active_fanout_queues]
+        if self._known_active is None:
+            queues = dict.fromkeys(self._active_queues)
+            self._known_active = tuple(queue for queue in queues if queue not in self.active_fanout_queues)
+        return self._known_active
+
+    def _update_queue_cycle(self) -> None:
+        # kombu calls this after each change.
+        self._known_active = None
+        super()._update_queue_cycle()
 
     def look_after_queues(self) -> bool:
         """Make the next round trip of maintaining the queues, if it is time for one. Maintenance gives back

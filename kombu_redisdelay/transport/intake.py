@@ -16,6 +16,7 @@ from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.message import DELIVERY_COUNT_HEADER
 from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
 from kombu_redisdelay.broker.server.wire import pack
+from kombu_redisdelay.transport.hot import HotQueues
 from kombu_redisdelay.transport.receive import receive
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ ALONE_PATIENCE = 2.0
 
 #: Seconds to wait after a request, if the next one would be for less than half of what may be held.
 PAUSE = 0.001
+
+#: If a token comes within so many seconds, it may have been there before.
+AT_ONCE = 0.002
 
 
 class Waiting(NamedTuple):
@@ -66,17 +70,21 @@ class Intake:
         self._was_overdue = False
         self._requested_at = float("-inf")
         self._rested_since = float("-inf")
+        self._hot = HotQueues(self._callbacks)
 
     def consume(self, queue: str, no_ack: bool, callback: Callable[[virtual.Message], Any]) -> None:
         self._callbacks[queue] = callback
         self._no_ack_queues.discard(queue)
         if no_ack:
             self._no_ack_queues.add(queue)
+        self._hot.look_soon()
         self.expects_more = True
 
     def cancel(self, queue: str) -> list[Delivery]:
         """Stop delivering from *queue*. Returns the messages of it that were taken and not delivered."""
         self._callbacks.pop(queue, None)
+        self._no_ack_queues.discard(queue)
+        self._hot.forget(queue)
         return self.forget_queue(queue)
 
     def forget_queue(self, queue: str) -> list[Delivery]:
@@ -130,15 +138,18 @@ class Intake:
         half = min(qos.prefetch_count, self._channel.options.max_batch) / 2
         return self._credit() < half and monotonic() - self._requested_at < PAUSE
 
-    def take(self) -> float | None:
+    def take(self, also_woken: bool = True) -> float | None:
         """Take as many messages as the prefetch count leaves room for.
+
+        Arguments:
+            also_woken: whether to take from queues that nobody knows to be hot, if they were woken.
 
         Returns:
             Seconds until the next message is due, ``None`` if none is scheduled.
         """
         if self.is_taking:
             return self.answer()
-        request = self._request()
+        request = self._request(also_woken)
         if not request.queues:
             return None
         return self._receive(request, self._channel.consumer.take(request))
@@ -154,8 +165,7 @@ class Intake:
         if self._asked_for is not None:
             command = self._channel.consumer.ask_for(self._asked_for)
         else:
-            wake = [self._channel.store.keys(queue).wake for queue in self._channel.active_queues]
-            command = ("BZPOPMIN", *wake, timeout)
+            command = self._channel.consumer.wait_for(self._channel.active_queues, timeout)
         connection.send_packed_command((pack(*command),))
         self._was_overdue = False
 
@@ -190,11 +200,13 @@ class Intake:
             channel._in_poll = None
             self._rested_since = monotonic()
         re_authenticate(connection)
-        if request is None and reply is None and not self._has_reason_to_take():
-            return None
-        if request is None or reply is None:
-            return self.take()
-        return self._receive(request, channel.consumer.taken(request, reply))
+        if request is not None and reply is not None:
+            return self._receive(request, channel.consumer.taken(request, reply))
+        if request is None and reply is not None:
+            return self._take_what_woke_us(reply)
+        if request is None and not self._finds_something():
+            return self._hot.next_due()
+        return self.take()
 
     def get(self, queue: str, no_ack: bool) -> virtual.Message | None:
         """Take one message of *queue*, if there is one."""
@@ -268,26 +280,41 @@ class Intake:
             raise ConnectionError(f"no reply from Redis for {silence_limit:g} seconds")
         self._was_overdue = overdue
 
-    def _has_reason_to_take(self) -> bool:
-        # Twice the timeout of a wait, because the next chance to look comes only after another wait.
-        queues, soon = self._channel.active_queues, 2 * self._channel.brpop_timeout
-        return bool(queues) and self._channel.consumer.has_reason_to_take(queues, soon)
+    def _take_what_woke_us(self, reply: Any) -> float | None:
+        queue = self._channel.consumer.woken(reply)
+        if queue is not None:
+            self._hot.woken(queue)
+        # If a token was there at once, others may have been there, too: among them, the order counts.
+        return self.take(also_woken=monotonic() - self._channel._brpop_sent_at < AT_ONCE)
 
-    def _request(self) -> Request:
+    def _finds_something(self) -> bool:
+        """Look at all queues. Returns whether there is something to take now."""
+        queues = self._channel.active_queues
+        if queues:
+            self._hot.looked(self._channel.consumer.look(queues))
+        return bool(self._hot) or self._hot.next_due() == 0
+
+    def _request(self, also_woken: bool = True) -> Request:
         self._requested_at = monotonic()
-        queue_cycle = self._channel._queue_cycle
-        queues = queue_cycle.consume(len(self._channel.active_queues))
+        queues, queue_cycle = self._channel.active_queues, self._channel._queue_cycle
+        if self._hot.needs_look(queues):
+            self._finds_something()
+        order = queue_cycle.consume(len(queues))
+        in_turn = not isinstance(queue_cycle, priority_cycle)
         return Request(
-            list(queues),
+            queues if in_turn else order,
             self._credit(),
-            in_turn=not isinstance(queue_cycle, priority_cycle),
-            no_ack=[queue for queue in queues if self._without_acks(queue in self._no_ack_queues)],
+            in_turn,
+            no_ack=self._no_ack_queues if self._channel.ack_emulation else queues,
+            hot=self._hot.choose(order),
+            also_woken=also_woken,
         )
 
     def _receive(self, request: Request, taken: Taken) -> float | None:
         channel = self._channel
+        self._hot.taken(request.hot or (), taken)
         # With a limit of 0 this is true, because then it is not known whether there is more.
-        self.expects_more = len(taken.deliveries) >= request.limit
+        self.expects_more = len(taken.deliveries) >= request.limit or bool(self._hot)
         wanted = [delivery for delivery in taken.deliveries if delivery.queue in self._callbacks]
         for delivery in wanted:
             channel._queue_cycle.rotate(delivery.queue)
@@ -295,7 +322,7 @@ class Intake:
         # These queues were cancelled while the reply was on its way.
         unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in self._callbacks]
         channel.consumer.put_back(unwanted)
-        return taken.next_due
+        return self._hot.next_due()
 
     def _messages(
         self, deliveries: Sequence[Delivery], now_ms: float

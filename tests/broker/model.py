@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -98,11 +98,14 @@ class Broker:
         self.steps = steps
         self.now = 0
 
-    def take(self, limit: int, *, in_turn: bool, acked: bool = True) -> list[tuple[str, Message]]:
-        for queue in self.queues.values():
-            queue.migrate(self.now)
+    def take(
+        self, limit: int, names: Sequence[str], *, in_turn: bool, acked: bool = True
+    ) -> list[tuple[str, Message]]:
+        """Take from the queues with these names, in this order."""
+        for name in names:
+            self.queues[name].migrate(self.now)
         taken: list[tuple[str, Message]] = []
-        for name, message in list(self._in_order(in_turn)):
+        for name, message in list(self._in_order(names, in_turn)):
             if len(taken) == limit:
                 break
             self.queues[name].ready[message.step].remove(message)
@@ -111,9 +114,9 @@ class Broker:
                 break
         return taken
 
-    def _in_order(self, in_turn: bool) -> Iterator[tuple[str, Message]]:
+    def _in_order(self, names: Sequence[str], in_turn: bool) -> Iterator[tuple[str, Message]]:
         for step in self.steps:
-            waiting = {name: list(queue.ready[step]) for name, queue in self.queues.items()}
+            waiting = {name: list(self.queues[name].ready[step]) for name in names}
             while any(waiting.values()):
                 for name, messages in waiting.items():
                     for _ in range(min(1, len(messages)) if in_turn else len(messages)):

@@ -31,6 +31,8 @@ from tests.broker.model import Broker, Message
 from tests.broker.rig import Rig, dead_letter, park, payload, texts
 
 QUEUES = ("a", "b")
+#: A consumer with more queues than one take works on.
+MANY_QUEUES = (*map(str, range(100)), "a", *map(str, range(100, 250)), "b", *map(str, range(250, 300)))
 PRIORITIES = (0, 6)
 #: So long that the time which the test itself takes on a real server does not matter.
 UNIT_MS = 1_000_000
@@ -40,6 +42,7 @@ OPTIONS = Options(delivery_limit=DELIVERY_LIMIT)
 queues = st.sampled_from(QUEUES)
 priorities = st.sampled_from(PRIORITIES)
 consumers = st.integers(0, 2)
+hot_queues = st.sampled_from([("a",), ("b",), ("a", "b"), ("b", "a")])
 conflicts = st.sampled_from((KEEP, REPLACE, IGNORE))
 choices = st.integers(0, 1000)
 units = st.integers(-2, 4)
@@ -67,7 +70,14 @@ class Held:
 
 
 class BrokerMachine(RuleBasedStateMachine):
+    """Messages are in the queues ``a`` and ``b``. Consumers may have others besides.
+
+    Attributes:
+        consumed: the queues that each consumer has.
+    """
+
     database: Database
+    consumed: tuple[str, ...]
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,49 +192,61 @@ class BrokerMachine(RuleBasedStateMachine):
 
     # -- taking --
 
-    @rule(who=consumers, limit=st.integers(0, 6))
-    def take(self, who: int, limit: int) -> None:
+    @rule(who=consumers, limit=st.integers(0, 6), hot=hot_queues)
+    def take(self, who: int, limit: int, hot: Sequence[str]) -> None:
         held = self.consumers[who]
+        request = self.request(held, limit, hot)
         if held.unseen:
             expected, held.unseen = held.unseen, []
-            for queue in self.model.queues.values():
-                queue.migrate(self.model.now)
-            taken = held.consumer.take(Request(QUEUES, limit, in_turn=held.in_turn)).deliveries
-            assert taken == [delivery for delivery, _ in expected]
+            for queue in {*hot, *(delivery.queue for delivery, _ in expected)}:
+                self.model.queues[queue].migrate(self.model.now)
+            assert held.consumer.take(request).deliveries == [delivery for delivery, _ in expected]
             held.deliveries += expected
         else:
-            taken = held.consumer.take(Request(QUEUES, limit, in_turn=held.in_turn)).deliveries
-            held.deliveries += self.as_the_model_says(taken, limit, held.in_turn)
+            names = self.worked_on(request)
+            held.deliveries += self.as_the_model_says(held.consumer.take(request).deliveries, request, names)
 
     @precondition(lambda self: any(queue.has_ready() for queue in self.model.queues.values()))
-    @rule(who=consumers, limit=st.integers(1, 6))
-    def take_and_lose_the_reply(self, who: int, limit: int) -> None:
+    @rule(who=consumers, limit=st.integers(1, 6), hot=hot_queues)
+    def take_and_lose_the_reply(self, who: int, limit: int, hot: Sequence[str]) -> None:
         held = self.consumers[who]
         if not held.unseen:
-            request = Request(QUEUES, limit, in_turn=held.in_turn)
+            request = self.request(held, limit, hot)
+            names = self.worked_on(request)
             self.rig.client.script_load(TAKE.text)
-            reply = self.rig.client.execute_command(*held.consumer.ask_for(request))
+            reply = self.rig.store.server.call(*held.consumer.ask_for(request))
             # The copy reads the reply, the consumer does not hear of it.
-            taken = copy.copy(held.consumer).taken(request, reply).deliveries
-            held.unseen = self.as_the_model_says(taken, limit, held.in_turn)
+            taken = copy_of(held.consumer).taken(request, reply).deliveries
+            held.unseen = self.as_the_model_says(taken, request, names)
 
     @precondition(lambda self: any(held.unseen for held in self.consumers))
-    @rule(limit=st.integers(0, 6))
-    def take_again(self, limit: int) -> None:
-        self.take(next(n for n, held in enumerate(self.consumers) if held.unseen), limit)
+    @rule(limit=st.integers(0, 6), hot=hot_queues)
+    def take_again(self, limit: int, hot: Sequence[str]) -> None:
+        self.take(next(n for n, held in enumerate(self.consumers) if held.unseen), limit, hot)
 
-    @rule(who=consumers, limit=st.integers(1, 3))
-    def take_without_acks(self, who: int, limit: int) -> None:
+    @rule(who=consumers, limit=st.integers(1, 3), hot=hot_queues)
+    def take_without_acks(self, who: int, limit: int, hot: Sequence[str]) -> None:
         held = self.consumers[who]
         if not held.unseen:
-            expected = self.model.take(limit, in_turn=held.in_turn, acked=False)
-            taken = held.consumer.take(Request(QUEUES, limit, held.in_turn, QUEUES)).deliveries
+            request = self.request(held, limit, hot)._replace(no_ack=QUEUES)
+            expected = self.model.take(limit, self.worked_on(request), in_turn=held.in_turn, acked=False)
+            taken = held.consumer.take(request).deliveries
             assert texts(taken) == [message.text for _, message in expected]
 
+    def request(self, held: Held, limit: int, hot: Sequence[str]) -> Request:
+        hot = hot if held.in_turn else sorted(hot)
+        return Request(self.consumed, limit, held.in_turn, hot=hot)
+
+    def worked_on(self, request: Request) -> Sequence[str]:
+        """The queues that a take works on, in order: the hot ones, and those that were woken."""
+        woken = [queue for queue in QUEUES if self.rig.tokens(queue)]
+        both = list(dict.fromkeys((*(request.hot or ()), *woken)))
+        return both if request.in_turn else sorted(both)
+
     def as_the_model_says(
-        self, taken: Sequence[Delivery], limit: int, in_turn: bool
+        self, taken: Sequence[Delivery], request: Request, names: Sequence[str]
     ) -> list[tuple[Delivery, Message]]:
-        expected = self.model.take(limit, in_turn=in_turn)
+        expected = self.model.take(request.limit, names, in_turn=request.in_turn)
         assert [(d.queue, d.step, d.payload.decode()) for d in taken] == [
             (queue, message.step, message.text) for queue, message in expected
         ]
@@ -376,13 +398,21 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert self.rig.tokens(name) == 1
 
 
+def copy_of(consumer: Consumer) -> Consumer:
+    """One that goes on from the same state, on its own."""
+    twin = copy.copy(consumer)
+    twin._takes = copy.copy(consumer._takes)
+    return twin
+
+
 # A failure is made as short as it can be, which takes minutes.
 @pytest.mark.timeout(600)
-def test_every_message_is_in_one_place(database: Database) -> None:
+@pytest.mark.parametrize("consumed", [QUEUES, MANY_QUEUES], ids=len)
+def test_every_message_is_in_one_place(database: Database, consumed: tuple[str, ...]) -> None:
     class Machine(BrokerMachine):
         pass
 
-    Machine.database = database
+    Machine.database, Machine.consumed = database, consumed
     run_state_machine_as_test(
         Machine,
         settings=settings(
@@ -399,7 +429,7 @@ def test_the_model_itself_takes_in_turn() -> None:
     for id in ("0", "1", "2"):
         model.queues["a"].put(Message(id, 0))
     model.queues["b"].put(Message("b", 0))
-    assert [message.id for _, message in model.take(3, in_turn=True)] == ["0", "b", "1"]
+    assert [message.id for _, message in model.take(3, QUEUES, in_turn=True)] == ["0", "b", "1"]
     assert payload("2") == model.queues["a"].ready[0][0].text
 
 
@@ -407,4 +437,4 @@ def test_the_model_itself_takes_nothing_behind_a_suspect() -> None:
     model = Broker(QUEUES, PRIORITIES, suspect_from=2)
     for id, deliveries in (("0", 1), ("suspect", 2), ("behind", 0)):
         model.queues["a"].put(Message(id, 0, deliveries))
-    assert [message.id for _, message in model.take(3, in_turn=False)] == ["0", "suspect"]
+    assert [message.id for _, message in model.take(3, QUEUES, in_turn=False)] == ["0", "suspect"]

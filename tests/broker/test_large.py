@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kombu_redisdelay.broker import consumer as consumer_module
+from kombu_redisdelay.broker import takes as takes_module
 from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
@@ -29,7 +29,7 @@ class TestLarge:
         """What one call of the script brings a consumer that has not taken before."""
         taken(rig.consumer("somebody"), "to load the script")
         request = Request(queues, limit, no_ack=no_ack)
-        _, _, _, _, _, *messages = rig.client.execute_command(*rig.consumer().ask_for(request))
+        _, _, _, _, _, _, *messages = rig.store.server.call(*rig.consumer().ask_for(request))
         return [stored.decode() for stored in messages]
 
     @pytest.mark.parametrize("no_ack", [(), ("q",)])
@@ -70,7 +70,7 @@ class TestLarge:
         consumer = rig.consumer()
         reply = consumer.take(Request(["q"], 64))
         assert texts(reply.deliveries) == [self.ANOTHER]
-        assert reply.next_due == 0
+        assert reply.due == {"q": 0}
         assert texts(taken(consumer, "q")) == [self.LARGE]
 
     def test_a_take_brings_what_is_ready_all_the_same(self, rig: Rig) -> None:
@@ -89,7 +89,7 @@ class TestLarge:
         rig.schedule("q", self.LARGE, 1000)
         rig.database.advance(HOUR)
         consumer, request = rig.consumer(), Request(["q"], 1)
-        reply = rig.client.execute_command(*consumer.ask_for(request))
+        reply = rig.store.server.call(*consumer.ask_for(request))
         assert rig.unacked("q") == {}
         assert texts(consumer.taken(request, reply).deliveries) == ["ready"]
 
@@ -105,7 +105,7 @@ class TestLarge:
         rig.database.advance(HOUR)
         rig.client.script_load(TAKE.text)
         me = rig.consumer()
-        rig.client.execute_command(*me.ask_for(Request(["q"], 64)))
+        rig.store.server.call(*me.ask_for(Request(["q"], 64)))
         [again] = taken(me, "q")
         assert rig.unacked("q") == {again.tag: f"0:{self.LARGE}"}
         assert rig.scheduled("q") == [f"0:{self.ANOTHER}"]
@@ -130,7 +130,7 @@ def test_however_large_they_are_they_come_in_order(
     is: that with the highest priority."""
     rig.database.reset()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(consumer_module, "BYTES_PER_CALL", 1)
+        patch.setattr(takes_module, "BYTES_PER_CALL", 1)
         for number, (queue, step) in enumerate(ready):
             rig.put(queue, f"{queue}{step} {number}", step=step)
         for number, (queue, step) in enumerate(due, len(ready)):

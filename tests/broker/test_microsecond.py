@@ -47,9 +47,9 @@ def test_is_taken_when_it_is_due(rig: Rig) -> None:
         now_us = round(reply.now_ms * 1000)
         came.update(texts(reply.deliveries))
         assert came == {str(due_us) for due_us in all_us if due_us <= now_us}
-        if reply.next_due is not None:
+        if reply.due:
             remaining_us = min(due_us for due_us in all_us if due_us > now_us) - now_us
-            assert remaining_us <= round(reply.next_due * 1_000_000) <= remaining_us + 1
+            assert remaining_us <= round(reply.due["q"] * 1_000_000) <= remaining_us + 1
 
 
 @pytest.mark.parametrize("late_us", [-1, 0, 1])

@@ -158,13 +158,13 @@ class TestBounds:
         assert rig.ready("q") == [f"{n:03}" for n in range(200)]
         reply = rig.consumer().take(Request(["q"], 0, in_turn=True))
         assert len(rig.ready("q")) == 300
-        assert reply.next_due is None
+        assert reply.due == {}
 
     def test_says_at_once_when_more_is_due(self, rig: Rig) -> None:
         for n in range(201):
             rig.schedule("q", str(n), 1000)
         rig.database.advance(HOUR)
-        assert rig.consumer().take(Request(["q"], 0, in_turn=True)).next_due == 0
+        assert rig.consumer().take(Request(["q"], 0, in_turn=True)).due == {"q": 0}
 
     def test_migrates_200_from_all_queues_together(self, rig: Rig) -> None:
         queues = ("a", "b", "c")
@@ -212,15 +212,22 @@ class TestBounds:
 class TestNextDue:
     def test_nothing_is_scheduled(self, rig: Rig) -> None:
         rig.put("q", "m")
-        assert rig.consumer().take(Request(["q"], 1, in_turn=True)).next_due is None
+        assert rig.consumer().take(Request(["q"], 1, in_turn=True)).due == {}
 
-    def test_is_a_remainder_of_the_first_in_any_queue(self, rig: Rig) -> None:
+    def test_is_a_remainder_for_each_queue(self, rig: Rig) -> None:
         rig.schedule("a", "m", 90_000)
         rig.schedule("b", "m", 30_000)
         rig.schedule("b", "n", 60_000)
-        next_due = rig.consumer().take(Request(["a", "b"], 1, in_turn=True)).next_due
-        assert next_due is not None
-        assert 25 < next_due <= 30
+        rig.put("c", "m")
+        due = rig.consumer().take(Request(["a", "b", "c"], 1, in_turn=True)).due
+        assert list(due) == ["a", "b"]
+        assert 85 < due["a"] <= 90
+        assert 25 < due["b"] <= 30
+
+    def test_of_a_due_time_that_never_comes(self, rig: Rig) -> None:
+        rig.schedule("q", "m", 90_000)
+        rig.client.zadd(rig.store.keys("q").schedule, {"m": "inf"})
+        assert rig.consumer().take(Request(["q"], 1, in_turn=True)).due["q"] > 1e8
 
     def test_tells_the_servers_time(self, rig: Rig) -> None:
         before = rig.database.now_us()
@@ -233,7 +240,7 @@ class TestLostReply:
 
     def lose(self, rig: Rig, consumer: Consumer, *queues: str, limit: int) -> None:
         rig.client.script_load(TAKE.text)
-        rig.client.execute_command(*consumer.ask_for(Request(queues, limit)))
+        rig.store.server.call(*consumer.ask_for(Request(queues, limit)))
 
     def test_same_messages_again(self, rig: Rig) -> None:
         rig.put("a", "a0", "a1", "a2")

@@ -119,33 +119,40 @@ class TestTaking:
         assert rig.tokens("q") == 0
 
 
-class TestReasonToTake:
-    """For a consumer that was not woken."""
-
-    QUEUES = ("a", "b")
-
-    def has_reason(self, rig: Rig) -> bool:
-        return rig.consumer().has_reason_to_take(self.QUEUES, soon=2)
+class TestLook:
+    """By a consumer that was not woken."""
 
     def test_nothing_at_all(self, rig: Rig) -> None:
-        assert not self.has_reason(rig)
+        assert rig.consumer().look(["a", "b"]) == ([], {}, ["a", "b"])
 
-    def test_something_due_later(self, rig: Rig) -> None:
-        rig.schedule("b", "m", 10_000)
-        assert not self.has_reason(rig)
-
-    @pytest.mark.parametrize("in_ms", [-1000, 1000])
-    def test_something_due(self, rig: Rig, in_ms: int) -> None:
+    @pytest.mark.parametrize("in_ms", [-1000, 10_000])
+    def test_something_scheduled(self, rig: Rig, in_ms: int) -> None:
         rig.schedule("b", "m", 10_000)
         rig.client.zincrby(rig.store.keys("b").schedule, in_ms - 10_000, "m")
-        assert self.has_reason(rig)
+        looked = rig.consumer().look(["a", "b"])
+        assert looked.ready == []
+        assert list(looked.due) == ["b"]
+        assert looked.due["b"] == pytest.approx(max(0, in_ms / 1000), abs=5)
 
     @pytest.mark.parametrize("step", [0, 9])
     def test_something_ready(self, rig: Rig, step: int) -> None:
         rig.put("b", "m", step=step)
-        assert self.has_reason(rig)
+        assert rig.consumer().look(["a", "b", "c"]).ready == ["b"]
 
     def test_a_key_that_holds_something_else_is_named(self, rig: Rig) -> None:
         rig.client.set(rig.store.keys("b").schedule, "x")
         with pytest.raises(ResponseError, match=r"key 'redisdelay:\{b\}:schedule' holds a string"):
-            self.has_reason(rig)
+            rig.consumer().look(["a", "b"])
+
+    def test_at_many_queues(self, rig: Rig) -> None:
+        """Each look finds what is ready. The first one finds all due times, the next ones some."""
+        queues = [f"q{number}" for number in range(250)]
+        rig.put("q7", "m")
+        rig.put("q249", "m", step=3)
+        for queue in ("q0", "q100", "q200"):
+            rig.schedule(queue, "m", 10_000)
+        consumer = rig.consumer()
+        looks = [consumer.look(queues) for _ in range(4)]
+        assert [looked.ready for looked in looks] == [["q7", "q249"]] * 4
+        assert [list(looked.due) for looked in looks] == [["q0", "q100", "q200"], ["q100"], ["q200"], ["q0"]]
+        assert [len(looked.schedules_of) for looked in looks] == [250, 100, 50, 100]

@@ -103,7 +103,7 @@ class TestBasicGet:
         publish(channel, "a", "b", "c")
         site.redis.script_load(TAKE.text)
         # Asked for by the consumer, which does not hear of the reply.
-        site.redis.execute_command(*channel.consumer.ask_for(Request(["q"], 3)))
+        channel.store.server.call(*channel.consumer.ask_for(Request(["q"], 3)))
         assert [channel.basic_get("q").payload for _ in range(3)] == ["a", "b", "c"]
 
     def test_without_acks(self, site: Site) -> None:

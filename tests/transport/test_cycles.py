@@ -130,7 +130,7 @@ def wrong_types(site: Site, channel: Any) -> None:
     with suppress(RedisError):
         channel.basic_get("wrong")
     with suppress(RedisError):
-        channel.consumer.has_reason_to_take(["wrong"], 1)
+        channel.consumer.look(["wrong"])
 
 
 def lost_connections(site: Site, channel: Any) -> None:

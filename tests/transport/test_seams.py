@@ -31,7 +31,14 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         redis.Channel,
         {
             *("_brpop_start", "_basic_cancel", "_has_queue", "_size", "_purge", "_delete", "_after_fork"),
-            *("basic_consume", "basic_get", "_handle_message", "queue_delete", "close"),
+            *(
+                "_update_queue_cycle",
+                "basic_consume",
+                "basic_get",
+                "_handle_message",
+                "queue_delete",
+                "close",
+            ),
         },
     ),
     (

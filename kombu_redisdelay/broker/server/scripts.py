@@ -12,7 +12,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from kombu_redisdelay.broker.server.replies import Caller, checked, explained, explained_all
 from kombu_redisdelay.broker.server.server import Server
-from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys
 
 _LUA = files("kombu_redisdelay") / "lua"
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
@@ -34,7 +34,8 @@ class Script:
 
     def command(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
         """The command that runs the script, if the server has it."""
-        return ("EVALSHA", self.sha, len(keys), *keys, *args)
+        packed = (keys.packed,) if isinstance(keys, PackedKeys) else keys
+        return ("EVALSHA", self.sha, len(keys), *packed, *args)
 
     def __call__(self, server: Caller, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """Run it. Raises what redis-py raises. If a key has a wrong type, the error names the key."""
@@ -97,6 +98,7 @@ SCHEDULE = Script("schedule")
 SCHEDULE_ALL = Script("schedule_all")
 CLEAR = Script("clear")
 TAKE = Script("take")
+LOOK = Script("look")
 GIVE_BACK = Script("give_back")
 RECOVER = Script("recover")
 PARK = Script("park")

@@ -3,9 +3,12 @@ local function first_due(schedule_key)
   return tonumber(redis.call('ZRANGE', schedule_key, 0, 0, 'WITHSCORES')[2])
 end
 
+-- Thirty years: a due time may be infinite.
+local FOREVER_US = 1e15
+
 -- Microseconds until `due_ms`; -1 if it is nil. Rounded up: a consumer that comes earlier gets nothing.
 local function until_us(due_ms, now_us)
-  return due_ms and math.max(0, math.ceil(due_ms * 1000) - now_us) or -1
+  return due_ms and math.min(FOREVER_US, math.max(0, math.ceil(due_ms * 1000) - now_us)) or -1
 end
 
 -- Moves due messages of a queue to the tails of their ready lists, in due order. `ready_at` has the list of

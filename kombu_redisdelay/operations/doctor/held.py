@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kombu_redisdelay.broker.consumer import taken_ms
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.takes import taken_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, warning
 
 #: Seconds. Most tasks take less time than this.

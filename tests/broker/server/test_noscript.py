@@ -136,7 +136,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
 
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
-        *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "GIVE_BACK", "RECOVER"),
+        *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
         *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE"),

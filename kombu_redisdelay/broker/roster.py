@@ -1,0 +1,68 @@
+"""The queues of a consumer, with what is sent about all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from kombu_redisdelay.broker.server.wire import PackedKeys
+from kombu_redisdelay.broker.store import Store
+
+#: Queues that one script looks at: a millisecond of the server's time at most.
+QUEUES_PER_LOOK = 100
+
+
+class Roster:
+    """The *queues*, in this order. It is made once and used for many commands.
+
+    Attributes:
+        wake_keys: the key of the wake zset of each queue.
+    """
+
+    def __init__(self, store: Store, queues: Sequence[str]) -> None:
+        self._store = store
+        self.queues = tuple(queues)
+        self.wake_keys = PackedKeys(store.keys(queue).wake for queue in queues)
+        #: From 1, as in Lua.
+        self._index = {queue: index for index, queue in enumerate(queues, 1)}
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The queues without an order."""
+        return frozenset(self.queues)
+
+    @cached_property
+    def _by_wake_key(self) -> dict[bytes, str]:
+        return {key.encode(): queue for key, queue in zip(self.wake_keys, self.queues, strict=True)}
+
+    def index(self, queue: str) -> int:
+        """The place of *queue*, from 1."""
+        return self._index[queue]
+
+    def indices(self, queues: Sequence[str]) -> str:
+        """The places of *queues*, separated by spaces."""
+        return " ".join([str(self._index[queue]) for queue in queues])
+
+    def at(self, indices: bytes) -> list[str]:
+        """The queues at these places."""
+        return [self.queues[int(index) - 1] for index in indices.split()]
+
+    def due(self, pairs: bytes) -> dict[str, float]:
+        """Queue -> seconds, from pairs of place and microseconds."""
+        numbers = list(map(int, pairs.split()))
+        return {
+            self.queues[index - 1]: microseconds / 1_000_000
+            for index, microseconds in zip(numbers[::2], numbers[1::2], strict=True)
+        }
+
+    def woken(self, wake_key: bytes) -> str | None:
+        """The queue that has this wake zset; ``None`` if it is not one of ours."""
+        return self._by_wake_key.get(wake_key)
+
+    @cached_property
+    def parts(self) -> Sequence[Roster]:
+        """The same queues, :data:`QUEUES_PER_LOOK` at a time."""
+        if len(self.queues) <= QUEUES_PER_LOOK:
+            return [self]
+        starts = range(0, len(self.queues), QUEUES_PER_LOOK)
+        return [Roster(self._store, self.queues[start : start + QUEUES_PER_LOOK]) for start in starts]

@@ -1,0 +1,231 @@
+"""The takes of a consumer: what the server is asked for, and what it replies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from time import monotonic, time
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from kombu_redisdelay.broker.delivery import Delivery, Looked, Request, Taken
+from kombu_redisdelay.broker.message import split_stored
+from kombu_redisdelay.broker.options import MAX_BATCH_LIMIT, Options
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
+from kombu_redisdelay.broker.roster import Roster
+from kombu_redisdelay.broker.server.replies import checked, explained
+from kombu_redisdelay.broker.server.scripts import LOOK, TAKE, ScriptCall, try_each
+from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys
+from kombu_redisdelay.broker.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: A take works on no more queues than this, as take.lua says.
+QUEUES_PER_TAKE = 16
+
+
+class Takes:
+    """Makes the requests of one consumer, and reads the replies.
+
+    The methods are those of :class:`~kombu_redisdelay.broker.consumer.Consumer`, which also holds a lease in
+    the queues.
+
+    Arguments:
+        name: of the consumer.
+    """
+
+    def __init__(self, store: Store, name: str, options: Options) -> None:
+        self._store = store
+        self._name = name
+        self._options = options
+        self._clock = ServerClock()
+        #: A tag is the time when the message was asked for, in microseconds since the epoch, or the next free
+        #: number. So a tag shows for how long its message has been held.
+        self._next_tag = 1
+        #: The request that has no reply yet, or whose reply was lost.
+        self._unanswered: Request | None = None
+        self._roster = Roster(store, ())
+        #: The queues that the latest take told the server of.
+        self._asked = self._roster
+        #: Where the next take begins to look for queues that were woken.
+        self._look_from = 0
+        #: How many looks there were at the queues of the roster.
+        self._looks = 0
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether a take has no reply yet. It may not even have reached the server."""
+        return self._unanswered is not None
+
+    def names(self, queues: Sequence[str]) -> frozenset[str]:
+        """The *queues* as a set, which is made once for queues that are asked for again and again."""
+        return self._roster_of(queues).names
+
+    def take(self, request: Request) -> Taken:
+        """Take messages, after moving what is due to the ready lists."""
+        return self.taken(request, self._take(request))
+
+    def look(self, queues: Sequence[str]) -> Looked:
+        """Look which of *queues* have ready messages, and when the next ones are due.
+
+        A consumer does this when nothing has woken it for a while. With many queues, each look is at the
+        schedules of some of them; the first one is at all.
+        """
+        store, roster = self._store, self._roster_of(queues)
+        looks, self._looks = self._looks, self._looks + 1
+        calls: list[ScriptCall] = []
+        schedules_of: list[str] = []
+        for number, part in enumerate(roster.parts):
+            with_schedules = not looks or looks % len(roster.parts) == number
+            calls.append(
+                (LOOK, part.wake_keys, (store.prefix, store.separator, int(with_schedules), *store.steps))
+            )
+            schedules_of += part.queues if with_schedules else ()
+        ready: list[str] = []
+        due: dict[str, float] = {}
+        replies = try_each(store.server, calls)
+        try:
+            for part, (its_ready, its_due) in zip(roster.parts, checked(replies), strict=True):
+                ready += part.at(its_ready)
+                due |= part.due(its_due)
+        except ResponseError as exc:
+            raise self._explained(exc, queues) from None
+        finally:
+            del replies
+        return Looked(ready, due, schedules_of)
+
+    def wait_for(self, queues: Sequence[str], timeout: float) -> Command:
+        """The command that waits until one of *queues* is woken, *timeout* seconds at most. :meth:`woken`
+        tells which."""
+        return ("BZPOPMIN", self._roster_of(queues).wake_keys.packed, timeout)
+
+    def woken(self, reply: Sequence[Any]) -> str | None:
+        """The queue that was woken, from the *reply* to :meth:`wait_for`; ``None`` if it was cancelled."""
+        return self._roster.woken(reply[0])
+
+    def ask_for(self, request: Request) -> Command:
+        """Begin to :meth:`take`, without waiting for the reply.
+
+        Returns:
+            The command to send, over any connection. :meth:`taken` must get the reply before anything else
+            is taken. If the reply is an error, call :meth:`take` instead, which raises the explained error.
+        """
+        return TAKE.command(*self._begin(request))
+
+    def taken(self, request: Request, reply: Any) -> Taken:
+        """The messages that the *reply* to *request* has brought."""
+        self._unanswered = None
+        roster, no_ack = self._asked, request.no_ack
+        now_us, missing, only_migrated, due, more, indices, *messages = reply
+        self._clock.set(now_us)
+        if missing:
+            hot = roster.queues if request.hot is None else request.hot
+            logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, hot)
+        deliveries = []
+        # The script numbers the messages from the same tag in the same order. The counter moves on only
+        # when a reply has come. So a take after a lost reply has the same first tag: the script sees that.
+        for queue, stored in zip(roster.at(indices), messages, strict=True):
+            step, payload = split_stored(stored)
+            deliveries.append(Delivery(str(self._next_tag), queue, step, payload, queue not in no_ack))
+            self._next_tag += 1
+        if only_migrated:
+            return self.taken(request, self._take(request, migrate=0))
+        return Taken(deliveries, now_us / 1000, roster.due(due), roster.at(more))
+
+    def _take(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> Any:
+        keys, args = self._begin(request, migrate)
+        # Over the line, so that it comes after the acks. It waits if other threads use the line, and does not
+        # go over another connection.
+        try:
+            return TAKE(self._store.server.line(keys[0]), keys, args)
+        except ResponseError as exc:
+            raise self._explained(exc, request.queues) from None
+
+    def _begin(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> tuple[PackedKeys, list[Argument]]:
+        """Returns KEYS and ARGV of a take."""
+        store, roster = self._store, self._roster_of(request.queues)
+        hot = roster.queues if request.hot is None else request.hot
+        is_repeated = self._unanswered is not None
+        if self._unanswered is None:
+            self._next_tag = max(self._next_tag, self._clock.now_us())
+        elif not set(self._unanswered.queues).issubset(request.queues):
+            # The lost reply may have brought messages of other queues: skip all tags that it may have used.
+            self._next_tag += MAX_BATCH_LIMIT
+        self._unanswered = request
+        has_room = not request.in_turn or len(hot) < QUEUES_PER_TAKE
+        if len(hot) < len(roster.queues) and not (is_repeated or (has_room and request.also_woken)):
+            roster = Roster(store, hot)
+        self._asked = roster
+        # Each time from another queue on: if many are woken, a take finds the first of them only. In strict
+        # order, these are the right ones.
+        look_from = self._look_from % max(1, len(roster.queues)) + 1 if request.in_turn else 1
+        self._look_from += QUEUES_PER_TAKE
+        return roster.wake_keys, [
+            request.limit,
+            migrate,
+            BYTES_PER_CALL,
+            self._next_tag,
+            self._name,
+            self._options.lease_ms,
+            store.prefix,
+            store.separator,
+            int(request.in_turn),
+            self._options.alone_after,
+            int(is_repeated),
+            look_from,
+            roster.indices(hot),
+            self._peculiarities(roster, request.no_ack),
+            *store.steps,
+        ]
+
+    def _roster_of(self, queues: Sequence[str]) -> Roster:
+        if queues is not self._roster.queues and tuple(queues) != self._roster.queues:
+            self._roster, self._looks = Roster(self._store, queues), 0
+        return self._roster
+
+    def _peculiarities(self, roster: Roster, no_ack: Collection[str]) -> str:
+        """What is particular to some of the queues, as take.lua wants it."""
+        if not no_ack and not self._store.expires_ms:
+            return ""
+        expires_ms = self._store.expires_ms
+        return " ".join(
+            [
+                f"{roster.index(queue)} {int(queue in no_ack)} {expires_ms.get(queue, 0)}"
+                for queue in dict.fromkeys((*no_ack, *expires_ms))
+                if queue in roster.names
+            ]
+        )
+
+    def _explained(self, error: ResponseError, queues: Sequence[str]) -> ResponseError:
+        """The *error* of a script about *queues*, or one that says more. The script makes most keys itself,
+        so it is looked for among all of them."""
+        store = self._store
+        keys = [
+            key
+            for queue in queues
+            for k in [store.keys(queue)]
+            for key in (*store.ready_keys(queue), *k.scheduling, k.wake, k.unacked(self._name), k.consumers)
+        ]
+        return explained(error, store.server, keys)
+
+
+def taken_ms(tag: bytes | str) -> float | None:
+    """When the message with this delivery tag was asked for, in ms since the epoch by the server's clock;
+    ``None`` if the tag is not one of ours."""
+    # Microseconds since the epoch have 16 digits from 2001 to 2286.
+    return int(tag) / 1000 if len(tag) == 16 and tag.isdigit() else None
+
+
+class ServerClock:
+    """The server's clock: the time in its latest reply, plus the time that has passed here since."""
+
+    def __init__(self) -> None:
+        self.set(round(time() * 1_000_000))
+
+    def set(self, now_us: int) -> None:
+        """Note what the server has said, microseconds since the epoch."""
+        self._ahead = now_us / 1_000_000 - monotonic()
+
+    def now_us(self) -> int:
+        return round((monotonic() + self._ahead) * 1_000_000)

@@ -1,0 +1,21 @@
+-- The other keys of a queue, from that of its wake zset. kombu_redisdelay/broker/keys.py has all keys.
+local OURS, WAKE = 'redisdelay:{', '}:wake'
+
+-- What our keys of the queue begin with.
+local function base_of(wake_key)
+  return string.sub(wake_key, 1, -#'wake' - 1)
+end
+
+-- The ready list of step 0. `prefix` is the global_keyprefix.
+local function ready_of(wake_key, prefix)
+  return prefix .. string.sub(wake_key, #prefix + #OURS + 1, -#WAKE - 1)
+end
+
+-- The ready list of each of the `steps`, in the same order.
+local function ready_lists(wake_key, prefix, separator, steps)
+  local name, lists = ready_of(wake_key, prefix), {}
+  for index, step in ipairs(steps) do
+    lists[index] = ready_key(name, separator, step)
+  end
+  return lists
+end

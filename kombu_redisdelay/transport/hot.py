@@ -1,0 +1,104 @@
+"""Which queues a channel takes from: with many queues, only from those that may have something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from itertools import islice
+from time import monotonic
+
+from kombu_redisdelay.broker.delivery import Looked, Taken
+from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
+
+#: Seconds that a consumer with many queues goes on taking before it looks at all of them again.
+LOOK_AFTER = 1.0
+
+
+class HotQueues:
+    """Keeps track of the queues that may have messages to take.
+
+    A queue is hot if a token has woken it, if a look has found something in it, if a take has left something
+    there, or if a scheduled message of it is due.
+
+    With up to :data:`~kombu_redisdelay.broker.takes.QUEUES_PER_TAKE` queues, every take goes to all.
+
+    Arguments:
+        consumed: the queues that are consumed from. What is told of others is ignored: a reply may come
+            after its queue was cancelled.
+    """
+
+    def __init__(self, consumed: Container[str], clock: Callable[[], float] = monotonic) -> None:
+        self._consumed = consumed
+        self._clock = clock
+        self._hot: set[str] = set()
+        #: When the next message of a queue is due, seconds of the clock.
+        self._due_at: dict[str, float] = {}
+        self._looked_at = float("-inf")
+
+    def look_soon(self) -> None:
+        """There are new queues."""
+        self._looked_at = float("-inf")
+
+    def forget(self, queue: str) -> None:
+        """The queue is not consumed from any more."""
+        self._hot.discard(queue)
+        self._due_at.pop(queue, None)
+
+    def needs_look(self, queues: Sequence[str]) -> bool:
+        """Whether to look at the *queues* before the next take."""
+        return len(queues) > QUEUES_PER_TAKE and self._clock() - self._looked_at >= LOOK_AFTER
+
+    def looked(self, looked: Looked) -> None:
+        """Note what a look has shown."""
+        self._looked_at = self._clock()
+        self._add(looked.ready)
+        self._note_due(looked.schedules_of, looked.due)
+
+    def woken(self, queue: str) -> None:
+        """A token has come from *queue*."""
+        self._add([queue])
+
+    def taken(self, hot: Collection[str], taken: Taken) -> None:
+        """Note what a take from the queues *hot* has left."""
+        self._hot.difference_update(hot)
+        self._add(taken.more)
+        self._note_due(hot, taken.due)
+
+    def choose(self, order: Sequence[str]) -> Sequence[str]:
+        """The queues to take from, in this *order* of all queues.
+
+        If more are hot than a take works on, those that have a message due come first: it becomes ready, and
+        can be taken by others. Then, those come that are first in *order*.
+        """
+        if len(order) <= QUEUES_PER_TAKE:
+            return order
+        now = self._clock()
+        due = {queue for queue, at in self._due_at.items() if at <= now}
+        if len(due | self._hot) <= 1:
+            return [*(due or self._hot)]
+        if len(due) < QUEUES_PER_TAKE:
+            room = QUEUES_PER_TAKE - len(due)
+            due.update(islice((queue for queue in order if queue in self._hot and queue not in due), room))
+        return list(islice((queue for queue in order if queue in due), QUEUES_PER_TAKE))
+
+    def __bool__(self) -> bool:
+        """Whether any queue is known to have something ready."""
+        return bool(self._hot)
+
+    def next_due(self) -> float | None:
+        """Seconds until the next scheduled message is due, ``None`` if none is scheduled."""
+        if not self._due_at:
+            return None
+        return max(0.0, min(self._due_at.values()) - self._clock())
+
+    def _add(self, queues: Collection[str]) -> None:
+        self._hot.update(queue for queue in queues if queue in self._consumed)
+
+    def _note_due(self, queues: Collection[str], due: Mapping[str, float]) -> None:
+        if not due and not self._due_at:
+            return
+        now = self._clock()
+        for queue in queues:
+            self._due_at.pop(queue, None)
+        for queue, seconds in due.items():
+            if queue in self._consumed:
+                self._due_at[queue] = now + seconds
