@@ -282,10 +282,12 @@ class Intake:
 
     def _take_what_woke_us(self, reply: Any) -> float | None:
         queue = self._channel.consumer.woken(reply)
+        is_consumed = queue in self._callbacks
         if queue is not None:
             self._hot.woken(queue)
         # If a token was there at once, others may have been there, too: among them, the order counts.
-        return self.take(also_woken=monotonic() - self._channel._brpop_sent_at < AT_ONCE)
+        was_there = monotonic() - self._channel._brpop_sent_at < AT_ONCE
+        return self.take(also_woken=was_there or not is_consumed)
 
     def _finds_something(self) -> bool:
         """Look at all queues. Returns whether there is something to take now."""

@@ -1,0 +1,202 @@
+"""A channel with more queues than one take works on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+
+import pytest
+from kombu.entity import Queue
+from kombu.transport import virtual
+
+from kombu_redisdelay.broker.delivery import Looked, Taken
+from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
+from kombu_redisdelay.transport.hot import LOOK_AFTER, HotQueues
+from tests.clock import Clock
+from tests.transport.kit import Inbox, Site, drain, publish
+
+MANY = [f"q{number:02}" for number in range(3 * QUEUES_PER_TAKE)]
+
+
+def looked(ready: Sequence[str] = (), due: Mapping[str, float] | None = None) -> Looked:
+    return Looked(ready, due or {}, MANY)
+
+
+def left(more: Sequence[str] = (), due: Mapping[str, float] | None = None) -> Taken:
+    return Taken([], 0, due or {}, more)
+
+
+class TestHotQueues:
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    def hot(self, clock: Clock) -> HotQueues:
+        hot = HotQueues(MANY, clock)
+        hot.looked(looked())
+        return hot
+
+    def test_few_queues_are_always_asked(self, hot: HotQueues) -> None:
+        assert hot.choose(MANY[:QUEUES_PER_TAKE]) == MANY[:QUEUES_PER_TAKE]
+        assert not hot.needs_look(MANY[:QUEUES_PER_TAKE])
+
+    def test_of_many_those_that_have_something(self, hot: HotQueues) -> None:
+        hot.woken("q30")
+        hot.looked(looked(["q20"]))
+        hot.taken(["q10"], left(["q10"]))
+        assert hot.choose(MANY) == ["q10", "q20", "q30"]
+        assert hot.choose(MANY[::-1]) == ["q30", "q20", "q10"]
+        assert hot
+
+    def test_one_that_a_take_has_emptied_is_not_hot(self, hot: HotQueues) -> None:
+        hot.woken("q30")
+        hot.taken(["q30"], left())
+        assert list(hot.choose(MANY)) == []
+        assert not hot
+
+    def test_the_first_in_order(self, hot: HotQueues) -> None:
+        hot.looked(looked(MANY))
+        assert hot.choose(MANY) == MANY[:QUEUES_PER_TAKE]
+
+    def test_what_is_due_comes_first(self, hot: HotQueues, clock: Clock) -> None:
+        hot.looked(looked(MANY, {"q47": 5, "q46": 6}))
+        assert hot.next_due() == 5
+        clock.now += 5
+        assert hot.next_due() == 0
+        assert hot.choose(MANY) == [*MANY[: QUEUES_PER_TAKE - 1], "q47"]
+
+    def test_so_much_is_due_that_it_takes_several(self, hot: HotQueues) -> None:
+        hot.looked(looked(due=dict.fromkeys(MANY, 0.0)))
+        seen: list[str] = []
+        while hot.next_due() is not None:
+            chosen = hot.choose(MANY)
+            seen += chosen
+            hot.taken(chosen, left())
+        assert seen == MANY
+
+    def test_a_due_time_that_was_cancelled_is_forgotten(self, hot: HotQueues) -> None:
+        hot.looked(looked(due={"q05": 7}))
+        hot.taken(["q05"], left())
+        assert hot.next_due() is None
+
+    def test_of_schedules_that_were_not_looked_at_nothing_is_forgotten(self, hot: HotQueues) -> None:
+        hot.looked(looked(due={"q05": 7}))
+        hot.looked(Looked([], {}, MANY[10:]))
+        assert hot.next_due() == 7
+
+    def test_a_queue_that_was_cancelled_stays_away(self, hot: HotQueues) -> None:
+        """Also if a reply that was on its way names it."""
+        consumed = dict.fromkeys(MANY)
+        hot = HotQueues(consumed)
+        hot.woken("q05")
+        del consumed["q05"]
+        hot.forget("q05")
+        hot.taken([], left(["q05"], {"q05": 0}))
+        hot.looked(looked(["q05"], {"q05": 0}))
+        assert not hot
+        assert hot.next_due() is None
+
+    def test_looks_once_in_a_while(self, hot: HotQueues, clock: Clock) -> None:
+        assert not hot.needs_look(MANY)
+        clock.now += LOOK_AFTER
+        assert hot.needs_look(MANY)
+        hot.looked(looked())
+        assert not hot.needs_look(MANY)
+        hot.look_soon()
+        assert hot.needs_look(MANY)
+
+
+class TestChannel:
+    def test_every_queue_is_served(self, site: Site) -> None:
+        channel = site.channel()
+        for queue in MANY:
+            publish(channel, queue, f"{queue} again", queue=queue)
+        inbox = Inbox(channel, *MANY, prefetch=5, on_message=virtual.Message.ack)
+        drain(channel.connection.client, lambda: len(inbox) == 2 * len(MANY))
+        assert sorted(inbox.bodies) == sorted([*MANY, *(f"{queue} again" for queue in MANY)])
+
+    def test_in_turn(self, site: Site) -> None:
+        channel = site.channel()
+        for queue in MANY:
+            publish(channel, *[queue] * 3, queue=queue)
+        inbox = Inbox(channel, *MANY, prefetch=1, on_message=virtual.Message.ack)
+        drain(channel.connection.client, lambda: len(inbox) == len(MANY) + 1)
+        assert set(inbox.bodies[: len(MANY)]) == set(MANY)
+
+    @pytest.mark.parametrize("strategy", ["priority", "sorted"])
+    def test_in_strict_order(self, site: Site, strategy: str) -> None:
+        """Also for what comes while later queues are being emptied."""
+        channel = site.channel(queue_order_strategy=strategy)
+        for queue in MANY[10:]:
+            publish(channel, queue, queue, queue=queue)
+
+        def ack(message: virtual.Message) -> None:
+            if len(inbox) == 40:
+                publish(channel, "urgent", queue=MANY[3])
+            message.ack()
+
+        inbox = Inbox(channel, *MANY, prefetch=1, on_message=ack)
+        expected = [queue for queue in MANY[10:] for _ in range(2)]
+        expected.insert(40, "urgent")
+        drain(channel.connection.client, lambda: len(inbox) == len(expected))
+        assert inbox.bodies == expected
+
+    def test_a_high_priority_comes_before_what_is_hot(self, site: Site) -> None:
+        channel = site.channel()
+        publish(channel, *["low"] * 10, queue=MANY[20], priority=9)
+
+        def ack(message: virtual.Message) -> None:
+            if len(inbox) == 5:
+                publish(channel, "high", queue=MANY[40], priority=0)
+            message.ack()
+
+        inbox = Inbox(channel, *MANY, prefetch=1, on_message=ack)
+        drain(channel.connection.client, lambda: len(inbox) == 11)
+        assert inbox.bodies.index("high") == 5
+
+    @pytest.mark.parametrize("is_busy", [False, True])
+    def test_what_adds_no_token_is_found(self, site: Site, is_busy: bool) -> None:
+        """A stock producer does not."""
+        channel = site.channel()
+        publish(channel, "stock", queue=MANY[40])
+        raw = site.redis.rpop(MANY[40])
+        site.redis.delete(f"redisdelay:{{{MANY[40]}}}:wake")
+        if is_busy:
+            publish(channel, "again", queue=MANY[0])
+
+        def ack(message: virtual.Message) -> None:
+            if message.payload == "again":
+                publish(channel, "again", queue=MANY[0])
+            message.ack()
+
+        inbox = Inbox(channel, *MANY, on_message=ack)
+        drain(channel.connection.client, lambda: not channel.intake.expects_more or len(inbox) > 5)
+        site.redis.lpush(MANY[40], raw)
+        drain(channel.connection.client, lambda: "stock" in inbox.bodies)
+
+    def test_countdowns_of_many_queues_come_in_time(self, site: Site) -> None:
+        channel = site.channel()
+        inbox = Inbox(channel, *MANY, on_message=virtual.Message.ack)
+        drain(channel.connection.client, lambda: not channel.intake.expects_more)
+        began = monotonic()
+        for queue in MANY:
+            publish(channel, queue, queue=queue, headers={"x-delay": 2500})
+        drain(channel.connection.client, lambda: len(inbox) == len(MANY))
+        assert 2.4 < monotonic() - began < 4.5
+
+    def test_a_cancelled_queue_is_left_alone(self, site: Site) -> None:
+        channel = site.channel()
+        inbox = Inbox(channel, *MANY, on_message=virtual.Message.ack)
+        drain(channel.connection.client, lambda: not channel.intake.expects_more)
+        inbox.consumer.cancel_by_queue(MANY[5])
+        publish(channel, "left", queue=MANY[5])
+        publish(channel, "wanted", queue=MANY[6])
+        drain(channel.connection.client, lambda: len(inbox) == 1)
+        drain(channel.connection.client, lambda: not channel.intake.expects_more)
+        assert inbox.bodies == ["wanted"]
+        assert site.ready(MANY[5]) == 1
+        inbox.consumer.add_queue(Queue(MANY[5]))
+        inbox.consumer.consume()
+        drain(channel.connection.client, lambda: len(inbox) == 2)
+        assert inbox.bodies == ["wanted", "left"]
