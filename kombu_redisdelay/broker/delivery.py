@@ -69,11 +69,23 @@ class Looked(NamedTuple):
 
     Attributes:
         ready: the queues that have ready messages.
+        due: queue -> seconds until its next scheduled message is due, for those that have one.
+    """
+
+    ready: Sequence[str]
+    due: Mapping[str, float]
+
+
+class Glance(NamedTuple):
+    """What a glance at queues has shown.
+
+    Attributes:
+        any_ready: whether any of them has a ready message.
         due: queue -> seconds until its next scheduled message is due, for those of *schedules_of* that have
             one.
         schedules_of: the queues whose schedules were looked at.
     """
 
-    ready: Sequence[str]
+    any_ready: bool
     due: Mapping[str, float]
     schedules_of: Sequence[str]

@@ -23,6 +23,7 @@ class Roster:
         self._store = store
         self.queues = tuple(queues)
         self.wake_keys = PackedKeys(store.keys(queue).wake for queue in queues)
+        self._next = 0
         #: From 1, as in Lua.
         self._index = {queue: index for index, queue in enumerate(queues, 1)}
 
@@ -34,6 +35,18 @@ class Roster:
     @cached_property
     def _by_wake_key(self) -> dict[bytes, str]:
         return {key.encode(): queue for key, queue in zip(self.wake_keys, self.queues, strict=True)}
+
+    @cached_property
+    def ready_keys(self) -> PackedKeys:
+        """The ready lists of all queues."""
+        return PackedKeys(key for queue in self.queues for key in self._store.ready_keys(queue))
+
+    def next_slice(self, count: int) -> Sequence[str]:
+        """The next *count* queues, beginning again at the end."""
+        first, self._next = self._next, self._next + count
+        if self._next >= len(self.queues):
+            self._next = 0
+        return self.queues[first : first + count]
 
     def index(self, queue: str) -> int:
         """The place of *queue*, from 1."""

@@ -9,20 +9,23 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.delivery import Delivery, Looked, Request, Taken
+from kombu_redisdelay.broker.delivery import Delivery, Glance, Looked, Request, Taken
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import MAX_BATCH_LIMIT, Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.roster import Roster
-from kombu_redisdelay.broker.server.replies import checked, explained
+from kombu_redisdelay.broker.server.replies import checked, explained, explained_all
 from kombu_redisdelay.broker.server.scripts import LOOK, TAKE, ScriptCall, try_each
-from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys
+from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys, clock_ms, first_score
 from kombu_redisdelay.broker.store import Store
 
 logger = logging.getLogger(__name__)
 
 #: A take works on no more queues than this, as take.lua says.
 QUEUES_PER_TAKE = 16
+
+#: So many glances are enough for all schedules.
+GLANCES = 5
 
 
 class Takes:
@@ -50,8 +53,6 @@ class Takes:
         self._asked = self._roster
         #: Where the next take begins to look for queues that were woken.
         self._look_from = 0
-        #: How many looks there were at the queues of the roster.
-        self._looks = 0
 
     @property
     def is_unanswered(self) -> bool:
@@ -66,22 +67,31 @@ class Takes:
         """Take messages, after moving what is due to the ready lists."""
         return self.taken(request, self._take(request))
 
-    def look(self, queues: Sequence[str]) -> Looked:
-        """Look which of *queues* have ready messages, and when the next ones are due.
+    def glance(self, queues: Sequence[str]) -> Glance:
+        """Look whether anything in *queues* is ready, and when messages of some of them are due.
 
-        A consumer does this when nothing has woken it for a while. With many queues, each look is at the
-        schedules of some of them; the first one is at all.
+        All schedules have been looked at after :data:`GLANCES` glances, or after one if there are few.
         """
+        server, roster = self._store.server, self._roster_of(queues)
+        some = roster.next_slice(max(QUEUES_PER_TAKE, -(-len(queues) // GLANCES)))
+        schedules = [self._store.keys(queue).schedule for queue in some]
+        first: list[Command] = [("ZRANGE", schedule, 0, 0, "WITHSCORES") for schedule in schedules]
+        replies = server.call_all(("TIME",), ("EXISTS", roster.ready_keys.packed), *first)
+        replies = explained_all(replies, server, [[], [], *([key] for key in schedules)])
+        try:
+            now, any_ready, *rows = checked(replies)
+        finally:
+            del replies
+        now_ms = clock_ms(now)
+        due_ms = zip(some, map(first_score, rows), strict=True)
+        due = {queue: max(0.0, ms - now_ms) / 1000 for queue, ms in due_ms if ms is not None}
+        return Glance(bool(any_ready), due, some)
+
+    def look(self, queues: Sequence[str]) -> Looked:
+        """Look which of *queues* have ready messages, and when the next ones are due."""
         store, roster = self._store, self._roster_of(queues)
-        looks, self._looks = self._looks, self._looks + 1
-        calls: list[ScriptCall] = []
-        schedules_of: list[str] = []
-        for number, part in enumerate(roster.parts):
-            with_schedules = not looks or looks % len(roster.parts) == number
-            calls.append(
-                (LOOK, part.wake_keys, (store.prefix, store.separator, int(with_schedules), *store.steps))
-            )
-            schedules_of += part.queues if with_schedules else ()
+        args: list[Argument] = [store.prefix, store.separator, *store.steps]
+        calls: list[ScriptCall] = [(LOOK, part.wake_keys, args) for part in roster.parts]
         ready: list[str] = []
         due: dict[str, float] = {}
         replies = try_each(store.server, calls)
@@ -93,7 +103,7 @@ class Takes:
             raise self._explained(exc, queues) from None
         finally:
             del replies
-        return Looked(ready, due, schedules_of)
+        return Looked(ready, due)
 
     def wait_for(self, queues: Sequence[str], timeout: float) -> Command:
         """The command that waits until one of *queues* is woken, *timeout* seconds at most. :meth:`woken`
@@ -181,7 +191,7 @@ class Takes:
 
     def _roster_of(self, queues: Sequence[str]) -> Roster:
         if queues is not self._roster.queues and tuple(queues) != self._roster.queues:
-            self._roster, self._looks = Roster(self._store, queues), 0
+            self._roster = Roster(self._store, queues)
         return self._roster
 
     def _peculiarities(self, roster: Roster, no_ack: Collection[str]) -> str:

@@ -1,12 +1,9 @@
--- Which queues have ready messages, and when the next scheduled message of each is due. A consumer asks this
--- when nothing has woken it for a while: a token may be lost, a stock producer adds none, and somebody may
--- have set the clock. It costs a fraction of a take.
+-- Which queues have ready messages, and when the next scheduled message of each is due.
 --
 -- KEYS     wake of each queue; the other keys are made from it (see include/queue.lua)
 -- ARGV[1]  global_keyprefix
 -- ARGV[2]  separator between a queue's name and a priority step
--- ARGV[3]  "1": look at the schedules, too
--- ARGV[4+] the priority steps
+-- ARGV[3+] the priority steps
 --
 -- Returns  the indices of the queues that have ready messages; pairs of the index of a queue and the
 --          microseconds until its next message is due. Both are separated by spaces
@@ -17,8 +14,8 @@
 -- include: expect
 -- include: migrate
 
-local prefix, separator, with_schedules = ARGV[1], ARGV[2], ARGV[3] == '1'
-local steps = { unpack(ARGV, 4) }
+local prefix, separator = ARGV[1], ARGV[2]
+local steps = { unpack(ARGV, 3) }
 
 local now_us = clock_us()
 local ready, due = {}, {}
@@ -26,7 +23,7 @@ for index, wake_key in ipairs(KEYS) do
   if redis.call('EXISTS', unpack(ready_lists(wake_key, prefix, separator, steps))) > 0 then
     ready[#ready + 1] = index
   end
-  local due_ms = with_schedules and first_due(base_of(wake_key) .. 'schedule')
+  local due_ms = first_due(base_of(wake_key) .. 'schedule')
   if due_ms then
     due[#due + 1] = string.format('%d %.0f', index, until_us(due_ms, now_us))
   end

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from itertools import islice
 from time import monotonic
 
-from kombu_redisdelay.broker.delivery import Looked, Taken
+from kombu_redisdelay.broker.delivery import Glance, Looked, Taken
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 
 #: Seconds that a consumer with many queues goes on taking before it looks at all of them again.
@@ -51,7 +51,12 @@ class HotQueues:
         """Note what a look has shown."""
         self._looked_at = self._clock()
         self._add(looked.ready)
-        self._note_due(looked.schedules_of, looked.due)
+        self._due_at.clear()
+        self._note_due((), looked.due)
+
+    def glanced(self, glance: Glance) -> None:
+        """Note what a glance has shown."""
+        self._note_due(glance.schedules_of, glance.due)
 
     def woken(self, queue: str) -> None:
         """A token has come from *queue*."""
@@ -83,6 +88,11 @@ class HotQueues:
     def __bool__(self) -> bool:
         """Whether any queue is known to have something ready."""
         return bool(self._hot)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether any queue is known to have something to take now."""
+        return bool(self._hot) or self.next_due() == 0
 
     def next_due(self) -> float | None:
         """Seconds until the next scheduled message is due, ``None`` if none is scheduled."""

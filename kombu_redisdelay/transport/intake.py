@@ -16,6 +16,7 @@ from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.message import DELIVERY_COUNT_HEADER
 from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
 from kombu_redisdelay.broker.server.wire import pack
+from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 from kombu_redisdelay.transport.hot import HotQueues
 from kombu_redisdelay.transport.receive import receive
 
@@ -291,16 +292,20 @@ class Intake:
 
     def _finds_something(self) -> bool:
         """Look at all queues. Returns whether there is something to take now."""
-        queues = self._channel.active_queues
-        if queues:
-            self._hot.looked(self._channel.consumer.look(queues))
-        return bool(self._hot) or self._hot.next_due() == 0
+        queues, consumer = self._channel.active_queues, self._channel.consumer
+        if not queues:
+            return False
+        glance = consumer.glance(queues)
+        self._hot.glanced(glance)
+        if glance.any_ready and len(queues) > QUEUES_PER_TAKE:
+            self._hot.looked(consumer.look(queues))
+        return glance.any_ready or self._hot.has_any
 
     def _request(self, also_woken: bool = True) -> Request:
         self._requested_at = monotonic()
         queues, queue_cycle = self._channel.active_queues, self._channel._queue_cycle
         if self._hot.needs_look(queues):
-            self._finds_something()
+            self._hot.looked(self._channel.consumer.look(queues))
         order = queue_cycle.consume(len(queues))
         in_turn = not isinstance(queue_cycle, priority_cycle)
         return Request(

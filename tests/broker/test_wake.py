@@ -119,40 +119,64 @@ class TestTaking:
         assert rig.tokens("q") == 0
 
 
-class TestLook:
+class TestGlance:
     """By a consumer that was not woken."""
 
     def test_nothing_at_all(self, rig: Rig) -> None:
-        assert rig.consumer().look(["a", "b"]) == ([], {}, ["a", "b"])
+        assert rig.consumer().glance(["a", "b"]) == (False, {}, ("a", "b"))
 
     @pytest.mark.parametrize("in_ms", [-1000, 10_000])
     def test_something_scheduled(self, rig: Rig, in_ms: int) -> None:
         rig.schedule("b", "m", 10_000)
         rig.client.zincrby(rig.store.keys("b").schedule, in_ms - 10_000, "m")
-        looked = rig.consumer().look(["a", "b"])
-        assert looked.ready == []
-        assert list(looked.due) == ["b"]
-        assert looked.due["b"] == pytest.approx(max(0, in_ms / 1000), abs=5)
+        glance = rig.consumer().glance(["a", "b"])
+        assert not glance.any_ready
+        assert list(glance.due) == ["b"]
+        assert glance.due["b"] == pytest.approx(max(0, in_ms / 1000), abs=5)
 
     @pytest.mark.parametrize("step", [0, 9])
     def test_something_ready(self, rig: Rig, step: int) -> None:
         rig.put("b", "m", step=step)
-        assert rig.consumer().look(["a", "b", "c"]).ready == ["b"]
+        assert rig.consumer().glance(["a", "b"]).any_ready
+
+    def test_a_key_that_holds_something_else_is_named(self, rig: Rig) -> None:
+        rig.client.set(rig.store.keys("b").schedule, "x")
+        with pytest.raises(ResponseError, match=r"key 'redisdelay:\{b\}:schedule' holds a string"):
+            rig.consumer().glance(["a", "b"])
+
+    @pytest.mark.parametrize("count", [16, 17, 80, 101, 250])
+    def test_a_few_are_enough_for_all_schedules(self, rig: Rig, count: int) -> None:
+        queues = [f"q{number}" for number in range(count)]
+        rig.put(queues[-1], "m", step=3)
+        for queue in queues:
+            rig.schedule(queue, "m", 10_000)
+        consumer = rig.consumer()
+        for _ in range(2):
+            due: list[str] = []
+            for _ in range(-(-count // max(16, -(-count // 5)))):
+                glance = consumer.glance(queues)
+                assert glance.any_ready
+                assert list(glance.due) == list(glance.schedules_of)
+                due += glance.due
+            assert due == queues
+
+
+class TestLook:
+    def test_nothing_at_all(self, rig: Rig) -> None:
+        assert rig.consumer().look(["a", "b"]) == ([], {})
+
+    def test_at_many_queues(self, rig: Rig) -> None:
+        queues = [f"q{number}" for number in range(250)]
+        rig.put("q7", "m")
+        rig.put("q249", "m", step=3)
+        for queue in ("q0", "q100", "q249"):
+            rig.schedule(queue, "m", 10_000)
+        looked = rig.consumer().look(queues)
+        assert looked.ready == ["q7", "q249"]
+        assert list(looked.due) == ["q0", "q100", "q249"]
+        assert looked.due["q100"] == pytest.approx(10, abs=5)
 
     def test_a_key_that_holds_something_else_is_named(self, rig: Rig) -> None:
         rig.client.set(rig.store.keys("b").schedule, "x")
         with pytest.raises(ResponseError, match=r"key 'redisdelay:\{b\}:schedule' holds a string"):
             rig.consumer().look(["a", "b"])
-
-    def test_at_many_queues(self, rig: Rig) -> None:
-        """Each look finds what is ready. The first one finds all due times, the next ones some."""
-        queues = [f"q{number}" for number in range(250)]
-        rig.put("q7", "m")
-        rig.put("q249", "m", step=3)
-        for queue in ("q0", "q100", "q200"):
-            rig.schedule(queue, "m", 10_000)
-        consumer = rig.consumer()
-        looks = [consumer.look(queues) for _ in range(4)]
-        assert [looked.ready for looked in looks] == [["q7", "q249"]] * 4
-        assert [list(looked.due) for looked in looks] == [["q0", "q100", "q200"], ["q100"], ["q200"], ["q0"]]
-        assert [len(looked.schedules_of) for looked in looks] == [250, 100, 50, 100]

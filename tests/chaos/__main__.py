@@ -23,7 +23,7 @@ def main() -> int:
     transport = TRANSPORTS[options.transport]
     print(f"{transport.name}: seed {seed}, {kills} SIGKILLs, {options.rate:g} tasks a second", flush=True)
     schedule = plan(seed, kills, only_kills=options.only_kills)
-    result = Run(transport, schedule, seed, options.rate, options.keep)()
+    result = Run(transport, schedule, seed, options.rate, options.queues, options.keep)()
     print(as_text(result))
     if options.json is not None:
         options.json.write_text(json.dumps({"seed": seed, **as_json(result)}, indent=2) + "\n")
@@ -39,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kills", type=int, help="how many SIGKILLs, one a second, instead of --seconds")
     parser.add_argument("--only-kills", action="store_true", help="SIGKILL, and no other harm")
     parser.add_argument("--rate", type=float, default=40, help="tasks submitted a second (default: 40)")
+    parser.add_argument("--queues", type=int, default=1, help="that they go to (default: 1)")
     parser.add_argument("--seed", type=int, help="of the schedule of harm and of the tasks")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     parser.add_argument(

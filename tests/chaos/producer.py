@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from threading import Event, Thread
@@ -12,7 +13,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from tests.chaos.transports import LONGEST_COUNTDOWN, QUEUE
+from tests.chaos.transports import LONGEST_COUNTDOWN
 
 if TYPE_CHECKING:
     # In `typing` from Python 3.11 on.
@@ -47,10 +48,12 @@ class Producer:
 
     Arguments:
         rate: tasks a second.
+        queues: each task goes to one of them.
     """
 
-    def __init__(self, app: Celery, seed: int, rate: float) -> None:
+    def __init__(self, app: Celery, seed: int, rate: float, queues: Sequence[str]) -> None:
         self._app = app
+        self._queues = queues
         self._random = Random(seed)
         self._rate = rate
         self._stopped = Event()
@@ -75,12 +78,13 @@ class Producer:
         late = self._random.random() < 0.5
         countdown = self._random.uniform(1, LONGEST_COUNTDOWN) if self._random.random() < 0.5 else 0.0
         seconds = self._random.choice(DURATIONS)
+        queue = self._random.choice(self._queues)
         at, name = time.time(), "late" if late else "early"
         task = f"{name}-{len(self.submissions)}"
         try:
             # Without Celery's retries, which after a lost reply would publish the message twice.
             self._app.send_task(
-                name, [seconds], task_id=task, countdown=countdown or None, queue=QUEUE, retry=False
+                name, [seconds], task_id=task, countdown=countdown or None, queue=queue, retry=False
             )
         except (OperationalError, RedisError, OSError):
             confirmed = False

@@ -62,17 +62,25 @@ class Run:
 
     Arguments:
         rate: tasks that are submitted a second.
+        queues: how many queues they go to, all of which every worker consumes from.
         keep: new directory for the ledger, the submissions, the harm and the workers' logs; ``None`` for
             none of that.
     """
 
     def __init__(
-        self, transport: Transport, schedule: Sequence[Planned], seed: int, rate: float, keep: Path | None
+        self,
+        transport: Transport,
+        schedule: Sequence[Planned],
+        seed: int,
+        rate: float,
+        queues: int,
+        keep: Path | None,
     ) -> None:
         self._transport = transport
         self._schedule = schedule
         self._seed = seed
         self._rate = rate
+        self._queues = [f"chaos-{number}" for number in range(queues)]
         self._keep = keep
 
     def __call__(self) -> Result:
@@ -93,7 +101,7 @@ class Run:
             app = exit_.enter_context(self._producing_app(server))
 
             began = time.monotonic()
-            with Producer(app, self._seed, self._rate) as producer:
+            with Producer(app, self._seed, self._rate, self._queues) as producer:
                 self._do_harm(fleet, inflictor)
                 inflictor.end_what_is_over(everything=True)
                 ended = time.monotonic()
@@ -113,14 +121,14 @@ class Run:
             transport = self._transport
             port = proxy.port if kind.proxied else server.port
             url = f"{transport.scheme}://{HOST}:{port}/0"
-            return Environment(url, ledger.path, name, transport.imports, transport.settings())
+            return Environment(url, ledger.path, name, transport.imports, transport.settings(self._queues))
 
         return environment
 
     def _producing_app(self, server: RedisServer) -> Celery:
         """An app that knows the tasks by name only, as a producer in another code base does."""
         app = Celery("producer", broker=server.url(self._transport.scheme), set_as_current=False)
-        app.conf.update(self._transport.settings())
+        app.conf.update(self._transport.settings(self._queues))
         return app
 
     def _do_harm(self, fleet: Fleet, inflictor: Inflictor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,13 +32,14 @@ class Transport:
     imports: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 
-    def settings(self) -> dict[str, Any]:
-        """Celery's, for workers and producers."""
+    def settings(self, queues: Sequence[str]) -> dict[str, Any]:
+        """Celery's, for workers and producers of *queues*."""
         return {
             "broker_transport_options": {"visibility_timeout": self.visibility_timeout, **self.options},
             "broker_connection_retry_on_startup": True,
             "broker_connection_max_retries": None,
-            "task_default_queue": QUEUE,
+            "task_default_queue": queues[0],
+            "task_queues": {queue: {"exchange": queue, "routing_key": queue} for queue in queues},
             "task_ignore_result": True,
             "worker_prefetch_multiplier": 4,
         }
@@ -46,7 +48,6 @@ class Transport:
         return re.fullmatch(self.expected, key) is not None
 
 
-QUEUE = "chaos"
 _BINDINGS = r"_kombu\.binding.*"
 
 TRANSPORTS = {

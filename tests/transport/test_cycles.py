@@ -131,6 +131,8 @@ def wrong_types(site: Site, channel: Any) -> None:
         channel.basic_get("wrong")
     with suppress(RedisError):
         channel.consumer.look(["wrong"])
+    with suppress(RedisError):
+        channel.consumer.glance(["wrong"])
 
 
 def lost_connections(site: Site, channel: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from kombu.entity import Queue
 from kombu.transport import virtual
 
-from kombu_redisdelay.broker.delivery import Looked, Taken
+from kombu_redisdelay.broker.delivery import Glance, Looked, Taken
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 from kombu_redisdelay.transport.hot import LOOK_AFTER, HotQueues
 from tests.clock import Clock
@@ -19,7 +19,7 @@ MANY = [f"q{number:02}" for number in range(3 * QUEUES_PER_TAKE)]
 
 
 def looked(ready: Sequence[str] = (), due: Mapping[str, float] | None = None) -> Looked:
-    return Looked(ready, due or {}, MANY)
+    return Looked(ready, due or {})
 
 
 def left(more: Sequence[str] = (), due: Mapping[str, float] | None = None) -> Taken:
@@ -81,8 +81,8 @@ class TestHotQueues:
         assert hot.next_due() is None
 
     def test_of_schedules_that_were_not_looked_at_nothing_is_forgotten(self, hot: HotQueues) -> None:
-        hot.looked(looked(due={"q05": 7}))
-        hot.looked(Looked([], {}, MANY[10:]))
+        hot.looked(looked(due={"q05": 7, "q15": 6}))
+        hot.glanced(Glance(False, {}, MANY[10:]))
         assert hot.next_due() == 7
 
     def test_a_queue_that_was_cancelled_stays_away(self, hot: HotQueues) -> None:
