@@ -8,6 +8,7 @@ can ack what it held, and there is no need to wait for its lease. In any doubt, 
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,33 +22,47 @@ def new_consumer() -> str:
     return ":".join((_host(), str(pid), start_time or _UNKNOWN, uuid4().hex))
 
 
-def is_certainly_gone(consumer: str) -> bool:
-    """Whether the process that named itself *consumer* provably does not exist any more."""
+def process_of(consumer: str) -> str:
+    """The part of the name that all consumers of one process share."""
+    return consumer.rpartition(":")[0]
+
+
+def is_certainly_gone(process: str) -> bool:
+    """Whether this process provably does not exist any more.
+
+    Arguments:
+        process: as :func:`process_of` returns it.
+    """
     try:
-        host, pid, start_time, _ = consumer.rsplit(":", 3)
-        process = int(pid)
+        host, pid_text, start_time = process.rsplit(":", 2)
+        pid = int(pid_text)
     except ValueError:
         return False
     if host != _host() or _UNKNOWN in (host, start_time):
         return False
     try:
         # The kernel answers this even where /proc hides the processes of other users.
-        os.kill(process, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except OverflowError:
         return False
     except PermissionError:
         pass
-    found = _start_time(process)
+    found = _start_time(pid)
     return found is not None and found != start_time
 
 
 def _host() -> str:
+    return _host_of(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _host_of(this_pid: int) -> str:
     """Boot id and PID namespace of this process, or "-" where they cannot be told for sure."""
     try:
         # In a PID namespace that kept its parent's /proc, that /proc is about other processes.
-        if os.readlink("/proc/self") != str(os.getpid()):
+        if os.readlink("/proc/self") != str(this_pid):
             return _UNKNOWN
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return f"{boot_id}:{os.stat('/proc/self/ns/pid').st_ino}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
+from functools import cache
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.identity import is_certainly_gone
+from kombu_redisdelay.broker.identity import is_certainly_gone, process_of
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.report import report_dropped
@@ -20,6 +22,13 @@ logger = logging.getLogger(__name__)
 
 #: One script looks at no more than this, so that it never keeps Redis from its other clients for long.
 MESSAGES_PER_SWEEP = 100
+
+#: Consumers of a queue that one look asks after. With more of them, it is a part of them each time, from
+#: anywhere: so the cost of a fleet does not grow with the square of its size.
+CONSUMERS_PER_LOOK = 100
+
+#: The same for consumers that should have renewed their leases. There are some only after a failure.
+ENDING_PER_LOOK = 1000
 
 #: Per cent of a lease. A lease that has less than this left should have been renewed, and is watched.
 UNRENEWED = 60
@@ -44,6 +53,11 @@ class Recoverer:
         """Forget what was seen of other queues."""
         self._watch.keep_only(queues)
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether there are leases that should have been renewed."""
+        return self._watch.sees_any
+
     def recover(self, queues: Sequence[str]) -> Steps[int]:
         """Give back what consumers that are gone hold in *queues*. Returns the number of messages.
 
@@ -51,15 +65,20 @@ class Recoverer:
         was on this machine and provably does not exist any more. Call this again and again.
         """
         unrenewed_ms = UNRENEWED * self._options.lease_ms // 100
-        calls = [(CONSUMERS, (self._store.keys(queue).consumers,), (unrenewed_ms,)) for queue in queues]
+        args = (unrenewed_ms, random.random(), CONSUMERS_PER_LOOK, ENDING_PER_LOOK)
+        calls = [(CONSUMERS, (self._store.keys(queue).consumers,), args) for queue in queues]
         replies = run_each(self._store.server, calls)
+        # Each process is looked at once, however many consumers and queues it has.
+        is_gone = cache(is_certainly_gone)
         holders = [
             holder
             for queue, (now_ms, ending, members) in zip(queues, replies, strict=True)
-            for holder in self._gone(queue, now_ms, ending, members)
+            for holder in self._gone(queue, now_ms, ending, members, is_gone)
         ]
         if not holders:
             return 0
+        # Others find them at the same time. In an order of its own, each does a part of the work.
+        random.shuffle(holders)
         yield
         outcome = yield from self._recovery.give_back(holders, "lost")
         for holder, (count, _) in outcome.items():
@@ -100,7 +119,12 @@ class Recoverer:
         return sum(swept.values())
 
     def _gone(
-        self, queue: str, now_ms: int, ending: Sequence[bytes | int], members: Sequence[bytes]
+        self,
+        queue: str,
+        now_ms: int,
+        ending: Sequence[bytes | int],
+        members: Sequence[bytes],
+        is_gone: Callable[[str], bool],
     ) -> list[Holder]:
         # A member that is not the name of a consumer holds nothing.
         names = [member.decode(errors="replace") for member in members]
@@ -110,8 +134,8 @@ class Recoverer:
         }
         unrenewed = self._watch.unrenewed(queue, lease_ends)
         holders = []
-        for name in names:
-            if is_certainly_gone(name):
+        for name in dict.fromkeys((*names, *lease_ends)):
+            if is_gone(process_of(name)):
                 holders.append(Holder(queue, name, lease_counts=False))
             elif name in unrenewed and lease_ends[name] <= now_ms and name != self._name:
                 holders.append(Holder(queue, name, lease_counts=True))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.report import report_dead, report_dropped
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import RECOVER, ScriptCall, run_each
@@ -87,8 +87,10 @@ class Recovery:
             pending = returns
             while pending:
                 yield
-                self._give_back_some(pending, how)
-                pending = [each for each in pending if each.tags and not each.done]
+                some = next(portions(pending, _weight, HOLDERS_PER_STEP, MESSAGES_PER_CALL))
+                self._give_back_some(some, how)
+                unfinished = [each for each in some if each.tags and not each.done]
+                pending = unfinished + pending[len(some) :]
             outcome |= {each.holder: Returned(each.given_back, each.done) for each in returns}
         return outcome
 
@@ -129,3 +131,9 @@ class Recovery:
                 *each.tags[:MESSAGES_PER_CALL],
             ),
         )
+
+
+def _weight(each: _Return) -> int:
+    """About how long its script takes, in messages: Redis turns to others only after all scripts of a packet.
+    A script without messages takes as long as four."""
+    return 4 + min(len(each.tags), MESSAGES_PER_CALL)

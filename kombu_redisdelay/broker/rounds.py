@@ -15,6 +15,10 @@ from kombu_redisdelay.broker.store import Store
 QUEUES_PER_STEP = 50
 
 
+#: Seconds that a round takes at most while there are leases that should have been renewed.
+WATCHING_INTERVAL = 2.0
+
+
 class Rounds:
     """Goes round the queues of a consumer.
 
@@ -85,6 +89,7 @@ class Rounds:
         yield
         self._recoverer.keep_only(queues)
         # From the second round on, the steps are spread over the interval.
-        self._pause = self._interval / -(-len(queues) // QUEUES_PER_STEP)
+        interval = min(self._interval, WATCHING_INTERVAL) if self._recoverer.is_watching else self._interval
+        self._pause = interval / -(-len(queues) // QUEUES_PER_STEP)
         looked_at = yield from self._janitor.tidy()
         self._next_at = self._clock() + (0.0 if looked_at >= QUEUES_PER_ROUND else self._pause)

@@ -27,6 +27,11 @@ class Watch:
         """Forget what was seen of other queues."""
         self._seen = {queue: seen for queue, seen in self._seen.items() if queue in queues}
 
+    @property
+    def sees_any(self) -> bool:
+        """Whether any lease is watched."""
+        return bool(self._seen)
+
     def unrenewed(self, queue: str, lease_ends: Mapping[str, int]) -> set[str]:
         """The consumers of *queue* that were watched for long enough and have not renewed their leases.
 
@@ -40,5 +45,8 @@ class Watch:
         for name, lease_end in lease_ends.items():
             lease_end_before, since = before.get(name, (None, now))
             seen[name] = (lease_end, since if lease_end == lease_end_before else now)
-        self._seen[queue] = seen
+        if seen:
+            self._seen[queue] = seen
+        else:
+            self._seen.pop(queue, None)
         return {name for name, (_, since) in seen.items() if now - since >= self._seconds}

@@ -5,10 +5,16 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from kombu_redisdelay.broker import recoverer as recoverer_module
 from kombu_redisdelay.broker.consumer import MOST_LEFT
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL
+from kombu_redisdelay.broker.recoverer import CONSUMERS_PER_LOOK
+from kombu_redisdelay.broker.recovery import Recovery
 from kombu_redisdelay.broker.steps import finish
 from tests.broker.rig import WATCH_SECONDS, Rig, payload, taken, texts, with_count
 
@@ -257,3 +263,64 @@ class TestLeave:
             assert rig.ack(me, f"q{number}", delivery.tag)
         assert len(rig.client.keys("redisdelay:*:consumers")) <= 2 * MOST_LEFT
         assert len(me._queues) <= 2 * MOST_LEFT
+
+
+class TestFleet:
+    """Hundreds of consumers."""
+
+    def holding(self, rig: Rig, names: Sequence[str], messages: int) -> None:
+        rig.put("q", *(payload(str(number)) for number in range(len(names) * messages)))
+        for name in names:
+            taken(rig.consumer(name), "q", limit=messages)
+            rig.end_lease("q", name)
+
+    def test_all_that_died_at_once_are_found(self, rig: Rig) -> None:
+        names = [f"lost{number}" for number in range(150)]
+        self.holding(rig, names, 3)
+        assert rig.recover("q") == 450
+        assert rig.client.zcard("redisdelay:{q}:consumers") == 0
+
+    def test_a_packet_is_bounded_in_messages(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Redis turns to other clients only after all of it."""
+        self.holding(rig, [f"lost{number}" for number in range(60)], 20)
+        moved: list[int] = []
+        give_back_some = Recovery._give_back_some
+
+        def counted(self: Recovery, *args: Any) -> None:
+            before = len(rig.ready("q"))
+            give_back_some(self, *args)
+            moved.append(len(rig.ready("q")) - before)
+
+        monkeypatch.setattr(Recovery, "_give_back_some", counted)
+        assert rig.recover("q") == 1200
+        assert sum(moved) == 1200
+        assert max(moved) <= MESSAGES_PER_CALL
+
+    def test_the_names_of_all_are_seen_in_time(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each look is at a part of them: a large fleet does not ask for all names again and again."""
+        names = {f"somebody{number:03}" for number in range(3 * CONSUMERS_PER_LOOK)}
+        lease_end_ms = rig.database.now_ms() + HOUR_MS
+        rig.client.zadd("redisdelay:{q}:consumers", dict.fromkeys(names, lease_end_ms))
+        looked_at: list[set[str]] = []
+
+        def process_of(name: str) -> str:
+            looked_at[-1].add(name)
+            return name
+
+        monkeypatch.setattr(recoverer_module, "process_of", process_of)
+        recoverer = rig.recoverer()
+        while set().union(*looked_at) != names:
+            looked_at.append(set())
+            finish(recoverer.recover(["q"]))
+            assert len(looked_at[-1]) == CONSUMERS_PER_LOOK
+
+    def test_a_process_is_looked_at_once(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        dead = dead_process().rpartition(":")[0]
+        queues = [f"q{number}" for number in range(20)]
+        for queue in queues:
+            for number in range(10):
+                rig.client.zadd(rig.store.keys(queue).consumers, {f"{dead}:{number}": rig.database.now_ms()})
+        looked_at = []
+        monkeypatch.setattr(recoverer_module, "is_certainly_gone", lambda name: looked_at.append(name))
+        finish(rig.recoverer().recover(queues))
+        assert looked_at == [dead]

@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.rounds import QUEUES_PER_STEP, Rounds
+from kombu_redisdelay.broker.rounds import QUEUES_PER_STEP, WATCHING_INTERVAL, Rounds
 from kombu_redisdelay.broker.server.scripts import RECOVER
 from kombu_redisdelay.broker.server.single import SingleServer
-from tests.broker.rig import Rig, payload, taken
+from tests.broker.rig import LEASE_MS, Rig, payload, taken
 from tests.clock import Clock
 
 INTERVAL = 10.0
@@ -103,3 +103,22 @@ def test_what_the_server_refuses_for_one_queue_ends_the_step_only(
     clock.now += INTERVAL
     while rounds.step(["bad"]):
         pass
+
+
+def test_more_often_while_a_lease_is_not_renewed(
+    rig: Rig, rounds: Rounds, round_trips: list[int], clock: Clock
+) -> None:
+    """So that its messages are back soon after it has ended."""
+    rig.client.zadd(rig.store.keys("q").consumers, {"somebody": rig.database.now_ms() + 1000})
+    while rounds.step(["q"]):
+        pass
+    clock.now += WATCHING_INTERVAL
+    assert rounds.step(["q"]) is True
+    while rounds.step(["q"]):
+        pass
+    rig.client.zadd(rig.store.keys("q").consumers, {"somebody": rig.database.now_ms() + LEASE_MS})
+    clock.now += WATCHING_INTERVAL
+    while rounds.step(["q"]):
+        pass
+    clock.now += WATCHING_INTERVAL
+    assert rounds.step(["q"]) is False

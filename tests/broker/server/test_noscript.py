@@ -83,7 +83,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     ),
     "stats": lambda rig, consumer, delivery: queue_stats(rig.store, ["q"]),
     "consumers": lambda rig, consumer, delivery: CONSUMERS(
-        rig.store.server, ["redisdelay:{q}:consumers"], [1]
+        rig.store.server, ["redisdelay:{q}:consumers"], [1, 0.5, 10, 10]
     ),
     "remember": lambda rig, consumer, delivery: REMEMBER(rig.store.server, [KNOWN], ["a", "b"]),
     "unused": lambda rig, consumer, delivery: UNUSED(rig.store.server, [KNOWN], [1, 1]),
