@@ -1,4 +1,4 @@
-"""What has to come out: issue 4's goals, each as a figure computed round by round.
+"""What has to come out, each goal as a figure computed round by round.
 
 Rounds are compared with themselves, because the machine is not the same in each: what is told is the median
 of the ratios, and not the ratio of the medians.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from benchmarks.limits import LIMIT
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.results import Results, Spread
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import WORKLOADS, fleet, line, queues, together
 from benchmarks.workloads.lateness import CROWDED
 from benchmarks.workloads.publish import AFTER_KOMBU, NAMED, SCHEDULE_AFTER_KOMBU
 
@@ -267,6 +267,103 @@ def _burst() -> list[Goal]:
     ]
 
 
+def _queues() -> list[Goal]:
+    def figure(peer: Peer, count: int, name: str) -> Figure:
+        return measured("queues", queues.case(peer, count), name)
+
+    def many_to_one(name: str) -> Figure:
+        return quotient(figure(OURS, 500, name), figure(OURS, 1, name))
+
+    return [
+        Goal("consume + ack, 500 queues : 1", many_to_one("rate"), at_least=0.7),
+        Goal(
+            f"consume + ack, 500 queues : {REDIS.name}",
+            quotient(figure(OURS, 500, "rate"), figure(REDIS, 500, "rate")),
+        ),
+        Goal("Redis CPU a message, 500 queues : 1", many_to_one("server CPU"), at_most=1.5),
+        Goal("lone message, 500 queues : 1", many_to_one("lone message"), at_most=1.3),
+        Goal(
+            f"lone message, 500 queues : {REDIS.name}",
+            quotient(figure(OURS, 500, "lone message"), figure(REDIS, 500, "lone message")),
+            at_most=1,
+        ),
+        Goal("1,000 queues, longest script", figure(OURS, 1000, "longest script"), at_most=5, unit="ms"),
+    ]
+
+
+def _line() -> list[Goal]:
+    def to_redis(ms: int, name: str) -> Figure:
+        ours, theirs = (measured("line", line.case(peer, ms), name) for peer in (OURS, REDIS))
+        return quotient(ours, theirs)
+
+    return [
+        *(Goal(f"consume + ack, line of {ms} ms : {REDIS.name}", to_redis(ms, "rate")) for ms in (1, 5, 20)),
+        Goal(
+            f"200 queues, line of 20 ms, stand-still of the event loop : {REDIS.name}",
+            to_redis(20, "stands still"),
+            at_most=1,
+        ),
+    ]
+
+
+def _together() -> list[Goal]:
+    def group(name: str, ms: int, figure: str = "group") -> Figure:
+        return measured("batch", together.case(name, ms), figure)
+
+    def allowed(ms: int) -> Figure:
+        """1.3 times what it takes without a server, and ten round trips."""
+        memory = group(MEMORY.name, 0)
+        return lambda results: {round_: 1.3 * took + 10 * ms for round_, took in memory(results).items()}
+
+    return [
+        *(
+            Goal(
+                f"batch(app), line of {ms} ms : 1.3 x {MEMORY.name} + 10 round trips",
+                quotient(group(together.BLOCK, ms), allowed(ms)),
+                at_most=1,
+            )
+            for ms in (1, 5)
+        ),
+        *(
+            Goal(
+                f"{REDIS.name} : batch(app), line of {ms} ms",
+                quotient(group(REDIS.name, ms), group(together.BLOCK, ms)),
+                at_least=least,
+            )
+            for ms, least in {1: 10, 5: 20}.items()
+        ),
+        Goal(
+            f"batch(app), scheduled : {REDIS.name}, ready",
+            quotient(group(together.BLOCK, 0, "group, countdown"), group(REDIS.name, 0)),
+            at_most=1,
+        ),
+    ]
+
+
+def _fleet() -> list[Goal]:
+    lost = {"back after the lease": (5, "s"), "longest script": (5, "ms"), "longest answer": (10, "ms")}
+    return [
+        *(
+            Goal(
+                f"{consumers:,} idle consumers of {count} queue(s), CPU of Redis for 100",
+                measured("fleet-idle", fleet.case(consumers, count, OURS.name), "for 100"),
+                at_most=1.5,
+                unit="%",
+            )
+            for consumers, count in fleet.FLEETS
+        ),
+        *(
+            Goal(
+                f"200 consumers die, {figure}",
+                measured("fleet-lost", OURS.name, figure),
+                at_most=most,
+                unit=unit,
+            )
+            for figure, (most, unit) in lost.items()
+        ),
+    ]
+
+
 GOALS: list[Goal] = [
     *_consume(),
     *_publish(),
@@ -276,4 +373,8 @@ GOALS: list[Goal] = [
     *_acks(),
     *_growth(),
     *_burst(),
+    *_queues(),
+    *_line(),
+    *_together(),
+    *_fleet(),
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import redis
@@ -55,14 +57,15 @@ class Site:
         """How many messages this peer is given where kombu's redis gets *count*."""
         return count * self.transport.pace
 
-    def fill(self, count: int) -> None:
-        """Publish *count* messages as quickly as can be, which nobody measures: without confirms."""
+    def fill(self, count: int, queues: Sequence[str] = ()) -> None:
+        """Publish *count* messages as quickly as can be, which nobody measures: without confirms. They go to
+        one of the *queues* after the other, or to the one of the measurement."""
         with Connection(self.url) as connection:
-            queue = self.declare(connection)
+            names = queues or [self.declare(connection).name]
             producer = Producer(connection.default_channel)
             with batch(producer):
-                for _ in range(count):
-                    producer.publish(BODY, routing_key=queue.name)
+                for _, name in zip(range(count), cycle(names), strict=False):
+                    producer.publish(BODY, routing_key=name)
 
 
 def batch(producer: Producer) -> AbstractContextManager[Any]:
@@ -71,16 +74,25 @@ def batch(producer: Producer) -> AbstractContextManager[Any]:
 
 
 class Drain:
-    """Consumes from a queue, and acks each message in its callback unless *no_ack*."""
+    """Consumes from the queue of *site*, or from *queues*, and acks each message in its callback unless
+    *no_ack*."""
 
-    def __init__(self, site: Site, connection: Connection, *, prefetch: int, no_ack: bool = False) -> None:
+    def __init__(
+        self,
+        site: Site,
+        connection: Connection,
+        *,
+        prefetch: int,
+        no_ack: bool = False,
+        queues: Sequence[Queue] = (),
+    ) -> None:
         self.seen = 0
         self._connection = connection
         self._no_ack = no_ack
         self.channel = connection.channel()
         self.consumer = Consumer(
             self.channel,
-            [Queue(site.queue)],
+            queues or [Queue(site.queue)],
             callbacks=[self._on_message],
             no_ack=no_ack,
             prefetch_count=prefetch,

@@ -163,14 +163,31 @@ class Proxy:
         writer: asyncio.StreamWriter,
         look_at: Callable[[_Link, bytes], bytes],
     ) -> None:
+        line: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def arrive() -> None:
+            """Write what has been on the way for long enough."""
+            while True:
+                at, data = await line.get()
+                if at > self._loop.time():
+                    await asyncio.sleep(at - self._loop.time())
+                if not data:
+                    return
+                if not link.silent:
+                    writer.write(look_at(link, data))
+                    await writer.drain()
+
+        async def depart() -> None:
+            data = b"to begin with"
+            while data:
+                try:
+                    data = await reader.read(65536)
+                except OSError:
+                    data = b""
+                line.put_nowait((self._loop.time() + self._delay, data))
+
         with suppress(OSError):
-            while data := await reader.read(65536):
-                if self._delay:
-                    await asyncio.sleep(self._delay)
-                if link.silent:
-                    continue
-                writer.write(look_at(link, data))
-                await writer.drain()
+            await asyncio.gather(depart(), arrive())
         # Neither end of a connection that went silent hears that the other one was closed.
         if not link.silent:
             writer.close()

@@ -5,13 +5,17 @@ from benchmarks.workloads import (
     acks,
     burst,
     consume,
+    fleet,
     forward,
     growth,
     idle,
     lateness,
+    line,
     memory,
     ping_pong,
     publish,
+    queues,
+    together,
     worker,
 )
 
@@ -29,5 +33,9 @@ WORKLOADS: dict[str, Workload] = {
         forward.WORKLOAD,
         idle.WORKLOAD,
         *memory.WORKLOADS,
+        queues.WORKLOAD,
+        line.WORKLOAD,
+        together.WORKLOAD,
+        *fleet.WORKLOADS,
     )
 }

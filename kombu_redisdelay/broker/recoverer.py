@@ -23,12 +23,20 @@ logger = logging.getLogger(__name__)
 #: One script looks at no more than this, so that it never keeps Redis from its other clients for long.
 MESSAGES_PER_SWEEP = 100
 
-#: Consumers of a queue that one look asks after. With more of them, it is a part of them each time, from
-#: anywhere: so the cost of a fleet does not grow with the square of its size.
-CONSUMERS_PER_LOOK = 100
+#: Consumers that one look asks after, in all its queues together. If a queue has more, it is a part of them
+#: each time, from anywhere: so the cost of a fleet does not grow with the square of its size.
+CONSUMERS_PER_LOOK = 500
 
-#: The same for consumers that should have renewed their leases. There are some only after a failure.
-ENDING_PER_LOOK = 1000
+#: The same for the first look, and for each queue: who starts a worker again wants the messages back at once
+#: that the killed one held.
+CONSUMERS_PER_FIRST_LOOK = 5000
+
+#: The same for each queue, and for consumers that should have renewed their leases. There are some only
+#: after a failure.
+ENDING_PER_LOOK = 500
+
+#: Queues that one script looks at.
+QUEUES_PER_SCRIPT = 10
 
 #: Per cent of a lease. A lease that has less than this left should have been renewed, and is watched.
 UNRENEWED = 60
@@ -58,21 +66,29 @@ class Recoverer:
         """Whether there are leases that should have been renewed."""
         return self._watch.sees_any
 
-    def recover(self, queues: Sequence[str]) -> Steps[int]:
+    def recover(self, queues: Sequence[str], *, is_first: bool = False) -> Steps[int]:
         """Give back what consumers that are gone hold in *queues*. Returns the number of messages.
 
         A consumer is gone if its lease has ended and was not renewed while we watched it, or if its process
         was on this machine and provably does not exist any more. Call this again and again.
+
+        Arguments:
+            is_first: whether this is the first look at these queues. It asks after all their consumers.
         """
+        some = CONSUMERS_PER_FIRST_LOOK if is_first else CONSUMERS_PER_LOOK // max(1, len(queues))
         unrenewed_ms = UNRENEWED * self._options.lease_ms // 100
-        args = (unrenewed_ms, random.random(), CONSUMERS_PER_LOOK, ENDING_PER_LOOK)
-        calls = [(CONSUMERS, (self._store.keys(queue).consumers,), args) for queue in queues]
+        args = (unrenewed_ms, random.random(), some, ENDING_PER_LOOK)
+        parts = [
+            queues[first : first + QUEUES_PER_SCRIPT] for first in range(0, len(queues), QUEUES_PER_SCRIPT)
+        ]
+        calls = [(CONSUMERS, [self._store.keys(queue).consumers for queue in part], args) for part in parts]
         replies = run_each(self._store.server, calls)
         # Each process is looked at once, however many consumers and queues it has.
         is_gone = cache(is_certainly_gone)
         holders = [
             holder
-            for queue, (now_ms, ending, members) in zip(queues, replies, strict=True)
+            for part, (now_ms, found) in zip(parts, replies, strict=True)
+            for queue, (ending, members) in zip(part, found, strict=True)
             for holder in self._gone(queue, now_ms, ending, members, is_gone)
         ]
         if not holders:

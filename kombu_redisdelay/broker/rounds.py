@@ -15,6 +15,9 @@ from kombu_redisdelay.broker.store import Store
 QUEUES_PER_STEP = 50
 
 
+#: A damaged schedule is a rare accident.
+ROUNDS_PER_SWEEP = 6
+
 #: Seconds that a round takes at most while there are leases that should have been renewed.
 WATCHING_INTERVAL = 2.0
 
@@ -45,11 +48,14 @@ class Rounds:
         self._pause = 0.0
         self._next_at = float("-inf")
         self._steps: Steps[None] | None = None
+        #: How many rounds were made.
+        self._round = 0
 
     def begin_anew(self) -> None:
         """Look after every queue soon: there may be new ones."""
         self._steps = None
         self._left.clear()
+        self._round = 0
         self._pause = 0.0
         self._next_at = float("-inf")
 
@@ -79,13 +85,15 @@ class Rounds:
             )
         some = [queue for queue in self._left.popleft() if queue in queues]
         self._next_at = self._clock() + self._pause
-        yield from self._recoverer.recover(some)
+        yield from self._recoverer.recover(some, is_first=self._round == 0)
         yield
-        yield from self._recoverer.sweep(some)
-        yield
+        if self._round % ROUNDS_PER_SWEEP == 0:
+            yield from self._recoverer.sweep(some)
+            yield
         self._store.remember(*(queue for queue in some if queue not in self._unnoted))
         if self._left:
             return
+        self._round += 1
         yield
         self._recoverer.keep_only(queues)
         # From the second round on, the steps are spread over the interval.

@@ -73,7 +73,8 @@ class Takes:
         All schedules have been looked at after :data:`GLANCES` glances, or after one if there are few.
         """
         server, roster = self._store.server, self._roster_of(queues)
-        some = roster.next_slice(max(QUEUES_PER_TAKE, -(-len(queues) // GLANCES)))
+        has_few = len(queues) <= QUEUES_PER_TAKE
+        some = roster.next_slice(len(queues) if has_few else -(-len(queues) // GLANCES))
         schedules = [self._store.keys(queue).schedule for queue in some]
         first: list[Command] = [("ZRANGE", schedule, 0, 0, "WITHSCORES") for schedule in schedules]
         replies = server.call_all(("TIME",), ("EXISTS", roster.ready_keys.packed), *first)

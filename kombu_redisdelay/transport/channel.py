@@ -146,7 +146,12 @@ class Channel(PublishingChannel):
             Whether it is time for another round trip.
         """
         queues = self.active_queues
-        if not queues or not self.consumer.is_ours:
+        if not queues:
+            return False
+        if self._consumer is None:
+            # This takes round trips, too.
+            return self.consumer.is_ours
+        if not self._consumer.is_ours:
             return False
         assert self._rounds is not None
         return self._rounds.step(queues)

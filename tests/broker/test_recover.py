@@ -298,7 +298,7 @@ class TestFleet:
 
     def test_the_names_of_all_are_seen_in_time(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each look is at a part of them: a large fleet does not ask for all names again and again."""
-        names = {f"somebody{number:03}" for number in range(3 * CONSUMERS_PER_LOOK)}
+        names = {f"somebody{number:04}" for number in range(3 * CONSUMERS_PER_LOOK)}
         lease_end_ms = rig.database.now_ms() + HOUR_MS
         rig.client.zadd("redisdelay:{q}:consumers", dict.fromkeys(names, lease_end_ms))
         looked_at: list[set[str]] = []
@@ -310,9 +310,19 @@ class TestFleet:
         monkeypatch.setattr(recoverer_module, "process_of", process_of)
         recoverer = rig.recoverer()
         while set().union(*looked_at) != names:
+            assert len(looked_at) < 100
             looked_at.append(set())
             finish(recoverer.recover(["q"]))
             assert len(looked_at[-1]) == CONSUMERS_PER_LOOK
+
+    def test_the_first_look_is_at_all(self, rig: Rig) -> None:
+        """Who starts a worker again wants the messages back at once that the killed one held."""
+        others = {f"somebody{number:04}": HOUR_MS for number in range(2 * CONSUMERS_PER_LOOK)}
+        dead = dead_process()
+        rig.put("q", "m")
+        taken(rig.consumer(dead), "q")
+        rig.client.zadd("redisdelay:{q}:consumers", {name: rig.database.now_ms() * 2 for name in others})
+        assert finish(rig.recoverer().recover(["q"], is_first=True)) == 1
 
     def test_a_process_is_looked_at_once(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         dead = dead_process().rpartition(":")[0]
