@@ -113,8 +113,8 @@ class Consumer:
         tells which."""
         return self._takes.wait_for(queues, timeout)
 
-    def woken(self, reply: Sequence[Any]) -> str | None:
-        """The queue that was woken, from the *reply* to :meth:`wait_for`; ``None`` if it was cancelled."""
+    def woken(self, reply: Sequence[Any]) -> str:
+        """The queue that was woken, from the *reply* to :meth:`wait_for`."""
         return self._takes.woken(reply)
 
     def ack(self, queue: str, tag: str) -> None:
@@ -279,7 +279,7 @@ class Consumer:
             self._queues.add(queue)
             self._lease.cover(self.store.keys(queue))
         for queue, expires_ms in self.store.expires_ms.items():
-            if queue in names:
+            if queue in names and not self._lease.keeps_alive(self.store.keys(queue), expires_ms):
                 self._lease.keep_alive(self.store.keys(queue), self.store.ready_keys(queue), expires_ms)
 
     def _give_back(self, queue: str, tags: Sequence[str], how: str) -> int:

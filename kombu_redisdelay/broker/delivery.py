@@ -55,24 +55,25 @@ class Taken(NamedTuple):
         now_ms: the server's clock, ms since the epoch.
         due: queue -> seconds until its next scheduled message is due, for those of the hot queues that
             have one.
-        more: the queues that may have more messages.
+        more: queue -> the first of its priority steps that has more messages, counted from 1. It may be one
+            of the other queues, if there were too many for this take.
     """
 
     deliveries: list[Delivery]
     now_ms: float
     due: Mapping[str, float]
-    more: Sequence[str]
+    more: Mapping[str, int]
 
 
 class Looked(NamedTuple):
     """What a look at queues has shown.
 
     Attributes:
-        ready: the queues that have ready messages.
+        ready: queue -> the first of its priority steps that has ready messages, counted from 1.
         due: queue -> seconds until its next scheduled message is due, for those that have one.
     """
 
-    ready: Sequence[str]
+    ready: Mapping[str, int]
     due: Mapping[str, float]
 
 

@@ -68,6 +68,10 @@ class Lease:
             self._start()
             self._changed.set()
 
+    def keeps_alive(self, keys: QueueKeys, expires_ms: int) -> bool:
+        """Whether this was asked for before."""
+        return self._expires_ms.get(keys.consumers) == expires_ms
+
     def keep_alive(self, keys: QueueKeys, ready_keys: Sequence[str], expires_ms: int) -> None:
         """Keep a queue with ``x-expires`` from expiring, from now on.
 
@@ -75,8 +79,6 @@ class Lease:
             ready_keys: its ready lists.
             expires_ms: its ``x-expires`` in ms.
         """
-        if self._expires_ms.get(keys.consumers) == expires_ms:
-            return
         held_for_ms = expires_ms + 2 * self._lease_ms
         self._refreshing[keys.consumers] = (
             *(("PEXPIRE", key, expires_ms) for key in (*ready_keys, *keys.scheduling, keys.wake)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from kombu_redisdelay.broker.server.wire import PackedKeys
@@ -48,10 +48,6 @@ class Roster:
             self._next = 0
         return self.queues[first : first + count]
 
-    def index(self, queue: str) -> int:
-        """The place of *queue*, from 1."""
-        return self._index[queue]
-
     def indices(self, queues: Sequence[str]) -> str:
         """The places of *queues*, separated by spaces."""
         return " ".join([str(self._index[queue]) for queue in queues])
@@ -60,17 +56,18 @@ class Roster:
         """The queues at these places."""
         return [self.queues[int(index) - 1] for index in indices.split()]
 
-    def due(self, pairs: bytes) -> dict[str, float]:
-        """Queue -> seconds, from pairs of place and microseconds."""
-        numbers = list(map(int, pairs.split()))
-        return {
-            self.queues[index - 1]: microseconds / 1_000_000
-            for index, microseconds in zip(numbers[::2], numbers[1::2], strict=True)
-        }
+    def pairs(self, numbers: bytes) -> Iterator[tuple[str, int]]:
+        """Pairs of a queue and a number, from pairs of a place and a number."""
+        each = map(int, numbers.split())
+        return ((self.queues[index - 1], number) for index, number in zip(each, each, strict=True))
 
-    def woken(self, wake_key: bytes) -> str | None:
-        """The queue that has this wake zset; ``None`` if it is not one of ours."""
-        return self._by_wake_key.get(wake_key)
+    def due(self, numbers: bytes) -> dict[str, float]:
+        """Queue -> seconds, from pairs of a place and microseconds."""
+        return {queue: microseconds / 1_000_000 for queue, microseconds in self.pairs(numbers)}
+
+    def woken(self, wake_key: bytes) -> str:
+        """The queue that has this wake zset."""
+        return self._by_wake_key[wake_key]
 
     @cached_property
     def parts(self) -> Sequence[Roster]:

@@ -44,20 +44,20 @@ class Rounds:
         self._interval = interval
         self._unnoted = unnoted
         self._clock = clock
+        #: Queues that are left to do in this round, in parts.
         self._left: deque[Sequence[str]] = deque()
-        self._pause = 0.0
+        #: Queues that were not looked at yet.
+        self._new: list[str] = []
+        self._known: set[str] = set()
+        self._have_changed = True
         self._next_at = float("-inf")
         self._steps: Steps[None] | None = None
         #: How many rounds were made.
         self._round = 0
 
-    def begin_anew(self) -> None:
-        """Look after every queue soon: there may be new ones."""
-        self._steps = None
-        self._left.clear()
-        self._round = 0
-        self._pause = 0.0
-        self._next_at = float("-inf")
+    def queues_have_changed(self) -> None:
+        """Look after new queues soon. The others are not looked at more often for it."""
+        self._have_changed = True
 
     def step(self, queues: Sequence[str]) -> bool:
         """Make the next round trip, if it is time for one. Returns whether it is time for another.
@@ -66,7 +66,11 @@ class Rounds:
             RedisError: as redis-py does. The next step looks at other queues.
         """
         if self._steps is None:
-            if self._clock() < self._next_at:
+            if self._have_changed:
+                self._have_changed = False
+                self._new += [queue for queue in queues if queue not in self._known]
+                self._known = set(queues)
+            if not self._is_time:
                 return False
             self._steps = self._look_after(queues)
         try:
@@ -76,28 +80,41 @@ class Rounds:
         except BaseException:
             self._steps = None
             raise
-        return self._steps is not None or self._clock() >= self._next_at
+        return self._steps is not None or self._is_time
+
+    @property
+    def _is_time(self) -> bool:
+        return bool(self._new) or self._clock() >= self._next_at
 
     def _look_after(self, queues: Sequence[str]) -> Steps[None]:
-        if not self._left:
-            self._left.extend(
-                queues[first : first + QUEUES_PER_STEP] for first in range(0, len(queues), QUEUES_PER_STEP)
-            )
-        some = [queue for queue in self._left.popleft() if queue in queues]
-        self._next_at = self._clock() + self._pause
-        yield from self._recoverer.recover(some, is_first=self._round == 0)
+        are_new = bool(self._new)
+        if are_new:
+            some, self._new = self._new[:QUEUES_PER_STEP], self._new[QUEUES_PER_STEP:]
+        else:
+            if not self._left:
+                starts = range(0, len(queues), QUEUES_PER_STEP)
+                self._left.extend(queues[start : start + QUEUES_PER_STEP] for start in starts)
+            some = [queue for queue in self._left.popleft() if queue in self._known]
+            self._wait(len(queues))
+        yield from self._recoverer.recover(some, is_first=are_new)
         yield
-        if self._round % ROUNDS_PER_SWEEP == 0:
+        if are_new or self._round % ROUNDS_PER_SWEEP == 0:
             yield from self._recoverer.sweep(some)
             yield
         self._store.remember(*(queue for queue in some if queue not in self._unnoted))
-        if self._left:
+        if self._new or self._left:
             return
-        self._round += 1
         yield
         self._recoverer.keep_only(queues)
-        # From the second round on, the steps are spread over the interval.
-        interval = min(self._interval, WATCHING_INTERVAL) if self._recoverer.is_watching else self._interval
-        self._pause = interval / -(-len(queues) // QUEUES_PER_STEP)
         looked_at = yield from self._janitor.tidy()
-        self._next_at = self._clock() + (0.0 if looked_at >= QUEUES_PER_ROUND else self._pause)
+        if not are_new:
+            self._round += 1
+        if looked_at >= QUEUES_PER_ROUND:
+            self._next_at = self._clock()
+        elif not are_new or self._next_at == float("-inf"):
+            self._wait(len(queues))
+
+    def _wait(self, queues: int) -> None:
+        """Spread the steps over the interval."""
+        interval = min(self._interval, WATCHING_INTERVAL) if self._recoverer.is_watching else self._interval
+        self._next_at = self._clock() + interval / max(1, -(-queues // QUEUES_PER_STEP))

@@ -48,9 +48,14 @@ class Takes:
         self._next_tag = 1
         #: The request that has no reply yet, or whose reply was lost.
         self._unanswered: Request | None = None
-        self._roster = Roster(store, ())
+        nothing = Roster(store, ())
+        #: The latest ones. There are two, because an application may get messages of one queue while it
+        #: consumes from others.
+        self._rosters = (nothing, nothing)
         #: The queues that the latest take told the server of.
-        self._asked = self._roster
+        self._asked = nothing
+        #: The queues that the latest wait was for.
+        self._waited_for = nothing
         #: Where the next take begins to look for queues that were woken.
         self._look_from = 0
 
@@ -93,12 +98,12 @@ class Takes:
         store, roster = self._store, self._roster_of(queues)
         args: list[Argument] = [store.prefix, store.separator, *store.steps]
         calls: list[ScriptCall] = [(LOOK, part.wake_keys, args) for part in roster.parts]
-        ready: list[str] = []
+        ready: dict[str, int] = {}
         due: dict[str, float] = {}
         replies = try_each(store.server, calls)
         try:
             for part, (its_ready, its_due) in zip(roster.parts, checked(replies), strict=True):
-                ready += part.at(its_ready)
+                ready |= part.pairs(its_ready)
                 due |= part.due(its_due)
         except ResponseError as exc:
             raise self._explained(exc, queues) from None
@@ -109,11 +114,12 @@ class Takes:
     def wait_for(self, queues: Sequence[str], timeout: float) -> Command:
         """The command that waits until one of *queues* is woken, *timeout* seconds at most. :meth:`woken`
         tells which."""
-        return ("BZPOPMIN", self._roster_of(queues).wake_keys.packed, timeout)
+        self._waited_for = self._roster_of(queues)
+        return ("BZPOPMIN", self._waited_for.wake_keys.packed, timeout)
 
-    def woken(self, reply: Sequence[Any]) -> str | None:
-        """The queue that was woken, from the *reply* to :meth:`wait_for`; ``None`` if it was cancelled."""
-        return self._roster.woken(reply[0])
+    def woken(self, reply: Sequence[Any]) -> str:
+        """The queue that was woken, from the *reply* to :meth:`wait_for`."""
+        return self._waited_for.woken(reply[0])
 
     def ask_for(self, request: Request) -> Command:
         """Begin to :meth:`take`, without waiting for the reply.
@@ -142,7 +148,7 @@ class Takes:
             self._next_tag += 1
         if only_migrated:
             return self.taken(request, self._take(request, migrate=0))
-        return Taken(deliveries, now_us / 1000, roster.due(due), roster.at(more))
+        return Taken(deliveries, now_us / 1000, roster.due(due), dict(roster.pairs(more)))
 
     def _take(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> Any:
         keys, args = self._begin(request, migrate)
@@ -191,9 +197,11 @@ class Takes:
         ]
 
     def _roster_of(self, queues: Sequence[str]) -> Roster:
-        if queues is not self._roster.queues and tuple(queues) != self._roster.queues:
-            self._roster = Roster(self._store, queues)
-        return self._roster
+        for roster in self._rosters:
+            if queues is roster.queues or tuple(queues) == roster.queues:
+                return roster
+        self._rosters = (Roster(self._store, queues), self._rosters[0])
+        return self._rosters[0]
 
     def _peculiarities(self, roster: Roster, no_ack: Collection[str]) -> str:
         """What is particular to some of the queues, as take.lua wants it."""
@@ -202,9 +210,9 @@ class Takes:
         expires_ms = self._store.expires_ms
         return " ".join(
             [
-                f"{roster.index(queue)} {int(queue in no_ack)} {expires_ms.get(queue, 0)}"
-                for queue in dict.fromkeys((*no_ack, *expires_ms))
-                if queue in roster.names
+                f"{index} {int(queue in no_ack)} {expires_ms.get(queue, 0)}"
+                for index, queue in enumerate(roster.queues, 1)
+                if queue in no_ack or queue in expires_ms
             ]
         )
 

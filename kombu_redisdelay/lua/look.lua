@@ -5,8 +5,9 @@
 -- ARGV[2]  separator between a queue's name and a priority step
 -- ARGV[3+] the priority steps
 --
--- Returns  the indices of the queues that have ready messages; pairs of the index of a queue and the
---          microseconds until its next message is due. Both are separated by spaces
+-- Returns  pairs of the index of a queue that has ready messages and the index of the first step that has
+--          one; pairs of the index of a queue and the microseconds until its next message is due. All are
+--          separated by spaces
 
 -- include: clock
 -- include: stored
@@ -20,8 +21,9 @@ local steps = { unpack(ARGV, 3) }
 local now_us = clock_us()
 local ready, due = {}, {}
 for index, wake_key in ipairs(KEYS) do
-  if redis.call('EXISTS', unpack(ready_lists(wake_key, prefix, separator, steps))) > 0 then
-    ready[#ready + 1] = index
+  local step_index = first_ready_step(ready_lists(wake_key, prefix, separator, steps))
+  if step_index then
+    ready[#ready + 1] = index .. ' ' .. step_index
   end
   local due_ms = first_due(base_of(wake_key) .. 'schedule')
   if due_ms then

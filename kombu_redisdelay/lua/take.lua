@@ -27,10 +27,11 @@
 --
 -- Returns  server's clock in microseconds; how many due ids had no message; 1 if it has only migrated,
 --          because a large message was due, else 0: after 1, the caller must call again and migrate nothing;
---          pairs of the index of a queue and the microseconds until its next message is due, separated by
---          spaces, for each queue that was worked on and has one; the indices of the queues that may have
---          more; for each message the index of its queue; then the messages, as they are stored (see
---          include/stored.lua). An index is that in KEYS
+--          pairs of the index of a queue and the microseconds until its next message is due, for each queue
+--          that was worked on and has one; pairs of the index of a queue that has more and the index of the
+--          first step that has some; for each message the index of its queue; then the messages, as they are
+--          stored (see include/stored.lua). The index of a queue is that in KEYS. All numbers of a list are
+--          separated by spaces
 --
 -- A server that is out of memory refuses a script if its first write could need more memory. It does not
 -- stop a script that has already written. So every script that must work then removes before it adds.
@@ -81,6 +82,7 @@ local function queue_at(index)
     expires_ms = option.expires_ms,
     ready = lists,
     ready_at = {},
+    counts = {},
     taken = {},
   }
   for step_index, step in ipairs(steps) do
@@ -89,7 +91,32 @@ local function queue_at(index)
   return queue
 end
 
--- The indices of the queues to work on, and of those that have to wait for another take.
+-- Of too many queues, chooses those that have the highest priorities, and then come first in order.
+-- Returns their indices, and pairs for the others that have something.
+local function leave_out(hot)
+  local step_of, place = {}, {}
+  for i, index in ipairs(hot) do
+    step_of[index] = first_ready_step(ready_lists(KEYS[index], prefix, separator, steps)) or 0
+    place[index] = i
+  end
+  local by_priority = { unpack(hot) }
+  table.sort(by_priority, function(a, b)
+    if step_of[a] ~= step_of[b] then
+      return step_of[a] < step_of[b]
+    end
+    return place[a] < place[b]
+  end)
+  local chosen, others = { unpack(by_priority, 1, QUEUES_AT_MOST) }, {}
+  for i = QUEUES_AT_MOST + 1, #by_priority do
+    others[#others + 1] = by_priority[i] .. ' ' .. step_of[by_priority[i]]
+  end
+  table.sort(chosen, function(a, b)
+    return place[a] < place[b]
+  end)
+  return chosen, others
+end
+
+-- The indices of the queues to work on, and pairs for those that have to wait for another take.
 local function choose()
   local hot, is_hot = {}, {}
   for index in string.gmatch(ARGV[13], '%d+') do
@@ -113,13 +140,46 @@ local function choose()
       table.sort(hot)
     end
   end
-  return { unpack(hot, 1, QUEUES_AT_MOST) }, { unpack(hot, QUEUES_AT_MOST + 1) }
+  if #hot <= QUEUES_AT_MOST then
+    return hot, {}
+  end
+  return leave_out(hot)
+end
+
+local function count_ready(queue)
+  for step_index, list in ipairs(queue.ready) do
+    queue.counts[step_index] = redis.call('LLEN', list)
+  end
+end
+
+-- The index of the first step that has a ready message; nil if there is none.
+local function has_ready(queue)
+  for step_index, count in ipairs(queue.counts) do
+    if count > 0 then
+      return step_index
+    end
+  end
+end
+
+-- Reads every key of a queue that will be written to. If one has a wrong type, this raises an error before
+-- anything was done: later, messages of other queues would be lost that were handed out already.
+local function read(queue)
+  count_ready(queue)
+  queue.first_due_ms = first_due(queue.schedule)
+  if queue.first_due_ms then
+    expect_schedule(queue.schedule, queue.messages)
+  end
+  if queue.needs_ack then
+    redis.call('HLEN', queue.unacked)
+    redis.call('ZCARD', queue.consumers)
+  end
 end
 
 local chosen, may_have_more = choose()
 local queues = {}
 for i, index in ipairs(chosen) do
   queues[i] = queue_at(index)
+  read(queues[i])
 end
 
 local batch = {
@@ -142,17 +202,23 @@ end
 
 local missing, due, any_ready = 0, {}, false
 for _, queue in ipairs(queues) do
-  local _, queue_missing, next_due_us = migrate(
-    queue.schedule, queue.messages, queue.name, queue.ready_at, now_us, budget, function(stored)
-      return hand_out_large(batch, queue, stored, queues, steps)
+  local next_due_us = until_us(queue.first_due_ms, now_us)
+  if next_due_us == 0 then
+    local moved, queue_missing
+    moved, queue_missing, next_due_us = migrate(
+      queue.schedule, queue.messages, queue.name, queue.ready_at, now_us, budget, function(stored)
+        return hand_out_large(batch, queue, stored, queues, steps)
+      end
+    )
+    missing = missing + queue_missing
+    if moved > 0 then
+      count_ready(queue)
     end
-  )
-  missing = missing + queue_missing
+  end
   if next_due_us >= 0 then
     due[#due + 1] = string.format('%d %.0f', queue.index, next_due_us)
   end
-  queue.has_ready = redis.call('EXISTS', unpack(queue.ready)) > 0
-  any_ready = any_ready or queue.has_ready
+  any_ready = any_ready or has_ready(queue) ~= nil
 end
 
 local only_migrated = any_ready and batch.limit > 0 and batch.migrates_large
@@ -162,9 +228,10 @@ end
 hold(queues, consumer, math.floor(now_us / 1000), lease_ms)
 
 for _, queue in ipairs(queues) do
-  if queue.has_ready and redis.call('EXISTS', unpack(queue.ready)) > 0 then
+  local step_index = has_ready(queue)
+  if step_index then
     wake(queue.wake)
-    may_have_more[#may_have_more + 1] = queue.index
+    may_have_more[#may_have_more + 1] = queue.index .. ' ' .. step_index
   else
     redis.call('DEL', queue.wake)
   end

@@ -103,7 +103,7 @@ class Channel(PublishingChannel):
         self.intake.consume(queue, no_ack, callback)
         # Check the queues as soon as a consumer starts: a dead worker may have left messages there.
         if self._rounds is not None:
-            self._rounds.begin_anew()
+            self._rounds.queues_have_changed()
         return super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
 
     def _basic_cancel(self, consumer_tag: str) -> Any:

@@ -12,6 +12,13 @@ from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 #: Seconds that a consumer with many queues goes on taking before it looks at all of them again.
 LOOK_AFTER = 1.0
 
+#: Queues of a take that are chosen because something is due. The other places are for what is ready: so no
+#: queue starves, however much is due in others.
+DUE_PER_TAKE = QUEUES_PER_TAKE // 2
+
+#: Before the first of the priority steps.
+UNKNOWN = 0
+
 
 class HotQueues:
     """Keeps track of the queues that may have messages to take.
@@ -29,7 +36,8 @@ class HotQueues:
     def __init__(self, consumed: Container[str], clock: Callable[[], float] = monotonic) -> None:
         self._consumed = consumed
         self._clock = clock
-        self._hot: set[str] = set()
+        #: Queue -> the first of its priority steps that has something, 0 if it is not known which.
+        self._hot: dict[str, int] = {}
         #: When the next message of a queue is due, seconds of the clock.
         self._due_at: dict[str, float] = {}
         self._looked_at = float("-inf")
@@ -40,7 +48,7 @@ class HotQueues:
 
     def forget(self, queue: str) -> None:
         """The queue is not consumed from any more."""
-        self._hot.discard(queue)
+        self._hot.pop(queue, None)
         self._due_at.pop(queue, None)
 
     def needs_look(self, queues: Sequence[str]) -> bool:
@@ -60,30 +68,34 @@ class HotQueues:
 
     def woken(self, queue: str) -> None:
         """A token has come from *queue*."""
-        self._add([queue])
+        self._add({queue: UNKNOWN})
 
     def taken(self, hot: Collection[str], taken: Taken) -> None:
         """Note what a take from the queues *hot* has left."""
-        self._hot.difference_update(hot)
+        for queue in hot:
+            self._hot.pop(queue, None)
         self._add(taken.more)
         self._note_due(hot, taken.due)
 
     def choose(self, order: Sequence[str]) -> Sequence[str]:
         """The queues to take from, in this *order* of all queues.
 
-        If more are hot than a take works on, those that have a message due come first: it becomes ready, and
-        can be taken by others. Then, those come that are first in *order*.
+        If more are hot than a take works on, some that have a message due come first: it becomes ready, and
+        can be taken by others. Then, those come that have the highest priority, and are first in *order*.
         """
         if len(order) <= QUEUES_PER_TAKE:
             return order
         now = self._clock()
         due = {queue for queue, at in self._due_at.items() if at <= now}
-        if len(due | self._hot) <= 1:
+        if len(due | self._hot.keys()) <= 1:
             return [*(due or self._hot)]
-        if len(due) < QUEUES_PER_TAKE:
-            room = QUEUES_PER_TAKE - len(due)
-            due.update(islice((queue for queue in order if queue in self._hot and queue not in due), room))
-        return list(islice((queue for queue in order if queue in due), QUEUES_PER_TAKE))
+        chosen = set(islice((queue for queue in order if queue in due), DUE_PER_TAKE))
+        for step in sorted(set(self._hot.values())):
+            at_step = (q for q in order if self._hot.get(q) == step and q not in chosen)
+            chosen.update(islice(at_step, QUEUES_PER_TAKE - len(chosen)))
+        more_due = (queue for queue in order if queue in due and queue not in chosen)
+        chosen.update(islice(more_due, QUEUES_PER_TAKE - len(chosen)))
+        return [queue for queue in order if queue in chosen]
 
     def __bool__(self) -> bool:
         """Whether any queue is known to have something ready."""
@@ -100,8 +112,8 @@ class HotQueues:
             return None
         return max(0.0, min(self._due_at.values()) - self._clock())
 
-    def _add(self, queues: Collection[str]) -> None:
-        self._hot.update(queue for queue in queues if queue in self._consumed)
+    def _add(self, steps: Mapping[str, int]) -> None:
+        self._hot.update({queue: step for queue, step in steps.items() if queue in self._consumed})
 
     def _note_due(self, queues: Collection[str], due: Mapping[str, float]) -> None:
         if not due and not self._due_at:

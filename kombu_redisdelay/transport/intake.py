@@ -283,12 +283,10 @@ class Intake:
 
     def _take_what_woke_us(self, reply: Any) -> float | None:
         queue = self._channel.consumer.woken(reply)
-        is_consumed = queue in self._callbacks
-        if queue is not None:
-            self._hot.woken(queue)
+        self._hot.woken(queue)
         # If a token was there at once, others may have been there, too: among them, the order counts.
         was_there = monotonic() - self._channel._brpop_sent_at < AT_ONCE
-        return self.take(also_woken=was_there or not is_consumed)
+        return self.take(also_woken=was_there or queue not in self._callbacks)
 
     def _finds_something(self) -> bool:
         """Look at all queues. Returns whether there is something to take now."""
@@ -308,13 +306,14 @@ class Intake:
             self._hot.looked(self._channel.consumer.look(queues))
         order = queue_cycle.consume(len(queues))
         in_turn = not isinstance(queue_cycle, priority_cycle)
+        credit = self._credit()
         return Request(
             queues if in_turn else order,
-            self._credit(),
+            credit,
             in_turn,
             no_ack=self._no_ack_queues if self._channel.ack_emulation else queues,
             hot=self._hot.choose(order),
-            also_woken=also_woken,
+            also_woken=also_woken and credit > 0,
         )
 
     def _receive(self, request: Request, taken: Taken) -> float | None:

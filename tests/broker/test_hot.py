@@ -32,13 +32,13 @@ class TestWhatIsHot:
             rig.use_up_token(queue)
         taken = take(me, [MANY[2], MANY[0]])
         assert texts(taken.deliveries) == [MANY[2], MANY[0]]
-        assert taken.more == []
+        assert taken.more == {}
 
     def test_may_have_more(self, rig: Rig, me: Consumer) -> None:
         rig.put(MANY[5], "a", "b")
         taken = take(me, [MANY[5], MANY[6]], limit=1)
         assert texts(taken.deliveries) == ["a"]
-        assert taken.more == [MANY[5]]
+        assert taken.more == {MANY[5]: 1}
         assert rig.tokens(MANY[5]) == 1
 
     def test_is_migrated_and_tells_when_the_next_is_due(self, rig: Rig, me: Consumer) -> None:
@@ -57,7 +57,7 @@ class TestWhatIsHot:
             rig.put(queue, queue)
         taken = take(me, MANY[:20])
         assert texts(taken.deliveries) == MANY[:QUEUES_PER_TAKE]
-        assert taken.more == MANY[QUEUES_PER_TAKE:20]
+        assert taken.more == dict.fromkeys(MANY[QUEUES_PER_TAKE:20], 1)
 
 
 class TestWhatWasWoken:
@@ -85,13 +85,13 @@ class TestWhatWasWoken:
         rig.put(MANY[200], "woken")
         taken = take(me, MANY[:QUEUES_PER_TAKE], in_turn=False)
         assert taken.deliveries == []
-        assert taken.more == [MANY[200]]
+        assert taken.more == {MANY[200]: 1}
         assert rig.tokens(MANY[200]) == 1
 
     def test_if_nobody_asks_for_it_it_waits(self, rig: Rig, me: Consumer) -> None:
         rig.put(MANY[200], "woken")
         taken = me.take(Request(MANY, 64, hot=MANY[:3], also_woken=False))
-        assert (taken.deliveries, taken.more) == ([], [])
+        assert (taken.deliveries, taken.more) == ([], {})
         assert rig.tokens(MANY[200]) == 1
 
     def test_none_is_passed_over_for_ever(self, rig: Rig, me: Consumer) -> None:

@@ -50,7 +50,8 @@ def test_one_round_trip_a_step(rig: Rig, rounds: Rounds, round_trips: list[int],
     while rounds.step(queues):
         pass
     rig.wait(60)
-    rounds.begin_anew()
+    rounds._known.clear()
+    rounds.queues_have_changed()
     recovered = []
     more = True
     while more:
@@ -88,9 +89,29 @@ def test_it_is_not_time_yet(rounds: Rounds, round_trips: list[int], clock: Clock
     clock.now += INTERVAL - 1
     assert rounds.step(["q"]) is False
     assert round_trips == []
-    rounds.begin_anew()
-    assert rounds.step(["q"]) is True
+    rounds.queues_have_changed()
+    assert rounds.step(["q"]) is False
+    assert rounds.step(["q", "new"]) is False
+    rounds.queues_have_changed()
+    assert rounds.step(["q", "new"]) is True
     assert len(round_trips) == 1
+
+
+def test_new_queues_again_and_again_do_not_keep_it_from_the_others(
+    rig: Rig, rounds: Rounds, clock: Clock
+) -> None:
+    queues = [f"q{number}" for number in range(2 * QUEUES_PER_STEP)]
+    while rounds.step(queues):
+        pass
+    for queue in queues:
+        rig.client.zadd(rig.store.keys(queue).consumers, {"gone": 1})
+    for number in range(60):
+        clock.now += 1
+        rig.wait(1)
+        rounds.queues_have_changed()
+        while rounds.step([*queues, f"new{number}"]):
+            pass
+    assert not any(rig.client.exists(rig.store.keys(queue).consumers) for queue in queues)
 
 
 def test_what_the_server_refuses_for_one_queue_ends_the_step_only(

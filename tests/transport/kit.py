@@ -55,7 +55,8 @@ def turn(loop: Iterator[object], until: Callable[[], object]) -> None:
 def look_after_queues(channel: Any) -> None:
     """Have *channel* make a whole round of its queues, now."""
     assert channel.consumer
-    channel._rounds.begin_anew()
+    channel._rounds._known.clear()
+    channel._rounds.queues_have_changed()
     while channel.look_after_queues():
         pass
 

@@ -19,11 +19,11 @@ MANY = [f"q{number:02}" for number in range(3 * QUEUES_PER_TAKE)]
 
 
 def looked(ready: Sequence[str] = (), due: Mapping[str, float] | None = None) -> Looked:
-    return Looked(ready, due or {})
+    return Looked(dict.fromkeys(ready, 1), due or {})
 
 
 def left(more: Sequence[str] = (), due: Mapping[str, float] | None = None) -> Taken:
-    return Taken([], 0, due or {}, more)
+    return Taken([], 0, due or {}, dict.fromkeys(more, 1))
 
 
 class TestHotQueues:

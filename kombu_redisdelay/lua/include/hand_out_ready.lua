@@ -1,14 +1,13 @@
--- Hands out ready messages by priority. `queue.ready` has the list of each of the `steps`.
+-- Hands out ready messages by priority. `queue.ready` has the list of each of the `steps`, `queue.counts` the
+-- number of messages in it.
 
 -- Returns whether there was a message, and room for it.
 local function hand_out_one(batch, queue, steps, step_index)
-  if batch.count >= batch.limit or batch.bytes >= batch.byte_limit then
+  if queue.counts[step_index] == 0 or batch.count >= batch.limit or batch.bytes >= batch.byte_limit then
     return false
   end
+  queue.counts[step_index] = queue.counts[step_index] - 1
   local payload = redis.call('RPOP', queue.ready[step_index])
-  if not payload then
-    return false
-  end
   hand_out(batch, queue, steps[step_index] .. ':' .. payload)
   return true
 end

@@ -19,3 +19,15 @@ local function ready_lists(wake_key, prefix, separator, steps)
   end
   return lists
 end
+
+-- The index of the first step that has a ready message; nil if there is none.
+local function first_ready_step(lists)
+  if redis.call('EXISTS', unpack(lists)) == 0 then
+    return nil
+  end
+  local index = 1
+  while redis.call('EXISTS', lists[index]) == 0 do
+    index = index + 1
+  end
+  return index
+end
