@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import pytest
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker.delivery import Request
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from kombu_redisdelay.broker.steps import finish
 from tests.broker.rig import Rig, dead_letter, park, payload, taken
 
@@ -39,6 +41,36 @@ def test_unacked_hash(rig: Rig) -> None:
     with spoiled(rig, rig.store.keys("q").unacked("me")):
         taken(rig.consumer(), "q")
     assert rig.ready("q") == [payload("a")]
+
+
+@pytest.mark.parametrize("kind", ["ready", "ready_at", "schedule", "messages", "unacked", "consumers"])
+@pytest.mark.parametrize("count", [3, 40])
+@pytest.mark.parametrize("no_ack", [False, True])
+def test_any_key_of_one_of_several_queues(rig: Rig, kind: str, count: int, no_ack: bool) -> None:
+    """What the others have is not lost, either."""
+    if no_ack and kind in ("unacked", "consumers"):
+        return
+    queues = [f"q{number}" for number in range(count)]
+    bad = queues[count // 2]
+    k = rig.store.keys(bad)
+    keys = {"ready_at": k.ready_at(3), "unacked": k.unacked("me")}
+    for queue in queues:
+        rig.schedule(queue, payload("due"), 1000)
+        rig.schedule(queue, payload("large") + " " * BYTES_PER_CALL, 2000)
+    rig.client.delete(k.schedule, k.messages)
+    rig.client.zadd(k.schedule, {"id": rig.database.now_ms()})
+    rig.database.advance(HOUR)
+    for queue in queues:
+        if queue != bad:
+            rig.put(queue, payload("ready"), step=3)
+    before = {queue: len(rig.ready(queue, 3)) for queue in queues}
+    hot = [*queues[:5], bad]
+    consumer = rig.consumer()
+    with spoiled(rig, keys.get(kind) or getattr(k, kind)):
+        consumer.take(Request(queues, 64, no_ack=queues if no_ack else (), hot=hot))
+    assert {queue: len(rig.ready(queue, 3)) for queue in queues} == before
+    assert all(rig.unacked(queue) == {} for queue in queues)
+    assert all(len(rig.scheduled(queue)) + len(rig.ready(queue)) == 2 for queue in queues if queue != bad)
 
 
 def test_schedule_of_what_is_published(rig: Rig) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 from kombu.entity import Queue
@@ -65,6 +65,17 @@ class TestHotQueues:
         clock.now += 5
         assert hot.next_due() == 0
         assert hot.choose(MANY) == [*MANY[: QUEUES_PER_TAKE - 1], "q47"]
+
+    def test_however_much_is_due_there_is_place_for_what_is_ready(self, hot: HotQueues) -> None:
+        hot.looked(looked(["q40"], dict.fromkeys(MANY[:30], 0)))
+        assert "q40" in hot.choose(MANY)
+
+    def test_the_highest_priorities_come_first(self, hot: HotQueues) -> None:
+        hot.looked(Looked({**dict.fromkeys(MANY, 2), "q45": 1, "q30": 4, "q40": 1}, {}))
+        chosen = hot.choose(MANY)
+        assert chosen == [*MANY[: QUEUES_PER_TAKE - 2], "q40", "q45"]
+        hot.taken(chosen, left())
+        assert "q30" not in hot.choose(MANY)
 
     def test_so_much_is_due_that_it_takes_several(self, hot: HotQueues) -> None:
         hot.looked(looked(due=dict.fromkeys(MANY, 0.0)))
@@ -154,6 +165,45 @@ class TestChannel:
         inbox = Inbox(channel, *MANY, prefetch=1, on_message=ack)
         drain(channel.connection.client, lambda: len(inbox) == 11)
         assert inbox.bodies.index("high") == 5
+
+    @pytest.mark.parametrize("strategy", ["priority", "round_robin"])
+    @pytest.mark.parametrize("prefetch", [1, 7])
+    def test_priorities_count_among_all_that_is_ready(self, site: Site, strategy: str, prefetch: int) -> None:
+        channel = site.channel(queue_order_strategy=strategy)
+        for number, queue in enumerate(MANY):
+            for priority in (9, 6, 3, 0)[number % 3 :]:
+                publish(channel, str(priority), queue=queue, priority=priority)
+        inbox = Inbox(channel, *MANY, prefetch=prefetch, on_message=virtual.Message.ack)
+        drain(channel.connection.client, lambda: len(inbox) == len(MANY) * 3)
+        assert inbox.bodies == sorted(inbox.bodies)
+
+    def test_none_starves_while_messages_are_due_in_others(self, site: Site) -> None:
+        channel = site.channel()
+        for queue in MANY[:30]:
+            for number in range(20):
+                publish(channel, "due", queue=queue, headers={"x-delay": 1 + 20 * number})
+
+        def ack(message: virtual.Message) -> None:
+            sleep(0.01)
+            message.ack()
+
+        inbox = Inbox(channel, *MANY, prefetch=1, on_message=ack)
+        publish(channel, "plain", queue=MANY[40])
+        drain(channel.connection.client, lambda: "plain" in inbox.bodies)
+        assert len(inbox) < 300
+
+    def test_a_queue_that_wakes_us_is_known_after_a_get_of_another(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        channel = site.channel()
+        # A second later it would be found anyway.
+        monkeypatch.setattr(channel.consumer, "glance", lambda queues: Glance(False, {}, ()))
+        monkeypatch.setattr(channel.consumer, "look", lambda queues: Looked({}, {}))
+        inbox = Inbox(channel, *MANY, on_message=virtual.Message.ack)
+        drain(channel.connection.client, lambda: channel.intake.is_waiting and not channel.intake.is_taking)
+        assert channel.basic_get("another") is None
+        publish(site.channel(), "m", queue=MANY[40])
+        drain(channel.connection.client, lambda: len(inbox) == 1)
 
     @pytest.mark.parametrize("is_busy", [False, True])
     def test_what_adds_no_token_is_found(self, site: Site, is_busy: bool) -> None:
