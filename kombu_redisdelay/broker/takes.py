@@ -170,8 +170,7 @@ class Takes:
             # The lost reply may have brought messages of other queues: skip all tags that it may have used.
             self._next_tag += MAX_BATCH_LIMIT
         self._unanswered = request
-        has_room = not request.in_turn or len(hot) < QUEUES_PER_TAKE
-        if len(hot) < len(roster.queues) and not (is_repeated or (has_room and request.also_woken)):
+        if len(hot) < len(roster.queues) and not (is_repeated or request.also_woken):
             roster = Roster(store, hot)
         self._asked = roster
         # Each time from another queue on: if many are woken, a take finds the first of them only. In strict

@@ -161,8 +161,9 @@ local function has_ready(queue)
   end
 end
 
--- Reads every key of a queue that will be written to. If one has a wrong type, this raises an error before
--- anything was done: later, messages of other queues would be lost that were handed out already.
+-- Reads every key of a queue that will be written to, but for the unacked hash, which hand_out_again() reads.
+-- If one has a wrong type, this raises an error before anything was done: later, messages of other queues
+-- would be lost that were handed out already.
 local function read(queue)
   count_ready(queue)
   queue.first_due_ms = first_due(queue.schedule)
@@ -170,8 +171,7 @@ local function read(queue)
     expect_schedule(queue.schedule, queue.messages)
   end
   if queue.needs_ack then
-    redis.call('HLEN', queue.unacked)
-    redis.call('ZCARD', queue.consumers)
+    queue.lease_end_ms = tonumber(redis.call('ZSCORE', queue.consumers, consumer)) or 0
   end
 end
 

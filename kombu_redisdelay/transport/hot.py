@@ -12,9 +12,9 @@ from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 #: Seconds that a consumer with many queues goes on taking before it looks at all of them again.
 LOOK_AFTER = 1.0
 
-#: Queues of a take that are chosen because something is due. The other places are for what is ready: so no
-#: queue starves, however much is due in others.
-DUE_PER_TAKE = QUEUES_PER_TAKE // 2
+#: Queues that a take goes to if more are hot than one can work on. It takes a second message from each of
+#: them rather than one from twice as many, which would cost Redis half as much again.
+QUEUES_OF_MORE = 8
 
 #: Before the first of the priority steps.
 UNKNOWN = 0
@@ -77,25 +77,28 @@ class HotQueues:
         self._add(taken.more)
         self._note_due(hot, taken.due)
 
-    def choose(self, order: Sequence[str]) -> Sequence[str]:
-        """The queues to take from, in this *order* of all queues.
+    def choose(self, order: Sequence[str]) -> tuple[Sequence[str], bool]:
+        """The queues to take from, in this *order* of all queues, and whether others were left out.
 
-        If more are hot than a take works on, some that have a message due come first: it becomes ready, and
-        can be taken by others. Then, those come that have the highest priority, and are first in *order*.
+        If more are hot than a take works on, half of the places are for queues that have a message due: it
+        becomes ready, and can be taken by others. So nothing starves, however much is due. The other places
+        are for those that have the highest priority, and among them for the first in *order*.
         """
         if len(order) <= QUEUES_PER_TAKE:
-            return order
+            return order, False
         now = self._clock()
         due = {queue for queue, at in self._due_at.items() if at <= now}
-        if len(due | self._hot.keys()) <= 1:
-            return [*(due or self._hot)]
-        chosen = set(islice((queue for queue in order if queue in due), DUE_PER_TAKE))
+        count = len(due | self._hot.keys())
+        if count <= 1:
+            return [*(due or self._hot)], False
+        most = QUEUES_PER_TAKE if count <= QUEUES_PER_TAKE else QUEUES_OF_MORE
+        chosen = set(islice((queue for queue in order if queue in due), most // 2))
         for step in sorted(set(self._hot.values())):
             at_step = (q for q in order if self._hot.get(q) == step and q not in chosen)
-            chosen.update(islice(at_step, QUEUES_PER_TAKE - len(chosen)))
+            chosen.update(islice(at_step, most - len(chosen)))
         more_due = (queue for queue in order if queue in due and queue not in chosen)
-        chosen.update(islice(more_due, QUEUES_PER_TAKE - len(chosen)))
-        return [queue for queue in order if queue in chosen]
+        chosen.update(islice(more_due, most - len(chosen)))
+        return [queue for queue in order if queue in chosen], len(chosen) < count
 
     def __bool__(self) -> bool:
         """Whether any queue is known to have something ready."""

@@ -307,13 +307,16 @@ class Intake:
         order = queue_cycle.consume(len(queues))
         in_turn = not isinstance(queue_cycle, priority_cycle)
         credit = self._credit()
+        hot, others_wait = self._hot.choose(order)
+        # In turn, those come first that wait already. A look finds the woken ones within a second.
+        is_full = in_turn and others_wait
         return Request(
             queues if in_turn else order,
             credit,
             in_turn,
             no_ack=self._no_ack_queues if self._channel.ack_emulation else queues,
-            hot=self._hot.choose(order),
-            also_woken=also_woken and credit > 0,
+            hot=hot,
+            also_woken=also_woken and credit > 0 and not is_full,
         )
 
     def _receive(self, request: Request, taken: Taken) -> float | None:

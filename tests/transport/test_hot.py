@@ -11,7 +11,7 @@ from kombu.transport import virtual
 
 from kombu_redisdelay.broker.delivery import Glance, Looked, Taken
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
-from kombu_redisdelay.transport.hot import LOOK_AFTER, HotQueues
+from kombu_redisdelay.transport.hot import LOOK_AFTER, QUEUES_OF_MORE, HotQueues
 from tests.clock import Clock
 from tests.transport.kit import Inbox, Site, drain, publish
 
@@ -26,6 +26,10 @@ def left(more: Sequence[str] = (), due: Mapping[str, float] | None = None) -> Ta
     return Taken([], 0, due or {}, dict.fromkeys(more, 1))
 
 
+def choose(hot: HotQueues, order: Sequence[str]) -> Sequence[str]:
+    return hot.choose(order)[0]
+
+
 class TestHotQueues:
     @pytest.fixture
     def clock(self) -> Clock:
@@ -38,50 +42,50 @@ class TestHotQueues:
         return hot
 
     def test_few_queues_are_always_asked(self, hot: HotQueues) -> None:
-        assert hot.choose(MANY[:QUEUES_PER_TAKE]) == MANY[:QUEUES_PER_TAKE]
+        assert choose(hot, MANY[:QUEUES_PER_TAKE]) == MANY[:QUEUES_PER_TAKE]
         assert not hot.needs_look(MANY[:QUEUES_PER_TAKE])
 
     def test_of_many_those_that_have_something(self, hot: HotQueues) -> None:
         hot.woken("q30")
         hot.looked(looked(["q20"]))
         hot.taken(["q10"], left(["q10"]))
-        assert hot.choose(MANY) == ["q10", "q20", "q30"]
-        assert hot.choose(MANY[::-1]) == ["q30", "q20", "q10"]
+        assert choose(hot, MANY) == ["q10", "q20", "q30"]
+        assert choose(hot, MANY[::-1]) == ["q30", "q20", "q10"]
         assert hot
 
     def test_one_that_a_take_has_emptied_is_not_hot(self, hot: HotQueues) -> None:
         hot.woken("q30")
         hot.taken(["q30"], left())
-        assert list(hot.choose(MANY)) == []
+        assert list(choose(hot, MANY)) == []
         assert not hot
 
     def test_the_first_in_order(self, hot: HotQueues) -> None:
         hot.looked(looked(MANY))
-        assert hot.choose(MANY) == MANY[:QUEUES_PER_TAKE]
+        assert hot.choose(MANY) == (MANY[:QUEUES_OF_MORE], True)
 
     def test_what_is_due_comes_first(self, hot: HotQueues, clock: Clock) -> None:
         hot.looked(looked(MANY, {"q47": 5, "q46": 6}))
         assert hot.next_due() == 5
         clock.now += 5
         assert hot.next_due() == 0
-        assert hot.choose(MANY) == [*MANY[: QUEUES_PER_TAKE - 1], "q47"]
+        assert choose(hot, MANY) == [*MANY[: QUEUES_OF_MORE - 1], "q47"]
 
     def test_however_much_is_due_there_is_place_for_what_is_ready(self, hot: HotQueues) -> None:
         hot.looked(looked(["q40"], dict.fromkeys(MANY[:30], 0)))
-        assert "q40" in hot.choose(MANY)
+        assert "q40" in choose(hot, MANY)
 
     def test_the_highest_priorities_come_first(self, hot: HotQueues) -> None:
         hot.looked(Looked({**dict.fromkeys(MANY, 2), "q45": 1, "q30": 4, "q40": 1}, {}))
-        chosen = hot.choose(MANY)
-        assert chosen == [*MANY[: QUEUES_PER_TAKE - 2], "q40", "q45"]
+        chosen = choose(hot, MANY)
+        assert chosen == [*MANY[: QUEUES_OF_MORE - 2], "q40", "q45"]
         hot.taken(chosen, left())
-        assert "q30" not in hot.choose(MANY)
+        assert "q30" not in choose(hot, MANY)
 
     def test_so_much_is_due_that_it_takes_several(self, hot: HotQueues) -> None:
         hot.looked(looked(due=dict.fromkeys(MANY, 0.0)))
         seen: list[str] = []
         while hot.next_due() is not None:
-            chosen = hot.choose(MANY)
+            chosen = choose(hot, MANY)
             seen += chosen
             hot.taken(chosen, left())
         assert seen == MANY

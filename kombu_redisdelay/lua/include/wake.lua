@@ -5,6 +5,7 @@
 local TOKEN_MS = 300000
 
 local function wake(wake_key)
-  redis.pcall('ZADD', wake_key, 0, '1')
-  redis.pcall('PEXPIRE', wake_key, TOKEN_MS)
+  if redis.pcall('ZADD', wake_key, 0, '1') == 1 then
+    redis.pcall('PEXPIRE', wake_key, TOKEN_MS)
+  end
 end
