@@ -233,7 +233,7 @@ def _growth() -> list[Goal]:
     few, *more = (case.name for case in WORKLOADS["growth"].cases)
     return [
         Goal(
-            f"{figure}, up to 1,000,000 scheduled : 1,000",
+            f"{figure}, up to 3,000,000 scheduled : 1,000",
             quotient(
                 largest(*(measured("growth", many, figure) for many in more)),
                 measured("growth", few, figure),

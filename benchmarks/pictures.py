@@ -13,13 +13,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.results import Results, percentile
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import WORKLOADS, queues, together
 from benchmarks.workloads.lateness import CROWDED
 
 #: Ours stands out; the others are told apart by their names as well.
 _COLOURS = {
     OURS.name: "#0b6e99",
     CROWDED.name: "#7fc4de",
+    together.BLOCK: "#053b52",
     REDIS.name: "#c0504d",
     REDIS_PLUS.name: "#d9984a",
     RABBITMQ.name: "#7b6aa8",
@@ -132,7 +133,8 @@ def growth(results: Results) -> Figure | None:
     figure = Figure(figsize=(9, 3.7), layout="constrained")
     server, client = figure.subplots(1, 2)
     _curves(server, results, counts, [name for name in workload.units if name.endswith(", server")])
-    _curves(client, results, counts, [name for name in workload.units if not name.endswith(", server")])
+    names = [name.removesuffix(", server") for name in workload.units if name.endswith(", server")]
+    _curves(client, results, counts, names)
     server.set_title("Scripts in Redis")
     client.set_title("As the client sees it")
     # The same for both.
@@ -172,4 +174,62 @@ def _curves(axis: Axes, results: Results, counts: Sequence[int], names: Sequence
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-PICTURES: dict[str, Picture] = {"throughput": throughput, "lateness": lateness, "growth": growth}
+def many_queues(results: Results) -> Figure | None:
+    """Rate, and the wait of a lone message, against the number of queues."""
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    rate, wait = figure.subplots(1, 2)
+    for peer in (OURS, REDIS, REDIS_PLUS):
+        counts = [n for n in queues.COUNTS if results.spread("queues", queues.case(peer, n), "rate")]
+        for axis, name in ((rate, "rate"), (wait, "lone message")):
+            spreads = [results.spread("queues", queues.case(peer, n), name) for n in counts]
+            _line(axis, peer.name, counts, [spread.median for spread in spreads if spread])
+    if not rate.lines:
+        return None
+    for axis, title in ((rate, "Consume and ack, messages/s"), (wait, "A lone message, ms")):
+        axis.set_xscale("log")
+        axis.set_xticks(queues.COUNTS, [f"{count:,}" for count in queues.COUNTS])
+        axis.minorticks_off()
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.3)
+        axis.set_title(title)
+        axis.set_xlabel("queues of one consumer")
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    rate.legend(frameon=False)
+    return figure
+
+
+def published_together(results: Results) -> Figure | None:
+    """Time for a group of tasks against the round trip."""
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axis = figure.subplots()
+    for name in (together.BLOCK, OURS.name, REDIS.name, REDIS_PLUS.name, RABBITMQ.name):
+        spreads = {
+            ms: results.spread("batch", together.case(name, ms), "group") for ms in together.ROUND_TRIPS
+        }
+        known = {ms: spread.median for ms, spread in spreads.items() if spread is not None}
+        _line(axis, name, list(known), list(known.values()))
+    if not axis.lines:
+        return None
+    axis.set_yscale("log")
+    axis.set_xticks(together.ROUND_TRIPS)
+    axis.grid(alpha=0.3)
+    axis.set_title(f"A group of {together.TASKS} tasks, published by one apply_async")
+    axis.set_xlabel("round trip, ms")
+    axis.set_ylabel("ms")
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.legend(frameon=False)
+    return figure
+
+
+def _line(axis: Axes, name: str, x: Sequence[float], y: Sequence[float]) -> None:
+    if x:
+        axis.plot(x, y, color=_COLOURS[name], marker="o", markersize=4, label=name)
+
+
+PICTURES: dict[str, Picture] = {
+    "throughput": throughput,
+    "lateness": lateness,
+    "growth": growth,
+    "queues": many_queues,
+    "batch": published_together,
+}

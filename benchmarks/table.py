@@ -16,6 +16,10 @@ from benchmarks.workload import Workload
 Row = tuple[str, list[Spread | None]]
 
 
+#: So many columns have a place in a terminal.
+MOST_COLUMNS = 5
+
+
 def number(value: float) -> str:
     """Three significant digits, without an exponent."""
     if value >= 999.5:
@@ -81,13 +85,19 @@ def print_figures(console: Console, workloads: Iterable[Workload], results: Resu
 
 
 def figure_rows(workload: Workload, results: Results) -> tuple[list[str], list[Row]]:
-    """The names of the cases of which anything was measured, and a row for each figure."""
+    """The names of the cases of which anything was measured, and a row for each figure; or the other way
+    round, if there are more cases."""
     names = [case.name for case in workload.cases if results.has(workload.name, case.name)]
     rows = [
         (f"{figure}, {unit}", [results.spread(workload.name, name, figure) for name in names])
         for figure, unit in workload.units.items()
     ]
-    return names, [row for row in rows if any(row[1])]
+    rows = [row for row in rows if any(row[1])]
+    if len(names) <= max(len(rows), MOST_COLUMNS):
+        return names, rows
+    return [what for what, _ in rows], [
+        (name, [spreads[place] for _, spreads in rows]) for place, name in enumerate(names)
+    ]
 
 
 def figure_texts(spread: Spread | None) -> list[str]:

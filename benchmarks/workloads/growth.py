@@ -14,8 +14,9 @@ from benchmarks.site import BODY, Drain, Site
 from benchmarks.workload import Case, Measured, Sizes, Workload
 from benchmarks.workloads.lateness import schedule_far_ahead
 from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay.operations.timeline import timeline
 
-SCHEDULED = (1_000, 100_000, 1_000_000)
+SCHEDULED = (1_000, 100_000, 1_000_000, 3_000_000)
 
 _DAY_MS = 86_400_000
 #: How long ahead a message is scheduled that shall wake the consumer up.
@@ -50,7 +51,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
             publish(_SHORTLY_MS, "shortly")
             take()
 
-        def cost(action: Callable[[], None], name: str, per_block: int) -> dict[str, float]:
+        def cost(action: Callable[[], object], name: str, per_block: int) -> dict[str, float]:
             client, server = [], []
             for _ in range(sizes["blocks"]):
                 before, began = script_us(redis), perf_counter()
@@ -61,9 +62,17 @@ def measure(site: Site, sizes: Sizes) -> Measured:
             # As timeit does: the others differ by what else the machine did meanwhile.
             return {name: min(client), f"{name}, server": min(server)}
 
+        looks: dict[str, Callable[[], object]] = {
+            "count": lambda: delayed.count(site.queue),
+            "list 50": lambda: list(delayed.iter(site.queue, limit=50)),
+            "timeline": lambda: timeline(delayed.store, [site.queue]),
+        }
         with drain.consumer:
             wake_up()
-            figures = cost(schedule, "schedule", sizes["messages"])
+            figures = {}
+            for name, look in looks.items():
+                figures[name] = cost(look, name, sizes["looks"])[name]
+            figures |= cost(schedule, "schedule", sizes["messages"])
             figures |= cost(cancel, "cancel", sizes["messages"])
             figures |= cost(wake_up, "wake-up", sizes["wake-ups"])
             figures["wake-up"] -= _SHORTLY_MS * 1000
@@ -80,9 +89,10 @@ WORKLOAD = Workload(
         name: "us"
         for figure in ("schedule", "cancel", "take", "wake-up")
         for name in (figure, f"{figure}, server")
-    },
+    }
+    | dict.fromkeys(("count", "list 50", "timeline"), "us"),
     measure=measure,
-    sizes={"blocks": 15, "messages": 200, "wake-ups": 4},
+    sizes={"blocks": 15, "messages": 200, "wake-ups": 4, "looks": 30},
     quick_sizes=None,
     rounds=2,
 )
