@@ -148,7 +148,7 @@ WORKLOADS = (
         ],
         units={"server CPU": "% of a core", "for 100": "% of a core for 100 consumers"},
         measure=idle,
-        sizes={"warm ms": 15_000, "ms": 10_000},
+        sizes={"warm ms": 8_000, "ms": 8_000},
         quick_sizes=None,
         rounds=1,
     ),

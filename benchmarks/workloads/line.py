@@ -82,5 +82,5 @@ WORKLOAD = Workload(
     measure=measure,
     sizes={"messages": 200, "queues": 200, "ms": 6000},
     quick_sizes=None,
-    rounds=2,
+    rounds=1,
 )

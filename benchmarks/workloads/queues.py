@@ -77,6 +77,6 @@ WORKLOAD = Workload(
     measure=measure,
     sizes={"messages": 2000, "warm": 500, "alone": 200},
     quick_sizes=None,
-    rounds=3,
+    rounds=2,
     apart=True,
 )

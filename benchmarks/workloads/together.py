@@ -88,5 +88,5 @@ WORKLOAD = Workload(
     measure=measure,
     sizes={"groups": 3},
     quick_sizes={"groups": 1},
-    rounds=3,
+    rounds=2,
 )
