@@ -170,7 +170,7 @@ class Takes:
             # The lost reply may have brought messages of other queues: skip all tags that it may have used.
             self._next_tag += MAX_BATCH_LIMIT
         self._unanswered = request
-        if len(hot) < len(roster.queues) and not (is_repeated or request.also_woken):
+        if hot and len(hot) < len(roster.queues) and not (is_repeated or request.also_woken):
             roster = Roster(store, hot)
         self._asked = roster
         # Each time from another queue on: if many are woken, a take finds the first of them only. In strict

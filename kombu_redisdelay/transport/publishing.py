@@ -12,6 +12,7 @@ from typing import Any
 from kombu.transport import redis
 from kombu.utils.json import JSONEncoder
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from kombu_redisdelay.broker.message import DELAY_HEADER, KEEP, Due, due, message_id, on_conflict
@@ -118,6 +119,9 @@ class PublishingChannel(redis.Channel):
     # -- publishing ------------------------------------------------------------------------------------
 
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> Any:
+        if self.connection is None:
+            # Another thread, or another error, has closed it. kombu publishes again through a new channel.
+            raise RedisConnectionError("the channel is closed, because its connection was lost")
         if "_publish_batch" not in kwargs and (block := block_for(self.connection.client)) is not None:
             return block.publish(self, message, exchange=exchange, routing_key=routing_key, **kwargs)
         route = self._routes.get(exchange, routing_key)

@@ -94,6 +94,12 @@ class TestWhatWasWoken:
         assert (taken.deliveries, taken.more) == ([], {})
         assert rig.tokens(MANY[200]) == 1
 
+    @pytest.mark.parametrize("limit", [0, 5])
+    def test_nothing_is_hot_and_nobody_asks_for_it(self, rig: Rig, me: Consumer, limit: int) -> None:
+        """As when an alarm goes off for a message that was cancelled, while there is no credit."""
+        assert me.take(Request(MANY, limit, hot=[], also_woken=False)).deliveries == []
+        me.ask_for(Request(MANY, limit, hot=[], also_woken=False))
+
     def test_none_is_passed_over_for_ever(self, rig: Rig, me: Consumer) -> None:
         """Also if all others are woken again and again."""
         came: set[str] = set()

@@ -172,6 +172,25 @@ class TestLostConnection:
         assert RedisConnectionError in site.connect().connection_errors
 
 
+class TestClosedChannel:
+    """As it is left behind when a connection breaks while another thread uses it."""
+
+    def test_publishing_is_an_error_that_kombu_knows(self, site: Site) -> None:
+        channel = site.channel()
+        connection = channel.connection.client
+        message = channel.prepare_message("m")
+        channel.close()
+        with pytest.raises(connection.recoverable_connection_errors):
+            channel.basic_publish(message, "", "q")
+
+    def test_publishing_with_retries_goes_through_another(self, site: Site) -> None:
+        producer = site.connect().Producer()
+        producer.publish("first", routing_key="q")
+        producer.channel.close()
+        producer.publish("second", routing_key="q", retry=True)
+        assert site.ready() == 2
+
+
 class TestLostLease:
     def lose(self, site: Site, count: int, prefetch: int = 0) -> tuple[Inbox, Inbox]:
         """Messages that somebody holds who has lost the lease, and who has got them instead."""
