@@ -314,7 +314,7 @@ class Intake:
             queues if in_turn else order,
             credit,
             in_turn,
-            no_ack=self._no_ack_queues if self._channel.ack_emulation else queues,
+            no_ack=frozenset(self._no_ack_queues) if self._channel.ack_emulation else queues,
             hot=hot,
             also_woken=also_woken and credit > 0 and not is_full,
         )

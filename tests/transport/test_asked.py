@@ -41,6 +41,14 @@ def test_a_cancelled_consumer_gives_them_back(site: Site) -> None:
     assert [site.channel().basic_get("q").payload for _ in range(3)] == ["0", "1", "2"]
 
 
+def test_a_consumer_without_acks_that_comes_meanwhile_leaves_none_held(site: Site) -> None:
+    channel, inbox, loop = asking(site)
+    inbox.consumer.cancel()
+    without_acks = Inbox(channel, no_ack=True)
+    turn(loop, lambda: len(without_acks) == 10)
+    turn(loop, lambda: site.unacked() == 0)
+
+
 def test_a_closed_channel_gives_them_back(site: Site) -> None:
     channel, inbox, _ = asking(site)
     channel.close()
