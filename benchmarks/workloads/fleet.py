@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-from contextlib import suppress
 from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,11 @@ from kombu.messaging import Consumer
 from redis import Redis
 
 from benchmarks.peers import OURS, REDIS
-from benchmarks.redis_info import cpu_seconds
 from benchmarks.schedule import keys, now_ms
-from benchmarks.site import Drain, Site
+from benchmarks.site import Site
 from benchmarks.workload import Case, Measured, Sizes, Workload, cases
 from benchmarks.workloads.burst import longest_script_ms
+from benchmarks.workloads.idle import drain_for, server_cpu
 
 if TYPE_CHECKING:
     # In `typing` from Python 3.11 on.
@@ -38,26 +37,10 @@ def case(consumers: int, queues: int, scheme: str) -> str:
     return f"{scheme}, {consumers:,} x {queues} queue{'s' if queues > 1 else ''}"
 
 
-def drain_for(connection: Connection, seconds: float) -> None:
-    deadline = monotonic() + seconds
-    while (left := deadline - monotonic()) > 0:
-        with suppress(TimeoutError):
-            connection.drain_events(timeout=left)
-
-
 def idle(site: Site, sizes: Sizes) -> Measured:
     queues = [Queue(f"{site.queue}-{number}") for number in range(sizes["queues"])]
-    with site.connect() as connection, site.redis() as redis:
-        # A channel is what has connections to Redis; one process drains them all.
-        drains = []
-        for _ in range(sizes["consumers"]):
-            drains.append(Drain(site, connection, prefetch=16, queues=queues))
-            drains[-1].consumer.consume()
-        drain_for(connection, sizes["warm ms"] / 1000)
-        before, began = cpu_seconds(redis), monotonic()
-        drain_for(connection, sizes["ms"] / 1000)
-        used = (cpu_seconds(redis) - before) / (monotonic() - began)
-    return Measured({"server CPU": used * 100, "for 100": used * 100 / sizes["consumers"] * 100})
+    used = server_cpu(site, sizes, queues)
+    return Measured({"server CPU": used, "for 100": used / sizes["consumers"] * 100})
 
 
 def hand_out(redis: Redis, queue: str, lease_ms: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
 
 from kombu.connection import Connection
+from kombu.entity import Queue
 
 from benchmarks.peers import OURS, REDIS, REDIS_PLUS
 from benchmarks.redis_info import cpu_seconds
@@ -13,23 +15,26 @@ from benchmarks.site import Drain, Site
 from benchmarks.workload import Measured, Sizes, Workload, cases
 
 
-def measure(site: Site, sizes: Sizes) -> Measured:
+def server_cpu(site: Site, sizes: Sizes, queues: Sequence[Queue] = ()) -> float:
+    """Per cent of a core that Redis uses for so many consumers of empty queues."""
     with site.connect() as connection, site.redis() as redis:
         site.declare(connection)
         # A channel is what has connections to Redis; one process drains them all.
-        drains = [Drain(site, connection, prefetch=16) for _ in range(sizes["consumers"])]
+        drains = [Drain(site, connection, prefetch=16, queues=queues) for _ in range(sizes["consumers"])]
         for drain in drains:
             drain.consumer.consume()
-        _drain_for(connection, sizes["warm ms"] / 1000)
+        drain_for(connection, sizes["warm ms"] / 1000)
         before, began = cpu_seconds(redis), monotonic()
-        _drain_for(connection, sizes["ms"] / 1000)
-        used = (cpu_seconds(redis) - before) / (monotonic() - began)
-        for drain in drains:
-            drain.channel.close()
-    return Measured({"server CPU": used * 100})
+        drain_for(connection, sizes["ms"] / 1000)
+        return (cpu_seconds(redis) - before) / (monotonic() - began) * 100
 
 
-def _drain_for(connection: Connection, seconds: float) -> None:
+def measure(site: Site, sizes: Sizes) -> Measured:
+    return Measured({"server CPU": server_cpu(site, sizes)})
+
+
+def drain_for(connection: Connection, seconds: float) -> None:
+    """Drain events for so long."""
     deadline = monotonic() + seconds
     while (left := deadline - monotonic()) > 0:
         with suppress(TimeoutError):

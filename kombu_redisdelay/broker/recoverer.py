@@ -27,7 +27,7 @@ MESSAGES_PER_SWEEP = 100
 #: each time, from anywhere: so the cost of a fleet does not grow with the square of its size.
 CONSUMERS_PER_LOOK = 500
 
-#: The same for the first look, and for each queue: who starts a worker again wants the messages back at once
+#: The same for the first look, and for each script: who starts a worker again wants the messages back at once
 #: that the killed one held.
 CONSUMERS_PER_FIRST_LOOK = 5000
 
@@ -75,7 +75,10 @@ class Recoverer:
         Arguments:
             is_first: whether this is the first look at these queues. It asks after all their consumers.
         """
-        some = CONSUMERS_PER_FIRST_LOOK if is_first else CONSUMERS_PER_LOOK // max(1, len(queues))
+        count = max(1, len(queues))
+        some = CONSUMERS_PER_LOOK // count
+        if is_first:
+            some = CONSUMERS_PER_FIRST_LOOK // min(count, QUEUES_PER_SCRIPT)
         unrenewed_ms = UNRENEWED * self._options.lease_ms // 100
         args = (unrenewed_ms, random.random(), some, ENDING_PER_LOOK)
         parts = [

@@ -14,7 +14,6 @@ from kombu_redisdelay.broker.store import Store
 #: Queues that are looked after together, in one round trip: some milliseconds of the server's time.
 QUEUES_PER_STEP = 50
 
-
 #: A damaged schedule is a rare accident.
 ROUNDS_PER_SWEEP = 6
 
@@ -94,8 +93,10 @@ class Rounds:
             if not self._left:
                 starts = range(0, len(queues), QUEUES_PER_STEP)
                 self._left.extend(queues[start : start + QUEUES_PER_STEP] for start in starts)
-            some = [queue for queue in self._left.popleft() if queue in self._known]
+            some = list(self._left.popleft())
             self._wait(len(queues))
+        # Others were cancelled meanwhile.
+        some = [queue for queue in some if queue in queues]
         yield from self._recoverer.recover(some, is_first=are_new)
         yield
         if are_new or self._round % ROUNDS_PER_SWEEP == 0:

@@ -99,16 +99,15 @@ local function leave_out(hot)
     step_of[index] = first_ready_step(ready_lists(KEYS[index], prefix, separator, steps)) or 0
     place[index] = i
   end
-  local by_priority = { unpack(hot) }
-  table.sort(by_priority, function(a, b)
+  table.sort(hot, function(a, b)
     if step_of[a] ~= step_of[b] then
       return step_of[a] < step_of[b]
     end
     return place[a] < place[b]
   end)
-  local chosen, others = { unpack(by_priority, 1, QUEUES_AT_MOST) }, {}
-  for i = QUEUES_AT_MOST + 1, #by_priority do
-    others[#others + 1] = by_priority[i] .. ' ' .. step_of[by_priority[i]]
+  local chosen, others = { unpack(hot, 1, QUEUES_AT_MOST) }, {}
+  for i = QUEUES_AT_MOST + 1, #hot do
+    others[#others + 1] = hot[i] .. ' ' .. step_of[hot[i]]
   end
   table.sort(chosen, function(a, b)
     return place[a] < place[b]
