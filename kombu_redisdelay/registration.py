@@ -18,4 +18,6 @@ SERIALIZER = (None, None, "application/x-kombu-redisdelay")
 def register() -> None:
     """Register ``redisdelay://`` and, over TLS, ``redisdelays://``. Calling it again changes nothing."""
     TRANSPORT_ALIASES["redisdelay"] = "kombu_redisdelay.transport:Transport"
+    TRANSPORT_ALIASES["redisdelay-cluster"] = "kombu_redisdelay.transport:ClusterTransport"
+    TRANSPORT_ALIASES["redisdelays-cluster"] = "kombu_redisdelay.transport:SecureClusterTransport"
     TRANSPORT_ALIASES["redisdelays"] = "kombu_redisdelay.transport:SecureTransport"

@@ -30,7 +30,7 @@ from kombu_redisdelay.broker.server.scripts import (
 from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.takes import Takes
+from kombu_redisdelay.broker.takes import Tags, Takes
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ MOST_LEFT = 100
 
 class Consumer:
     """A consumer of some of the queues in *store*.
+
+    The queues of one request are in one slot.
 
     Arguments:
         store: its line carries the acks, so no other consumer may use it.
@@ -64,12 +66,14 @@ class Consumer:
         #: Messages whose callback has failed: delivery tag -> queue, and when by the monotonic clock.
         self._failed: dict[str, tuple[str, float]] = {}
         store.server.tell_acks_in_vain(lease_lost)
-        self._takes = Takes(store, name, options)
+        self._tags = Tags()
+        #: For each slot, the takes from its queues.
+        self._takes: dict[int, Takes] = {}
 
     @property
     def is_taking(self) -> bool:
         """Whether a take has no reply yet. It may not even have reached the server."""
-        return self._takes.is_unanswered
+        return any(takes.is_unanswered for takes in self._takes.values())
 
     @property
     def is_ours(self) -> bool:
@@ -78,8 +82,9 @@ class Consumer:
 
     def take(self, request: Request) -> Taken:
         """Take messages, after moving what is due to the ready lists."""
-        self._join(request)
-        return self._takes.take(request)
+        takes = self._takes_of(request.queues)
+        self._join(request, takes)
+        return takes.take(request)
 
     def ask_for(self, request: Request) -> Command:
         """Begin to :meth:`take`, without waiting for the reply.
@@ -88,12 +93,13 @@ class Consumer:
             The command to send, over any connection. :meth:`taken` must get the reply before anything else
             is taken. If the reply is an error, call :meth:`take` instead, which raises the explained error.
         """
-        self._join(request)
-        return self._takes.ask_for(request)
+        takes = self._takes_of(request.queues)
+        self._join(request, takes)
+        return takes.ask_for(request)
 
     def taken(self, request: Request, reply: Any) -> Taken:
         """The messages that the *reply* to *request* has brought."""
-        return self._takes.taken(request, reply)
+        return self._takes_of(request.queues).taken(request, reply)
 
     def glance(self, queues: Sequence[str]) -> Glance:
         """Look whether anything in *queues* is ready, and when messages of some of them are due.
@@ -102,27 +108,27 @@ class Consumer:
         none, and somebody may have set the clock. It costs a fraction of a take. A few glances are enough for
         all schedules, or one if there are few.
         """
-        return self._takes.glance(queues)
+        return self._takes_of(queues).glance(queues)
 
     def look(self, queues: Sequence[str]) -> Looked:
         """Look which of *queues* have ready messages, and when the next ones are due."""
-        return self._takes.look(queues)
+        return self._takes_of(queues).look(queues)
 
     def wait_for(self, queues: Sequence[str], timeout: float) -> Command:
         """The command that waits until one of *queues* is woken, *timeout* seconds at most. :meth:`woken`
         tells which."""
-        return self._takes.wait_for(queues, timeout)
+        return self._takes_of(queues).wait_for(queues, timeout)
 
-    def woken(self, reply: Sequence[Any]) -> str:
-        """The queue that was woken, from the *reply* to :meth:`wait_for`."""
-        return self._takes.woken(reply)
+    def woken(self, queues: Sequence[str], reply: Sequence[Any]) -> str:
+        """The queue that was woken, from the *reply* to :meth:`wait_for` with these *queues*."""
+        return self._takes_of(queues).woken(reply)
 
     def ack(self, queue: str, tag: str) -> None:
         """Forget a message for good. The ack has been written when this returns. If the message was not held
         any more, `lease_lost` is called later."""
         self._failed.pop(tag, None)
         unacked = self.store.keys(queue).unacked(self.name)
-        self.store.server.line(unacked).ack(queue, unacked, tag)
+        self.store.server.ack(queue, unacked, tag)
 
     def confirm_acks(self) -> None:
         """Wait until the server has done every ack so far."""
@@ -266,10 +272,18 @@ class Consumer:
         """Close the connections. The next command opens one again, and sends the unconfirmed acks first."""
         self.store.disconnect()
 
-    def _join(self, request: Request) -> None:
+    def _takes_of(self, queues: Sequence[str]) -> Takes:
+        """Makes the requests about *queues*, which are in one slot."""
+        slot = self.store.slot(queues[0])
+        takes = self._takes.get(slot)
+        if takes is None:
+            takes = self._takes[slot] = Takes(self.store, self.name, self._options, self._tags)
+        return takes
+
+    def _join(self, request: Request, takes: Takes) -> None:
         """Be a consumer of the queues of *request*, and keep those alive that expire."""
         self._lease.tell()
-        names = self._takes.names(request.queues)
+        names = takes.names(request.queues)
         self._cancelled -= names
         if len(self._queues) > self._most_queues + len(names):
             # Some callers get messages of new queues again and again.

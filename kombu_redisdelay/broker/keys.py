@@ -1,9 +1,8 @@
 """Every key that we use in Redis, by name.
 
 Ready messages stay where kombu's ``redis`` transport keeps them, so that stock producers and consumers
-can work beside us. All our own keys of a queue carry ``{queue}``, so they share a slot of a cluster. The
-ready list of step 0 is in that slot, too, unless there is a ``global_keyprefix``; those of the other steps
-are not, because kombu names them without braces.
+can work beside us. All our own keys of a queue carry ``{queue}``, so they share a slot of a cluster. On a
+cluster, where kombu's ``redis`` transport does not work, the ready lists carry it, too.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ class QueueKeys:
     """The keys of one queue, complete with ``global_keyprefix``.
 
     Attributes:
-        ready: list, ready messages of priority step 0; the other steps have ``separator`` and the step
-            appended.
+        ready: list, ready messages of priority step 0: the name of the queue, on a cluster in braces. The
+            other steps have ``separator`` and the step appended.
         schedule: zset, message id -> due time in ms since the epoch.
         messages: hash, message id -> scheduled message.
         duplicates: zset, names of the messages whose id another scheduled message had before; score 0.
@@ -51,12 +50,16 @@ class QueueKeys:
 
 
 @lru_cache(maxsize=4096)
-def queue_keys(prefix: str, queue: str, separator: str) -> QueueKeys:
-    """The keys of *queue*, behind the ``global_keyprefix`` *prefix*."""
-    # Not an f-string: a name may be a member of an Enum, which has another text there.
+def queue_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) -> QueueKeys:
+    """The keys of *queue*, behind the ``global_keyprefix`` *prefix*.
+
+    Arguments:
+        in_slots: whether all of them must be in one slot, as on a cluster.
+    """
+    # No f-strings: a name may be a member of an Enum, which has another text there.
     ours = prefix + "redisdelay:{" + queue + "}:"
     return QueueKeys(
-        ready=prefix + queue,
+        ready=prefix + "{" + queue + "}" if in_slots else prefix + queue,
         schedule=ours + "schedule",
         messages=ours + "messages",
         duplicates=ours + "duplicates",

@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.server.native import Event, Lock, Thread
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import LEAVE, RENEW, run_each, try_each
 from kombu_redisdelay.broker.server.server import Server
+from kombu_redisdelay.broker.server.slots import parts
 from kombu_redisdelay.broker.server.wire import Command
 
 logger = logging.getLogger(__name__)
@@ -157,9 +158,9 @@ class Lease:
         return max(SHORTEST_INTERVAL, shortest_ms / 1000 / RENEWALS_PER_LEASE)
 
     def _renew(self) -> None:
-        keys, args = tuple(self._covered), (self._consumer, self._lease_ms)
-        starts = range(0, len(keys), QUEUES_PER_SCRIPT)
-        run_each(self._server, [(RENEW, keys[first : first + QUEUES_PER_SCRIPT], args) for first in starts])
+        args = (self._consumer, self._lease_ms)
+        each = parts(self._server, tuple(self._covered), str, QUEUES_PER_SCRIPT)
+        run_each(self._server, [(RENEW, keys, args) for keys in each])
         refreshing = [command for commands in list(self._refreshing.values()) for command in commands]
         if refreshing:
             checked(self._server.call_all(*refreshing))

@@ -14,6 +14,7 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.report import report_dropped
 from kombu_redisdelay.broker.server.scripts import CONSUMERS, SWEEP, run_each
+from kombu_redisdelay.broker.server.slots import parts
 from kombu_redisdelay.broker.steps import Steps
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
@@ -76,22 +77,20 @@ class Recoverer:
             is_first: whether this is the first look at these queues. It asks after all their consumers.
         """
         count = max(1, len(queues))
-        some = CONSUMERS_PER_LOOK // count
+        most = CONSUMERS_PER_LOOK // count
         if is_first:
-            some = CONSUMERS_PER_FIRST_LOOK // min(count, QUEUES_PER_SCRIPT)
+            most = CONSUMERS_PER_FIRST_LOOK // min(count, QUEUES_PER_SCRIPT)
         unrenewed_ms = UNRENEWED * self._options.lease_ms // 100
-        args = (unrenewed_ms, random.random(), some, ENDING_PER_LOOK)
-        parts = [
-            queues[first : first + QUEUES_PER_SCRIPT] for first in range(0, len(queues), QUEUES_PER_SCRIPT)
-        ]
-        calls = [(CONSUMERS, [self._store.keys(queue).consumers for queue in part], args) for part in parts]
-        replies = run_each(self._store.server, calls)
+        args = (unrenewed_ms, random.random(), most, ENDING_PER_LOOK)
+        server, key = self._store.server, self._consumers_key
+        together = parts(server, queues, key, QUEUES_PER_SCRIPT)
+        replies = run_each(server, [(CONSUMERS, list(map(key, some)), args) for some in together])
         # Each process is looked at once, however many consumers and queues it has.
         is_gone = cache(is_certainly_gone)
         holders = [
             holder
-            for part, (now_ms, found) in zip(parts, replies, strict=True)
-            for queue, (ending, members) in zip(part, found, strict=True)
+            for some, (now_ms, found) in zip(together, replies, strict=True)
+            for queue, (ending, members) in zip(some, found, strict=True)
             for holder in self._gone(queue, now_ms, ending, members, is_gone)
         ]
         if not holders:
@@ -136,6 +135,9 @@ class Recoverer:
         for queue, found in swept.items():
             self._report_swept(queue, found)
         return sum(swept.values())
+
+    def _consumers_key(self, queue: str) -> str:
+        return self._store.keys(queue).consumers
 
     def _gone(
         self,

@@ -76,7 +76,7 @@ class Bound(NamedTuple):
 
 
 class Store:
-    """The queues in one Redis database.
+    """The queues in one Redis database, or in one cluster.
 
     Arguments:
         prefix: ``global_keyprefix``, in front of every key.
@@ -98,7 +98,11 @@ class Store:
         self.server.disconnect()
 
     def keys(self, queue: str) -> QueueKeys:
-        return queue_keys(self.prefix, queue, self.separator)
+        return queue_keys(self.prefix, queue, self.separator, self.server.has_slots)
+
+    def slot(self, queue: str) -> int:
+        """The slot of all keys of *queue*."""
+        return self.server.slot(self.keys(queue).wake) if self.server.has_slots else 0
 
     def ready_keys(self, queue: str) -> list[str]:
         keys = self.keys(queue)
@@ -134,7 +138,8 @@ class Store:
         return [reply for reply, (_, count) in zip(replies, units, strict=True) for _ in range(count)]
 
     def now_ms(self) -> float:
-        """The server's clock, ms since the epoch, with a fraction."""
+        """The server's clock, ms since the epoch, with a fraction. The servers of a cluster may have
+        different clocks: this is the clock of one of them."""
         return clock_ms(self.server.call("TIME"))
 
     def put(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from itertools import count
 from time import monotonic, time
 from typing import Any
 
@@ -11,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.delivery import Delivery, Glance, Looked, Request, Taken
 from kombu_redisdelay.broker.message import split_stored
-from kombu_redisdelay.broker.options import MAX_BATCH_LIMIT, Options
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.roster import Roster
 from kombu_redisdelay.broker.server.replies import checked, explained, explained_all
@@ -29,25 +30,26 @@ GLANCES = 5
 
 
 class Takes:
-    """Makes the requests of one consumer, and reads the replies.
+    """Makes the requests of one consumer to queues of one slot, and reads the replies.
 
     The methods are those of :class:`~kombu_redisdelay.broker.consumer.Consumer`, which also holds a lease in
     the queues.
 
     Arguments:
         name: of the consumer.
+        tags: where its delivery tags come from.
     """
 
-    def __init__(self, store: Store, name: str, options: Options) -> None:
+    def __init__(self, store: Store, name: str, options: Options, tags: Tags) -> None:
         self._store = store
         self._name = name
         self._options = options
+        self._tags = tags
         self._clock = ServerClock()
-        #: A tag is the time when the message was asked for, in microseconds since the epoch, or the next free
-        #: number. So a tag shows for how long its message has been held.
-        self._next_tag = 1
         #: The request that has no reply yet, or whose reply was lost.
         self._unanswered: Request | None = None
+        #: The delivery tag of the first message of the latest take, and how many tags were reserved for it.
+        self._first_tag = self._reserved = 0
         nothing = Roster(store, ())
         #: The latest ones. There are two, because an application may get messages of one queue while it
         #: consumes from others.
@@ -96,7 +98,7 @@ class Takes:
     def look(self, queues: Sequence[str]) -> Looked:
         """Look which of *queues* have ready messages, and when the next ones are due."""
         store, roster = self._store, self._roster_of(queues)
-        args: list[Argument] = [store.prefix, store.separator, *store.steps]
+        args: list[Argument] = [store.prefix, store.separator, int(store.server.has_slots), *store.steps]
         calls: list[ScriptCall] = [(LOOK, part.wake_keys, args) for part in roster.parts]
         ready: dict[str, int] = {}
         due: dict[str, float] = {}
@@ -128,7 +130,7 @@ class Takes:
             The command to send, over any connection. :meth:`taken` must get the reply before anything else
             is taken. If the reply is an error, call :meth:`take` instead, which raises the explained error.
         """
-        return TAKE.command(*self._begin(request))
+        return self._store.server.prepared(TAKE.command(*self._begin(request)))
 
     def taken(self, request: Request, reply: Any) -> Taken:
         """The messages that the *reply* to *request* has brought."""
@@ -140,22 +142,18 @@ class Takes:
             hot = roster.queues if request.hot is None else request.hot
             logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, hot)
         deliveries = []
-        # The script numbers the messages from the same tag in the same order. The counter moves on only
-        # when a reply has come. So a take after a lost reply has the same first tag: the script sees that.
-        for queue, stored in zip(roster.at(indices), messages, strict=True):
+        # The script numbers the messages from the first tag on, in the same order.
+        for tag, queue, stored in zip(count(self._first_tag), roster.at(indices), messages):
             step, payload = split_stored(stored)
-            deliveries.append(Delivery(str(self._next_tag), queue, step, payload, queue not in no_ack))
-            self._next_tag += 1
+            deliveries.append(Delivery(str(tag), queue, step, payload, queue not in no_ack))
         if only_migrated:
             return self.taken(request, self._take(request, migrate=0))
         return Taken(deliveries, now_us / 1000, roster.due(due), dict(roster.pairs(more)))
 
     def _take(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> Any:
         keys, args = self._begin(request, migrate)
-        # Over the line, so that it comes after the acks. It waits if other threads use the line, and does not
-        # go over another connection.
         try:
-            return TAKE(self._store.server.line(keys[0]), keys, args)
+            return TAKE(self._store.server.after_acks(keys[0]), keys, args)
         except ResponseError as exc:
             raise self._explained(exc, request.queues) from None
 
@@ -163,12 +161,13 @@ class Takes:
         """Returns KEYS and ARGV of a take."""
         store, roster = self._store, self._roster_of(request.queues)
         hot = roster.queues if request.hot is None else request.hot
-        is_repeated = self._unanswered is not None
-        if self._unanswered is None:
-            self._next_tag = max(self._next_tag, self._clock.now_us())
-        elif not set(self._unanswered.queues).issubset(request.queues):
-            # The lost reply may have brought messages of other queues: skip all tags that it may have used.
-            self._next_tag += MAX_BATCH_LIMIT
+        # A take after a lost reply has the same first tag: the script sees that. The lost reply may have
+        # brought messages of other queues. These come with a later take of them, or when the lease ends.
+        lost = self._unanswered
+        is_repeated = lost is not None and lost.limit > 0 and set(lost.queues).issubset(request.queues)
+        if not is_repeated:
+            self._reserved = max(1, request.limit)
+            self._first_tag = self._tags.reserve(self._reserved, self._clock.now_us())
         self._unanswered = request
         if hot and len(hot) < len(roster.queues) and not (is_repeated or request.also_woken):
             roster = Roster(store, hot)
@@ -178,10 +177,10 @@ class Takes:
         look_from = self._look_from % max(1, len(roster.queues)) + 1 if request.in_turn else 1
         self._look_from += QUEUES_PER_TAKE
         return roster.wake_keys, [
-            request.limit,
+            min(request.limit, self._reserved),
             migrate,
             BYTES_PER_CALL,
-            self._next_tag,
+            self._first_tag,
             self._name,
             self._options.lease_ms,
             store.prefix,
@@ -192,6 +191,7 @@ class Takes:
             look_from,
             roster.indices(hot),
             self._peculiarities(roster, request.no_ack),
+            int(store.server.has_slots),
             *store.steps,
         ]
 
@@ -233,6 +233,23 @@ def taken_ms(tag: bytes | str) -> float | None:
     ``None`` if the tag is not one of ours."""
     # Microseconds since the epoch have 16 digits from 2001 to 2286.
     return int(tag) / 1000 if len(tag) == 16 and tag.isdigit() else None
+
+
+class Tags:
+    """The delivery tags of a consumer.
+
+    A tag is the time when the message was asked for, in microseconds since the epoch, or the next free
+    number. So a tag shows for how long its message has been held.
+    """
+
+    def __init__(self) -> None:
+        self._next = 1
+
+    def reserve(self, count: int, now_us: int) -> int:
+        """The first of *count* tags that were never used. *now_us* is the server's clock."""
+        first = max(self._next, now_us)
+        self._next = first + count
+        return first
 
 
 class ServerClock:

@@ -3,7 +3,8 @@
 -- KEYS     wake of each queue; the other keys are made from it (see include/queue.lua)
 -- ARGV[1]  global_keyprefix
 -- ARGV[2]  separator between a queue's name and a priority step
--- ARGV[3+] the priority steps
+-- ARGV[3]  how many braces a ready list has on each side of the queue's name (1 on a cluster, else 0)
+-- ARGV[4+] the priority steps
 --
 -- Returns  pairs of the index of a queue that has ready messages and the index of the first step that has
 --          one; pairs of the index of a queue and the microseconds until its next message is due. All are
@@ -15,13 +16,13 @@
 -- include: expect
 -- include: migrate
 
-local prefix, separator = ARGV[1], ARGV[2]
-local steps = { unpack(ARGV, 3) }
+local prefix, separator, braces = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local steps = { unpack(ARGV, 4) }
 
 local now_us = clock_us()
 local ready, due = {}, {}
 for index, wake_key in ipairs(KEYS) do
-  local step_index = first_ready_step(ready_lists(wake_key, prefix, separator, steps))
+  local step_index = first_ready_step(ready_lists(ready_of(wake_key, prefix, braces), separator, steps))
   if step_index then
     ready[#ready + 1] = index .. ' ' .. step_index
   end

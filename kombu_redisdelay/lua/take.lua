@@ -23,7 +23,8 @@
 --          if in turn. If not in turn, that is the order of KEYS
 -- ARGV[14] for each queue that needs it, separated by spaces: its index, "1" if it is consumed without acks,
 --          its x-expires in ms (0: none)
--- ARGV[15+] the priority steps, in the order in which they are taken
+-- ARGV[15] how many braces a ready list has on each side of the queue's name (1 on a cluster, else 0)
+-- ARGV[16+] the priority steps, in the order in which they are taken
 --
 -- Returns  server's clock in microseconds; how many due ids had no message; 1 if it has only migrated,
 --          because a large message was due, else 0: after 1, the caller must call again and migrate nothing;
@@ -59,7 +60,7 @@ local QUEUES_AT_MOST = 16
 
 local consumer, lease_ms, prefix, separator = ARGV[5], tonumber(ARGV[6]), ARGV[7], ARGV[8]
 local in_turn, is_repeated = ARGV[9] == '1', ARGV[11] == '1'
-local steps = { unpack(ARGV, 15) }
+local braces, steps = tonumber(ARGV[15]), { unpack(ARGV, 16) }
 
 local options = {}
 for index, no_ack, expires_ms in string.gmatch(ARGV[14], '(%d+) (%d) (%d+)') do
@@ -69,10 +70,11 @@ local usual = { needs_ack = true, expires_ms = 0 }
 
 local function queue_at(index)
   local wake_key, option = KEYS[index], options[index] or usual
-  local base, lists = base_of(wake_key), ready_lists(wake_key, prefix, separator, steps)
+  local base, name = base_of(wake_key), ready_of(wake_key, prefix, braces)
+  local lists = ready_lists(name, separator, steps)
   local queue = {
     index = index,
-    name = ready_of(wake_key, prefix),
+    name = name,
     wake = wake_key,
     schedule = base .. 'schedule',
     messages = base .. 'messages',
@@ -96,7 +98,8 @@ end
 local function leave_out(hot)
   local step_of, place = {}, {}
   for i, index in ipairs(hot) do
-    step_of[index] = first_ready_step(ready_lists(KEYS[index], prefix, separator, steps)) or 0
+    local name = ready_of(KEYS[index], prefix, braces)
+    step_of[index] = first_ready_step(ready_lists(name, separator, steps)) or 0
     place[index] = i
   end
   table.sort(hot, function(a, b)

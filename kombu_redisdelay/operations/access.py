@@ -66,7 +66,7 @@ class Access:
     def stock_keys(self) -> tuple[str, str]:
         """The keys in which workers of ``redis://`` keep what they have taken: the messages, and when."""
         channel = self._channel
-        prefix = channel.global_keyprefix
+        prefix = channel.prefix
         return prefix + channel.unacked_key, prefix + channel.unacked_index_key
 
     def topic(self, exchange: str, routing_key: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from time import monotonic
 from typing import Any
 
 from kombu.transport import virtual
@@ -25,6 +24,7 @@ from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.watch import Watch
 from kombu_redisdelay.transport.caretaker import Caretaker
 from kombu_redisdelay.transport.intake import Intake
+from kombu_redisdelay.transport.lane import Lane
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
 from kombu_redisdelay.transport.receive import check_fanout
@@ -44,8 +44,6 @@ class Channel(PublishingChannel):
     """
 
     QoS = QoS  # type: ignore[assignment]
-    _in_poll: Any
-    _brpop_sent_at: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         transport = args[0] if args else kwargs["connection"]
@@ -174,10 +172,10 @@ class Channel(PublishingChannel):
     def _finish_taking(self) -> None:
         """Read the reply of a take that is on its way. The server may already have handed out messages for
         it, and they must be known to be given back."""
-        if self._consumer is not None and self._consumer.is_ours and self.intake.is_taking:
+        if self._consumer is not None and self._consumer.is_ours:
             # Without the reply, the messages can still be found in Redis.
             with suppress(RedisError, OSError):
-                self.intake.answer()
+                self.intake.finish_taking()
 
     def _handle_message(self, client: Any, r: Any) -> dict[str, Any]:
         """kombu's, for what came over PUB/SUB. kombu would raise for what is not a message, and the worker
@@ -190,13 +188,20 @@ class Channel(PublishingChannel):
 
     # -- waiting, driven by the poller -----------------------------------------------------------------
 
-    def _brpop_start(self, timeout: float | None = None) -> None:
-        """Send a request over the poll connection. The name is kombu's, because kombu's poller calls this. A
-        pop here returns a wake-up token, never a message."""
-        connection = self.client.connection
-        self.intake.ask(connection, timeout or self.brpop_timeout)
-        self._in_poll = connection
-        self._brpop_sent_at = monotonic()
+    def new_poll_client(self, queue: str) -> Any:
+        """A client of redis-py whose connection waits for messages of *queue*, and of others in its slot."""
+        return self.client
+
+    def _on_connection_disconnect(self, connection: Any) -> None:
+        self.intake.is_disconnected(connection)
+        super()._on_connection_disconnect(connection)
+
+    def _poll_error(self, type: Any, **options: Any) -> None:
+        if isinstance(type, Lane):
+            # This raises the error.
+            type.client.connection.read_response()
+        else:
+            super()._poll_error(type, **options)
 
     def check(self) -> None:
         """Check that the server still answers.
@@ -275,10 +280,7 @@ class Channel(PublishingChannel):
                 self._finish_taking()
             # This drops the reply that is still on its way. At most one wake-up token is lost with it, and
             # that delays messages by one second at most.
-            self._in_poll = None
-            client = self.__dict__.get("client")
-            if client is not None and client.connection is not None:
-                client.connection.disconnect()
+            self.intake.close()
         super().close()
         consumer, self._consumer_to_stop = self._consumer_to_stop, None
         if consumer is not None:

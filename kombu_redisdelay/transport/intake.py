@@ -1,23 +1,18 @@
-"""How a channel gets its messages: when it asks, for how many messages, and over which connection."""
+"""The messages of a channel: from the broker, until they are delivered."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.transport import virtual
-from kombu.utils.scheduling import priority_cycle
-from redis.exceptions import ConnectionError, ResponseError
 
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.message import DELIVERY_COUNT_HEADER
-from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
-from kombu_redisdelay.broker.server.wire import pack
-from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
-from kombu_redisdelay.transport.hot import HotQueues
+from kombu_redisdelay.transport.lane import Lane
 from kombu_redisdelay.transport.receive import receive
 
 if TYPE_CHECKING:
@@ -28,12 +23,6 @@ CONFIRM_AFTER = 1.0
 
 #: A message that must be held alone waits until all others are settled, but at most for this many seconds.
 ALONE_PATIENCE = 2.0
-
-#: Seconds to wait after a request, if the next one would be for less than half of what may be held.
-PAUSE = 0.001
-
-#: If a token comes within so many seconds, it may have been there before.
-AT_ONCE = 0.002
 
 
 class Waiting(NamedTuple):
@@ -50,42 +39,30 @@ class Waiting(NamedTuple):
 
 
 class Intake:
-    """Takes messages from the broker for a channel, and delivers them.
-
-    There are two ways to ask, each over its own connection. :meth:`take` waits for the reply. :meth:`ask`
-    sends a request over the poll connection and returns at once. It asks for messages or, if none are
-    expected, for a wake-up. The poller tells when :meth:`answer` can read the reply.
-    """
+    """Takes messages from the broker for a channel, and delivers them. A lane asks for them: there is one for
+    each slot of the queues, so there is one with a single Redis."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._callbacks: dict[str, Callable[[virtual.Message], Any]] = {}
         self._no_ack_queues: set[str] = set()
         self._taken: deque[Waiting] = deque()
-        #: Whether to ask for messages instead of a wake-up. True if more messages are ready, or if it is not
-        #: known whether there are any.
-        self.expects_more = True
-        #: The request that was sent over the poll connection, ``None`` if it was for a wake-up.
-        self._asked_for: Request | None = None
         self._confirmed_at = monotonic()
-        self._was_overdue = False
-        self._requested_at = float("-inf")
-        self._rested_since = float("-inf")
-        self._hot = HotQueues(self._callbacks)
+        #: For each slot, the lane of its queues.
+        self._lanes: dict[int, Lane] = {}
+        #: The queues that the lanes were made for.
+        self._in_lanes: Sequence[str] = ()
 
     def consume(self, queue: str, no_ack: bool, callback: Callable[[virtual.Message], Any]) -> None:
         self._callbacks[queue] = callback
         self._no_ack_queues.discard(queue)
         if no_ack:
             self._no_ack_queues.add(queue)
-        self._hot.look_soon()
-        self.expects_more = True
 
     def cancel(self, queue: str) -> list[Delivery]:
         """Stop delivering from *queue*. Returns the messages of it that were taken and not delivered."""
         self._callbacks.pop(queue, None)
         self._no_ack_queues.discard(queue)
-        self._hot.forget(queue)
         return self.forget_queue(queue)
 
     def forget_queue(self, queue: str) -> list[Delivery]:
@@ -120,100 +97,100 @@ class Intake:
         return bool(self._taken) and self._taken[-1].alone_at is not None
 
     @property
+    def consumed(self) -> Collection[str]:
+        """The queues that are consumed from."""
+        return self._callbacks.keys()
+
+    @property
+    def lanes(self) -> Collection[Lane]:
+        """The lanes of the queues that the channel consumes from."""
+        queues = self._channel.active_queues
+        if queues is not self._in_lanes:
+            self._divide(queues)
+        return self._lanes.values()
+
+    @property
+    def lanes_in_order(self) -> Collection[Lane]:
+        """The same, in the order in which they may ask."""
+        lanes = self.lanes
+        if len(lanes) <= 1:
+            return lanes
+        order = self._channel._queue_cycle.consume(len(self._in_lanes))
+        in_order = dict.fromkeys(self._lanes[self._channel.store.slot(queue)] for queue in order)
+        return [*in_order, *(lane for lane in lanes if lane not in in_order)]
+
+    @property
     def is_waiting(self) -> bool:
-        """Whether a reply is expected over the poll connection."""
-        return bool(self._channel._in_poll)
+        """Whether a reply is expected over a poll connection."""
+        return any(lane.is_waiting for lane in self._lanes.values())
 
     @property
     def is_taking(self) -> bool:
-        """Whether a reply with messages is expected over the poll connection."""
-        return self.is_waiting and self._asked_for is not None
+        """Whether a reply with messages is expected over a poll connection."""
+        return any(lane.is_taking for lane in self._lanes.values())
 
     @property
-    def is_patient(self) -> bool:
-        """Whether to wait until there is room for more messages, for :data:`PAUSE` at most. A take of one
-        message costs about as much as a take of ten."""
-        qos = self._channel.qos
-        if not self.expects_more or "can_consume" in vars(qos):
-            return False
-        half = min(qos.prefetch_count, self._channel.options.max_batch) / 2
-        return self._credit() < half and monotonic() - self._requested_at < PAUSE
+    def expects_more(self) -> bool:
+        """Whether more messages are ready, or it is not known whether there are any."""
+        return any(lane.expects_more for lane in self.lanes)
 
-    def take(self, also_woken: bool = True) -> float | None:
-        """Take as many messages as the prefetch count leaves room for.
+    def next_due(self) -> float | None:
+        """Seconds until the next message is due, ``None`` if none is scheduled."""
+        each = [due for lane in self._lanes.values() if (due := lane.next_due()) is not None]
+        return min(each, default=None)
 
-        Arguments:
-            also_woken: whether to take from queues that nobody knows to be hot, if they were woken.
+    def take_due(self) -> float | None:
+        """Take messages where some are due. Returns the same as :meth:`next_due`."""
+        for lane in self.lanes:
+            if len(self._lanes) == 1 or lane.next_due() == 0:
+                lane.take()
+        return self.next_due()
 
-        Returns:
-            Seconds until the next message is due, ``None`` if none is scheduled.
-        """
-        if self.is_taking:
-            return self.answer()
-        request = self._request(also_woken)
-        if not request.queues:
-            return None
-        return self._receive(request, self._channel.consumer.take(request))
+    def finish_taking(self) -> None:
+        """Read all replies with messages that are on their way."""
+        for lane in self._lanes.values():
+            if lane.is_taking:
+                lane.answer()
 
-    def ask(self, connection: Any, timeout: float) -> None:
-        """Ask for messages or for a wake-up over the poll connection.
+    def close(self) -> None:
+        """Close the poll connections. Replies that are still on their way are lost."""
+        for lane in self._lanes.values():
+            lane.close()
 
-        Arguments:
-            connection: the poll connection.
-            timeout: seconds after which the server answers even without a wake-up token.
-        """
-        self._asked_for = self._request() if self.expects_more else None
-        if self._asked_for is not None:
-            command = self._channel.consumer.ask_for(self._asked_for)
-        else:
-            command = self._channel.consumer.wait_for(self._channel.active_queues, timeout)
-        connection.send_packed_command((pack(*command),))
-        self._was_overdue = False
+    def credit(self) -> int:
+        """The number of messages that may be asked for now."""
+        qos, max_batch = self._channel.qos, self._channel.options.max_batch
+        if not qos.can_consume():
+            return 0
+        reserved = sum(lane.reserved for lane in self._lanes.values()) if len(self._lanes) > 1 else 0
+        if "can_consume" in vars(qos):
+            # The application has replaced `can_consume`, to decide before each message. Celery does so for
+            # worker_disable_prefetch.
+            return 0 if reserved else 1
+        room: int | None = qos.can_consume_max_estimate()
+        if room is None:
+            return max_batch
+        return max(0, min(max_batch, room - len(self._taken) - reserved))
 
-    def see_that_poll_is_open(self) -> None:
-        """Close the poll connection if the server has closed it while no reply was expected. The next wait
-        opens it again."""
-        connection = self._channel.client.connection
-        if connection is None or self.is_waiting or monotonic() - self._rested_since < REST:
-            return
-        if not is_open(connection):
-            connection.disconnect()
+    def no_ack_queues(self, queues: Collection[str]) -> Collection[str]:
+        """Those of *queues* whose messages need no ack."""
+        return frozenset(self._no_ack_queues) if self._channel.ack_emulation else queues
 
-    def answer(self) -> float | None:
-        """Read the reply that came over the poll connection. If it is a wake-up, take messages.
-
-        Returns:
-            Seconds until the next message is due, ``None`` if none is scheduled or nothing was taken.
-        """
-        channel, request = self._channel, self._asked_for
-        connection = channel.client.connection
-        reply = None
-        try:
-            reply = connection.read_response()
-        except ResponseError:
-            if request is None:
-                raise
-            # The take is made again below. It succeeds, or raises an error that says more.
-        except channel.connection_errors:
-            connection.disconnect()
-            raise
-        finally:
-            channel._in_poll = None
-            self._rested_since = monotonic()
-        re_authenticate(connection)
-        if request is not None and reply is not None:
-            return self._receive(request, channel.consumer.taken(request, reply))
-        if request is None and reply is not None:
-            return self._take_what_woke_us(reply)
-        if request is None and not self._finds_something():
-            return self._hot.next_due()
-        return self.take()
+    def receive(self, taken: Taken) -> None:
+        """Keep the messages that a take has brought, until they are delivered."""
+        channel = self._channel
+        wanted = [delivery for delivery in taken.deliveries if delivery.queue in self._callbacks]
+        for delivery in wanted:
+            channel._queue_cycle.rotate(delivery.queue)
+        self._taken += [self._waiting(*received) for received in self._messages(wanted, taken.now_ms)]
+        # These queues were cancelled while the reply was on its way.
+        unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in self._callbacks]
+        channel.consumer.put_back(unwanted)
 
     def get(self, queue: str, no_ack: bool) -> virtual.Message | None:
         """Take one message of *queue*, if there is one."""
         consumer = self._channel.consumer
-        if self.is_taking:
-            self.answer()
+        self.finish_taking()
         for index, waiting in enumerate(self._taken):
             if waiting.delivery.queue == queue:
                 del self._taken[index]
@@ -262,96 +239,36 @@ class Intake:
             self._channel.qos.reject(tag, requeue=True)
 
     def check_silence(self, timeout: float, silence_limit: float) -> None:
-        """Check that the server answers over the poll connection.
+        """Check that the servers answer. As :meth:`Lane.check_silence`."""
+        for lane in self._lanes.values():
+            lane.check_silence(timeout, silence_limit)
 
-        Arguments:
-            timeout: seconds within which the server has to answer over the poll connection.
-            silence_limit: seconds that the answer may come late before the connection counts as lost.
+    def is_disconnected(self, connection: Any) -> None:
+        """Note that *connection* was closed. It may be a poll connection."""
+        for lane in self._lanes.values():
+            lane.is_disconnected(connection)
 
-        Raises:
-            ConnectionError: the server has been silent for too long.
-        """
-        if not self.is_waiting:
-            return
-        overdue = monotonic() - self._channel._brpop_sent_at > timeout + silence_limit
-        if overdue and self._was_overdue:
-            # This is the second check in a row, with a poll in between. The poll would have read a reply that
-            # was only waiting to be read.
-            self._channel.client.connection.disconnect()
-            raise ConnectionError(f"no reply from Redis for {silence_limit:g} seconds")
-        self._was_overdue = overdue
-
-    def _take_what_woke_us(self, reply: Any) -> float | None:
-        queue = self._channel.consumer.woken(reply)
-        self._hot.woken(queue)
-        # If a token was there at once, others may have been there, too: among them, the order counts.
-        was_there = monotonic() - self._channel._brpop_sent_at < AT_ONCE
-        return self.take(also_woken=was_there or queue not in self._callbacks)
-
-    def _finds_something(self) -> bool:
-        """Look at all queues. Returns whether there is something to take now."""
-        queues, consumer = self._channel.active_queues, self._channel.consumer
-        if not queues:
-            return False
-        glance = consumer.glance(queues)
-        self._hot.glanced(glance)
-        if glance.any_ready and len(queues) > QUEUES_PER_TAKE:
-            self._hot.looked(consumer.look(queues))
-        return glance.any_ready or self._hot.has_any
-
-    def _request(self, also_woken: bool = True) -> Request:
-        self._requested_at = monotonic()
-        queues, queue_cycle = self._channel.active_queues, self._channel._queue_cycle
-        if self._hot.needs_look(queues):
-            self._hot.looked(self._channel.consumer.look(queues))
-        order = queue_cycle.consume(len(queues))
-        in_turn = not isinstance(queue_cycle, priority_cycle)
-        credit = self._credit()
-        hot, others_wait = self._hot.choose(order)
-        # In turn, those come first that wait already. A look finds the woken ones within a second.
-        is_full = in_turn and others_wait
-        return Request(
-            queues if in_turn else order,
-            credit,
-            in_turn,
-            no_ack=frozenset(self._no_ack_queues) if self._channel.ack_emulation else queues,
-            hot=hot,
-            also_woken=also_woken and credit > 0 and not is_full,
-        )
-
-    def _receive(self, request: Request, taken: Taken) -> float | None:
-        channel = self._channel
-        self._hot.taken(request.hot or (), taken)
-        # With a limit of 0 this is true, because then it is not known whether there is more.
-        self.expects_more = len(taken.deliveries) >= request.limit or bool(self._hot)
-        wanted = [delivery for delivery in taken.deliveries if delivery.queue in self._callbacks]
-        for delivery in wanted:
-            channel._queue_cycle.rotate(delivery.queue)
-        self._taken += [self._waiting(*received) for received in self._messages(wanted, taken.now_ms)]
-        # These queues were cancelled while the reply was on its way.
-        unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in self._callbacks]
-        channel.consumer.put_back(unwanted)
-        return self._hot.next_due()
+    def _divide(self, queues: Sequence[str]) -> None:
+        """Give each queue its lane."""
+        self._in_lanes = queues
+        in_slots: dict[int, list[str]] = {}
+        store = self._channel.store
+        for queue in queues:
+            in_slots.setdefault(store.slot(queue), []).append(queue)
+        for slot in in_slots.keys() - self._lanes.keys():
+            self._lanes[slot] = Lane(self._channel, self)
+        for slot, lane in list(self._lanes.items()):
+            some = in_slots.get(slot, ())
+            lane.consume_from(queues if len(some) == len(queues) else tuple(some))
+            if not some and not lane.is_waiting:
+                lane.close()
+                del self._lanes[slot]
 
     def _messages(
         self, deliveries: Sequence[Delivery], now_ms: float
     ) -> list[tuple[Delivery, virtual.Message]]:
         channel = self._channel
         return receive(deliveries, now_ms, channel.consumer, partial(channel.Message, channel=channel))
-
-    def _credit(self) -> int:
-        """The number of messages that may be taken now."""
-        qos, max_batch = self._channel.qos, self._channel.options.max_batch
-        if not qos.can_consume():
-            return 0
-        if "can_consume" in vars(qos):
-            # The application has replaced `can_consume`, to decide before each message. Celery does so for
-            # worker_disable_prefetch.
-            return 1
-        room: int | None = qos.can_consume_max_estimate()
-        if room is None:
-            return max_batch
-        return max(0, min(max_batch, room - len(self._taken)))
 
     def _without_acks(self, no_ack: bool) -> bool:
         return no_ack or not self._channel.ack_emulation

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import redis
 
-from kombu_redisdelay.transport.intake import PAUSE
+from kombu_redisdelay.transport.lane import PAUSE, Lane
 from kombu_redisdelay.transport.signals import stop_waking_on_signals
 
 if TYPE_CHECKING:
@@ -137,12 +137,12 @@ class Poller(redis.MultiChannelPoller):
             return
         if kind == "LISTEN":
             super().on_readable(fileno)
-        elif channel.intake.is_waiting:
+        elif kind.is_waiting:
             # Also without credit: the take passes the wake-up on to a consumer that has credit.
-            self._received(channel, channel.intake.answer())
+            self._received(channel, kind.answer())
         else:
             # No reply was expected, so the server has closed the connection. The next wait opens it again.
-            channel.client.connection.disconnect()
+            kind.client.connection.disconnect()
 
     def get(self, callback: Callable[..., Any], timeout: float | None = None) -> None:
         """Deliver one message, for ``drain_events``.
@@ -204,23 +204,35 @@ class Poller(redis.MultiChannelPoller):
             self._cancel_alarm(channel)
             if channel in self._channels and channel.active_queues:
                 # Also without credit: the take moves due messages and wakes a consumer that has credit.
-                self._received(channel, channel.intake.take())
+                self._received(channel, channel.intake.take_due())
 
     def _ask(self, channel: Channel) -> None:
+        for lane in channel.intake.lanes_in_order:
+            lane.see_that_poll_is_open()
+            if not channel.qos.can_consume():
+                lane.expects_more = True
+            elif lane.queues and not lane.is_resting:
+                self._ask_for_messages(channel, lane)
+
+    def _ask_for_messages(self, channel: Channel, lane: Lane) -> None:
         intake = channel.intake
-        intake.see_that_poll_is_open()
-        if not channel.qos.can_consume():
-            intake.expects_more = True
-        elif not self._in_protected_read:
+        if not self._in_protected_read:
             # Only wait for more room while a timer is running that ends the wait. Nothing else may wake us.
-            if intake.is_waiting or not (self._is_pausing and intake.is_patient):
-                self._register_BRPOP(channel)
+            if lane.is_waiting or not (self._is_pausing and lane.is_patient):
+                self._poll(channel, lane)
         else:
             # drain_events may block, so a take can wait for its reply. Messages are likely to be there.
-            if intake.expects_more and not intake.can_deliver:
-                self._received(channel, intake.take())
-            if not intake.can_deliver:
-                self._register_BRPOP(channel)
+            if lane.expects_more and not intake.can_deliver:
+                self._received(channel, lane.take())
+            if not intake.can_deliver and not lane.is_resting:
+                self._poll(channel, lane)
+
+    def _poll(self, channel: Channel, lane: Lane) -> None:
+        """Poll the connection of *lane*, and ask over it, unless a reply is expected."""
+        if not self._client_registered(channel, lane.client, lane):
+            self._register(channel, lane.client, lane)
+        if not lane.is_waiting:
+            lane.ask(channel.brpop_timeout)
 
     def _received(self, channel: Channel, next_due: float | None) -> None:
         self.set_alarm(channel, next_due)

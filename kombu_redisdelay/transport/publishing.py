@@ -19,6 +19,7 @@ from kombu_redisdelay.broker.message import DELAY_HEADER, KEEP, Due, due, messag
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import explained
 from kombu_redisdelay.broker.server.scripts import SCHEDULE
+from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.store import Bound, Call, Store
 from kombu_redisdelay.transport.block import block_for
@@ -37,7 +38,7 @@ _KOMBU_HAS_BATCHES = hasattr(redis.Channel, "create_publish_batch")
 BIND_PAUSE = 1.0
 
 
-class _WithoutTransactions:
+class WithoutTransactions:
     """A server that is out of memory refuses every transaction, also one that only reads or deletes. kombu
     needs none: the server runs what comes in one packet before it turns to other clients."""
 
@@ -45,11 +46,11 @@ class _WithoutTransactions:
         return super().pipeline(transaction, shard_hint)  # type: ignore[misc]
 
 
-class _Client(_WithoutTransactions, Redis):
+class _Client(WithoutTransactions, Redis):
     pass
 
 
-class _PrefixedClient(_WithoutTransactions, redis.PrefixedStrictRedis):
+class PrefixedClient(WithoutTransactions, redis.PrefixedStrictRedis):
     pass
 
 
@@ -77,8 +78,16 @@ class PublishingChannel(redis.Channel):
     def store(self) -> Store:
         """The store that this channel publishes with. Created when it is first used."""
         if self._store is None:
-            self._store = Store(SingleServer(self.pool), self.global_keyprefix, self.priority_steps, self.sep)
+            self._store = Store(self._new_server(), self.prefix, self.priority_steps, self.sep)
         return self._store
+
+    @property
+    def prefix(self) -> str:
+        """In front of every key: ``global_keyprefix``."""
+        return str(self.global_keyprefix)
+
+    def _new_server(self) -> Server:
+        return SingleServer(self.pool)
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
         pool = super()._get_pool(asynchronous)
@@ -97,7 +106,7 @@ class PublishingChannel(redis.Channel):
 
     def _get_client(self) -> Any:
         if self.global_keyprefix:
-            return partial(_PrefixedClient, global_keyprefix=self.global_keyprefix)
+            return partial(PrefixedClient, global_keyprefix=self.global_keyprefix)
         return _Client
 
     @contextmanager

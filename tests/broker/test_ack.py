@@ -20,7 +20,7 @@ class Breaking:
     """
 
     def __init__(self, consumer: Consumer, error: type[Exception] = ConnectionError) -> None:
-        line = consumer.store.server.line("")
+        line = consumer.store.server.line
         self._connection = line.connection
         line.connection = self
         self._error = error

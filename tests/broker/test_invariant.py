@@ -401,7 +401,7 @@ class BrokerMachine(RuleBasedStateMachine):
 def copy_of(consumer: Consumer) -> Consumer:
     """One that goes on from the same state, on its own."""
     twin = copy.copy(consumer)
-    twin._takes = copy.copy(consumer._takes)
+    twin._takes = {slot: copy.copy(takes) for slot, takes in consumer._takes.items()}
     return twin
 
 

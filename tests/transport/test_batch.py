@@ -211,7 +211,7 @@ class TestPortions:
         send(app, 1)
         send(app, 1, countdown=60)
         with app.producer_or_acquire() as producer:
-            line = producer.channel.store.server.line("")
+            line = producer.channel.store.server.line
         exchanges = []
         exchange = line._exchange
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from kombu_redisdelay.transport import intake, poller
+from kombu_redisdelay.transport import lane, poller
 from tests.transport.kit import Inbox, Site, event_loop, publish, turn
 
 FOR_EVER = 3600.0
 
 
 def set_pause(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    for module in (intake, poller):
+    for module in (lane, poller):
         monkeypatch.setattr(module, "PAUSE", seconds)
 
 
@@ -63,7 +63,8 @@ def test_half_of_the_room_is_enough(
     for message in inbox.messages[: acks - 1]:
         message.ack()
     channel: Any = inbox.consumer.channel
-    assert channel.intake.is_patient
+    [only] = channel.intake.lanes
+    assert only.is_patient
     inbox.messages[acks - 1].ack()
     turn(loop, lambda: len(inbox) == prefetch + acks)
 

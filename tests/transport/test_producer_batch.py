@@ -175,7 +175,7 @@ def test_a_line_that_is_slow(site: Site) -> None:
     channel = site.channel(socket_timeout=1)
     producer = Producer(channel)
     producer.publish("", routing_key="q")
-    own = channel.store.server.line("").connection
+    own = channel.store.server.line.connection
     sizes: list[int] = []
     send = own.send_packed_command
 

@@ -30,12 +30,13 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         Channel,
         redis.Channel,
         {
-            *("_brpop_start", "_basic_cancel", "_has_queue", "_size", "_purge", "_delete", "_after_fork"),
+            *("_poll_error", "_basic_cancel", "_has_queue", "_size", "_purge", "_delete", "_after_fork"),
             *(
                 "_update_queue_cycle",
                 "basic_consume",
                 "basic_get",
                 "_handle_message",
+                "_on_connection_disconnect",
                 "queue_delete",
                 "close",
             ),
@@ -143,7 +144,9 @@ class TestChannel:
         Inbox(channel)
         publish(channel, "a")
         channel.connection.cycle.on_poll_start()
-        assert channel.client.connection is channel._in_poll
+        [lane] = channel.intake.lanes
+        assert lane.client is channel.client
+        assert lane.is_waiting
 
     def test_cancel_within_a_read_waits(self, site: Site) -> None:
         channel = site.channel()
@@ -212,7 +215,7 @@ class TestPoller:
         Inbox(channel)
         poller = channel.connection.cycle
         poller.on_poll_start()
-        assert list(poller._fd_to_chan.values()) == [(channel, "BRPOP")]
+        assert list(poller._fd_to_chan.values()) == [(channel, *channel.intake.lanes)]
 
     def test_read_events_come_to_on_readable(self, site: Site) -> None:
         channel = site.channel()

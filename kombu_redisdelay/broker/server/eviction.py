@@ -18,10 +18,10 @@ SAFE_POLICIES = ("noeviction", "volatile-")
 def warn_of_eviction(server: Server) -> None:
     """Log a warning if the server may evict queues when it runs out of memory."""
     try:
-        policy = server.info("memory").get("maxmemory_policy", "noeviction")
+        policies = [one.info("memory").get("maxmemory_policy", "noeviction") for one in server.servers()]
     except ResponseError:
         return  # This user may not ask.
-    if not policy.startswith(SAFE_POLICIES):
+    for policy in {policy for policy in policies if not policy.startswith(SAFE_POLICIES)}:
         logger.warning(
             "When Redis runs out of memory it may evict queues, with their messages: maxmemory-policy is %s. "
             "Set it to noeviction.",

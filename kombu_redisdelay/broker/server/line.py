@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.portions import portions
-from kombu_redisdelay.broker.server.replies import checked, without_frames
+from kombu_redisdelay.broker.server.replies import RELOCATIONS, checked, without_frames
 from kombu_redisdelay.broker.server.wire import Argument, Command, pack
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,12 @@ class AckInVain(Protocol):
     def __call__(self, queue: str, tags: Sequence[str], /) -> object: ...
 
 
+class AcksRelocated(Protocol):
+    """A callback for acks that a server of a cluster refused, because another one has the key."""
+
+    def __call__(self, acks: Sequence[Ack], /) -> object: ...
+
+
 class Line:
     """A kept connection, which any number of threads use in turn.
 
@@ -64,12 +70,14 @@ class Line:
 
     Attributes:
         ack_in_vain: called for acks that found no message; ``None`` to ignore them.
+        acks_relocated: called for acks that belong to another server. It must not use the line.
     """
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
         self.connection = connect()
         self.ack_in_vain: AckInVain | None = None
+        self.acks_relocated: AcksRelocated | None = None
         # Always taken by `with`. A signal handler may raise between any two instructions, as Celery's soft
         # time limit does, and a lock that is never released would stop every thread.
         self._lock = Lock()
@@ -161,6 +169,14 @@ class Line:
         finally:
             del refused
 
+    def take_unconfirmed(self) -> list[Ack]:
+        """Close the connection for good. Returns the acks that are not confirmed."""
+        with self._lock:
+            self._begin_again()
+            acks = list(self._unconfirmed)
+            self._unconfirmed.clear()
+        return acks
+
     def lend(self) -> Any:
         """Lend the connection, ready to be used; ``None`` if a thread uses it. The borrower may give it back
         with :meth:`take_back`.
@@ -244,7 +260,9 @@ class Line:
             reply = _reply(self.connection)
             self._written -= 1
             ack = self._unconfirmed.popleft()
-            if isinstance(reply, ResponseError):
+            if isinstance(reply, RELOCATIONS) and self.acks_relocated is not None:
+                self.acks_relocated([ack])
+            elif isinstance(reply, ResponseError):
                 errors.append(reply)
                 refused.append(ack._replace(again=True))
             elif not reply and not ack.again:

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
+)
 
 from kombu_redisdelay.broker.keys import expected_type
 from kombu_redisdelay.broker.server.wire import Argument
+
+#: What a server of a cluster replies instead of running a command: it does not serve the slot, or not now.
+RELOCATIONS = (AskError, TryAgainError, ClusterDownError)
 
 
 class Caller(Protocol):

@@ -1,18 +1,43 @@
 """The interface by which the broker uses the server, whatever kind of server that is.
 
-There is one implementation, for one Redis or Valkey: :mod:`kombu_redisdelay.broker.server.single`. The
-transport chooses it (``transport/publishing.py``). What uses it sends commands about several queues in one
-packet, and scripts too: for a take, for a renewal, and to be woken. An implementation with several servers
-has to divide these.
+There are two implementations: for one Redis or Valkey, :mod:`kombu_redisdelay.broker.server.single`, and for
+a cluster of them, :mod:`kombu_redisdelay.broker.server.cluster`. The transport chooses one.
+
+A cluster divides the keys into slots. A command, and so a script, is about keys of one slot; a packet of
+commands may be about any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from kombu_redisdelay.broker.server.line import AckInVain, Line
+from redis.exceptions import ConnectionError, ResponseError
+
+from kombu_redisdelay.broker.server.line import AckInVain
+from kombu_redisdelay.broker.server.replies import Caller
 from kombu_redisdelay.broker.server.wire import Argument, Command
+
+
+class SlotUnavailable(ConnectionError):
+    """No server of the cluster serves a slot now: it moves, or its server is gone. Nothing was done."""
+
+
+class OneServer(Protocol):
+    """What can be asked of one server, also of one in a cluster."""
+
+    def call(self, *command: Argument) -> Any:
+        """Run *command*. Returns the reply.
+
+        Raises:
+            RedisError: the connection failed, or the server refused.
+        """
+
+    def info(self, section: str = "everything") -> Mapping[str, Any]:
+        """What the server says of itself: a *section* of ``INFO``, or all of them."""
+
+    def setting(self, name: str) -> str | None:
+        """A setting of the server; ``None`` where ``CONFIG`` is not allowed, as with most hosted servers."""
 
 
 class Server(Protocol):
@@ -20,10 +45,19 @@ class Server(Protocol):
 
     Methods raise what redis-py raises. They add no prefix to keys, and return replies as they come: bytes
     stay bytes.
+
+    Attributes:
+        has_slots: whether keys are divided into slots.
     """
 
+    @property
+    def has_slots(self) -> bool: ...
+
+    def slot(self, key: str) -> int:
+        """The slot of *key*. One command, or one script, may be about keys of one slot only."""
+
     def call(self, *command: Argument) -> Any:
-        """Run *command*. Returns the reply.
+        """Run *command*. Returns the reply. On a cluster, a command without a key goes to any server.
 
         Raises:
             RedisError: the connection failed, or the server refused. The command is not tried again, because
@@ -31,7 +65,9 @@ class Server(Protocol):
         """
 
     def call_all(self, *commands: Command) -> list[Any]:
-        """Run *commands*, one after the other, in one round trip.
+        """Run *commands*, one after the other, in one round trip. On a cluster, it is one round trip for each
+        of the servers, and each of these runs its commands one after the other. A command without a key goes
+        to each of them.
 
         Returns:
             The replies. If the server refused a command, its reply is a ``ResponseError``.
@@ -44,8 +80,13 @@ class Server(Protocol):
         """Run a *command* that may block at the server, over a connection that nothing else waits for.
         Returns the reply."""
 
-    def line(self, key: str) -> Line:
-        """The kept connection to the server that has *key*."""
+    def ack(self, queue: str, unacked_key: str, tag: str) -> None:
+        """Forget a message for good. It has been written when this returns; see
+        :meth:`~kombu_redisdelay.broker.server.line.Line.ack`."""
+
+    def after_acks(self, key: str) -> Caller:
+        """What runs commands at the server of *key*, after all acks so far. It waits while other threads do
+        that. It tries nothing again."""
 
     def tell_acks_in_vain(self, to: AckInVain) -> None:
         """Call *to* for acks that find no message, from now on."""
@@ -58,8 +99,16 @@ class Server(Protocol):
                 will be sent again.
         """
 
-    def new_connection(self) -> Any:
-        """A redis-py connection that only the caller uses. It connects when it is first used."""
+    def new_connection(self, key: str) -> Any:
+        """A redis-py connection to the server of *key*, for the caller alone. It connects when it is first
+        used."""
+
+    def relocated(self, reply: ResponseError) -> None:
+        """Note that a server has sent *reply* over such a connection. It is one of
+        :data:`~kombu_redisdelay.broker.server.replies.RELOCATIONS`."""
+
+    def prepared(self, command: Command) -> Command:
+        """What to send for *command* over such a connection."""
 
     def with_own_connections(self, *, socket_timeout: float) -> Server:
         """The same server over connections of its own.
@@ -68,11 +117,8 @@ class Server(Protocol):
             socket_timeout: seconds that a reply may take.
         """
 
-    def info(self, section: str = "everything") -> Mapping[str, Any]:
-        """What the server says of itself: a *section* of ``INFO``, or all of them."""
-
-    def setting(self, name: str) -> str | None:
-        """A setting of the server; ``None`` where ``CONFIG`` is not allowed, as with most hosted servers."""
+    def servers(self) -> Sequence[OneServer]:
+        """The servers that have keys, each on its own."""
 
     def disconnect(self) -> None:
         """Close the connections. The next call opens one again."""

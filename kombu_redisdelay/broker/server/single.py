@@ -24,6 +24,11 @@ class SingleServer:
         options = {} if provider is None else {"credential_provider": provider}
         self._redis = Redis(connection_pool=pool, **options)
 
+    has_slots = False
+
+    def slot(self, key: str) -> int:
+        return 0
+
     def call(self, *command: Argument) -> Any:
         [reply] = checked(self.call_all(command))
         return reply
@@ -37,7 +42,15 @@ class SingleServer:
     def call_apart(self, *command: Argument) -> Any:
         return self._redis.execute_command(*command)
 
-    def line(self, key: str) -> Line:
+    @property
+    def line(self) -> Line:
+        """The kept connection."""
+        return self._pool.line
+
+    def ack(self, queue: str, unacked_key: str, tag: str) -> None:
+        self._pool.line.ack(queue, unacked_key, tag)
+
+    def after_acks(self, key: str) -> Line:
         return self._pool.line
 
     def tell_acks_in_vain(self, to: AckInVain) -> None:
@@ -46,11 +59,20 @@ class SingleServer:
     def confirm_acks(self) -> None:
         self._pool.line.confirm_acks()
 
-    def new_connection(self) -> Any:
+    def new_connection(self, key: str) -> Any:
         return self._pool.new_connection()
+
+    def relocated(self, reply: ResponseError) -> None:
+        raise reply
+
+    def prepared(self, command: Command) -> Command:
+        return command
 
     def with_own_connections(self, *, socket_timeout: float) -> SingleServer:
         return SingleServer(Pool.like(self._pool, socket_timeout=socket_timeout))
+
+    def servers(self) -> Sequence[SingleServer]:
+        return [self]
 
     def info(self, section: str = "everything") -> Mapping[str, Any]:
         told: Mapping[str, Any] = self._redis.info(section)

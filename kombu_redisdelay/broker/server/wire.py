@@ -13,10 +13,12 @@ class Packed:
 
     Attributes:
         count: how many arguments.
+        first: the first of them.
     """
 
     count: int
     data: bytes
+    first: str
 
 
 #: What a command is made of. A number is written as Python writes it.
@@ -29,7 +31,7 @@ class PackedKeys(tuple[str, ...]):
 
     @cached_property
     def packed(self) -> Packed:
-        return Packed(len(self), b"".join(map(_packed, self)))
+        return Packed(len(self), b"".join(map(_packed, self)), self[0])
 
 
 def pack(*command: Argument) -> bytes:
@@ -43,6 +45,19 @@ def pack(*command: Argument) -> bytes:
             parts.append(_packed(argument))
     parts[0] = b"*%d\r\n" % count
     return b"".join(parts)
+
+
+#: Commands that we use and that have no key.
+KEYLESS = frozenset(("PING", "SCRIPT", "TIME", "WAIT"))
+
+#: Where the first key of a script comes: after its digest or text, and the number of its keys.
+_FIRST_OF_SCRIPT = 3
+
+
+def first_key(command: Command) -> str:
+    """The first key of *command*, which has one."""
+    key = command[_FIRST_OF_SCRIPT if command[0] in ("EVAL", "EVALSHA") else 1]
+    return key.first if isinstance(key, Packed) else str(key)
 
 
 def _packed(argument: str | bytes | float) -> bytes:

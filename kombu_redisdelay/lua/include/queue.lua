@@ -6,14 +6,15 @@ local function base_of(wake_key)
   return string.sub(wake_key, 1, -#'wake' - 1)
 end
 
--- The ready list of step 0. `prefix` is the global_keyprefix.
-local function ready_of(wake_key, prefix)
-  return prefix .. string.sub(wake_key, #prefix + #OURS + 1, -#WAKE - 1)
+-- The ready list of step 0. `prefix` is the global_keyprefix. `braces` is how many braces the list has on each
+-- side of the queue's name: 1 on a cluster, else 0.
+local function ready_of(wake_key, prefix, braces)
+  return prefix .. string.sub(wake_key, #prefix + #OURS + 1 - braces, -#WAKE - 1 + braces)
 end
 
--- The ready list of each of the `steps`, in the same order.
-local function ready_lists(wake_key, prefix, separator, steps)
-  local name, lists = ready_of(wake_key, prefix), {}
+-- The ready list of each of the `steps`, in the same order. `name` is that of step 0.
+local function ready_lists(name, separator, steps)
+  local lists = {}
   for index, step in ipairs(steps) do
     lists[index] = ready_key(name, separator, step)
   end

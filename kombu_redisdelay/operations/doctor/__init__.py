@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from redis.exceptions import ResponseError
 
@@ -35,7 +36,7 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
     store = access.store
     names = names_of(access, queues)
     return [
-        *_as_far_as_allowed("server", check_server(store.server)),
+        *_as_far_as_allowed("server", chain.from_iterable(map(check_server, store.server.servers()))),
         *check_permissions(store, names),
         *check_transport_options(access.unknown_options()),
         *check_lease(access.options),

@@ -57,7 +57,7 @@ def _refused(store: Store, wanted: Iterator[Use]) -> Iterator[tuple[Use, str]]:
         ResponseError: the server cannot begin a transaction now.
     """
     while portion := list(islice(wanted, _PORTION)):
-        connection = store.server.new_connection()
+        connection = store.server.new_connection("")
         try:
             # EXEC is sent outside a transaction, so it executes nothing.
             yield from ((use, str(exc)) for use, exc in _errors(connection, [_END]) if _is_refusal(exc))

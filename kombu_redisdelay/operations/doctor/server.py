@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.server.eviction import SAFE_POLICIES
-from kombu_redisdelay.broker.server.server import Server
+from kombu_redisdelay.broker.server.server import OneServer
 from kombu_redisdelay.broker.server.wire import clock_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
 
@@ -23,7 +23,7 @@ MEMORY_SHARE = 0.8
 SKEW_LIMIT = 1.0
 
 
-def check_server(server: Server) -> Iterator[Finding]:
+def check_server(server: OneServer) -> Iterator[Finding]:
     yield _clock(server)
     try:
         info: Mapping[str, Any] = server.info()
@@ -37,7 +37,7 @@ def check_server(server: Server) -> Iterator[Finding]:
     yield _memory(info)
 
 
-def _clock(server: Server) -> Finding:
+def _clock(server: OneServer) -> Finding:
     before = time()
     reply = server.call("TIME")
     after = time()

@@ -34,7 +34,7 @@ def test_the_replies_come_in_order(single: SingleServer) -> None:
 @pytest.mark.parametrize("in_use", [False, True])
 def test_an_error_is_the_reply_of_its_command(single: SingleServer, in_use: bool) -> None:
     # By another thread: then it goes over a further connection.
-    with single.line("a")._lock if in_use else nullcontext():
+    with single.line._lock if in_use else nullcontext():
         first, refused, last = single.call_all(("GET", "a"), ("LPUSH", "b", "1"), ("GET", "b"))
     assert (first, last) == (b"1", b"2")
     assert isinstance(refused, ResponseError)
@@ -44,7 +44,7 @@ def test_an_error_is_the_reply_of_its_command(single: SingleServer, in_use: bool
 def test_an_interrupted_call_leaves_no_reply_to_the_next(
     single: SingleServer, monkeypatch: pytest.MonkeyPatch, replies_read: int
 ) -> None:
-    own = single.line("a").connection
+    own = single.line.connection
     read_response, count = own.read_response, iter(range(replies_read))
 
     def interrupted() -> object:
@@ -60,19 +60,19 @@ def test_an_interrupted_call_leaves_no_reply_to_the_next(
 
 
 def test_a_connection_that_is_lent_and_comes_back_is_kept(single: SingleServer) -> None:
-    before = single.line("a").connection
+    before = single.line.connection
     assert single.call_apart("PING")
-    assert single.line("a").connection is before
+    assert single.line.connection is before
 
 
 def test_one_that_never_comes_back_stops_nobody(single: SingleServer) -> None:
     """A signal may raise between getting a connection and using it."""
     lent = single._pool.get_connection("_")
     assert single.call("GET", "a") == b"1"
-    single.line("a").call("GET", "b")
-    single.line("a").ack("q", "a hash", "tag")
+    single.line.call("GET", "b")
+    single.line.ack("q", "a hash", "tag")
     single.confirm_acks()
-    kept = single.line("a").connection
+    kept = single.line.connection
     single._pool.release(lent)
-    assert single.line("a").connection is kept, "the one in use stays"
+    assert single.line.connection is kept, "the one in use stays"
     assert single.call("GET", "b") == b"2"

@@ -1,0 +1,272 @@
+"""A cluster of Redis or Valkey servers: a :class:`SingleServer` for each, and what has to be divided among
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from time import monotonic, sleep
+from typing import Any
+
+from redis import ConnectionPool
+from redis.crc import key_slot
+from redis.exceptions import AskError, ConnectionError, MovedError, ResponseError, TimeoutError
+
+from kombu_redisdelay.broker.server.guard import guarded
+from kombu_redisdelay.broker.server.line import Ack, AckInVain
+from kombu_redisdelay.broker.server.nodes import Address, Nodes
+from kombu_redisdelay.broker.server.pool import Pool
+from kombu_redisdelay.broker.server.replies import RELOCATIONS, checked
+from kombu_redisdelay.broker.server.server import SlotUnavailable
+from kombu_redisdelay.broker.server.single import SingleServer
+from kombu_redisdelay.broker.server.wire import KEYLESS, Argument, Command, first_key
+
+#: Seconds that a command waits for a slot that nobody serves now. A slot that moves is away for as long as its
+#: largest key takes.
+PATIENCE = 5.0
+
+#: Seconds between two tries.
+PAUSE = 0.05
+
+
+class ClusterServer:
+    """The :class:`~kombu_redisdelay.broker.server.server.Server` for a cluster.
+
+    Arguments:
+        nodes: the servers.
+        like: a pool that connects as the connections to all of them do.
+        max_connections: how many connections there may be to each of them, besides that of its line.
+    """
+
+    has_slots = True
+
+    def __init__(self, nodes: Nodes, like: ConnectionPool, max_connections: int) -> None:
+        self.nodes = nodes
+        self._like = like
+        self._max_connections = max_connections
+        self._lock = Lock()
+        self._servers: dict[Address, SingleServer] = {}
+        self._ack_in_vain: AckInVain | None = None
+        #: Acks that were refused by the server that they were sent to, or that is gone.
+        self._stray: list[Ack] = []
+        #: Whether a connection has failed since the servers were found out.
+        self._is_stale = False
+
+    def slot(self, key: str) -> int:
+        slot: int = key_slot(key.encode())
+        return slot
+
+    def address_of(self, key: str) -> Address:
+        """The server that has *key*.
+
+        Raises:
+            ConnectionError: nobody has it, or no server can be reached.
+        """
+        if self._is_stale:
+            self._find_out()
+        return self.nodes.address_of(self.slot(key))
+
+    def call(self, *command: Argument) -> Any:
+        [reply] = checked(self.call_all(command))
+        return reply
+
+    def call_all(self, *commands: Command) -> list[Any]:
+        """
+        Raises:
+            SlotUnavailable: nobody serves a slot. Commands about other slots may have been run.
+        """
+        return self._call_all([guarded(command) for command in commands], PATIENCE)
+
+    def call_apart(self, *command: Argument) -> Any:
+        return self._server_of(first_key(command)).call_apart(*guarded(command))
+
+    def ack(self, queue: str, unacked_key: str, tag: str) -> None:
+        try:
+            line = self._server_of(unacked_key).line
+        except ConnectionError:
+            # It is sent when there is a server again.
+            self._stray.append(Ack(queue, unacked_key, tag))
+        else:
+            line.ack(queue, unacked_key, tag)
+
+    def after_acks(self, key: str) -> _AfterAcks:
+        return _AfterAcks(self)
+
+    def call_after_acks(self, command: Command) -> Any:
+        """Run *command*, after all acks so far at its server.
+
+        Raises:
+            SlotUnavailable: nobody serves its slot. It does not wait for that.
+        """
+        command, key = guarded(command), first_key(command)
+        try:
+            try:
+                return self._server_of(key).line.call(*command)
+            except MovedError as exc:
+                self.relocated(exc)
+                return self._server_of(key).line.call(*command)
+        except RELOCATIONS as exc:
+            raise SlotUnavailable(str(exc)) from exc
+        except (ConnectionError, TimeoutError):
+            self._is_stale = True
+            raise
+
+    def tell_acks_in_vain(self, to: AckInVain) -> None:
+        self._ack_in_vain = to
+        for server in list(self._servers.values()):
+            server.tell_acks_in_vain(to)
+
+    def confirm_acks(self) -> None:
+        failures: dict[Address, Exception] = {}
+        for address, server in list(self._servers.items()):
+            try:
+                server.confirm_acks()
+            except (ConnectionError, TimeoutError) as exc:
+                failures[address] = exc
+        if failures:
+            self._find_out()
+        self._send_stray()
+        for address, failure in failures.items():
+            if address in self._servers:
+                raise failure
+
+    def new_connection(self, key: str) -> Any:
+        return self._server_of(key).new_connection(key)
+
+    def relocated(self, reply: ResponseError) -> None:
+        if isinstance(reply, MovedError):
+            self._find_out()
+            self.nodes.note_move(reply.slot_id, Address(reply.host, reply.port))
+        elif not isinstance(reply, AskError):
+            self._is_stale = True
+
+    def prepared(self, command: Command) -> Command:
+        return guarded(command)
+
+    def with_own_connections(self, *, socket_timeout: float) -> ClusterServer:
+        like = Pool.like(self._like, socket_timeout=socket_timeout)
+        return ClusterServer(self.nodes.copy(), like, max_connections=1)
+
+    def servers(self) -> Sequence[SingleServer]:
+        return [self._server_at(address) for address in self.nodes.primaries()]
+
+    def disconnect(self) -> None:
+        for server in list(self._servers.values()):
+            server.disconnect()
+        self.nodes.close()
+
+    def _call_all(self, commands: Sequence[Command], patience: float) -> list[Any]:
+        replies: list[Any] = [None] * len(commands)
+        left = [index for index, command in enumerate(commands) if command[0] not in KEYLESS]
+        until = monotonic() + patience
+        self._call_each(commands, left, replies)
+        while left := [index for index in left if isinstance(replies[index], RELOCATIONS)]:
+            relocations = [replies[index] for index in left]
+            if monotonic() > until:
+                raise SlotUnavailable(str(relocations[0]))
+            self._follow(relocations)
+            asked = [index for index in left if _is_ask(replies[index])]
+            for index in asked:
+                replies[index] = self._ask(replies[index], commands[index])
+            self._call_each(commands, [index for index in left if index not in asked], replies)
+        return replies
+
+    def _call_each(self, commands: Sequence[Command], left: Sequence[int], replies: list[Any]) -> None:
+        """Run those of *commands* that are *left*, one packet for each server, and note the replies."""
+        if not left and not all(command[0] in KEYLESS for command in commands):
+            return
+        packets: dict[Address, list[int]] = {}
+        for index in left:
+            packets.setdefault(self.address_of(first_key(commands[index])), []).append(index)
+        if not packets:
+            packets[self.nodes.primaries()[0]] = []
+        keyless = [index for index, command in enumerate(commands) if command[0] in KEYLESS]
+        for address, indices in packets.items():
+            each = sorted((*indices, *keyless))
+            try:
+                told = self._server_at(address).call_all(*(commands[index] for index in each))
+            except (ConnectionError, TimeoutError):
+                self._is_stale = True
+                raise
+            for index, reply in zip(each, told, strict=True):
+                if commands[index][0] == "WAIT" and replies[index] is not None:
+                    # The fewest replicas that any of the servers has.
+                    reply = min(reply, replies[index])
+                replies[index] = reply
+
+    def _follow(self, relocations: Sequence[ResponseError]) -> None:
+        """Find out where the slots are now, or wait a little."""
+        for reply in dict.fromkeys(map(str, relocations)):
+            [first] = [each for each in relocations if str(each) == reply][:1]
+            self.relocated(first)
+        if not all(isinstance(reply, MovedError) for reply in relocations):
+            sleep(PAUSE)
+
+    def _ask(self, reply: AskError, command: Command) -> Any:
+        """Run *command* at the server to which the slot moves."""
+        server = self._server_at(Address(reply.host, reply.port))
+        [_, told] = server.call_all(("ASKING",), command)
+        return told
+
+    def _have_strayed(self, acks: Sequence[Ack]) -> None:
+        self._stray += acks
+
+    def _send_stray(self) -> None:
+        """Send the acks that have no server to the server that has their keys now."""
+        with self._lock:
+            acks, self._stray = self._stray, []
+        if not acks:
+            return
+        try:
+            replies = self.call_all(*(("HDEL", ack.unacked_key, ack.tag) for ack in acks))
+        except BaseException:
+            self._stray += [ack._replace(again=True) for ack in acks]
+            raise
+        vain = [ack for ack, reply in zip(acks, replies, strict=True) if reply == 0 and not ack.again]
+        if self._ack_in_vain is not None:
+            for queue in {ack.queue for ack in vain}:
+                self._ack_in_vain(queue, [ack.tag for ack in vain if ack.queue == queue])
+
+    def _find_out(self) -> None:
+        """Find out which servers there are. What was to be confirmed by one that is gone is sent again."""
+        self.nodes.find_out()
+        self._is_stale = False
+        primaries = self.nodes.primaries()
+        with self._lock:
+            gone = [self._servers.pop(address) for address in list(self._servers) if address not in primaries]
+        for server in gone:
+            self._stray += server.line.take_unconfirmed()
+            server.disconnect()
+
+    def _server_of(self, key: str) -> SingleServer:
+        return self._server_at(self.address_of(key))
+
+    def _server_at(self, address: Address) -> SingleServer:
+        server = self._servers.get(address)
+        if server is None:
+            with self._lock:
+                server = self._servers.get(address) or self._new_server(address)
+                self._servers[address] = server
+        return server
+
+    def _new_server(self, address: Address) -> SingleServer:
+        pool = Pool.like(self._like, self._max_connections, host=address.host, port=address.port)
+        pool.line.acks_relocated = self._have_strayed
+        server = SingleServer(pool)
+        if self._ack_in_vain is not None:
+            server.tell_acks_in_vain(self._ack_in_vain)
+        return server
+
+
+class _AfterAcks:
+    """Calls :meth:`ClusterServer.call_after_acks`."""
+
+    def __init__(self, server: ClusterServer) -> None:
+        self._server = server
+
+    def call(self, *command: Argument) -> Any:
+        return self._server.call_after_acks(command)
+
+
+def _is_ask(reply: object) -> bool:
+    return isinstance(reply, AskError) and not isinstance(reply, MovedError)

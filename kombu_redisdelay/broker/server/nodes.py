@@ -1,0 +1,126 @@
+"""Which server of a cluster has which slot. redis-py's cluster client finds out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import RLock
+from typing import Any, NamedTuple
+
+from redis import ConnectionPool
+from redis.cluster import ClusterNode, RedisCluster
+from redis.connection import SSLConnection
+from redis.exceptions import (
+    ConnectionError,
+    RedisClusterException,
+    ResponseError,
+    SlotNotCoveredError,
+)
+
+#: What redis-py says if the server is not one of a cluster.
+_NO_CLUSTER = "Cluster mode is not enabled"
+
+
+class Address(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+
+class Nodes:
+    """The servers of a cluster. Any number of threads may share it.
+
+    Arguments:
+        addresses: of some of the servers. One that answers is enough.
+        like: a pool that connects as the connections to all of them do.
+    """
+
+    def __init__(self, addresses: Sequence[Address], like: ConnectionPool) -> None:
+        self._addresses = addresses
+        self._like = like
+        self._lock = RLock()
+        self._cluster: RedisCluster | None = None
+        #: What a server has told, and redis-py does not know yet.
+        self._moved: dict[int, Address] = {}
+
+    @property
+    def cluster(self) -> RedisCluster:
+        """The client of redis-py.
+
+        Raises:
+            ConnectionError: no server can be reached.
+            ValueError: the server is not one of a cluster.
+        """
+        with self._lock:
+            if self._cluster is None:
+                self._cluster = self._connect()
+            return self._cluster
+
+    def address_of(self, slot: int) -> Address:
+        """The primary that serves *slot*.
+
+        Raises:
+            ConnectionError: nobody serves it, or no server can be reached.
+        """
+        if slot in self._moved:
+            return self._moved[slot]
+        try:
+            node = self.cluster.nodes_manager.get_node_from_slot(slot)
+        except SlotNotCoveredError as exc:
+            raise ConnectionError(str(exc)) from exc
+        return Address(node.host, int(node.port))
+
+    def primaries(self) -> list[Address]:
+        """The servers that have slots."""
+        return [Address(node.host, int(node.port)) for node in self.cluster.get_primaries()]
+
+    def note_move(self, slot: int, to: Address) -> None:
+        """Note that a server has said that *to* serves *slot*. It knows better than the others."""
+        if self.address_of(slot) != to:
+            self._moved[slot] = to
+
+    def find_out(self) -> None:
+        """Ask again which server has which slot.
+
+        Raises:
+            ConnectionError: no server can be reached.
+        """
+        with self._lock:
+            self._moved = {}
+            try:
+                self.cluster.nodes_manager.initialize()
+            except RedisClusterException as exc:
+                # redis-py goes on with the servers that it knows of. Begin again with ours.
+                self.close()
+                raise ConnectionError(str(exc)) from exc
+
+    def copy(self) -> Nodes:
+        """The same servers, asked over connections of its own."""
+        known = [*self._addresses, *self.primaries()]
+        return Nodes(list(dict.fromkeys(known)), self._like)
+
+    def close(self) -> None:
+        """Close the connections. They are opened again when they are needed."""
+        with self._lock:
+            cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
+
+    def _connect(self) -> RedisCluster:
+        options: dict[str, Any] = {
+            name: value
+            for name, value in self._like.connection_kwargs.items()
+            if name not in ("host", "port", "db", "path")
+        }
+        if issubclass(self._like.connection_class, SSLConnection):
+            options["ssl"] = True
+        nodes = [ClusterNode(*address) for address in self._addresses]
+        try:
+            return RedisCluster(startup_nodes=nodes, **options)
+        except (RedisClusterException, ResponseError) as exc:
+            if _NO_CLUSTER in str(exc):
+                [host, port], *_ = self._addresses
+                raise ValueError(
+                    f"{host}:{port} is a single server, not one of a cluster: use redisdelay:// there"
+                ) from exc
+            raise ConnectionError(str(exc)) from exc

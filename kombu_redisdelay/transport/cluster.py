@@ -1,0 +1,143 @@
+"""``redisdelay-cluster://``: the channel and the transport for a cluster."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from kombu.utils.url import parse_url
+from redis import ConnectionPool, Redis
+
+from kombu_redisdelay.broker.server.cluster import ClusterServer
+from kombu_redisdelay.broker.server.nodes import Address, Nodes
+from kombu_redisdelay.broker.server.server import Server
+from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.publishing import PrefixedClient
+from kombu_redisdelay.transport.transports import Transport
+
+#: kombu has scripts that use the bindings of an exchange together with keys for all exchanges. So all of
+#: these are in one slot.
+BINDINGS = "{_kombu.binding}"
+
+
+class ClusterChannel(Channel):
+    """Publishes to, and consumes from, the queues of a cluster.
+
+    redis-py's cluster client does for kombu what is not done for each message: it notes and reads bindings,
+    and counts and deletes queues. It does not add a prefix to keys, so it gets complete names.
+    """
+
+    keyprefix_queue = BINDINGS + ".%s"
+    keyprefix_binding_deadlines = BINDINGS + "_deadlines"
+    keyprefix_binding_permanent = BINDINGS + "_permanent.%s"
+    _nodes: Nodes | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._prefix = ""
+        super().__init__(*args, **kwargs)
+        self._prefix, self.global_keyprefix = self.global_keyprefix, ""
+        check_prefix(self._prefix)
+        for name in ("keyprefix_queue", "keyprefix_binding_deadlines", "keyprefix_binding_permanent"):
+            setattr(self, name, self._prefix.replace("%", "%%") + getattr(self, name))
+
+    @property
+    def prefix(self) -> str:
+        return self._prefix
+
+    # -- connections -----------------------------------------------------------------------------------
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        """The servers of the cluster."""
+        self._nodes = Nodes(_addresses(self.connection.client), self.pool)
+        return self._nodes
+
+    def _new_server(self) -> Server:
+        return ClusterServer(self.nodes, self.pool, self.max_connections)
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        if not asynchronous:
+            return self.nodes.cluster
+        # For PUB/SUB. What is published at one server comes to all of them.
+        [address, *_] = self.nodes.primaries()
+        pool = self._pool_at(address)
+        if self._prefix:
+            return PrefixedClient(connection_pool=pool, global_keyprefix=self._prefix)
+        return Redis(connection_pool=pool)
+
+    def new_poll_client(self, queue: str) -> Any:
+        server: Any = self.store.server
+        return Redis(connection_pool=self._pool_at(server.address_of(self.store.keys(queue).wake)))
+
+    def _pool_at(self, address: Address) -> ConnectionPool:
+        like = self.async_pool
+        options = {**like.connection_kwargs, "host": address.host, "port": address.port}
+        return ConnectionPool(connection_class=like.connection_class, **options)
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        params: dict[str, Any] = super()._connparams(asynchronous)
+        if params.get("db"):
+            raise ValueError(f"a cluster has only database 0, not {params['db']}")
+        return params
+
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        # Its connections belong to the parent process.
+        self._nodes = None
+        self.__dict__.pop("nodes", None)
+
+    def close(self) -> None:
+        super().close()
+        if self._nodes is not None:
+            self._nodes.close()
+
+    # -- names -----------------------------------------------------------------------------------------
+
+    def _q_for_pri(self, queue: str, pri: int) -> str:
+        keys = self.store.keys(queue)
+        return keys.ready_at(self.priority(pri))
+
+    def _get_publish_topic(self, exchange: str, routing_key: str) -> str:
+        return self._prefix + str(super()._get_publish_topic(exchange, routing_key))
+
+    def _get_subscribe_topic(self, queue: str) -> str:
+        # The client of PUB/SUB adds the prefix.
+        return str(super()._get_subscribe_topic(queue)).removeprefix(self._prefix)
+
+
+class ClusterTransport(Transport):
+    """``redisdelay-cluster://``."""
+
+    Channel = ClusterChannel
+
+
+class SecureClusterTransport(ClusterTransport):
+    """``redisdelays-cluster://``: the same, but always with TLS, even if ``ssl`` is not set."""
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        client.ssl = client.ssl or True
+        super().__init__(client, **kwargs)
+
+
+def check_prefix(prefix: str) -> None:
+    """Check that all keys of a queue are in one slot with this ``global_keyprefix``.
+
+    Raises:
+        ValueError: it has only one kind of brace, or nothing between two of them.
+    """
+    opening, closing = prefix.find("{"), prefix.find("}")
+    if "{" in prefix and not opening < closing - 1:
+        raise ValueError(
+            f"global_keyprefix {prefix!r} has braces that divide the keys of a queue among the servers of a "
+            "cluster: leave them out, or write {tag} to have all keys at one server"
+        )
+
+
+def _addresses(client: Any) -> list[Address]:
+    """The servers in the URLs of *client*, a ``Connection`` of kombu."""
+    default = client.transport.default_port
+    addresses = [Address(client.hostname or "localhost", client.port or default)]
+    for url in client.alt or ():
+        parts = parse_url(url)
+        addresses.append(Address(parts["hostname"] or "localhost", parts["port"] or default))
+    return list(dict.fromkeys(addresses))

@@ -1,0 +1,286 @@
+"""Asks the broker for messages of some queues: when, for how many, and over which connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from kombu.utils.scheduling import priority_cycle
+from redis.exceptions import ConnectionError, ResponseError
+
+from kombu_redisdelay.broker.delivery import Request, Taken
+from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
+from kombu_redisdelay.broker.server.replies import RELOCATIONS
+from kombu_redisdelay.broker.server.server import SlotUnavailable
+from kombu_redisdelay.broker.server.wire import pack
+from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
+from kombu_redisdelay.transport.hot import HotQueues
+
+if TYPE_CHECKING:
+    from kombu_redisdelay.transport.channel import Channel
+    from kombu_redisdelay.transport.intake import Intake
+
+#: Seconds to wait after a request, if the next one would be for less than half of what may be held.
+PAUSE = 0.001
+
+#: If a token comes within so many seconds, it may have been there before.
+AT_ONCE = 0.002
+
+#: Seconds to wait while a cluster moves the slot of the queues, or while nobody serves it.
+RELOCATION_PAUSE = 0.2
+
+
+class Lane:
+    """Asks for the messages of queues of one slot. On one Redis, these are all queues of a channel.
+
+    There are two ways to ask, each over its own connection. :meth:`take` waits for the reply. :meth:`ask`
+    sends a request over the poll connection and returns at once. It asks for messages or, if none are
+    expected, for a wake-up. The poller tells when :meth:`answer` can read the reply.
+
+    Attributes:
+        queues: the queues, in the order in which consuming began.
+        expects_more: whether to ask for messages instead of a wake-up. True if more messages are ready, or if
+            it is not known whether there are any.
+    """
+
+    def __init__(self, channel: Channel, intake: Intake) -> None:
+        self._channel = channel
+        self._intake = intake
+        self.queues: Sequence[str] = ()
+        self.expects_more = True
+        self._hot = HotQueues(intake.consumed)
+        self._client: Any = None
+        #: When the latest request was sent over the poll connection, if it has no reply yet; seconds of the
+        #: monotonic clock.
+        self._sent_at: float | None = None
+        #: What it was for, ``None`` if it was for a wake-up.
+        self._asked_for: Request | None = None
+        self._was_overdue = False
+        self._requested_at = float("-inf")
+        self._rested_since = float("-inf")
+        #: Until when nothing is asked, seconds of the monotonic clock.
+        self._rests_until = float("-inf")
+
+    def consume_from(self, queues: Sequence[str]) -> None:
+        """Ask for the messages of these queues from now on."""
+        for queue in set(self.queues).difference(queues):
+            self._hot.forget(queue)
+        if not set(queues).issubset(self.queues):
+            self._hot.look_soon()
+            self.expects_more = True
+        self.queues = queues
+
+    @property
+    def client(self) -> Any:
+        """A client of redis-py whose ``connection`` is the poll connection."""
+        if self._client is None:
+            self._client = self._channel.new_poll_client(self.queues[0])
+        return self._client
+
+    def close(self) -> None:
+        """Close the poll connection. A reply that is still on its way is lost."""
+        self._sent_at = None
+        client, self._client = self._client, None
+        if client is not None and client.connection is not None:
+            client.connection.disconnect()
+
+    # -- taking ----------------------------------------------------------------------------------------
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a reply is expected over the poll connection."""
+        return self._sent_at is not None
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether a reply with messages is expected over the poll connection."""
+        return self._sent_at is not None and self._asked_for is not None
+
+    @property
+    def reserved(self) -> int:
+        """How many messages may come with the reply that is expected."""
+        return self._asked_for.limit if self._sent_at is not None and self._asked_for is not None else 0
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether nothing is asked now, because the cluster moves the slot or does not serve it."""
+        return monotonic() < self._rests_until
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether to wait until there is room for more messages, for :data:`PAUSE` at most. A take of one
+        message costs about as much as a take of ten."""
+        qos = self._channel.qos
+        if not self.expects_more or "can_consume" in vars(qos):
+            return False
+        half = min(qos.prefetch_count, self._channel.options.max_batch) / 2
+        return self._intake.credit() < half and monotonic() - self._requested_at < PAUSE
+
+    def next_due(self) -> float | None:
+        """Seconds until the next message is due, or the lane has rested; ``None`` if none is scheduled."""
+        rest = self._rests_until - monotonic()
+        return rest if rest > 0 else self._hot.next_due()
+
+    def take(self, also_woken: bool = True) -> float | None:
+        """Take as many messages as the prefetch count leaves room for.
+
+        Arguments:
+            also_woken: whether to take from queues that nobody knows to be hot, if they were woken.
+
+        Returns:
+            Seconds until the next message is due, ``None`` if none is scheduled.
+        """
+        if self.is_taking:
+            return self.answer()
+        try:
+            request = self._request(also_woken)
+            if request.queues:
+                self._receive(request, self._channel.consumer.take(request))
+        except SlotUnavailable:
+            self._rest()
+        return self.next_due()
+
+    def ask(self, timeout: float) -> None:
+        """Ask for messages or for a wake-up over the poll connection.
+
+        Arguments:
+            timeout: seconds after which the server answers even without a wake-up token.
+        """
+        connection = self.client.connection
+        self._asked_for = self._request() if self.expects_more else None
+        if self._asked_for is not None:
+            command = self._channel.consumer.ask_for(self._asked_for)
+        else:
+            command = self._channel.consumer.wait_for(self.queues, timeout)
+        connection.send_packed_command((pack(*command),))
+        self._was_overdue = False
+        self._sent_at = monotonic()
+
+    def answer(self) -> float | None:
+        """Read the reply that came over the poll connection. If it is a wake-up, take messages.
+
+        Returns:
+            Seconds until the next message is due, ``None`` if none is scheduled or nothing was taken.
+        """
+        channel, request, sent_at = self._channel, self._asked_for, self._sent_at
+        connection = self.client.connection
+        reply = None
+        try:
+            reply = connection.read_response()
+        except RELOCATIONS as exc:
+            channel.store.server.relocated(exc)
+            self._rest()
+            return self.next_due()
+        except ResponseError:
+            if request is None:
+                raise
+            # The take is made again below. It succeeds, or raises an error that says more.
+        except channel.connection_errors:
+            connection.disconnect()
+            raise
+        finally:
+            self._sent_at = None
+            self._rested_since = monotonic()
+        re_authenticate(connection)
+        if request is not None and reply is not None:
+            self._receive(request, channel.consumer.taken(request, reply))
+            return self.next_due()
+        if request is None and reply is not None:
+            assert sent_at is not None
+            return self._take_what_woke_us(reply, was_there=monotonic() - sent_at < AT_ONCE)
+        if request is None and not self._finds_something():
+            return self.next_due()
+        return self.take()
+
+    def _take_what_woke_us(self, reply: Any, was_there: bool) -> float | None:
+        queue = self._channel.consumer.woken(self.queues, reply)
+        self._hot.woken(queue)
+        # If a token was there at once, others may have been there, too: among them, the order counts.
+        return self.take(also_woken=was_there or queue not in self._intake.consumed)
+
+    def _finds_something(self) -> bool:
+        """Look at all queues. Returns whether there is something to take now."""
+        queues, consumer = self.queues, self._channel.consumer
+        if not queues:
+            return False
+        try:
+            glance = consumer.glance(queues)
+            self._hot.glanced(glance)
+            if glance.any_ready and len(queues) > QUEUES_PER_TAKE:
+                self._hot.looked(consumer.look(queues))
+        except SlotUnavailable:
+            self._rest()
+            return False
+        return glance.any_ready or self._hot.has_any
+
+    def _request(self, also_woken: bool = True) -> Request:
+        self._requested_at = monotonic()
+        queues, queue_cycle = self.queues, self._channel._queue_cycle
+        if self._hot.needs_look(queues):
+            self._hot.looked(self._channel.consumer.look(queues))
+        order = queue_cycle.consume(len(self._channel.active_queues))
+        if len(order) > len(queues):
+            ours = frozenset(queues)
+            order = [queue for queue in order if queue in ours]
+        in_turn = not isinstance(queue_cycle, priority_cycle)
+        credit = self._intake.credit()
+        hot, others_wait = self._hot.choose(order)
+        # In turn, those come first that wait already. A look finds the woken ones within a second.
+        is_full = in_turn and others_wait
+        return Request(
+            queues if in_turn else order,
+            credit,
+            in_turn,
+            no_ack=self._intake.no_ack_queues(queues),
+            hot=hot,
+            also_woken=also_woken and credit > 0 and not is_full,
+        )
+
+    def _receive(self, request: Request, taken: Taken) -> None:
+        self._hot.taken(request.hot or (), taken)
+        # With a limit of 0 this is true, because then it is not known whether there is more.
+        self.expects_more = len(taken.deliveries) >= request.limit or bool(self._hot)
+        self._intake.receive(taken)
+
+    def _rest(self) -> None:
+        """The cluster does not serve the slot here, or now. Ask again soon, over a new connection."""
+        self.close()
+        self.expects_more = True
+        self._rests_until = monotonic() + RELOCATION_PAUSE
+
+    # -- the poll connection ---------------------------------------------------------------------------
+
+    def is_disconnected(self, connection: Any) -> None:
+        """Note that *connection* was closed, if it is the poll connection."""
+        if self._client is not None and self._client.connection is connection:
+            self._sent_at = None
+
+    def see_that_poll_is_open(self) -> None:
+        """Close the poll connection if the server has closed it while no reply was expected. The next wait
+        opens it again."""
+        connection = self._client and self._client.connection
+        if connection is None or self.is_waiting or monotonic() - self._rested_since < REST:
+            return
+        if not is_open(connection):
+            connection.disconnect()
+
+    def check_silence(self, timeout: float, silence_limit: float) -> None:
+        """Check that the server answers over the poll connection.
+
+        Arguments:
+            timeout: seconds within which the server has to answer over the poll connection.
+            silence_limit: seconds that the answer may come late before the connection counts as lost.
+
+        Raises:
+            ConnectionError: the server has been silent for too long.
+        """
+        if self._sent_at is None:
+            return
+        overdue = monotonic() - self._sent_at > timeout + silence_limit
+        if overdue and self._was_overdue:
+            # This is the second check in a row, with a poll in between. The poll would have read a reply that
+            # was only waiting to be read.
+            self.client.connection.disconnect()
+            raise ConnectionError(f"no reply from Redis for {silence_limit:g} seconds")
+        self._was_overdue = overdue
