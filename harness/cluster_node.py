@@ -1,0 +1,168 @@
+"""One server of a Redis Cluster, and what it says of the others."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.redis_server import HOST, RedisServer
+from harness.server_binary import ServerBinary
+
+#: The nodes talk to each other at a port that is this much higher. Redis 6.2 knows no other way.
+_TO_BUS = 10_000
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a node says of a node: a line of ``CLUSTER NODES``.
+
+    Attributes:
+        flags: such as "master", "myself", "fail?" (one node's suspicion), "fail" (a majority's verdict).
+        primary: the id of the node that it replicates; ``None`` for a primary.
+        linked: whether there is a connection to it.
+        ranges: the slots that it serves.
+    """
+
+    flags: frozenset[str]
+    primary: str | None
+    linked: bool
+    ranges: tuple[range, ...]
+
+    @property
+    def sound(self) -> bool:
+        return self.linked and self.flags.isdisjoint({"fail", "fail?", "handshake", "noaddr"})
+
+    @property
+    def slots(self) -> list[int]:
+        return [slot for slots in self.ranges for slot in slots]
+
+    def serves(self, slot: int) -> bool:
+        return any(slot in slots for slots in self.ranges)
+
+
+class Node(RedisServer):
+    """A server in cluster mode, not yet in any cluster.
+
+    Attributes:
+        id: its name in the cluster, 40 hexadecimal digits, kept over restarts; "" before `introduce`.
+        paused: whether the process is stopped by `pause`.
+    """
+
+    def __init__(
+        self,
+        binary: ServerBinary | None = None,
+        *,
+        port: int | None = None,
+        appendonly: bool = False,
+        requirepass: str | None = None,
+        args: Sequence[str] = (),
+    ) -> None:
+        own = {
+            "cluster-enabled": "yes",
+            "cluster-config-file": "nodes.conf",
+            # Without it a node learns its address only when another one meets it.
+            "cluster-announce-ip": HOST,
+            # By default a primary waits 5 seconds for more replicas before it gives data to the first one.
+            "repl-diskless-sync-delay": "0",
+        }
+        if requirepass is not None:
+            own["masterauth"] = requirepass
+        flags = [word for name, value in own.items() for word in (f"--{name}", value)]
+        super().__init__(binary, appendonly=appendonly, requirepass=requirepass, args=[*flags, *args])
+        self.port = port or free_port_with_bus()
+        self.id = ""
+        self.paused = False
+        self._client = self.client(socket_timeout=10)
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def live(self) -> bool:
+        """Whether it can answer."""
+        return self.running and not self.paused
+
+    def introduce(self) -> None:
+        """Learn the node's id."""
+        self.id = self.call("CLUSTER", "MYID").decode()
+
+    def call(self, *command: Any) -> Any:
+        """The reply to a command, in bytes if it is a string."""
+        return self._client.execute_command(*command)
+
+    def call_all(self, commands: Iterable[Sequence[Any]]) -> list[Any]:
+        """The replies to commands that are sent together. The first error is raised after the last reply."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            return pipeline.execute()
+
+    def info(self, section: str) -> dict[str, Any]:
+        info: dict[str, Any] = self.call("INFO", section)
+        return info
+
+    def state(self) -> str:
+        """ "ok" if it takes the cluster for able to work, "fail" if not."""
+        first, *_ = self.call("CLUSTER", "INFO").decode().splitlines()
+        return str(first.partition(":")[2])
+
+    def known(self) -> dict[str, Known]:
+        """All nodes that it knows, itself among them, by their id."""
+        # In two words: the reply to "CLUSTER NODES" is taken apart by each redis-py in a way of its own.
+        lines = self.call("CLUSTER", "NODES").decode().splitlines()
+        return dict(_parsed(line) for line in lines)
+
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay open, and nothing comes through them."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self.paused = True
+
+    def resume(self) -> None:
+        """Let it go on, if it is paused."""
+        if not self.paused:
+            return
+        os.kill(self.pid, signal.SIGCONT)
+        self.paused = False
+
+    def kill(self, *, whole_group: bool = True) -> None:
+        super().kill(whole_group=whole_group)
+        self.paused = False
+
+    def __str__(self) -> str:
+        return self.address
+
+
+def free_port_with_bus() -> int:
+    """A port that is free, and so is that of its bus; see `free_port` for the range."""
+    while True:
+        port = random.randrange(10_000, 20_000)
+        with socket.socket() as clients, socket.socket() as bus:
+            try:
+                clients.bind((HOST, port))
+                bus.bind((HOST, port + _TO_BUS))
+            except OSError:
+                continue
+        return port
+
+
+def _parsed(line: str) -> tuple[str, Known]:
+    # A slot that is being moved is told once more, in brackets.
+    id_, _, flags, primary, _, _, _, link, *slots = line.split()
+    return id_, Known(
+        flags=frozenset(flags.split(",")),
+        primary=None if primary == "-" else primary,
+        linked=link == "connected",
+        ranges=tuple(_range(slot) for slot in slots if not slot.startswith("[")),
+    )
+
+
+def _range(text: str) -> range:
+    """The slots of "5" or "0-5460"."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
