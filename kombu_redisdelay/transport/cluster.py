@@ -35,6 +35,7 @@ class ClusterChannel(Channel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._prefix = ""
         super().__init__(*args, **kwargs)
+        self._routes.are_checked = False
         self._prefix, self.global_keyprefix = self.global_keyprefix, ""
         check_prefix(self._prefix)
         for name in ("keyprefix_queue", "keyprefix_binding_deadlines", "keyprefix_binding_permanent"):

@@ -2,13 +2,15 @@
 
 kombu reads the bindings of an exchange from Redis for each message, because any program may have changed
 them. Here, the message is sent together with the bindings that it was routed by. The server accepts it if
-the bindings are still the same.
+the bindings are still the same. On a cluster, another server may have the bindings. There, a route is used
+again for :data:`VALID_FOR` seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from threading import local
+from time import monotonic
 from typing import NamedTuple
 
 from kombu_redisdelay.broker.store import Bound
@@ -20,21 +22,32 @@ MOST_BINDINGS = 16
 #: The largest number of routes to keep. A topic exchange may get any number of routing keys.
 MOST_ROUTES = 1000
 
+#: Seconds that a route is used which the server does not check.
+VALID_FOR = 1.0
+
 
 class Route(NamedTuple):
     """The only queue that an exchange routes a routing key to.
 
     Attributes:
         queue: name of the queue.
-        bound: the bindings under which the route is valid.
+        bound: the bindings under which the route is valid, ``None`` if the server does not check that.
+        until: when to look for another one, seconds of the monotonic clock.
     """
 
     queue: str
-    bound: Bound
+    bound: Bound | None
+    until: float
 
 
 class Routes:
-    """The routes that a channel has found."""
+    """The routes that a channel has found.
+
+    Attributes:
+        are_checked: whether the server checks them.
+    """
+
+    are_checked = True
 
     def __init__(self) -> None:
         self._routes: dict[tuple[str, str], Route] = {}
@@ -42,7 +55,8 @@ class Routes:
         self._read = local()
 
     def get(self, exchange: str, routing_key: str) -> Route | None:
-        return self._routes.get((exchange, routing_key))
+        route = self._routes.get((exchange, routing_key))
+        return route if self.are_checked or (route is not None and monotonic() < route.until) else None
 
     def has_read(self, table: str, bindings: Collection[bytes]) -> None:
         """Note the bindings that this thread has read. The next route is found by them."""
@@ -55,7 +69,8 @@ class Routes:
             if len(self._routes) >= MOST_ROUTES:
                 self._routes.clear()
             [queue] = queues
-            self._routes[exchange, routing_key] = Route(queue, bound)
+            checked = bound if self.are_checked else None
+            self._routes[exchange, routing_key] = Route(queue, checked, monotonic() + VALID_FOR)
 
     def forget(self, exchange: str, routing_key: str) -> None:
         self._routes.pop((exchange, routing_key), None)

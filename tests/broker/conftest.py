@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.broker.database import FAKE, REAL_SERVERS, Database
+from tests.broker.database import CLUSTER, FAKE, REAL_SERVERS, Database
 from tests.broker.database import database as open_database
 from tests.broker.rig import Rig
 
 
-@pytest.fixture(scope="session", params=[FAKE, *REAL_SERVERS])
+@pytest.fixture(scope="session", params=[FAKE, *REAL_SERVERS, CLUSTER])
 def shared_database(request: pytest.FixtureRequest) -> Iterator[Database]:
     with open_database(request.param) as database:
         yield database

@@ -13,11 +13,18 @@ from unittest import mock
 import fakeredis
 from redis import ConnectionPool
 
-from harness.redis_server import RedisServer
+from harness.cluster import Cluster
+from harness.redis_server import HOST, RedisServer
 from harness.server_binary import ServerBinary, servers
+from kombu_redisdelay.broker.server.cluster import ClusterServer
+from kombu_redisdelay.broker.server.nodes import Address, Nodes
+from kombu_redisdelay.broker.server.pool import Pool
+from kombu_redisdelay.broker.server.server import Server
+from kombu_redisdelay.broker.server.single import SingleServer
 from tests.permissions import allow, documented_rules
 
 FAKE = "fakeredis"
+CLUSTER = "cluster"
 REAL_SERVERS: dict[str, ServerBinary] = {binary.name: binary for binary in servers()}
 
 
@@ -27,10 +34,16 @@ class Database(ABC):
     Attributes:
         client: typed as Any because redis-py's types say that each command may return an awaitable.
         pool: the connections of the broker, which may do what is documented.
+        prefix: the ``global_keyprefix`` of queues that a consumer takes from together.
     """
 
     client: Any
     pool: Any
+    prefix = ""
+
+    def new_server(self) -> Server:
+        """A way to the server for the broker, over connections of its own."""
+        return SingleServer(Pool.like(self.pool, max_connections=10))
 
     def reset(self) -> None:
         self.client.flushall()
@@ -89,13 +102,48 @@ class RealDatabase(Database):
         """The clock does it."""
 
 
+class ClusterDatabase(Database):
+    """A cluster of real servers. All keys are in one slot, because most tests take from several queues. Tests
+    of the transport have queues in many slots."""
+
+    prefix = "{one-slot}"
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.client = cluster.client()
+        addresses = [Address(HOST, node.port) for node in cluster.primaries]
+        self.pool = ConnectionPool(host=HOST, port=addresses[0].port)
+        self._nodes = Nodes(addresses, self.pool)
+
+    def new_server(self) -> Server:
+        return ClusterServer(self._nodes, self.pool, max_connections=10)
+
+    def reset(self) -> None:
+        self._cluster.flush()
+
+    def advance(self, ms: int) -> None:
+        for node in self._cluster.primaries:
+            with node.client() as client:
+                for key in client.scan_iter(_type="zset"):
+                    for member in client.zrange(key, 0, -1):
+                        client.zincrby(key, -ms, member)
+
+    def tick(self) -> None:
+        """The clocks do it."""
+
+
 @contextmanager
 def database(name: str) -> Iterator[Database]:
-    """A database on the server called *name*, which is one of `REAL_SERVERS` or `FAKE`."""
+    """A database on the server called *name*, which is one of `REAL_SERVERS`, or `FAKE`, or `CLUSTER`."""
     if name == FAKE:
         fake = FakeDatabase()
         with fake.clock():
             yield fake
+    elif name == CLUSTER:
+        with Cluster(primaries=3) as cluster:
+            clustered = ClusterDatabase(cluster)
+            yield clustered
+            assert cluster.errors()["CROSSSLOT"] == 0
     else:
         with RedisServer(REAL_SERVERS[name]) as server:
             real = RealDatabase(server)

@@ -12,9 +12,7 @@ from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recoverer import Recoverer
-from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import checked
-from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
@@ -56,10 +54,12 @@ def with_count(payload: str, deliveries: int) -> str:
 class Rig:
     """A store in a database, and what is in there."""
 
-    def __init__(self, database: Database, prefix: str = "", steps: Sequence[int] = STEPS) -> None:
+    def __init__(
+        self, database: Database, prefix: str | None = None, steps: Sequence[int] = STEPS
+    ) -> None:
         self.database = database
         self.client = database.client
-        self._prefix, self._steps = prefix, steps
+        self._prefix, self._steps = database.prefix if prefix is None else prefix, steps
         self.expires_ms: dict[str, int] = {}
         self.store = self.new_store()
         #: Queue and tag of every ack of a message that was not held.
@@ -71,8 +71,7 @@ class Rig:
 
     def new_store(self) -> Store:
         """The queues, over connections of its own."""
-        pool = Pool.like(self.database.pool, max_connections=10)
-        store = Store(SingleServer(pool), self._prefix, self._steps, SEPARATOR)
+        store = Store(self.database.new_server(), self._prefix, self._steps, SEPARATOR)
         # Every process declares the queues that it uses.
         store.expires_ms = self.expires_ms
         return store

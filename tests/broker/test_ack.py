@@ -20,7 +20,8 @@ class Breaking:
     """
 
     def __init__(self, consumer: Consumer, error: type[Exception] = ConnectionError) -> None:
-        line = consumer.store.server.line
+        server: Any = consumer.store.server
+        line = server.line
         self._connection = line.connection
         line.connection = self
         self._error = error

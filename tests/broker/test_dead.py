@@ -164,6 +164,6 @@ class TestGraveyard:
             me.requeue("limit", delivery.tag)
         for delivery in taken(me, "q"):
             dead_letter(me, delivery, "why")
-        rig.client.hset("redisdelay:{swept}:messages", "id", "0:m")
+        rig.client.hset(rig.key("swept", "messages"), "id", "0:m")
         finish(rig.recoverer().sweep(["swept"]))
         assert rig.store.queues() == ["limit", "q", "swept"]

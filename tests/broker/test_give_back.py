@@ -252,8 +252,8 @@ class TestPark:
         [delivery] = taken(consumer, "q")
         due_ms = rig.database.now_ms() + HOUR
         park(consumer, delivery, "id", due_ms)
-        assert rig.client.hgetall("redisdelay:{q}:messages") == {b"id": b"3:early"}
-        assert rig.client.zscore("redisdelay:{q}:schedule", "id") == due_ms
+        assert rig.client.hgetall(rig.key("q", "messages")) == {b"id": b"3:early"}
+        assert rig.client.zscore(rig.key("q", "schedule"), "id") == due_ms
         assert rig.unacked("q") == {}
         rig.database.advance(HOUR)
         assert texts(taken(consumer, "q")) == ["early"]

@@ -79,8 +79,8 @@ class TestWhatItDoes:
         assert texts(taken(rig.consumer(), "q")) == [str(n) for n in range(5)]
 
     def test_a_key_of_another_kind_refuses_all_of_them(self, rig: Rig) -> None:
-        rig.client.set("redisdelay:{q}:schedule", "of somebody else")
+        rig.client.set(rig.key("q", "schedule"), "of somebody else")
         replies = rig.store.run_all([later(rig, "a"), later(rig, "b"), later(rig, "c", "other")])
         assert [isinstance(reply, ResponseError) for reply in replies] == [True, True, False]
-        assert "redisdelay:{q}:schedule" in str(replies[0])
-        assert not rig.client.exists("redisdelay:{q}:messages")
+        assert rig.key("q", "schedule") in str(replies[0])
+        assert not rig.client.exists(rig.key("q", "messages"))

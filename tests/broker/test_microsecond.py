@@ -16,7 +16,7 @@ from tests.broker.database import database as open_database
 from tests.broker.rig import Rig, park, taken, texts
 
 HOUR = 3_600_000
-SCHEDULE = "redisdelay:{q}:schedule"
+SCHEDULE = rig.key("q", "schedule")
 
 #: In the year 2100.
 DUE_MS = 4102444800000.123
@@ -112,4 +112,4 @@ class TestScore:
 def test_leases_are_in_whole_milliseconds(rig: Rig) -> None:
     rig.put("q", "m")
     taken(rig.consumer(), "q")
-    assert rig.client.zscore("redisdelay:{q}:consumers", "me").is_integer()
+    assert rig.client.zscore(rig.key("q", "consumers"), "me").is_integer()

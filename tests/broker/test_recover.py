@@ -40,7 +40,7 @@ class TestLeaseThatEnded:
         again = [with_count(payload(str(n)), 1) for n in range(11)]
         assert rig.ready("q") == [*again, payload("11"), payload("new")]
         assert rig.unacked("q", "lost") == {}
-        assert rig.client.zscore("redisdelay:{q}:consumers", "lost") is None
+        assert rig.client.zscore(rig.key("q", "consumers"), "lost") is None
         [record] = caplog.records
         assert record.levelno == logging.WARNING
         assert "11 message(s)" in record.getMessage()
@@ -278,7 +278,7 @@ class TestFleet:
         names = [f"lost{number}" for number in range(150)]
         self.holding(rig, names, 3)
         assert rig.recover("q") == 450
-        assert rig.client.zcard("redisdelay:{q}:consumers") == 0
+        assert rig.client.zcard(rig.key("q", "consumers")) == 0
 
     def test_a_packet_is_bounded_in_messages(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         """Redis turns to other clients only after all of it."""
@@ -300,7 +300,7 @@ class TestFleet:
         """Each look is at a part of them: a large fleet does not ask for all names again and again."""
         names = {f"somebody{number:04}" for number in range(3 * CONSUMERS_PER_LOOK)}
         lease_end_ms = rig.database.now_ms() + HOUR_MS
-        rig.client.zadd("redisdelay:{q}:consumers", dict.fromkeys(names, lease_end_ms))
+        rig.client.zadd(rig.key("q", "consumers"), dict.fromkeys(names, lease_end_ms))
         looked_at: list[set[str]] = []
 
         def process_of(name: str) -> str:
@@ -321,7 +321,7 @@ class TestFleet:
         dead = dead_process()
         rig.put("q", "m")
         taken(rig.consumer(dead), "q")
-        rig.client.zadd("redisdelay:{q}:consumers", {name: rig.database.now_ms() * 2 for name in others})
+        rig.client.zadd(rig.key("q", "consumers"), {name: rig.database.now_ms() * 2 for name in others})
         assert finish(rig.recoverer().recover(["q"], is_first=True)) == 1
 
     def test_a_process_is_looked_at_once(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

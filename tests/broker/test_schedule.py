@@ -97,7 +97,7 @@ class TestIter:
 
     def test_ids_without_a_message_are_passed_over(self, rig: Rig, schedule: Schedule) -> None:
         put_at(rig, 1000, *"abcdef")
-        rig.client.hdel("redisdelay:{q}:messages", *"abce")
+        rig.client.hdel(rig.key("q", "messages"), *"abce")
         assert payloads(schedule) == ["d", "f"]
 
     def test_a_page_is_bounded_by_bytes(
@@ -108,8 +108,8 @@ class TestIter:
         assert payloads(schedule) == [letter * 10 for letter in "abcdef"]
 
     def test_what_was_not_stored_by_us(self, rig: Rig, schedule: Schedule) -> None:
-        rig.client.hset("redisdelay:{q}:messages", "x", b"no step: \xff")
-        rig.client.zadd("redisdelay:{q}:schedule", {"x": 1000})
+        rig.client.hset(rig.key("q", "messages"), "x", b"no step: \xff")
+        rig.client.zadd(rig.key("q", "schedule"), {"x": 1000})
         [found] = schedule.iter("q", None, None)
         assert found.payload == b"no step: \xff"
         assert found.rewritten(b"new") == b"new"
@@ -118,7 +118,7 @@ class TestIter:
 class TestNextDue:
     def test_of_all_queues(self, rig: Rig, schedule: Schedule) -> None:
         put_at(rig, 5000, "m")
-        rig.client.zadd("redisdelay:{other}:schedule", {"n": 4000})
+        rig.client.zadd(rig.key("other", "schedule"), {"n": 4000})
         assert schedule.next_due_ms(["q", "other", "empty"]) == 4000
         assert schedule.next_due_ms(["empty"]) is None
         assert schedule.next_due_ms([]) is None
@@ -162,7 +162,7 @@ class TestDuplicates:
         taken(rig.consumer(), "q")
         self.fill(rig, 1)
         assert len(list(schedule.find("q", "same"))) == 2
-        assert rig.client.zscore("redisdelay:{q}:schedule", "same") is not None
+        assert rig.client.zscore(rig.key("q", "schedule"), "same") is not None
 
     @pytest.mark.parametrize("other", ["same#2", "same ", "same!", "samesame", "sam", "same\x7f"])
     def test_ids_that_look_alike_are_other_ids(self, rig: Rig, schedule: Schedule, other: str) -> None:

@@ -41,8 +41,8 @@ class TestSchedule:
     def test_waits_under_its_id_with_its_step(self, rig: Rig) -> None:
         before = rig.database.now_ms()
         rig.schedule("q", payload("a"), HOUR, id="a", step=6)
-        assert rig.client.hgetall("redisdelay:{q}:messages") == {b"a": b"6:" + payload("a").encode()}
-        due_ms = rig.client.zscore("redisdelay:{q}:schedule", "a")
+        assert rig.client.hgetall(rig.key("q", "messages")) == {b"a": b"6:" + payload("a").encode()}
+        due_ms = rig.client.zscore(rig.key("q", "schedule"), "a")
         assert before + HOUR <= due_ms <= rig.database.now_ms() + HOUR
         assert rig.ready("q", 6) == []
         assert rig.store.scheduled("q") == 1
@@ -69,13 +69,13 @@ class TestSchedule:
 
     def test_the_year_9999(self, rig: Rig) -> None:
         rig.store.run(rig.store.schedule("q", 0, "m", Due(253402300799999), "m", "s"))
-        assert rig.client.zscore("redisdelay:{q}:schedule", "m") == 253402300799999
+        assert rig.client.zscore(rig.key("q", "schedule"), "m") == 253402300799999
 
     def test_an_id_that_is_scheduled_already_keeps_both(self, rig: Rig) -> None:
         for number in range(4):
             rig.schedule("q", payload("same", n=number), HOUR, id="same")
         assert len(rig.scheduled("q")) == 4
-        assert rig.client.zscore("redisdelay:{q}:schedule", "same") is not None
+        assert rig.client.zscore(rig.key("q", "schedule"), "same") is not None
         rig.database.advance(2 * HOUR)
         assert len(taken(rig.consumer(), "q")) == 4
 
@@ -182,7 +182,7 @@ class TestExpires:
             rig.client.persist(key)
         taken(rig.consumer(), "q", limit=1)
         ttls = self.ttls(rig)
-        held = [ttls.pop("redisdelay:{q}:consumers"), ttls.pop("redisdelay:{q}:unacked:me")]
+        held = [ttls.pop(rig.key("q", "consumers")), ttls.pop(rig.key("q", "unacked:me"))]
         assert all(0 < ttl <= self.TTL for ttl in ttls.values()), ttls
         # What is held outlives the queue for as long as it takes to notice that a consumer is gone.
         assert all(self.TTL < ttl <= self.TTL + 2 * LEASE_MS for ttl in held)
@@ -201,18 +201,18 @@ class TestExpires:
         rig.end_lease("q", "lost")
         assert rig.recover("q") == 2
         ttls = self.ttls(rig)
-        assert ttls.keys() >= {"q", "redisdelay:{q}:schedule", "redisdelay:{q}:messages"}
+        assert ttls.keys() >= {"q", rig.key("q", "schedule"), rig.key("q", "messages")}
         assert all(ttl > 0 for ttl in ttls.values()), ttls
 
     def test_duplicates_live_as_long_as_the_schedule(self, rig: Rig) -> None:
         self.fill(rig)
         rig.schedule("q", "m", HOUR)
-        assert 0 < rig.client.pttl("redisdelay:{q}:duplicates") <= self.TTL
-        rig.client.pexpire("redisdelay:{q}:duplicates", 1000)
+        assert 0 < rig.client.pttl(rig.key("q", "duplicates")) <= self.TTL
+        rig.client.pexpire(rig.key("q", "duplicates"), 1000)
         consumer = rig.consumer()
         taken(consumer, "q", limit=0)
         finish(rig.recoverer().sweep(["q"]))
-        assert rig.client.pttl("redisdelay:{q}:duplicates") > 1000
+        assert rig.client.pttl(rig.key("q", "duplicates")) > 1000
 
     def test_on_delivering_now(self, rig: Rig) -> None:
         rig.store.expires_ms["q"] = self.TTL

@@ -97,11 +97,11 @@ class TestDelivery:
     def test_lease_is_registered_by_taking(self, rig: Rig) -> None:
         consumer = rig.consumer()
         taken(consumer, "q")
-        assert rig.client.zrange("redisdelay:{q}:consumers", 0, -1) == []
+        assert rig.client.zrange(rig.key("q", "consumers"), 0, -1) == []
         rig.put("q", "m")
         before = rig.database.now_ms()
         taken(consumer, "q")
-        assert rig.client.zscore("redisdelay:{q}:consumers", "me") >= before + 60_000
+        assert rig.client.zscore(rig.key("q", "consumers"), "me") >= before + 60_000
 
 
 class TestNoAck:
@@ -277,16 +277,16 @@ class TestOrphans:
         rig.schedule("q", payload("a"), 1000, id="a")
         rig.schedule("q", payload("gone"), 2000, id="gone")
         rig.schedule("q", payload("b"), 3000, id="b")
-        rig.client.hdel("redisdelay:{q}:messages", "gone")
+        rig.client.hdel(rig.key("q", "messages"), "gone")
         rig.database.advance(HOUR)
         assert texts(taken(rig.consumer(), "q")) == [payload("a"), payload("b")]
-        assert rig.client.exists("redisdelay:{q}:schedule") == 0
+        assert rig.client.exists(rig.key("q", "schedule")) == 0
 
     def test_message_without_a_due_time_is_not_overwritten(self, rig: Rig) -> None:
         rig.schedule("q", "lost", 1000, id="a")
-        rig.client.zrem("redisdelay:{q}:schedule", "a")
+        rig.client.zrem(rig.key("q", "schedule"), "a")
         rig.schedule("q", "kept", 1000, id="a")
-        assert rig.client.hget("redisdelay:{q}:messages", "a") == b"0:lost"
+        assert rig.client.hget(rig.key("q", "messages"), "a") == b"0:lost"
         rig.database.advance(HOUR)
         assert texts(taken(rig.consumer(), "q")) == ["kept"]
 

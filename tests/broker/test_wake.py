@@ -28,7 +28,7 @@ class TestPublishing:
     def test_a_token_that_nobody_takes_goes(self, rig: Rig, publish: str) -> None:
         """The queue may be one that nobody ever consumes from, such as the replies for a client that died."""
         rig.put("q", "m") if publish == "put" else rig.schedule("q", "m", HOUR)
-        assert TOKEN_MS - 60_000 < rig.client.pttl("redisdelay:{q}:wake") <= TOKEN_MS
+        assert TOKEN_MS - 60_000 < rig.client.pttl(rig.key("q", "wake")) <= TOKEN_MS
 
     def test_another_queue_is_not_woken(self, rig: Rig) -> None:
         rig.put("q", "m")

@@ -21,8 +21,8 @@ from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.server.wire import KEYLESS, Argument, Command, first_key
 
-#: Seconds that a command waits for a slot that nobody serves now. A slot that moves is away for as long as its
-#: largest key takes.
+#: Seconds that a command waits for a slot that nobody serves now. A slot that moves is away for as long as
+#: its keys take.
 PATIENCE = 5.0
 
 #: Seconds between two tries.
