@@ -54,9 +54,7 @@ def with_count(payload: str, deliveries: int) -> str:
 class Rig:
     """A store in a database, and what is in there."""
 
-    def __init__(
-        self, database: Database, prefix: str | None = None, steps: Sequence[int] = STEPS
-    ) -> None:
+    def __init__(self, database: Database, prefix: str | None = None, steps: Sequence[int] = STEPS) -> None:
         self.database = database
         self.client = database.client
         self._prefix, self._steps = database.prefix if prefix is None else prefix, steps
