@@ -177,7 +177,13 @@ class Forwarder:
             self._on_forwarded(Forwarded(queue, moved, late_us / 1_000_000))
 
     def _take_tokens(self) -> None:
-        """Wait for tokens of the queues that have no consumer. Runs in a thread of its own."""
+        """Wait for tokens of the queues that have no consumer. Runs in a thread of its own.
+
+        On a cluster, this would take a connection for each queue. There, a message that is published to be due
+        earlier than all others may be late, by :data:`LONGEST_WAIT` at most.
+        """
+        if self._store.server.has_slots:
+            return
         while not self._stopped.is_set():
             wake = {self._store.keys(queue).wake: queue for queue in tuple(self._unattended)}
             if not wake:

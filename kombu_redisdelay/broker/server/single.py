@@ -43,6 +43,11 @@ class SingleServer:
         return self._redis.execute_command(*command)
 
     @property
+    def address(self) -> str:
+        options = self._pool.connection_kwargs
+        return str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
+
+    @property
     def line(self) -> Line:
         """The kept connection."""
         return self._pool.line
