@@ -179,8 +179,8 @@ class Forwarder:
     def _take_tokens(self) -> None:
         """Wait for tokens of the queues that have no consumer. Runs in a thread of its own.
 
-        On a cluster, this would take a connection for each queue. There, a message that is published to be due
-        earlier than all others may be late, by :data:`LONGEST_WAIT` at most.
+        On a cluster, this would take a connection for each queue. There, a message that becomes the first one
+        to be due may be late, by :data:`LONGEST_WAIT` at most.
         """
         if self._store.server.has_slots:
             return

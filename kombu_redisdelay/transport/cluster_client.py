@@ -31,7 +31,8 @@ class ClusterClient(Redis):
 
     def script_load(self, script: Any) -> Any:
         """Load *script* into all servers. Returns its digest."""
-        return [one.call("SCRIPT", "LOAD", script) for one in self._server.servers()][0]
+        digests = [one.call("SCRIPT", "LOAD", script) for one in self._server.servers()]
+        return digests[0]
 
     def pipeline(self, transaction: bool = False, shard_hint: Any = None) -> _Pipeline:
         """What runs commands together, though not in a transaction: they may be for several servers."""
