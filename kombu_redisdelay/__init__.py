@@ -1,6 +1,6 @@
 """A Kombu transport that keeps countdown and ETA messages in Redis until they are due.
 
-Importing this package registers the URL schemes ``redisdelay`` and ``redisdelays`` with kombu.
+Importing this package registers its URL schemes, such as ``redisdelay``, with kombu.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ SERIALIZER = (None, None, "application/x-kombu-redisdelay")
 
 
 def register() -> None:
-    """Register ``redisdelay://`` and, over TLS, ``redisdelays://``. Calling it again changes nothing."""
+    """Register the schemes: ``redisdelay://`` and ``redisdelay-sentinel://``, and those with ``redisdelays``
+    for TLS. Calling it again changes nothing."""
     TRANSPORT_ALIASES["redisdelay"] = "kombu_redisdelay.transport:Transport"
     TRANSPORT_ALIASES["redisdelays"] = "kombu_redisdelay.transport:SecureTransport"
+    TRANSPORT_ALIASES["redisdelay-sentinel"] = "kombu_redisdelay.transport:SentinelTransport"
+    TRANSPORT_ALIASES["redisdelays-sentinel"] = "kombu_redisdelay.transport:SecureSentinelTransport"

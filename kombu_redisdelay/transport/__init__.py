@@ -1,5 +1,6 @@
 """The part that speaks to kombu: transports, channels, acks and rejects, on top of the broker."""
 
+from kombu_redisdelay.transport.sentinel import SecureSentinelTransport, SentinelTransport
 from kombu_redisdelay.transport.transports import SecureTransport, Transport
 
-__all__ = ("SecureTransport", "Transport")
+__all__ = ("SecureSentinelTransport", "SecureTransport", "SentinelTransport", "Transport")

@@ -50,7 +50,9 @@ class SingleServer:
         return self._pool.new_connection()
 
     def with_own_connections(self, *, socket_timeout: float) -> SingleServer:
-        return SingleServer(Pool.like(self._pool, socket_timeout=socket_timeout))
+        sentinels = self._pool.connection_kwargs.get("connection_pool")
+        options = {} if sentinels is None else {"connection_pool": sentinels.apart()}
+        return SingleServer(Pool.like(self._pool, socket_timeout=socket_timeout, **options))
 
     def info(self, section: str = "everything") -> Mapping[str, Any]:
         told: Mapping[str, Any] = self._redis.info(section)
