@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from harness.process import wait_until
-from harness.redis_server import HOST, RedisServer, free_port
+from harness.redis_server import HOST, RedisServer
 from harness.server_binary import ServerBinary
 
 if TYPE_CHECKING:
@@ -103,9 +103,7 @@ class SentinelSite:
         following = [*common, "--replicaof", f"{HOST} {first.port}"]
         others = [RedisServer(binary, requirepass=requirepass, args=following) for _ in range(replicas)]
         self.servers = [first, *others]
-        self.sentinels = [
-            Sentinel(first, binary, requirepass=sentinel_password) for _ in range(sentinels)
-        ]
+        self.sentinels = [Sentinel(first, binary, requirepass=sentinel_password) for _ in range(sentinels)]
         self._exit = ExitStack()
 
     def __enter__(self) -> Self:

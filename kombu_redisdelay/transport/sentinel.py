@@ -41,7 +41,7 @@ class SentinelChannel(Channel, redis.SentinelChannel):
 
     connection: SentinelTransport
     connection_class = PrimaryConnection
-    connection_class_ssl = SecurePrimaryConnection
+    connection_class_ssl = SecurePrimaryConnection  # type: ignore[assignment]
     master_name: str | None = None
     min_other_sentinels = 0
     sentinel_kwargs: dict[str, Any] | None = None
@@ -103,7 +103,7 @@ class SentinelTransport(Transport):
     """
 
     Channel = SentinelChannel
-    default_port = 26379
+    default_port = 26379  # type: ignore[assignment]
     sentinels_have_tls = False
 
     def __init__(self, client: Any, **kwargs: Any) -> None:

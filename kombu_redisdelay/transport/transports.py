@@ -52,8 +52,8 @@ class Transport(redis.Transport):
             if address is not None and answers_without(*address):
                 host, port = address
                 raise RedisConnectionError(
-                    f"{host}:{port} looks like a server without TLS: it answers without. Use a URL without the s "
-                    f"in redisdelays and no ssl (broker_use_ssl), or the port on which it speaks TLS. ({exc})"
+                    f"{host}:{port} looks like a server without TLS: it answers without. Use redisdelay and "
+                    f"no ssl (broker_use_ssl) there, or the port on which it speaks TLS. ({exc})"
                 ) from exc
             raise
 
