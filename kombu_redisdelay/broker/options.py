@@ -27,6 +27,7 @@ class Options:
             default it is dropped, as kombu does.
         dead_letter_limit: how many dead letters a queue keeps. With more, the oldest are dropped.
         max_batch: messages that one round trip takes at most, within the prefetch count.
+        confirm_replicas: how many replicas must have a message before it counts as published.
     """
 
     visibility_timeout: float = 60.0
@@ -34,6 +35,7 @@ class Options:
     dead_letter: bool = False
     dead_letter_limit: int = 10_000
     max_batch: int = 64
+    confirm_replicas: int = 0
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any]) -> Options:
@@ -60,6 +62,9 @@ class Options:
         batch = options.max_batch
         if not _is_int(batch) or not 1 <= batch <= MAX_BATCH_LIMIT:
             raise _error("max_batch", batch, f"a whole number from 1 to {MAX_BATCH_LIMIT}")
+        replicas = options.confirm_replicas
+        if not _is_int(replicas) or replicas < 0:
+            raise _error("confirm_replicas", replicas, "a whole number from 0")
         return options
 
     @property

@@ -16,6 +16,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from kombu_redisdelay.broker.message import DELAY_HEADER, KEEP, Due, due, message_id, on_conflict
+from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.server.confirming import Confirming
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import explained
 from kombu_redisdelay.broker.server.scripts import SCHEDULE
@@ -33,6 +35,9 @@ logger = logging.getLogger(__name__)
 _encoder = JSONEncoder()
 
 _KOMBU_HAS_BATCHES = hasattr(redis.Channel, "create_publish_batch")
+
+#: Seconds that replicas have to confirm what was published, at most.
+CONFIRM_TIMEOUT = 1.0
 
 #: Seconds between two attempts to note bindings that Redis had no memory for.
 BIND_PAUSE = 1.0
@@ -62,6 +67,7 @@ class PublishingChannel(redis.Channel):
         silence_limit: seconds that the server may take for a reply before the connection counts as lost.
     """
 
+    options: Options
     silence_limit = 3.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -78,7 +84,9 @@ class PublishingChannel(redis.Channel):
     def store(self) -> Store:
         """The store that this channel publishes with. Created when it is first used."""
         if self._store is None:
-            self._store = Store(self._new_server(), self.prefix, self.priority_steps, self.sep)
+            server, replicas = self._new_server(), self.options.confirm_replicas
+            publisher = Confirming(server, replicas, self._confirm_ms) if replicas else server
+            self._store = Store(server, self.prefix, self.priority_steps, self.sep, publisher)
         return self._store
 
     @property
@@ -88,6 +96,12 @@ class PublishingChannel(redis.Channel):
 
     def _new_server(self) -> Server:
         return SingleServer(self.pool)
+
+    @property
+    def _confirm_ms(self) -> int:
+        """Milliseconds that replicas have to confirm. The reply must come before the socket's timeout."""
+        socket_timeout: float = self.pool.connection_kwargs["socket_timeout"]
+        return max(1, round(1000 * min(CONFIRM_TIMEOUT, socket_timeout / 2)))
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
         pool = super()._get_pool(asynchronous)

@@ -74,7 +74,9 @@ class SingleServer:
         return command
 
     def with_own_connections(self, *, socket_timeout: float) -> SingleServer:
-        return SingleServer(Pool.like(self._pool, socket_timeout=socket_timeout))
+        sentinels = self._pool.connection_kwargs.get("connection_pool")
+        options = {} if sentinels is None else {"connection_pool": sentinels.apart()}
+        return SingleServer(Pool.like(self._pool, socket_timeout=socket_timeout, **options))
 
     def servers(self) -> Sequence[SingleServer]:
         return [self]
