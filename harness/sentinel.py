@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import redis
+import redis.sentinel
 
 from harness.process import wait_until
 from harness.redis_server import HOST, RedisServer
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 #: The name by which the sentinels know the primary.
 MASTER = "mymaster"
+
+#: What the servers want of their clients.
+PASSWORD = "of-clients"
+
+#: The user that replicas and sentinels log in as, everywhere.
+_WATCHER, _SECRET = "watcher", "of-servers"
+_RULES = ("on", f">{_SECRET}", "~*", "&*", "+@all")
 
 #: Milliseconds without an answer after which a sentinel takes a server for down.
 DOWN_AFTER_MS = 1000
@@ -48,11 +56,11 @@ class Sentinel(RedisServer):
             f"bind {HOST}",
             f"dir {self.directory}",
             f"sentinel monitor {MASTER} {HOST} {monitored.port} {quorum}",
+            f"sentinel auth-user {MASTER} {_WATCHER}",
+            f"sentinel auth-pass {MASTER} {_SECRET}",
             f"sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}",
             f"sentinel failover-timeout {MASTER} {FAILOVER_TIMEOUT_MS}",
         ]
-        if monitored.password is not None:
-            lines.append(f"sentinel auth-pass {MASTER} {monitored.password}")
         if requirepass is not None:
             # Sentinels use it among each other, too.
             lines += [f"requirepass {requirepass}", f"sentinel sentinel-pass {requirepass}"]
@@ -92,16 +100,15 @@ class SentinelSite:
         *,
         replicas: int = 2,
         sentinels: int = 3,
-        requirepass: str | None = None,
         sentinel_password: str | None = None,
         args: Sequence[str] = (),
     ) -> None:
         common = [*args, "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
-        if requirepass is not None:
-            common += ["--masterauth", requirepass]
-        first = RedisServer(binary, requirepass=requirepass, args=common)
-        following = [*common, "--replicaof", f"{HOST} {first.port}"]
-        others = [RedisServer(binary, requirepass=requirepass, args=following) for _ in range(replicas)]
+        common += ["--user", _WATCHER, *_RULES, "--masteruser", _WATCHER, "--masterauth", _SECRET]
+        # Without a password of their own, those who may not log in could do as much.
+        first = RedisServer(binary, requirepass=PASSWORD, args=common)
+        following = [*common, "--replicaof", HOST, str(first.port)]
+        others = [RedisServer(binary, requirepass=PASSWORD, args=following) for _ in range(replicas)]
         self.servers = [first, *others]
         self.sentinels = [Sentinel(first, binary, requirepass=sentinel_password) for _ in range(sentinels)]
         self._exit = ExitStack()
@@ -127,10 +134,17 @@ class SentinelSite:
 
     # -- who is what ---------------------------------------------------------------------------------------
 
-    def url(self, scheme: str = "redisdelay-sentinel", db: int = 0, login: str = "") -> str:
-        """The broker URL. *login* ends with an ``@``."""
-        urls = [f"{scheme}://{login}{HOST}:{sentinel.port}" for sentinel in self.sentinels]
-        return ";".join(urls) + f"/{db}"
+    def url(self, scheme: str = "redisdelay-sentinel", db: int = 0) -> str:
+        """The broker URL. The first address has the password, and the last one the database."""
+        first, *others = (f"{HOST}:{sentinel.port}" for sentinel in self.sentinels)
+        return f";{scheme}://".join([f"{scheme}://:{PASSWORD}@{first}", *others]) + f"/{db}"
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A client of whichever server is the primary."""
+        addresses = [(HOST, sentinel.port) for sentinel in self.sentinels]
+        sentinels = redis.sentinel.Sentinel(addresses)
+        client: redis.Redis = sentinels.master_for(MASTER, password=PASSWORD, **options)
+        return client
 
     def primary(self) -> RedisServer:
         """The server that most sentinels name."""
@@ -185,8 +199,8 @@ def role(server: RedisServer) -> list[Any]:
 
 def follows(replica: RedisServer, port: int | None = None) -> bool:
     """Whether a replica has all data of its primary, which has that *port* if one is given."""
-    name, _, of, state, *_ = role(replica)
-    return name == b"slave" and state == b"connected" and port in (None, of)
+    reply = role(replica)
+    return reply[0] == b"slave" and reply[3] == b"connected" and port in (None, reply[2])
 
 
 def pause(server: RedisServer) -> None:
@@ -197,3 +211,16 @@ def pause(server: RedisServer) -> None:
 def go_on(server: RedisServer) -> None:
     """Let a server go on that was paused."""
     os.kill(server.pid, signal.SIGCONT)
+
+
+def cut_off(server: RedisServer) -> None:
+    """Keep replicas and sentinels from a server, as if the network between them was cut. Its other clients
+    still reach it."""
+    with server.client() as client:
+        client.execute_command("ACL", "DELUSER", _WATCHER)
+
+
+def reconnect(server: RedisServer) -> None:
+    """End what :func:`cut_off` has begun."""
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", _WATCHER, *_RULES)

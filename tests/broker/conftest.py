@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.broker.database import CLUSTER, FAKE, REAL_SERVERS, Database
+from tests.broker.database import ONE_SERVER, Database
 from tests.broker.database import database as open_database
 from tests.broker.rig import Rig
+from tests.environments import CLUSTERS
 
 
-@pytest.fixture(scope="session", params=[FAKE, *REAL_SERVERS, CLUSTER])
+@pytest.fixture(scope="session", params=[*ONE_SERVER, *CLUSTERS])
 def shared_database(request: pytest.FixtureRequest) -> Iterator[Database]:
     with open_database(request.param) as database:
         yield database

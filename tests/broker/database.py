@@ -21,11 +21,13 @@ from kombu_redisdelay.broker.server.nodes import Address, Nodes
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.single import SingleServer
+from tests.environments import CLUSTER
 from tests.permissions import allow, documented_rules
 
 FAKE = "fakeredis"
-CLUSTER = "cluster"
 REAL_SERVERS: dict[str, ServerBinary] = {binary.name: binary for binary in servers()}
+#: The databases on one server.
+ONE_SERVER = [FAKE, *REAL_SERVERS]
 
 
 class Database(ABC):
@@ -47,6 +49,9 @@ class Database(ABC):
 
     def reset(self) -> None:
         self.client.flushall()
+
+    def all_keys(self, pattern: str) -> list[bytes]:
+        return list(self.client.keys(pattern))
 
     def now_us(self) -> int:
         seconds, microseconds = self.client.time()
@@ -120,6 +125,9 @@ class ClusterDatabase(Database):
 
     def reset(self) -> None:
         self._cluster.flush()
+
+    def all_keys(self, pattern: str) -> list[bytes]:
+        return [key for node in self._cluster.primaries for key in node.call("KEYS", pattern)]
 
     def advance(self, ms: int) -> None:
         for node in self._cluster.primaries:

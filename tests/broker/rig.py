@@ -8,11 +8,17 @@ from typing import Any
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
+from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recoverer import Recoverer
+from kombu_redisdelay.broker.server.cluster import ClusterServer
+from kombu_redisdelay.broker.server.line import Line
 from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.scripts import TAKE, Script
+from kombu_redisdelay.broker.server.single import SingleServer
+from kombu_redisdelay.broker.server.wire import pack
 from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.watch import Watch
@@ -39,6 +45,15 @@ def park(consumer: Consumer, delivery: Delivery, message_id: str, due_ms: float)
 def dead_letter(consumer: Consumer, delivery: Delivery, reason: str) -> None:
     """Move a message that cannot be delivered to the dead letters of its queue."""
     checked(consumer.dead_letter([(delivery, reason)]))
+
+
+def line_of(consumer: Consumer, queue: str) -> Line:
+    """The kept connection of *consumer* to the server of *queue*."""
+    server = consumer.store.server
+    if isinstance(server, ClusterServer):
+        server = server._server_of(consumer.store.keys(queue).wake)
+    assert isinstance(server, SingleServer)
+    return server.line
 
 
 def payload(id: str, **members: Any) -> str:
@@ -124,7 +139,37 @@ class Rig:
         """Write that the lease of the consumer has ended."""
         self.client.zadd(self.store.keys(queue).consumers, {name: self.database.now_ms() - 1})
 
+    def exchange(self, consumer: Consumer, request: Request) -> Any:
+        """Send *request* as a channel does, over a connection for it alone. Returns the reply, which the
+        consumer does not hear of."""
+        self.load(TAKE)
+        connection = self.store.server.new_connection(self.key(request.queues[0], "wake"))
+        try:
+            connection.send_packed_command((pack(*consumer.ask_for(request)),))
+            return connection.read_response()
+        finally:
+            connection.disconnect()
+
+    def load(self, script: Script) -> None:
+        """Have every server know *script*."""
+        server = self.store.server
+        for each in server.servers():
+            each.call(*server.prepared(("SCRIPT", "LOAD", script.text)))
+
     # -- what is in there, as it will be taken --
+
+    def key(self, queue: str, name: str) -> str:
+        """The key of *queue* that has this name, such as "schedule" or "unacked:me"."""
+        return self.store.keys(queue).schedule.removesuffix("schedule") + name
+
+    def all_keys(self, pattern: str = "*") -> list[bytes]:
+        """All keys in the database."""
+        return self.database.all_keys(pattern)
+
+    @property
+    def known(self) -> str:
+        """The key of the known queues."""
+        return known_queues(self.store.prefix)
 
     def ready(self, queue: str, step: int = 0) -> list[str]:
         return _texts(reversed(self.client.lrange(self.store.keys(queue).ready_at(step), 0, -1)))

@@ -9,19 +9,18 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.server.line import UNREAD_LIMIT
-from tests.broker.rig import Rig, payload, taken
+from tests.broker.rig import Rig, line_of, payload, taken
 
 
 class Breaking:
-    """A consumer's connection, which breaks when it is told to.
+    """A consumer's connection for the acks of the queue ``q``, which breaks when it is told to.
 
     Attributes:
         breaks: "before" a command gets through, or "after", when its reply is read; "" for not.
     """
 
     def __init__(self, consumer: Consumer, error: type[Exception] = ConnectionError) -> None:
-        server: Any = consumer.store.server
-        line = server.line
+        line = line_of(consumer, "q")
         self._connection = line.connection
         line.connection = self
         self._error = error
@@ -128,14 +127,14 @@ def test_the_server_refuses(rig: Rig) -> None:
     rig.put("q", payload("1"), payload("2"))
     me = rig.consumer()
     first, second = taken(me, "q")
-    unacked = rig.store.keys("q").unacked("me")
-    rig.client.rename(unacked, "elsewhere")
+    unacked, elsewhere = rig.key("q", "unacked:me"), rig.key("q", "elsewhere")
+    rig.client.rename(unacked, elsewhere)
     rig.client.set(unacked, "of another type")
     me.ack("q", first.tag)
     me.ack("q", second.tag)
     with pytest.raises(ResponseError):
         me.confirm_acks()
     assert rig.store.server.call("PING") == b"PONG", "others are not concerned"
-    rig.client.rename("elsewhere", unacked)
+    rig.client.rename(elsewhere, unacked)
     me.confirm_acks()
     assert rig.unacked("q") == {}

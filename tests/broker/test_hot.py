@@ -8,7 +8,6 @@ import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Request, Taken
-from kombu_redisdelay.broker.server.scripts import TAKE
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 from tests.broker.rig import Rig, payload, texts
 
@@ -135,8 +134,7 @@ class TestWhatWasWoken:
 
 class TestLostReply:
     def lose(self, rig: Rig, consumer: Consumer, hot: Sequence[str], limit: int = 64) -> None:
-        rig.client.script_load(TAKE.text)
-        rig.store.server.call(*consumer.ask_for(Request(MANY, limit, hot=hot)))
+        rig.exchange(consumer, Request(MANY, limit, hot=hot))
 
     def test_brings_what_was_woken_again(self, rig: Rig, me: Consumer) -> None:
         """Nobody has heard which queues these were."""

@@ -25,7 +25,6 @@ from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.broker.server.scripts import TAKE
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.model import Broker, Message
 from tests.broker.rig import Rig, dead_letter, park, payload, texts
@@ -213,8 +212,7 @@ class BrokerMachine(RuleBasedStateMachine):
         if not held.unseen:
             request = self.request(held, limit, hot)
             names = self.worked_on(request)
-            self.rig.client.script_load(TAKE.text)
-            reply = self.rig.store.server.call(*held.consumer.ask_for(request))
+            reply = self.rig.exchange(held.consumer, request)
             # The copy reads the reply, the consumer does not hear of it.
             taken = copy_of(held.consumer).taken(request, reply).deliveries
             held.unseen = self.as_the_model_says(taken, request, names)

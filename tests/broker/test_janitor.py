@@ -11,7 +11,6 @@ from kombu_redisdelay.broker.store import KNOWN_FOR
 from tests.broker.rig import Rig, dead_letter, payload, taken
 
 HOUR = 3_600_000
-KNOWN = "redisdelay:known-queues"
 UNUSED_MS = round(UNUSED_FOR * 1000)
 
 
@@ -30,7 +29,7 @@ def test_a_queue_with_nothing_in_it_is_forgotten(rig: Rig) -> None:
     rig.end_lease("q")
     assert rig.store.queues() == ["q"]
     assert tidy_later(rig) == 1
-    assert rig.client.keys() == []
+    assert rig.all_keys() == []
 
 
 @pytest.mark.parametrize("place", ["ready", "scheduled", "unacked", "dead", "consumer"])
@@ -48,14 +47,14 @@ def test_what_is_in_use_stays(rig: Rig, place: str) -> None:
         elif place == "consumer":
             assert rig.ack(me, "q", delivery.tag)
         rig.end_lease("q")
-    before = {key: rig.client.type(key) for key in rig.client.scan_iter()}
+    before = {key: rig.client.type(key) for key in rig.all_keys()}
     rig.database.advance(UNUSED_MS + 1000)
     if place == "consumer":
         rig.client.zadd(rig.store.keys("q").consumers, {"me": rig.database.now_ms() + HOUR})
     store = rig.new_store()
     assert finish(Janitor(store).tidy()) == 1
     assert store.queues() == ["q"]
-    left = {key: rig.client.type(key) for key in rig.client.scan_iter()}
+    left = {key: rig.client.type(key) for key in rig.all_keys()}
     if place in ("scheduled", "ready", "unacked", "consumer"):
         assert left == before
     assert finish(Janitor(store).tidy()) == 0, "it was noted again"
@@ -93,15 +92,15 @@ def test_many_queues_and_many_consumers(rig: Rig, monkeypatch: pytest.MonkeyPatc
     assert [finish(Janitor(store).tidy()) for _ in range(4)] == [10, 10, 5, 0]
     assert store.queues() == ["q0"]
     assert tidy_later(rig) == 1
-    assert rig.client.keys() == []
+    assert rig.all_keys() == []
 
 
 def test_a_name_that_is_no_text_is_nobodys(rig: Rig) -> None:
-    rig.client.zadd(KNOWN, {b"\xff": 1})
+    rig.client.zadd(rig.known, {b"\xff": 1})
     rig.store.remember("q")
     assert rig.store.queues() == ["q"]
     assert tidy_later(rig) == 2
-    assert rig.client.keys() == []
+    assert rig.all_keys() == []
 
 
 def test_a_name_from_an_enum(rig: Rig) -> None:

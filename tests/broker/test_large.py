@@ -12,7 +12,6 @@ from kombu_redisdelay.broker import takes as takes_module
 from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
-from kombu_redisdelay.broker.server.scripts import TAKE
 from tests.broker.rig import Rig, payload, taken, texts, with_count
 
 HOUR = 3_600_000
@@ -27,9 +26,8 @@ class TestLarge:
     @staticmethod
     def one_call(rig: Rig, *queues: str, limit: int = 64, no_ack: Collection[str] = ()) -> list[str]:
         """What one call of the script brings a consumer that has not taken before."""
-        taken(rig.consumer("somebody"), "to load the script")
         request = Request(queues, limit, no_ack=no_ack)
-        _, _, _, _, _, _, *messages = rig.store.server.call(*rig.consumer().ask_for(request))
+        _, _, _, _, _, _, *messages = rig.exchange(rig.consumer(), request)
         return [stored.decode() for stored in messages]
 
     @pytest.mark.parametrize("no_ack", [(), ("q",)])
@@ -89,7 +87,7 @@ class TestLarge:
         rig.schedule("q", self.LARGE, 1000)
         rig.database.advance(HOUR)
         consumer, request = rig.consumer(), Request(["q"], 1)
-        reply = rig.store.server.call(*consumer.ask_for(request))
+        reply = rig.exchange(consumer, request)
         assert rig.unacked("q") == {}
         assert texts(consumer.taken(request, reply).deliveries) == ["ready"]
 
@@ -103,9 +101,8 @@ class TestLarge:
         rig.schedule("q", self.LARGE, 1000)
         rig.schedule("q", self.ANOTHER, 2000)
         rig.database.advance(HOUR)
-        rig.client.script_load(TAKE.text)
         me = rig.consumer()
-        rig.store.server.call(*me.ask_for(Request(["q"], 64)))
+        rig.exchange(me, Request(["q"], 64))
         [again] = taken(me, "q")
         assert rig.unacked("q") == {again.tag: f"0:{self.LARGE}"}
         assert rig.scheduled("q") == [f"0:{self.ANOTHER}"]

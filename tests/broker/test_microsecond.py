@@ -16,7 +16,6 @@ from tests.broker.database import database as open_database
 from tests.broker.rig import Rig, park, taken, texts
 
 HOUR = 3_600_000
-SCHEDULE = rig.key("q", "schedule")
 
 #: In the year 2100.
 DUE_MS = 4102444800000.123
@@ -73,7 +72,7 @@ class TestWithinAMicrosecond:
 
     def test_counted(self, still_rig: Rig, late_us: int) -> None:
         due_ms = (still_rig.database.now_us() - late_us) / 1000
-        still_rig.client.zadd(SCHEDULE, {"m": due_ms})
+        still_rig.client.zadd(still_rig.key("q", "schedule"), {"m": due_ms})
         [stats] = queue_stats(still_rig.store, ["q"])
         assert stats.overdue == (late_us >= 0)
         assert stats.next_due == from_ms(due_ms)
@@ -83,13 +82,13 @@ class TestWithinAMicrosecond:
 class TestScore:
     def test_of_what_is_published(self, rig: Rig) -> None:
         rig.store.run(rig.store.schedule("q", 0, "m", Due(DUE_MS), "m"))
-        assert rig.client.zscore(SCHEDULE, "m") == DUE_MS
+        assert rig.client.zscore(rig.key("q", "schedule"), "m") == DUE_MS
 
     def test_of_a_delay(self, rig: Rig) -> None:
         before_us = rig.database.now_us()
         rig.store.run(rig.store.schedule("q", 0, "m", Due(delay_ms=HOUR + 0.25), "m"))
         delay_us = HOUR * 1000 + 250
-        due_us = round(rig.client.zscore(SCHEDULE, "m") * 1000)
+        due_us = round(rig.client.zscore(rig.key("q", "schedule"), "m") * 1000)
         assert before_us + delay_us <= due_us <= rig.database.now_us() + delay_us
 
     def test_of_what_is_rescheduled(self, rig: Rig) -> None:
@@ -97,7 +96,7 @@ class TestScore:
         rig.schedule("q", "m", HOUR)
         [found] = schedule.find("q", "m")
         assert schedule.reschedule(found, found.payload, DUE_MS)
-        assert rig.client.zscore(SCHEDULE, "m") == DUE_MS
+        assert rig.client.zscore(rig.key("q", "schedule"), "m") == DUE_MS
         [found] = schedule.find("q", "m")
         assert found.due_ms == DUE_MS
 
@@ -106,7 +105,7 @@ class TestScore:
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
         park(consumer, delivery, "m", DUE_MS)
-        assert rig.client.zscore(SCHEDULE, "m") == DUE_MS
+        assert rig.client.zscore(rig.key("q", "schedule"), "m") == DUE_MS
 
 
 def test_leases_are_in_whole_milliseconds(rig: Rig) -> None:

@@ -109,7 +109,7 @@ class TestLeaseThatEnded:
         lost.ack("q", delivery.tag)
         rig.end_lease("q", "lost")
         assert rig.recover("q") == 0
-        assert rig.client.keys() == []
+        assert rig.all_keys() == []
 
     def test_late_acks_find_nothing(self, rig: Rig) -> None:
         rig.put("q", "m")
@@ -217,7 +217,7 @@ class TestGiveBackAll:
         consumer.give_back_all()
         assert rig.ready("a") == [with_count(payload("0"), 1), with_count(payload("1"), 1)]
         assert rig.ready("b") == [with_count(payload("2"), 1)]
-        assert rig.client.keys("*unacked*") + rig.client.keys("*consumers*") == []
+        assert rig.all_keys("*unacked*") + rig.all_keys("*consumers*") == []
 
     def test_is_no_failure_of_the_message(self, rig: Rig) -> None:
         rig.put("q", payload("m"))
@@ -230,7 +230,7 @@ class TestGiveBackAll:
 
     def test_nothing(self, rig: Rig) -> None:
         rig.consumer().give_back_all()
-        assert rig.client.keys() == []
+        assert rig.all_keys() == []
 
 
 class TestLeave:
@@ -243,7 +243,7 @@ class TestLeave:
         assert rig.client.zcard(rig.store.keys("q").consumers) == 1
         assert rig.ack(me, "q", delivery.tag)
         me.leave_cancelled()
-        assert rig.client.keys("redisdelay:*") == []
+        assert rig.all_keys("*redisdelay:*") == []
 
     def test_not_one_that_is_consumed_again(self, rig: Rig) -> None:
         rig.put("q", payload("a"), payload("b"))
@@ -261,7 +261,7 @@ class TestLeave:
             rig.put(f"q{number}", payload("m"))
             [delivery] = taken(me, f"q{number}")
             assert rig.ack(me, f"q{number}", delivery.tag)
-        assert len(rig.client.keys("redisdelay:*:consumers")) <= 2 * MOST_LEFT
+        assert len(rig.all_keys("*redisdelay:*:consumers")) <= 2 * MOST_LEFT
         assert len(me._queues) <= 2 * MOST_LEFT
 
 

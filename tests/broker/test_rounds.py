@@ -46,7 +46,7 @@ def test_one_round_trip_a_step(rig: Rig, rounds: Rounds, round_trips: list[int],
         rig.put(queue, payload("m"))
         taken(rig.consumer(f"lost {queue}"), queue)
         rig.end_lease(queue, f"lost {queue}")
-    rig.client.script_load(RECOVER.text)
+    rig.load(RECOVER)
     while rounds.step(queues):
         pass
     rig.wait(60)

@@ -224,7 +224,7 @@ class TestReschedule:
 
     def test_a_ready_list_that_is_none(self, rig: Rig, schedule: Schedule) -> None:
         rig.schedule("q", "m", HOUR)
-        rig.client.set("q", "not a list")
+        rig.client.set(rig.store.keys("q").ready, "not a list")
         [found] = schedule.find("q", "m")
         with pytest.raises(ResponseError, match="WRONGTYPE"):
             schedule.reschedule(found, b"changed", 0)

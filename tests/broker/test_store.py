@@ -13,7 +13,6 @@ from kombu_redisdelay.broker.steps import finish
 from tests.broker.database import Database
 from tests.broker.rig import LEASE_MS, STEPS, Rig, park, payload, taken
 
-KNOWN = "redisdelay:known-queues"
 HOUR = 3_600_000
 
 
@@ -21,20 +20,21 @@ class TestPut:
     def test_goes_where_stock_kombu_looks(self, rig: Rig) -> None:
         rig.put("q", "first", "second")
         rig.put("q", "urgent", step=3)
-        assert rig.client.lrange("q", 0, -1) == [b"second", b"first"]
-        assert rig.client.lrange("q\x06\x163", 0, -1) == [b"urgent"]
+        ready = rig.database.prefix + ("{q}" if rig.store.server.has_slots else "q")
+        assert rig.client.lrange(ready, 0, -1) == [b"second", b"first"]
+        assert rig.client.lrange(ready + "\x06\x163", 0, -1) == [b"urgent"]
 
     def test_behind_a_prefix(self, database: Database) -> None:
         rig = Rig(database, prefix="app:")
         rig.put("q", "now")
         rig.schedule("q", "later", HOUR)
-        assert sorted(rig.client.keys()) == [
-            b"app:q",
+        assert set(rig.all_keys()) == {
+            b"app:{q}" if rig.store.server.has_slots else b"app:q",
             b"app:redisdelay:known-queues",
             b"app:redisdelay:{q}:messages",
             b"app:redisdelay:{q}:schedule",
             b"app:redisdelay:{q}:wake",
-        ]
+        }
 
 
 class TestSchedule:
@@ -152,8 +152,8 @@ class TestExpires:
     TTL = 50_000
 
     def ttls(self, rig: Rig) -> dict[str, int]:
-        keys = (key.decode() for key in rig.client.keys("*q*"))
-        return {key: rig.client.pttl(key) for key in keys if key != KNOWN}
+        keys = (key.decode() for key in rig.all_keys("*q*"))
+        return {key: rig.client.pttl(key) for key in keys if key != rig.known}
 
     def fill(self, rig: Rig) -> None:
         rig.store.expires_ms["q"] = self.TTL
@@ -169,16 +169,15 @@ class TestExpires:
 
     def test_on_publishing_again_to_any_of_them(self, rig: Rig) -> None:
         self.fill(rig)
-        for key in rig.client.keys("*q*"):
+        for key in rig.all_keys("*q*"):
             rig.client.pexpire(key, 1000)
         rig.put("q", "m")
         ttls = self.ttls(rig)
-        ttls.pop(KNOWN, None)
         assert all(ttl > 1000 for ttl in ttls.values()), ttls
 
     def test_on_taking(self, rig: Rig) -> None:
         self.fill(rig)
-        for key in rig.client.keys("*q*"):
+        for key in rig.all_keys("*q*"):
             rig.client.persist(key)
         taken(rig.consumer(), "q", limit=1)
         ttls = self.ttls(rig)
@@ -194,14 +193,14 @@ class TestExpires:
         taken(lost, "q", limit=2)
         me = rig.consumer()
         failed, parked = taken(me, "q", limit=2)
-        assert not rig.client.exists("q")
+        assert not rig.client.exists(rig.store.keys("q").ready)
         me.requeue("q", failed.tag)
         park(me, parked, "id", rig.database.now_ms() + HOUR)
-        rig.client.delete("q")
+        rig.client.delete(rig.store.keys("q").ready)
         rig.end_lease("q", "lost")
         assert rig.recover("q") == 2
         ttls = self.ttls(rig)
-        assert ttls.keys() >= {"q", rig.key("q", "schedule"), rig.key("q", "messages")}
+        assert ttls.keys() >= {rig.store.keys("q").ready, rig.key("q", "schedule"), rig.key("q", "messages")}
         assert all(ttl > 0 for ttl in ttls.values()), ttls
 
     def test_duplicates_live_as_long_as_the_schedule(self, rig: Rig) -> None:
@@ -220,7 +219,7 @@ class TestExpires:
         schedule = Schedule(rig.store)
         [found] = schedule.find("q", "m")
         assert schedule.reschedule(found, b"m", 0)
-        assert 0 < rig.client.pttl("q") <= self.TTL
+        assert 0 < rig.client.pttl(rig.store.keys("q").ready) <= self.TTL
 
     def test_without_x_expires_nothing_does(self, rig: Rig) -> None:
         rig.put("q", "m")

@@ -6,7 +6,6 @@ import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Request
-from kombu_redisdelay.broker.server.scripts import TAKE
 from tests.broker.rig import STEPS, Rig, payload, taken, texts
 
 HOUR = 3_600_000
@@ -90,7 +89,7 @@ class TestDelivery:
 
     def test_any_bytes(self, rig: Rig) -> None:
         anything = bytes(range(256)) + b"\r\n:0:" + bytes(10)
-        rig.client.lpush("q", anything)
+        rig.client.lpush(rig.store.keys("q").ready, anything)
         [delivery] = taken(rig.consumer(), "q")
         assert delivery.payload == anything
 
@@ -110,7 +109,7 @@ class TestNoAck:
         [delivery] = taken(rig.consumer(), "q", no_ack={"q"})
         assert not delivery.needs_ack
         assert rig.unacked("q") == {}
-        assert rig.client.keys() == []
+        assert rig.all_keys() == []
 
     def test_is_said_for_each_queue(self, rig: Rig) -> None:
         rig.put("a", "m")
@@ -239,8 +238,7 @@ class TestLostReply:
     """The next take returns what the lost one took, and takes nothing."""
 
     def lose(self, rig: Rig, consumer: Consumer, *queues: str, limit: int) -> None:
-        rig.client.script_load(TAKE.text)
-        rig.store.server.call(*consumer.ask_for(Request(queues, limit)))
+        rig.exchange(consumer, Request(queues, limit))
 
     def test_same_messages_again(self, rig: Rig) -> None:
         rig.put("a", "a0", "a1", "a2")

@@ -141,7 +141,7 @@ class TestGlance:
 
     def test_a_key_that_holds_something_else_is_named(self, rig: Rig) -> None:
         rig.client.set(rig.store.keys("b").schedule, "x")
-        with pytest.raises(ResponseError, match=r"key 'redisdelay:\{b\}:schedule' holds a string"):
+        with pytest.raises(ResponseError, match=r"redisdelay:\{b\}:schedule' holds a string"):
             rig.consumer().glance(["a", "b"])
 
     @pytest.mark.parametrize("count", [16, 17, 80, 101, 250])
@@ -178,5 +178,5 @@ class TestLook:
 
     def test_a_key_that_holds_something_else_is_named(self, rig: Rig) -> None:
         rig.client.set(rig.store.keys("b").schedule, "x")
-        with pytest.raises(ResponseError, match=r"key 'redisdelay:\{b\}:schedule' holds a string"):
+        with pytest.raises(ResponseError, match=r"redisdelay:\{b\}:schedule' holds a string"):
             rig.consumer().look(["a", "b"])

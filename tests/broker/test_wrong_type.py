@@ -76,7 +76,7 @@ def test_any_key_of_one_of_several_queues(rig: Rig, kind: str, count: int, no_ac
 def test_schedule_of_what_is_published(rig: Rig) -> None:
     with spoiled(rig, rig.store.keys("q").schedule):
         rig.schedule("q", payload("a"), HOUR)
-    assert rig.client.keys() == [b"redisdelay:known-queues"]
+    assert rig.all_keys() == [rig.known.encode()]
 
 
 class TestOfWhatIsHeld:

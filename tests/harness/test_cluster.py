@@ -9,8 +9,8 @@ from threading import Event, Thread
 import pytest
 import redis
 
-from harness.cluster import Cluster, Node, slot_of
-from harness.cluster_node import free_port_with_bus
+from harness.cluster import Cluster, slot_of
+from harness.cluster_node import Node, free_port_with_bus
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,6 @@ from tests.broker.database import Database
 from tests.broker.rig import Rig, dead_letter, park, taken
 
 HOUR = 3_600_000
-KNOWN = "redisdelay:known-queues"
 
 
 def expire_and_recover(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
@@ -42,8 +41,8 @@ def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object
 
 def tidy(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     names = ("consumers", "wake", "duplicates", "schedule", "messages", "dead")
-    keys = [f"redisdelay:{{q}}:{name}" for name in names]
-    return TIDY(rig.store.server, [*keys, "q"], ["redisdelay:{q}:unacked:", 10])
+    keys = [rig.key("q", name) for name in names]
+    return TIDY(rig.store.server, [*keys, rig.store.keys("q").ready], [rig.key("q", "unacked:"), 10])
 
 
 CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
@@ -60,10 +59,10 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "dead_letter": lambda rig, consumer, delivery: dead_letter(consumer, delivery, "why"),
     "recover": expire_and_recover,
     "give_back_all": lambda rig, consumer, delivery: consumer.give_back_all(),
-    "renew": lambda rig, consumer, delivery: RENEW(rig.store.server, ["redisdelay:{q}:consumers"], ["me", 1]),
+    "renew": lambda rig, consumer, delivery: RENEW(rig.store.server, [rig.key("q", "consumers")], ["me", 1]),
     "sweep": lambda rig, consumer, delivery: SWEEP(
         rig.store.server,
-        [f"redisdelay:{{q}}:{name}" for name in ("schedule", "messages", "dead", "duplicates")],
+        [rig.key("q", name) for name in ("schedule", "messages", "dead", "duplicates")],
         ["0", 10, 10],
     ),
     "page": lambda rig, consumer, delivery: list(Schedule(rig.store).iter("q", None, None)),
@@ -78,16 +77,16 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "dead": bury_and_requeue,
     "forward": lambda rig, consumer, delivery: FORWARD(
         rig.store.server,
-        [f"redisdelay:{{q}}:{name}" for name in ("ready", "schedule", "messages", "wake", "consumers")],
+        [rig.key("q", name) for name in ("ready", "schedule", "messages", "wake", "consumers")],
         [1, 1, "", 0],
     ),
     "stats": lambda rig, consumer, delivery: queue_stats(rig.store, ["q"]),
     "consumers": lambda rig, consumer, delivery: CONSUMERS(
-        rig.store.server, ["redisdelay:{q}:consumers"], [1, 0.5, 10, 10]
+        rig.store.server, [rig.key("q", "consumers")], [1, 0.5, 10, 10]
     ),
-    "remember": lambda rig, consumer, delivery: REMEMBER(rig.store.server, [KNOWN], ["a", "b"]),
-    "unused": lambda rig, consumer, delivery: UNUSED(rig.store.server, [KNOWN], [1, 1]),
-    "forget": lambda rig, consumer, delivery: FORGET(rig.store.server, [KNOWN], [0, "q"]),
+    "remember": lambda rig, consumer, delivery: REMEMBER(rig.store.server, [rig.known], ["a", "b"]),
+    "unused": lambda rig, consumer, delivery: UNUSED(rig.store.server, [rig.known], [1, 1]),
+    "forget": lambda rig, consumer, delivery: FORGET(rig.store.server, [rig.known], [0, "q"]),
     "tidy": tidy,
     "leave": lambda rig, consumer, delivery: consumer.leave(["q"]),
 }
@@ -96,7 +95,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
 def everything(rig: Rig) -> dict[bytes, object]:
     """Every list and hash; not the zsets, which depend on the time."""
     contents: dict[bytes, object] = {}
-    for key in rig.client.scan_iter():
+    for key in rig.all_keys():
         kind = rig.client.type(key)
         if kind == b"list":
             contents[key] = [value.split(b" ", 1)[-1] for value in rig.client.lrange(key, 0, -1)]
@@ -128,7 +127,9 @@ def test_every_call_does_the_same(database: Database, name: str) -> None:
 def test_the_script_is_there_afterwards(rig: Rig) -> None:
     rig.client.script_flush()
     rig.schedule("q", "m", HOUR)
-    assert rig.client.script_exists(SCHEDULE.sha) == [True]
+    script, keys, args = rig.store.schedule("q", 0, "m", Due(delay_ms=HOUR), "another")
+    assert script is SCHEDULE
+    assert rig.store.server.call(*script.command(keys, args)) == 1
 
 
 def test_every_script_of_the_broker_is_tried() -> None:
