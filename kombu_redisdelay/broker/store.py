@@ -13,6 +13,7 @@ from redis.exceptions import OutOfMemoryError
 from kombu_redisdelay.broker.joining import joined
 from kombu_redisdelay.broker.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.broker.message import KEEP, Due
+from kombu_redisdelay.broker.partitions import Partitions
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import checked, explained_all
 from kombu_redisdelay.broker.server.scripts import CLEAR, PUT, REMEMBER, SCHEDULE, Script
@@ -90,6 +91,7 @@ class Store:
         steps: priority steps, in the order in which they are taken.
         separator: between a queue's name and a priority step.
         publisher: what messages are published with, if that is not *server*.
+        partitions: the queues that have partitions. All methods get the names of partitions.
     """
 
     def __init__(
@@ -99,9 +101,11 @@ class Store:
         steps: Sequence[int],
         separator: str,
         publisher: Publisher | None = None,
+        partitions: Partitions | None = None,
     ) -> None:
         self.server = server
         self._publisher = publisher or server
+        self.partitions = partitions or Partitions({})
         self.prefix = prefix
         self.steps = tuple(steps)
         self.separator = separator

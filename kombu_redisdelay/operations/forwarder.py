@@ -117,7 +117,8 @@ class Forwarder:
         """Forward due messages, then wait until the next one may be due."""
         if self._find_at <= monotonic():
             self._find_at = monotonic() + LONGEST_WAIT
-            self._look_at = {queue: self._look_at.get(queue, 0.0) for queue in self._find_queues()}
+            queues = self._store.partitions.all_names(self._find_queues())
+            self._look_at = {queue: self._look_at.get(queue, 0.0) for queue in queues}
             for queue in self._unattended.keys() - self._look_at.keys():
                 del self._unattended[queue]
         self._tidy()

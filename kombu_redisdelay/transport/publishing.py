@@ -17,6 +17,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from kombu_redisdelay.broker.message import DELAY_HEADER, KEEP, Due, due, message_id, on_conflict
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.partitions import Partitions
 from kombu_redisdelay.broker.server.confirming import Confirming
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import explained
@@ -86,7 +87,8 @@ class PublishingChannel(redis.Channel):
         if self._store is None:
             server, replicas = self._new_server(), self.options.confirm_replicas
             publisher = Confirming(server, replicas, self._confirm_ms) if replicas else server
-            self._store = Store(server, self.prefix, self.priority_steps, self.sep, publisher)
+            partitions = Partitions(self.options.partitions)
+            self._store = Store(server, self.prefix, self.priority_steps, self.sep, publisher, partitions)
         return self._store
 
     @property
@@ -151,7 +153,8 @@ class PublishingChannel(redis.Channel):
         if route is None or route.queue in self.store.expires_ms:
             return super().basic_publish(message, exchange, routing_key, **kwargs)
         self._inplace_augment_message(message, exchange, routing_key)
-        call = self._call(route.queue, message, route.bound)
+        queue = self._partition(route.queue, message)
+        call = self._call(queue, message, route.bound)
 
         def publish_anew(channel: PublishingChannel) -> None:
             channel._routes.forget(exchange, routing_key)
@@ -159,8 +162,8 @@ class PublishingChannel(redis.Channel):
 
         held: Held | None = kwargs.get("_publish_batch")
         if held is not None:
-            held.add_call(HeldCall(route.queue, call, publish_anew))
-        elif not self._run(route.queue, call):
+            held.add_call(HeldCall(queue, call, publish_anew))
+        elif not self._run(queue, call):
             publish_anew(self)
         return None
 
@@ -189,12 +192,17 @@ class PublishingChannel(redis.Channel):
         Raises:
             ValueError: the due time or the header ``x-delay-on-conflict`` is invalid. Nothing was published.
         """
+        queue = self._partition(queue, message)
         call = self._call(queue, message)
         held: Held | None = kwargs.get("_publish_batch")
         if held is not None:
             held.add_call(HeldCall(queue, call))
         else:
             self._run(queue, call)
+
+    def _partition(self, queue: str, message: dict[str, Any]) -> str:
+        """The partition of *queue* that *message* belongs to."""
+        return self.store.partitions.pick(queue, message_id(message)) if self.options.partitions else queue
 
     def _run(self, queue: str, call: Call) -> Any:
         if call[0] is SCHEDULE:
@@ -244,10 +252,11 @@ class PublishingChannel(redis.Channel):
     def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
         expires_ms = (kwargs.get("arguments") or {}).get("x-expires")
-        if expires_ms is None:
-            self.store.expires_ms.pop(queue, None)
-        else:
-            self.store.expires_ms[queue] = int(expires_ms)
+        for name in self.store.partitions.names(queue):
+            if expires_ms is None:
+                self.store.expires_ms.pop(name, None)
+            else:
+                self.store.expires_ms[name] = int(expires_ms)
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
         block = block_for(self.connection.client)
