@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -91,20 +91,24 @@ class Cluster:
 
     @property
     def primaries(self) -> list[Node]:
-        """Those that the cluster takes for primaries, also for a while after one was killed."""
-        known = self._known()
-        alive = [node for node in self.nodes if "fail" not in known[node.id].flags]
-        return [node for node in alive if known[node.id].primary is None]
+        """The nodes that are up and take themselves for primaries."""
+        return [node for node, known in self._selves().items() if known.primary is None]
 
-    def replicas_of(self, node: Node) -> list[Node]:
-        known = self._known()
-        return [other for other in self.nodes if known[other.id].primary == node.id]
+    def replicas_of(self, primary: Node) -> list[Node]:
+        """The nodes that are up and take themselves for its replicas."""
+        return [node for node, known in self._selves().items() if known.primary == primary.id]
 
     def node_of(self, key: str | bytes | int) -> Node:
-        """The primary that serves a key, or a slot if it is a number."""
+        """The primary that serves a key, or a slot if it is a number.
+
+        Raises:
+            LookupError: no node that is up serves it.
+        """
         slot = key if isinstance(key, int) else slot_of(key)
-        known = self._known()
-        return next(node for node in self.nodes if known[node.id].serves(slot))
+        claims = {node: known.epoch for node, known in self._selves().items() if known.serves(slot)}
+        if not claims:
+            raise LookupError(f"slot {slot} is served by no node that is up")
+        return max(claims, key=lambda node: claims[node])
 
     def everywhere(self, *command: Any) -> None:
         """Send a command to every node that is up, such as ``ACL SETUSER``."""
@@ -126,7 +130,9 @@ class Cluster:
         counts: Counter[str] = Counter()
         for node in self.live:
             for name, stats in node.info("errorstats").items():
-                counts[name.removeprefix("errorstat_")] += stats["count"]
+                # Old releases of redis-py do not take "count=3" apart.
+                count = stats["count"] if isinstance(stats, dict) else stats.partition("=")[2]
+                counts[name.removeprefix("errorstat_")] += int(count)
         return counts
 
     def kill(self, node: Node) -> None:
@@ -169,18 +175,20 @@ class Cluster:
         """
         _wait_while(self._trouble, timeout)
 
-    def wait_for_failover(self, of: Node, timeout: float = 30) -> None:
-        """Wait until *of* serves no slot any more, and others do. It takes node_timeout and 1 to 2 s more.
+    def wait_for_failover(self, of: Node, timeout: float = 30, *, agreed: bool = True) -> None:
+        """Wait until other nodes serve the slots of *of*. It takes the node_timeout and 1 to 2 s more.
+
+        Args:
+            agreed: whether to wait as well until all nodes agree on it. While a slot of *of* is on its way,
+                its target would never agree; see `Move`.
 
         Raises:
             TimeoutError: it is not so after *timeout* seconds. The error says what is missing.
         """
 
         def trouble() -> str | None:
-            for viewer in self.live:
-                if viewer.known()[of.id].ranges:
-                    return f"for {viewer}, {of} still serves its slots"
-            return self._trouble()
+            claims = [known for node, known in self._selves().items() if node is not of]
+            return _unserved(claims) or (self._trouble() if agreed else None)
 
         _wait_while(trouble, timeout)
 
@@ -211,17 +219,16 @@ class Cluster:
 
     def balance(self) -> int:
         """Move slots with their keys until all primaries have about as many. Returns how many were moved."""
-        known = self._known()
-        primaries = self.primaries
-        share = -(-SLOTS // len(primaries))
-        surplus = {node: known[node.id].slots[share:] for node in primaries}
+        slots = {node: known.slots for node, known in self._selves().items() if known.primary is None}
+        least, most = SLOTS // len(slots), -(-SLOTS // len(slots))
+        surplus = {node: owned[most:] for node, owned in slots.items()}
         moved = 0
-        for target in primaries:
-            lack = SLOTS // len(primaries) - len(known[target.id].slots)
-            for source, slots in surplus.items():
-                while lack > 0 and slots:
-                    batch = slots[: min(lack, _SLOTS_AT_ONCE)]
-                    del slots[: len(batch)]
+        for target, owned in slots.items():
+            lack = least - len(owned)
+            for source, left in surplus.items():
+                while lack > 0 and left:
+                    batch = left[: min(lack, _SLOTS_AT_ONCE)]
+                    del left[: len(batch)]
                     move = self._move(batch, source, target)
                     move.begin()
                     move.finish()
@@ -276,12 +283,12 @@ class Cluster:
         return node
 
     def _move(self, slots: Sequence[int], source: Node, target: Node) -> Move:
-        others = [node for node in self.primaries if node not in (source, target) and node.live]
+        others = [node for node in self.primaries if node not in (source, target)]
         return Move(slots, source, target, others)
 
-    def _known(self) -> dict[str, Known]:
-        """What a node that is up says of all nodes."""
-        return self.live[0].known()
+    def _selves(self) -> dict[Node, Known]:
+        """What each node that is up says of itself."""
+        return {node: node.known()[node.id] for node in self.live}
 
     def _strangers(self) -> str | None:
         """Who has no connection to whom, in words; None if all have."""
@@ -300,13 +307,12 @@ class Cluster:
             return trouble
         live = self.live
         known = live[0].known()
-        if (served := sum(len(known[node.id].slots) for node in live)) < SLOTS:
-            return f"{SLOTS - served} slots are served by no node that is up"
+        if trouble := _unserved(known[node.id] for node in live):
+            return trouble
         for node in live:
             theirs = node.known()
             for one in live:
-                ours = known[one.id]
-                if (theirs[one.id].primary, theirs[one.id].ranges) != (ours.primary, ours.ranges):
+                if theirs[one.id].role != known[one.id].role:
                     return f"{live[0]} and {node} do not agree what {one} does"
             if (state := node.state()) != "ok":
                 return f"for {node} the cluster's state is {state}"
@@ -321,6 +327,12 @@ _SLOTS_AT_ONCE = 256
 
 def slot_of(key: str | bytes) -> int:
     return key_slot(key.encode() if isinstance(key, str) else key)
+
+
+def _unserved(claims: Iterable[Known]) -> str | None:
+    """How many slots nobody claims, in words; None if there is none."""
+    left = SLOTS - len({slot for known in claims for slot in known.slots})
+    return f"{left} slots are served by no node that is up" if left else None
 
 
 def _wait_while(trouble: Callable[[], str | None], timeout: float) -> None:

@@ -24,18 +24,25 @@ class Known:
     Attributes:
         flags: such as "master", "myself", "fail?" (one node's suspicion), "fail" (a majority's verdict).
         primary: the id of the node that it replicates; ``None`` for a primary.
+        epoch: of its slots. Where two nodes claim a slot, the later epoch is right.
         linked: whether there is a connection to it.
         ranges: the slots that it serves.
     """
 
     flags: frozenset[str]
     primary: str | None
+    epoch: int
     linked: bool
     ranges: tuple[range, ...]
 
     @property
     def sound(self) -> bool:
         return self.linked and self.flags.isdisjoint({"fail", "fail?", "handshake", "noaddr"})
+
+    @property
+    def role(self) -> tuple[object, ...]:
+        """What all nodes have to agree on."""
+        return self.primary, self.epoch, self.ranges
 
     @property
     def slots(self) -> list[int]:
@@ -153,10 +160,11 @@ def free_port_with_bus() -> int:
 
 def _parsed(line: str) -> tuple[str, Known]:
     # A slot that is being moved is told once more, in brackets.
-    id_, _, flags, primary, _, _, _, link, *slots = line.split()
+    id_, _, flags, primary, _, _, epoch, link, *slots = line.split()
     return id_, Known(
         flags=frozenset(flags.split(",")),
         primary=None if primary == "-" else primary,
+        epoch=int(epoch),
         linked=link == "connected",
         ranges=tuple(_range(slot) for slot in slots if not slot.startswith("[")),
     )

@@ -33,6 +33,8 @@ class Move:
 
     def begin(self) -> None:
         """Tell both nodes, the target first, so that it expects whom the source sends. Nothing is moved."""
+        # This is news only after a failover of the source.
+        self._set_slots(self.target, "NODE", self.source)
         self._set_slots(self.target, "IMPORTING", self.source)
         self._set_slots(self.source, "MIGRATING", self.target)
 
@@ -56,7 +58,8 @@ class Move:
         self.move_keys()
         # The target first: if it were told last, nobody would own the slots in between.
         for node in (self.target, self.source, *self.others):
-            self._set_slots(node, "NODE", self.target)
+            if node.live:
+                self._set_slots(node, "NODE", self.target)
 
     def _filled(self) -> list[int]:
         """The slots that have keys at the source."""

@@ -9,8 +9,8 @@ from threading import Event, Thread
 import pytest
 import redis
 
-from harness.cluster import Cluster, Node, slot_of
-from harness.cluster_node import free_port_with_bus
+from harness.cluster import Cluster, slot_of
+from harness.cluster_node import Node, free_port_with_bus
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,8 @@ def test_a_named_key_is_moved(cluster: Cluster) -> None:
     with cluster.moving(slot_of("moved"), to=other_primary(cluster, source)) as move:
         move.move("{moved}goes")
         assert move.source.call("EXISTS", "{moved}stays") == 1
-        with pytest.raises(redis.exceptions.AskError):
+        # An AskError, but for redis-py 4.6, which knows that one in a cluster's client only.
+        with pytest.raises(redis.ResponseError):
             move.source.call("EXISTS", "{moved}goes")
 
 
