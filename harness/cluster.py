@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import redis
 from redis.cluster import ClusterNode, RedisCluster
-from redis.crc import key_slot
 
-from harness.cluster_node import Known, Node, free_port_with_bus
+from harness.cluster_node import Node, free_port_with_bus
+from harness.cluster_view import SLOTS, View, slot_of, trouble, wait_while
 from harness.redis_server import HOST
-from harness.resharding import Move
+from harness.resharding import Move, evened
 from harness.server_binary import ServerBinary, servers
 
 if TYPE_CHECKING:
     # In `typing` from Python 3.11 on.
     from typing_extensions import Self
 
-SLOTS = 16384
-
 
 class Cluster:
     """Primaries with about as many slots each, and *replicas* of each of them.
 
-    Every method that changes the cluster returns when all nodes that are up agree on it. Nodes are started
-    by the thread that calls, and end with it; see `ChildProcess`.
+    What changes the cluster's nodes or slots returns when all nodes agree on it; what harms it returns at
+    once. Nodes are started by the thread that calls, and end with it; see `ChildProcess`.
 
     Args:
         primaries: at least 3 where one shall fail and be replaced: a majority of them decides.
@@ -92,11 +88,11 @@ class Cluster:
     @property
     def primaries(self) -> list[Node]:
         """The nodes that are up and take themselves for primaries."""
-        return [node for node, known in self._selves().items() if known.primary is None]
+        return [node for node, known in View(self.live).selves.items() if known.primary is None]
 
     def replicas_of(self, primary: Node) -> list[Node]:
         """The nodes that are up and take themselves for its replicas."""
-        return [node for node, known in self._selves().items() if known.primary == primary.id]
+        return [node for node, known in View(self.live).selves.items() if known.primary == primary.id]
 
     def node_of(self, key: str | bytes | int) -> Node:
         """The primary that serves a key, or a slot if it is a number.
@@ -105,7 +101,7 @@ class Cluster:
             LookupError: no node that is up serves it.
         """
         slot = key if isinstance(key, int) else slot_of(key)
-        claims = {node: known.epoch for node, known in self._selves().items() if known.serves(slot)}
+        claims = {node: known.epoch for node, known in View(self.live).selves.items() if known.serves(slot)}
         if not claims:
             raise LookupError(f"slot {slot} is served by no node that is up")
         return max(claims, key=lambda node: claims[node])
@@ -123,10 +119,7 @@ class Cluster:
             self.everywhere("SCRIPT", "FLUSH")
 
     def errors(self) -> Counter[str]:
-        """How often each error was replied, by its first word, such as CROSSSLOT; since each node's start.
-
-        Errors inside of scripts count as well.
-        """
+        """How often each error was replied since the nodes' start, by its first word, such as CROSSSLOT."""
         counts: Counter[str] = Counter()
         for node in self.live:
             for name, stats in node.info("errorstats").items():
@@ -173,29 +166,30 @@ class Cluster:
         Raises:
             TimeoutError: it is not so after *timeout* seconds. The error says what is missing.
         """
-        _wait_while(self._trouble, timeout)
+        wait_while(lambda: trouble(self.live), timeout)
 
     def wait_for_failover(self, of: Node, timeout: float = 30, *, agreed: bool = True) -> None:
         """Wait until other nodes serve the slots of *of*. It takes the node_timeout and 1 to 2 s more.
 
         Args:
-            agreed: whether to wait as well until all nodes agree on it. While a slot of *of* is on its way,
-                its target would never agree; see `Move`.
+            agreed: whether to wait as well until all nodes agree who serves which slot. While a slot of *of*
+                is being moved its target never would; see `harness.resharding`.
 
         Raises:
             TimeoutError: it is not so after *timeout* seconds. The error says what is missing.
         """
 
-        def trouble() -> str | None:
-            claims = [known for node, known in self._selves().items() if node is not of]
-            return _unserved(claims) or (self._trouble() if agreed else None)
+        def missing() -> str | None:
+            view = View(self.live)
+            return view.unserved(without=of) or view.unheard() or (trouble(self.live) if agreed else None)
 
-        _wait_while(trouble, timeout)
+        wait_while(missing, timeout)
 
     @contextmanager
     def moving(self, slot: int, to: Node) -> Iterator[Move]:
         """Move a slot in the block, from its primary *to* another one. At the end the rest is moved."""
-        move = self._move([slot], self.node_of(slot), to)
+        source = self.node_of(slot)
+        move = Move([slot], source, to, [node for node in self.primaries if node not in (source, to)])
         move.begin()
         try:
             yield move
@@ -204,7 +198,7 @@ class Cluster:
             self.wait_until_ok()
 
     def add_node(self, replica_of: Node | None = None) -> Node:
-        """A new primary without slots (see `balance`), or a new replica."""
+        """Start a new primary without slots (see `balance`), or a new replica."""
         known = self.live
         node = self._new_node()
         node.wait_ready()
@@ -212,28 +206,21 @@ class Cluster:
         for other in known:
             node.call("CLUSTER", "MEET", HOST, other.port)
         if replica_of is not None:
-            _wait_while(self._strangers, 30)
+            wait_while(lambda: View(self.live).strangers(), 30)
             node.call("CLUSTER", "REPLICATE", replica_of.id)
         self.wait_until_ok()
         return node
 
     def balance(self) -> int:
         """Move slots with their keys until all primaries have about as many. Returns how many were moved."""
-        slots = {node: known.slots for node, known in self._selves().items() if known.primary is None}
-        least, most = SLOTS // len(slots), -(-SLOTS // len(slots))
-        surplus = {node: owned[most:] for node, owned in slots.items()}
+        selves = View(self.live).selves.items()
         moved = 0
-        for target, owned in slots.items():
-            lack = least - len(owned)
-            for source, left in surplus.items():
-                while lack > 0 and left:
-                    batch = left[: min(lack, _SLOTS_AT_ONCE)]
-                    del left[: len(batch)]
-                    move = self._move(batch, source, target)
-                    move.begin()
-                    move.finish()
-                    lack -= len(batch)
-                    moved += len(batch)
+        for slots, source, target in evened({n: itself.slots for n, itself in selves if not itself.primary}):
+            # So many that it takes long to tell the other primaries. They hear of it anyway.
+            move = Move(slots, source, target, others=[])
+            move.begin()
+            move.finish()
+            moved += len(slots)
         self.wait_until_ok()
         return moved
 
@@ -264,7 +251,7 @@ class Cluster:
         for node, other in combinations(nodes, 2):
             node.call("CLUSTER", "MEET", HOST, other.port)
         if replicas:
-            _wait_while(self._strangers, 30)
+            wait_while(lambda: View(self.live).strangers(), 30)
         for number, node in enumerate(nodes[count:]):
             node.call("CLUSTER", "REPLICATE", primaries[number % count].id)
         self.wait_until_ok()
@@ -281,74 +268,3 @@ class Cluster:
         self.nodes.append(node)
         node.start()
         return node
-
-    def _move(self, slots: Sequence[int], source: Node, target: Node) -> Move:
-        others = [node for node in self.primaries if node not in (source, target)]
-        return Move(slots, source, target, others)
-
-    def _selves(self) -> dict[Node, Known]:
-        """What each node that is up says of itself."""
-        return {node: node.known()[node.id] for node in self.live}
-
-    def _strangers(self) -> str | None:
-        """Who has no connection to whom, in words; None if all have."""
-        for viewer in self.live:
-            known = viewer.known()
-            for node in self.live:
-                if node.id not in known:
-                    return f"{viewer} does not know {node}"
-                if not known[node.id].sound:
-                    return f"{viewer} cannot reach {node}, which is {','.join(known[node.id].flags)}"
-        return None
-
-    def _trouble(self) -> str | None:
-        """What keeps the cluster from working, in words; None if nothing does."""
-        if trouble := self._strangers():
-            return trouble
-        live = self.live
-        known = live[0].known()
-        if trouble := _unserved(known[node.id] for node in live):
-            return trouble
-        for node in live:
-            theirs = node.known()
-            for one in live:
-                if theirs[one.id].role != known[one.id].role:
-                    return f"{live[0]} and {node} do not agree what {one} does"
-            if (state := node.state()) != "ok":
-                return f"for {node} the cluster's state is {state}"
-            if known[node.id].primary and node.info("replication")["master_link_status"] != "up":
-                return f"{node} has no connection to its primary"
-        return None
-
-
-#: So many are moved together: their keys are split between two nodes meanwhile.
-_SLOTS_AT_ONCE = 256
-
-
-def slot_of(key: str | bytes) -> int:
-    return key_slot(key.encode() if isinstance(key, str) else key)
-
-
-def _unserved(claims: Iterable[Known]) -> str | None:
-    """How many slots nobody claims, in words; None if there is none."""
-    left = SLOTS - len({slot for known in claims for slot in known.slots})
-    return f"{left} slots are served by no node that is up" if left else None
-
-
-def _wait_while(trouble: Callable[[], str | None], timeout: float) -> None:
-    """Return as soon as there is no *trouble*.
-
-    Raises:
-        TimeoutError: there is after *timeout* seconds. The error says which.
-    """
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            found = trouble()
-        except redis.RedisError as error:
-            found = str(error)
-        if found is None:
-            return
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"after {timeout:g} s: {found}")
-        time.sleep(0.02)

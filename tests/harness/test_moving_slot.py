@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import redis
 
-from harness.cluster import Cluster, slot_of
+from harness.cluster import Cluster
 from harness.cluster_node import Node
+from harness.cluster_view import slot_of
 from harness.server_binary import servers
 
 SLOT = slot_of("q")
