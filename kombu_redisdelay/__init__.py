@@ -1,6 +1,6 @@
 """A Kombu transport that keeps countdown and ETA messages in Redis until they are due.
 
-Importing this package registers the URL schemes ``redisdelay`` and ``redisdelays`` with kombu.
+Importing this package registers its URL schemes, such as ``redisdelay``, with kombu.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kombu_redisdelay import registration
 
 if TYPE_CHECKING:
+    from kombu_redisdelay.broker.server.confirming import NotReplicatedError
     from kombu_redisdelay.operations.dead_letters import DeadLetter, DeadLetters
     from kombu_redisdelay.operations.delayed import DelayedMessage, DelayedMessages
     from kombu_redisdelay.transport import Transport
@@ -24,6 +25,7 @@ __all__ = (
     "DeadLetters",
     "DelayedMessage",
     "DelayedMessages",
+    "NotReplicatedError",
     "Transport",
     "batch",
 )
@@ -34,6 +36,7 @@ _MODULES = {
     "DeadLetters": "operations.dead_letters",
     "DelayedMessage": "operations.delayed",
     "DelayedMessages": "operations.delayed",
+    "NotReplicatedError": "broker.server.confirming",
     "Transport": "transport",
     "batch": "transport.batch",
 }

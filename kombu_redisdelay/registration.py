@@ -15,9 +15,17 @@ from kombu.transport import TRANSPORT_ALIASES
 SERIALIZER = (None, None, "application/x-kombu-redisdelay")
 
 
+#: What is in a scheme before ``://`` -> the names of the transports, without TLS and with it.
+_TRANSPORTS = {
+    "": ("Transport", "SecureTransport"),
+    "-sentinel": ("SentinelTransport", "SecureSentinelTransport"),
+    "-cluster": ("ClusterTransport", "SecureClusterTransport"),
+}
+
+
 def register() -> None:
-    """Register ``redisdelay://`` and, over TLS, ``redisdelays://``. Calling it again changes nothing."""
-    TRANSPORT_ALIASES["redisdelay"] = "kombu_redisdelay.transport:Transport"
-    TRANSPORT_ALIASES["redisdelay-cluster"] = "kombu_redisdelay.transport:ClusterTransport"
-    TRANSPORT_ALIASES["redisdelays-cluster"] = "kombu_redisdelay.transport:SecureClusterTransport"
-    TRANSPORT_ALIASES["redisdelays"] = "kombu_redisdelay.transport:SecureTransport"
+    """Register the schemes: ``redisdelay://``, ``redisdelay-sentinel://`` and ``redisdelay-cluster://``, and
+    those that begin with ``redisdelays`` for TLS. Calling it again changes nothing."""
+    for kind, transports in _TRANSPORTS.items():
+        for scheme, transport in zip(("redisdelay", "redisdelays"), transports, strict=True):
+            TRANSPORT_ALIASES[scheme + kind] = f"kombu_redisdelay.transport:{transport}"

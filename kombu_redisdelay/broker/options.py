@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 #: What `max_batch` may be at most.
 MAX_BATCH_LIMIT = 500
+
+#: How many partitions a queue may have at most. A consumer keeps a connection for each.
+MAX_PARTITIONS = 1024
 
 #: A message with this many failed deliveries is suspected of killing its workers.
 ALONE_AFTER = 3
@@ -27,6 +30,8 @@ class Options:
             default it is dropped, as kombu does.
         dead_letter_limit: how many dead letters a queue keeps. With more, the oldest are dropped.
         max_batch: messages that one round trip takes at most, within the prefetch count.
+        confirm_replicas: how many replicas must have a message before it counts as published.
+        partitions: queue -> over how many partitions it is spread.
     """
 
     visibility_timeout: float = 60.0
@@ -34,6 +39,8 @@ class Options:
     dead_letter: bool = False
     dead_letter_limit: int = 10_000
     max_batch: int = 64
+    confirm_replicas: int = 0
+    partitions: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any]) -> Options:
@@ -60,6 +67,16 @@ class Options:
         batch = options.max_batch
         if not _is_int(batch) or not 1 <= batch <= MAX_BATCH_LIMIT:
             raise _error("max_batch", batch, f"a whole number from 1 to {MAX_BATCH_LIMIT}")
+        replicas = options.confirm_replicas
+        if not _is_int(replicas) or replicas < 0:
+            raise _error("confirm_replicas", replicas, "a whole number from 0")
+        partitions = options.partitions
+        if not isinstance(partitions, Mapping) or not all(
+            isinstance(queue, str) and _is_int(count) and 1 <= count <= MAX_PARTITIONS
+            for queue, count in partitions.items()
+        ):
+            expected = f"a dict of queues and whole numbers from 1 to {MAX_PARTITIONS}"
+            raise _error("partitions", partitions, expected)
         return options
 
     @property

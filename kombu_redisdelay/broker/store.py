@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from redis.exceptions import OutOfMemoryError
 
 from kombu_redisdelay.broker.joining import joined
 from kombu_redisdelay.broker.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.broker.message import KEEP, Due
+from kombu_redisdelay.broker.partitions import Partitions
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import checked, explained_all
 from kombu_redisdelay.broker.server.scripts import CLEAR, PUT, REMEMBER, SCHEDULE, Script
@@ -42,7 +43,7 @@ class Push:
         """The command that adds the message, without the one that adds the token."""
         return ("LPUSH", keys[0], args[0])
 
-    def __call__(self, server: Server, keys: Sequence[str], args: Sequence[Argument]) -> Any:
+    def __call__(self, server: Publisher, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """Run it. Raises what redis-py raises. If a key has a wrong type, the error names the key."""
         replies = server.call_all(self.command(keys, args), *_token(keys[1]))
         replies = explained_all(replies[:1], server, [keys])
@@ -61,6 +62,13 @@ PUSH = Push()
 
 #: A script or a push, with its KEYS and ARGV.
 Call = tuple[Script | Push, Sequence[str], Sequence[Argument]]
+
+
+class Publisher(Protocol):
+    """A way to the server to publish with: a server, or one that waits for its replicas."""
+
+    def call(self, *command: Argument) -> Any: ...
+    def call_all(self, *commands: Command) -> list[Any]: ...
 
 
 class Bound(NamedTuple):
@@ -82,10 +90,22 @@ class Store:
         prefix: ``global_keyprefix``, in front of every key.
         steps: priority steps, in the order in which they are taken.
         separator: between a queue's name and a priority step.
+        publisher: what messages are published with, if that is not *server*.
+        partitions: the queues that have partitions. All methods get the names of partitions.
     """
 
-    def __init__(self, server: Server, prefix: str, steps: Sequence[int], separator: str) -> None:
+    def __init__(
+        self,
+        server: Server,
+        prefix: str,
+        steps: Sequence[int],
+        separator: str,
+        publisher: Publisher | None = None,
+        partitions: Partitions | None = None,
+    ) -> None:
         self.server = server
+        self._publisher = publisher or server
+        self.partitions = partitions or Partitions({})
         self.prefix = prefix
         self.steps = tuple(steps)
         self.separator = separator
@@ -113,9 +133,10 @@ class Store:
 
         Raises:
             RedisError: as redis-py does. If a key has a wrong type, the error names the key.
+            NotReplicatedError: it is done, and too few replicas have confirmed that.
         """
         operation, keys, args = call
-        return operation(self.server, keys, args)
+        return operation(self._publisher, keys, args)
 
     def run_all(self, calls: Sequence[Call]) -> list[Any]:
         """Run *calls* one after the other, in one round trip.
@@ -125,6 +146,7 @@ class Store:
 
         Raises:
             RedisError: the connection failed. Any of the calls may have been done.
+            NotReplicatedError: too few replicas have confirmed.
         """
         units = list(joined(calls))
         scripts = dict.fromkeys(call[0] for call, _ in units if isinstance(call[0], Script))
@@ -132,7 +154,7 @@ class Store:
         loading: list[Command] = [("SCRIPT", "LOAD", script.text) for script in scripts]
         commands = [operation.command(keys, args) for (operation, keys, args), _ in units]
         wakes = dict.fromkeys(keys[1] for operation, keys, _ in calls if operation is PUSH)
-        replies = self.server.call_all(*loading, *commands, *chain.from_iterable(map(_token, wakes)))
+        replies = self._publisher.call_all(*loading, *commands, *chain.from_iterable(map(_token, wakes)))
         replies = replies[len(loading) : len(loading) + len(units)]
         replies = explained_all(replies, self.server, [keys for (_, keys, _), _ in units])
         return [reply for reply, (_, count) in zip(replies, units, strict=True) for _ in range(count)]

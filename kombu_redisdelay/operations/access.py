@@ -111,7 +111,7 @@ class Access:
         self.close()
 
     def _queues(self, queue: str | None) -> list[str]:
-        return self.queues() if queue is None else [queue]
+        return self.queues() if queue is None else list(self.store.partitions.names(queue))
 
 
 def check_limit(limit: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha1
 from itertools import chain, islice
@@ -75,7 +75,7 @@ class DeadLetters(Access):
         """
         check_limit(limit)
         each = (self._graveyard.iter(name) for name in self._queues(queue))
-        letters = map(_letter, chain.from_iterable(each))
+        letters = map(self._letter, chain.from_iterable(each))
         return islice((letter for letter in letters if task is None or letter.task == task), limit)
 
     def get(self, id: str) -> DeadLetter | None:
@@ -117,6 +117,9 @@ class DeadLetters(Access):
         if task is None:
             return sum(map(self._graveyard.clear, self._queues(queue)))
         return sum(self._graveyard.drop(name, _is_task(task)) for name in self._queues(queue))
+
+    def _letter(self, buried: Buried) -> DeadLetter:
+        return replace(_letter(buried), queue=self.store.partitions.queue_of(buried.queue))
 
     @property
     def _graveyard(self) -> Graveyard:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import merge
 from itertools import islice
@@ -109,7 +109,7 @@ class DelayedMessages(Access):
             ValueError: a time is not a ``datetime``, or *limit* is not a whole number from 0.
         """
         check_limit(limit)
-        found = self._iter(queue, _ms("due_after", due_after), _ms("due_before", due_before))
+        found = self._iter(self._queues(queue), _ms("due_after", due_after), _ms("due_before", due_before))
         messages = (message for _, message in found if task is None or message.task == task)
         return islice(messages, limit)
 
@@ -120,7 +120,7 @@ class DelayedMessages(Access):
     def get_all(self, id: str) -> list[DelayedMessage]:
         """All messages with this id, in the order of their due times."""
         found = [message for queue in self.queues() for message in self._schedule.find(queue, id)]
-        return [_message(message) for message in sorted(found, key=attrgetter("due_ms"))]
+        return [self._message(message) for message in sorted(found, key=attrgetter("due_ms"))]
 
     def cancel(self, id: str, *, mark_revoked: bool = False) -> bool:
         """Remove the message with this id. If there are several, remove all of them.
@@ -223,17 +223,17 @@ class DelayedMessages(Access):
         return Schedule(self.store)
 
     def _iter(
-        self, queue: str | None, from_ms: float | None, before_ms: float | None
+        self, names: Iterable[str], from_ms: float | None, before_ms: float | None
     ) -> Iterator[tuple[Scheduled, DelayedMessage]]:
-        each = [self._schedule.iter(name, from_ms, before_ms) for name in self._queues(queue)]
-        return ((found, _message(found)) for found in merge(*each, key=attrgetter("due_ms")))
+        each = [self._schedule.iter(name, from_ms, before_ms) for name in names]
+        return ((found, self._message(found)) for found in merge(*each, key=attrgetter("due_ms")))
 
     def _remove(
         self, queue: str | None, before_ms: float | None, wanted: Callable[[DelayedMessage], bool]
     ) -> Iterator[Scheduled]:
         """Remove the messages that are *wanted*, and yield them."""
         for name in self._queues(queue):
-            found = (entry for entry, message in self._iter(name, None, before_ms) if wanted(message))
+            found = (entry for entry, message in self._iter([name], None, before_ms) if wanted(message))
             yield from self._schedule.remove(name, found)
 
     def _move(self, id: str, due_ms: float, rewrite: Callable[[bytes], bytes]) -> bool:
@@ -248,6 +248,9 @@ class DelayedMessages(Access):
                     # It has been delivered, or another program has changed it meanwhile.
                     message = self._schedule.reread(message)
         return moved
+
+    def _message(self, found: Scheduled) -> DelayedMessage:
+        return replace(_message(found), queue=self.store.partitions.queue_of(found.queue))
 
     def _check_mark_revoked(self, mark_revoked: bool) -> None:
         if mark_revoked and self.app is None:

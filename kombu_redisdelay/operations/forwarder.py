@@ -117,7 +117,8 @@ class Forwarder:
         """Forward due messages, then wait until the next one may be due."""
         if self._find_at <= monotonic():
             self._find_at = monotonic() + LONGEST_WAIT
-            self._look_at = {queue: self._look_at.get(queue, 0.0) for queue in self._find_queues()}
+            queues = self._store.partitions.all_names(self._find_queues())
+            self._look_at = {queue: self._look_at.get(queue, 0.0) for queue in queues}
             for queue in self._unattended.keys() - self._look_at.keys():
                 del self._unattended[queue]
         self._tidy()
@@ -177,7 +178,13 @@ class Forwarder:
             self._on_forwarded(Forwarded(queue, moved, late_us / 1_000_000))
 
     def _take_tokens(self) -> None:
-        """Wait for tokens of the queues that have no consumer. Runs in a thread of its own."""
+        """Wait for tokens of the queues that have no consumer. Runs in a thread of its own.
+
+        On a cluster, this would take a connection for each queue. There, a message that becomes the first one
+        to be due may be late, by :data:`LONGEST_WAIT` at most.
+        """
+        if self._store.server.has_slots:
+            return
         while not self._stopped.is_set():
             wake = {self._store.keys(queue).wake: queue for queue in tuple(self._unattended)}
             if not wake:

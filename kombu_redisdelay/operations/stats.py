@@ -46,13 +46,17 @@ class QueueStats:
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
-    """Return the statistics of *queues*. Makes one round trip for every :data:`QUEUES_PER_CALL` queues; the
-    number of messages does not matter."""
-    stats = []
-    for some in portions(queues, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
+    """Return the statistics of *queues*, each with all its partitions. Makes one round trip for every
+    :data:`QUEUES_PER_CALL` queues; the number of messages does not matter."""
+    stats: dict[str, QueueStats] = {}
+    names = store.partitions.all_names(map(store.partitions.queue_of, queues))
+    for some in portions(names, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
         replies = run_each(store.server, [_call(store, queue) for queue in some])
-        stats += [_stats(queue, reply) for queue, reply in zip(some, replies, strict=True)]
-    return stats
+        for name, reply in zip(some, replies, strict=True):
+            queue = store.partitions.queue_of(name)
+            of_name = _stats(queue, reply)
+            stats[queue] = _together(stats[queue], of_name) if queue in stats else of_name
+    return list(stats.values())
 
 
 def _call(store: Store, queue: str) -> ScriptCall:
@@ -61,6 +65,23 @@ def _call(store: Store, queue: str) -> ScriptCall:
         STATS,
         (keys.schedule, keys.dead, keys.consumers, *store.ready_keys(queue)),
         (keys.unacked(""),),
+    )
+
+
+def _together(one: QueueStats, other: QueueStats) -> QueueStats:
+    """The statistics of two partitions of a queue. A consumer is one of all partitions."""
+    due = [each.next_due for each in (one, other) if each.next_due is not None]
+    return QueueStats(
+        queue=one.queue,
+        ready=one.ready + other.ready,
+        scheduled=one.scheduled + other.scheduled,
+        overdue=one.overdue + other.overdue,
+        unacked=one.unacked + other.unacked,
+        dead=one.dead + other.dead,
+        consumers=max(one.consumers, other.consumers),
+        consumers_lost=max(one.consumers_lost, other.consumers_lost),
+        next_due=min(due, default=None),
+        lateness=max(one.lateness, other.lateness),
     )
 
 

@@ -73,7 +73,7 @@ def timeline(store: Store, queues: Sequence[str]) -> list[Span]:
     counts = [0] * (len(EDGES) + 1)
     commands: list[Command] = [
         ("ZCOUNT", store.keys(queue).schedule, f"({start}", end)
-        for queue in queues
+        for queue in store.partitions.all_names(queues)
         for start, end in pairwise(limits)
     ]
     for position, count in enumerate(checked(store.server.call_all(*commands))):

@@ -205,4 +205,6 @@ def _running() -> tuple[Any, ...]:
 
 def _address(broker: Connection) -> tuple[Any, ...]:
     prefix = broker.transport_options.get("global_keyprefix") if broker.transport_options else None
-    return broker.transport_cls, broker.hostname, broker.port, broker.virtual_host, broker.userid, prefix
+    # With several URLs, kombu goes on to the next when it cannot connect.
+    server = tuple(broker.alt) or (broker.hostname, broker.port, broker.virtual_host, broker.userid)
+    return broker.transport_cls, server, prefix

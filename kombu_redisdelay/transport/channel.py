@@ -53,6 +53,7 @@ class Channel(PublishingChannel):
         self._consumer_to_stop: Consumer | None = None
         self._rounds: Rounds | None = None
         self._has_given_back = True
+        self._gets = 0
         self._was_silent = False
         #: What `active_queues` is, ``None`` if it has changed.
         self._known_active: tuple[str, ...] | None = None
@@ -98,7 +99,8 @@ class Channel(PublishingChannel):
         consumer_tag: str,
         **kwargs: Any,
     ) -> Any:
-        self.intake.consume(queue, no_ack, callback)
+        for name in self.store.partitions.names(queue):
+            self.intake.consume(name, no_ack, callback)
         # Check the queues as soon as a consumer starts: a dead worker may have left messages there.
         if self._rounds is not None:
             self._rounds.queues_have_changed()
@@ -111,24 +113,33 @@ class Channel(PublishingChannel):
         queue = self._tag_to_queue.get(consumer_tag)
         ret = super()._basic_cancel(consumer_tag)
         if queue is not None and queue not in self._active_queues:
-            taken = self.intake.cancel(queue)
-            if self._consumer is not None:
-                self._consumer.cancel(queue)
+            taken = []
+            for name in self.store.partitions.names(queue):
+                taken += self.intake.cancel(name)
+                if self._consumer is not None:
+                    self._consumer.cancel(name)
             if taken and self.do_restore:
                 with _leaving_it_to_the_lease():
                     self.consumer.put_back(taken)
         return ret
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> virtual.Message | None:
-        return self.intake.get(queue, no_ack)
+        names = self.store.partitions.names(queue)
+        # Each time from another one on, so that all get their turn.
+        self._gets += 1
+        for index in range(len(names)):
+            message = self.intake.get(names[(self._gets + index) % len(names)], no_ack)
+            if message is not None:
+                return message
+        return None
 
     @property
     def active_queues(self) -> tuple[str, ...]:
-        """The queues that the channel consumes from, without fanout queues. They are in the order in which
-        consuming began, because ``queue_order_strategy`` may depend on it."""
+        """The queues that the channel consumes from, without fanout queues, and with all partitions. They are
+        in the order in which consuming began, because ``queue_order_strategy`` may depend on it."""
         if self._known_active is None:
-            queues = dict.fromkeys(self._active_queues)
-            self._known_active = tuple(queue for queue in queues if queue not in self.active_fanout_queues)
+            queues = [queue for queue in self._active_queues if queue not in self.active_fanout_queues]
+            self._known_active = tuple(self.store.partitions.all_names(queues))
         return self._known_active
 
     def _update_queue_cycle(self) -> None:
@@ -229,33 +240,40 @@ class Channel(PublishingChannel):
     def _size(self, queue: str) -> int:
         """The number of ready messages of *queue*, including those that this channel has taken but not
         delivered yet."""
-        return int(super()._size(queue)) + self.intake.count(queue)
+        names = self.store.partitions.names(queue)
+        return sum(int(super(Channel, self)._size(name)) + self.intake.count(name) for name in names)
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
-        return self.intake.count(queue) > 0 or self.store.exists(queue)
+        names = self.store.partitions.names(queue)
+        return any(self.intake.count(name) > 0 or self.store.exists(name) for name in names)
 
     def _purge(self, queue: str) -> int:
-        taken = self.intake.forget_queue(queue)
-        for delivery in taken:
-            if delivery.needs_ack:
-                self.consumer.ack(queue, delivery.tag)
-        return self.store.purge(queue) + len(taken)
+        purged = 0
+        for name in self.store.partitions.names(queue):
+            taken = self.intake.forget_queue(name)
+            for delivery in taken:
+                if delivery.needs_ack:
+                    self.consumer.ack(name, delivery.tag)
+            purged += self.store.purge(name) + len(taken)
+        return purged
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         super()._delete(queue, *args, **kwargs)
-        self.store.expires_ms.pop(queue, None)
-        metrics.forget(queue)
-        if queue not in self._fanout_queues:
-            self.store.purge(queue)
-            self.intake.forget_queue(queue)
-            if self._consumer is not None:
-                self._consumer.forget_queue(queue)
-                self.qos.forget_queue(queue)
+        is_fanout = queue in self._fanout_queues
+        for name in self.store.partitions.names(queue):
+            self.store.expires_ms.pop(name, None)
+            metrics.forget(name)
+            if not is_fanout:
+                self.store.purge(name)
+                self.intake.forget_queue(name)
+                if self._consumer is not None:
+                    self._consumer.forget_queue(name)
+                    self.qos.forget_queue(name)
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
     ) -> None:
-        if if_empty and self.store.scheduled(queue):
+        if if_empty and any(map(self.store.scheduled, self.store.partitions.names(queue))):
             return
         super().queue_delete(queue, if_unused=if_unused, if_empty=if_empty, **kwargs)
 

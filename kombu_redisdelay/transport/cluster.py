@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from kombu.utils.url import parse_url
 from redis import ConnectionPool, Redis
@@ -12,6 +12,7 @@ from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.nodes import Address, Nodes
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.cluster_client import ClusterClient
 from kombu_redisdelay.transport.publishing import PrefixedClient
 from kombu_redisdelay.transport.transports import Transport
 
@@ -23,8 +24,7 @@ BINDINGS = "{_kombu.binding}"
 class ClusterChannel(Channel):
     """Publishes to, and consumes from, the queues of a cluster.
 
-    redis-py's cluster client does for kombu what is not done for each message: it notes and reads bindings,
-    and counts and deletes queues. It does not add a prefix to keys, so it gets complete names.
+    kombu gets complete names of keys from here, with the ``global_keyprefix``.
     """
 
     keyprefix_queue = BINDINGS + ".%s"
@@ -56,9 +56,13 @@ class ClusterChannel(Channel):
     def _new_server(self) -> Server:
         return ClusterServer(self.nodes, self.pool, self.max_connections)
 
+    @property
+    def _cluster(self) -> ClusterServer:
+        return cast(ClusterServer, self.store.server)
+
     def _create_client(self, asynchronous: bool = False) -> Any:
         if not asynchronous:
-            return self.nodes.cluster
+            return ClusterClient(self._cluster, self.pool)
         # For PUB/SUB. What is published at one server comes to all of them.
         [address, *_] = self.nodes.primaries()
         pool = self._pool_at(address)
@@ -67,8 +71,7 @@ class ClusterChannel(Channel):
         return Redis(connection_pool=pool)
 
     def new_poll_client(self, queue: str) -> Any:
-        server: Any = self.store.server
-        return Redis(connection_pool=self._pool_at(server.address_of(self.store.keys(queue).wake)))
+        return Redis(connection_pool=self._pool_at(self._cluster.address_of(self.store.keys(queue).wake)))
 
     def _pool_at(self, address: Address) -> ConnectionPool:
         like = self.async_pool

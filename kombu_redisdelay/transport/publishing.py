@@ -16,6 +16,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from kombu_redisdelay.broker.message import DELAY_HEADER, KEEP, Due, due, message_id, on_conflict
+from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.partitions import Partitions
+from kombu_redisdelay.broker.server.confirming import Confirming
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import explained
 from kombu_redisdelay.broker.server.scripts import SCHEDULE
@@ -33,6 +36,9 @@ logger = logging.getLogger(__name__)
 _encoder = JSONEncoder()
 
 _KOMBU_HAS_BATCHES = hasattr(redis.Channel, "create_publish_batch")
+
+#: Seconds that replicas have to confirm what was published, at most.
+CONFIRM_TIMEOUT = 1.0
 
 #: Seconds between two attempts to note bindings that Redis had no memory for.
 BIND_PAUSE = 1.0
@@ -62,6 +68,7 @@ class PublishingChannel(redis.Channel):
         silence_limit: seconds that the server may take for a reply before the connection counts as lost.
     """
 
+    options: Options
     silence_limit = 3.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -78,7 +85,10 @@ class PublishingChannel(redis.Channel):
     def store(self) -> Store:
         """The store that this channel publishes with. Created when it is first used."""
         if self._store is None:
-            self._store = Store(self._new_server(), self.prefix, self.priority_steps, self.sep)
+            server, replicas = self._new_server(), self.options.confirm_replicas
+            publisher = Confirming(server, replicas, self._confirm_ms) if replicas else server
+            partitions = Partitions(self.options.partitions)
+            self._store = Store(server, self.prefix, self.priority_steps, self.sep, publisher, partitions)
         return self._store
 
     @property
@@ -88,6 +98,12 @@ class PublishingChannel(redis.Channel):
 
     def _new_server(self) -> Server:
         return SingleServer(self.pool)
+
+    @property
+    def _confirm_ms(self) -> int:
+        """Milliseconds that replicas have to confirm. The reply must come before the socket's timeout."""
+        socket_timeout: float = self.pool.connection_kwargs["socket_timeout"]
+        return max(1, round(1000 * min(CONFIRM_TIMEOUT, socket_timeout / 2)))
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
         pool = super()._get_pool(asynchronous)
@@ -137,7 +153,8 @@ class PublishingChannel(redis.Channel):
         if route is None or route.queue in self.store.expires_ms:
             return super().basic_publish(message, exchange, routing_key, **kwargs)
         self._inplace_augment_message(message, exchange, routing_key)
-        call = self._call(route.queue, message, route.bound)
+        queue = self._partition(route.queue, message)
+        call = self._call(queue, message, route.bound)
 
         def publish_anew(channel: PublishingChannel) -> None:
             channel._routes.forget(exchange, routing_key)
@@ -145,8 +162,8 @@ class PublishingChannel(redis.Channel):
 
         held: Held | None = kwargs.get("_publish_batch")
         if held is not None:
-            held.add_call(HeldCall(route.queue, call, publish_anew))
-        elif not self._run(route.queue, call):
+            held.add_call(HeldCall(queue, call, publish_anew))
+        elif not self._run(queue, call):
             publish_anew(self)
         return None
 
@@ -175,12 +192,17 @@ class PublishingChannel(redis.Channel):
         Raises:
             ValueError: the due time or the header ``x-delay-on-conflict`` is invalid. Nothing was published.
         """
+        queue = self._partition(queue, message)
         call = self._call(queue, message)
         held: Held | None = kwargs.get("_publish_batch")
         if held is not None:
             held.add_call(HeldCall(queue, call))
         else:
             self._run(queue, call)
+
+    def _partition(self, queue: str, message: dict[str, Any]) -> str:
+        """The partition of *queue* that *message* belongs to."""
+        return self.store.partitions.pick(queue, message_id(message)) if self.options.partitions else queue
 
     def _run(self, queue: str, call: Call) -> Any:
         if call[0] is SCHEDULE:
@@ -230,10 +252,11 @@ class PublishingChannel(redis.Channel):
     def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
         expires_ms = (kwargs.get("arguments") or {}).get("x-expires")
-        if expires_ms is None:
-            self.store.expires_ms.pop(queue, None)
-        else:
-            self.store.expires_ms[queue] = int(expires_ms)
+        for name in self.store.partitions.names(queue):
+            if expires_ms is None:
+                self.store.expires_ms.pop(name, None)
+            else:
+                self.store.expires_ms[name] = int(expires_ms)
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
         block = block_for(self.connection.client)

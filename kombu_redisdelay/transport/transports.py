@@ -8,6 +8,7 @@ from typing import Any
 
 from kombu.transport import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.transport.channel import Channel
@@ -47,13 +48,42 @@ class Transport(redis.Transport):
         try:
             return super().create_channel(connection)
         except (RedisConnectionError, RedisTimeoutError) as exc:
-            host, port = self.client.hostname or "127.0.0.1", self.client.port or self.default_port
-            if self.client.ssl and answers_without(host, port):
+            address = self._tls_address
+            if address is not None and answers_without(*address):
+                host, port = address
                 raise RedisConnectionError(
-                    f"{host}:{port} looks like a server without TLS: it answers without. Use redisdelay:// "
-                    f"and no ssl (broker_use_ssl) there, or the port on which it speaks TLS. ({exc})"
+                    f"{host}:{port} looks like a server without TLS: it answers without. Use redisdelay and "
+                    f"no ssl (broker_use_ssl) there, or the port on which it speaks TLS. ({exc})"
                 ) from exc
             raise
+
+    @property
+    def _tls_address(self) -> tuple[str, int] | None:
+        """The host and port of the URL, if TLS is spoken there."""
+        if not self.client.ssl:
+            return None
+        return self.client.hostname or "127.0.0.1", self.client.port or self.default_port
+
+    def establish_connection(self) -> Any:
+        """Open the first channel.
+
+        Raises:
+            ConnectionError: the server cannot be reached, or is a sentinel.
+        """
+        connection = super().establish_connection()
+        channel = self._avail_channels[-1]
+        try:
+            # A sentinel knows PING, which was sent before, but not TIME.
+            channel.client.time()
+        except ResponseError as exc:
+            if "unknown command" not in str(exc):
+                return connection  # What this user may not do is said when it is needed.
+            self._avail_channels.remove(channel)
+            channel.close()
+            raise RedisConnectionError(
+                f"this is a sentinel, not a Redis server: its URL begins with redisdelay-sentinel:// ({exc})"
+            ) from None
+        return connection
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         self.cycle.hub = loop
@@ -106,8 +136,8 @@ def _check_url(client: Any) -> None:
         return
     if kind != "socket":
         raise ValueError(
-            f"no such URL scheme: redisdelay+{kind}://. There are redisdelay://, redisdelays:// for TLS, and "
-            "redisdelay+socket:// for a Unix socket."
+            f"no such URL scheme: redisdelay+{kind}://. There are redisdelay://, redisdelays:// for TLS, "
+            "redisdelay+socket:// for a Unix socket, and redisdelay-sentinel:// for Redis Sentinel."
         )
     if client.ssl:
         raise ValueError("a Unix socket has no TLS: use redisdelay+socket://, and no ssl (broker_use_ssl)")

@@ -26,6 +26,10 @@ class Breaking:
         self._error = error
         self.breaks = ""
 
+    @property
+    def _sock(self) -> Any:
+        return self._connection._sock
+
     def pack_command(self, *command: Any) -> Any:
         return self._connection.pack_command(*command)
 

@@ -15,6 +15,7 @@ from celery import Celery
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
 from harness.redis_server import RedisServer
+from harness.sentinel import SentinelSite
 from tests.end_to_end.environment import Environment
 from tests.end_to_end.ledger import Ledger
 
@@ -42,7 +43,7 @@ class Installation:
         settings: Celery's, for all workers and producers, unless they are given others.
     """
 
-    def __init__(self, server: RedisServer, directory: Path, **settings: Any) -> None:
+    def __init__(self, server: RedisServer | SentinelSite, directory: Path, **settings: Any) -> None:
         self.server = server
         self.redis = server.client()
         self.directory = directory

@@ -22,6 +22,7 @@ from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
+from kombu_redisdelay.transport.sentinel import SentinelChannel, SentinelTransport
 from kombu_redisdelay.transport.transports import Transport
 from tests.transport.kit import Inbox, Site, drain, publish
 
@@ -60,7 +61,17 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         virtual.QoS,
         {"ack", "reject", "can_consume", "restore_unacked", "restore_unacked_once", "restore_visible"},
     ),
-    (Transport, redis.Transport, {"register_with_event_loop", "drain_events", "create_channel"}),
+    (
+        Transport,
+        redis.Transport,
+        {"register_with_event_loop", "drain_events", "create_channel", "establish_connection"},
+    ),
+    (
+        SentinelChannel,
+        redis.SentinelChannel,
+        {"_connparams", "_sentinel_managed_pool", "_disconnect_pools"},
+    ),
+    (SentinelTransport, redis.SentinelTransport, set()),
 ]
 
 
@@ -103,6 +114,7 @@ def test_nothing_else_of_kombu_is_overridden() -> None:
         attributes |= {"active_queues", "_refresh_bindings", "create_publish_batch"}
         # From kombu 5.7 on.
         attributes |= {"_pubsub_reauth_handled_by_redis"}
+        attributes |= {"connection_class", "connection_class_ssl", "default_port"}
         both = {name for name in vars(ours) if hasattr(theirs, name)} - attributes
         assert both == names, ours
 

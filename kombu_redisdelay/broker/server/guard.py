@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from kombu_redisdelay.broker.server.scripts import digest, script_of
+from kombu_redisdelay.broker.server.scripts import SCRIPTS, digest
 from kombu_redisdelay.broker.server.wire import Argument, Command, Packed, first_key
 
 #: The script does not see the key.
@@ -18,13 +18,13 @@ _PRELUDE = "KEYS[#KEYS] = nil\n"
 
 
 def guarded(command: Command) -> Command:
-    """The *command*, with one more key if it runs a script about a queue."""
+    """The *command*, with one more key if it runs a script of ours."""
     match command[0]:
-        case "EVALSHA":
+        case "EVALSHA" if str(command[1]) in SCRIPTS:
             return _with_guard(command, _guarded_sha(str(command[1])))
-        case "EVAL":
+        case "EVAL" if digest(str(command[1])) in SCRIPTS:
             return _with_guard(command, _PRELUDE + str(command[1]))
-        case "SCRIPT":
+        case "SCRIPT" if digest(str(command[2])) in SCRIPTS:
             return (*command[:2], _PRELUDE + str(command[2]))
     return command
 
@@ -42,4 +42,4 @@ def _with_guard(command: Command, script: str) -> Command:
 
 @cache
 def _guarded_sha(sha: str) -> str:
-    return digest(_PRELUDE + script_of(sha).text)
+    return digest(_PRELUDE + SCRIPTS[sha].text)

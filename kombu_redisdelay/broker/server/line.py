@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from threading import Lock
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
@@ -27,6 +28,11 @@ PIECE_BYTES = 64 * 1024
 
 #: How many replies to acks may wait to be read. The next command reads them earlier.
 UNREAD_LIMIT = 256
+
+#: Seconds for which a confirmed ack is kept, to be sent again: a failover, or a crash of the server, may undo
+#: it. And how many are kept at most.
+KEPT_FOR = 60.0
+KEPT_LIMIT = 10_000
 
 
 class Ack(NamedTuple):
@@ -63,7 +69,9 @@ class Line:
 
     An ack has been written when :meth:`ack` returns: the server will do it, even if this process dies. The
     replies to acks are read before the reply to the next command. If the connection fails, the acks that are
-    not confirmed are sent again over the next one. An ack that is done twice does no harm.
+    not confirmed are sent again over the next one. So are those that were confirmed lately: the server behind
+    the next connection may be another one, or an earlier state of the same. An ack that is done twice does no
+    harm.
 
     Arguments:
         connect: makes a connection, which connects when it is first used.
@@ -86,6 +94,10 @@ class Line:
         self._unconfirmed: deque[Ack] = deque()
         #: How many of these were written to the current connection.
         self._written = 0
+        #: Acks that were confirmed lately, each with the time of the monotonic clock.
+        self._confirmed: deque[tuple[float, Ack]] = deque(maxlen=KEPT_LIMIT)
+        #: What they came over. A connection that was made anew meanwhile has another one.
+        self._socket: Any = None
         #: Acks that found no message, and that were not reported yet.
         self._vain: list[Ack] = []
         self._is_telling = False
@@ -170,9 +182,10 @@ class Line:
             del refused
 
     def take_unconfirmed(self) -> list[Ack]:
-        """Close the connection for good. Returns the acks that are not confirmed."""
+        """Close the connection for good. Returns the acks that are to be sent to another server."""
         with self._lock:
             self._begin_again()
+            self._repeat_latest()
             acks = list(self._unconfirmed)
             self._unconfirmed.clear()
         return acks
@@ -219,7 +232,7 @@ class Line:
         try:
             self._make_ready()
             self._write_acks()
-            self._send(_pieces(commands))
+            self._send(_pieces(commands), self._written)
             self._read_acks()
             replies = [_reply(self.connection) for _ in commands]
         except BaseException:
@@ -242,42 +255,62 @@ class Line:
             if is_rested and not is_open(self.connection):
                 self.connection.disconnect()
             re_authenticate(self.connection)
+            if self.connection._sock is not self._socket:
+                self._repeat_latest()
 
     def _write_acks(self) -> None:
-        while self._written < len(self._unconfirmed):
-            ack = self._unconfirmed[self._written]
-            self._send([pack("HDEL", ack.unacked_key, ack.tag)])
-            self._written += 1
+        unread, count = self._written, len(self._unconfirmed)
+        if unread == count:
+            return
+        # Counted first: if this fails, the server may have done any of them.
+        self._written = count
+        if unread == count - 1:
+            ack = self._unconfirmed[-1]
+            pieces = [pack("HDEL", ack.unacked_key, ack.tag)]
+        else:
+            acks = islice(self._unconfirmed, unread, None)
+            pieces = _pieces([("HDEL", ack.unacked_key, ack.tag) for ack in acks])
+        self._send(pieces, unread)
 
-    def _send(self, pieces: list[bytes]) -> None:
+    def _send(self, pieces: list[bytes], unread: int) -> None:
         # While replies to acks are unread, redis-py's health check would mistake one for that to its PING.
-        self.connection.send_packed_command(pieces, check_health=not self._written)
+        self.connection.send_packed_command(pieces, check_health=not unread)
 
     def _read_acks(self) -> list[ResponseError]:
         """Read the replies to all acks that were written. Returns the errors; their acks are sent again."""
-        errors, refused = [], []
+        errors, refused, now = [], [], monotonic()
         while self._written:
             reply = _reply(self.connection)
             self._written -= 1
             ack = self._unconfirmed.popleft()
             if isinstance(reply, RELOCATIONS) and self.acks_relocated is not None:
                 self.acks_relocated([ack])
-            elif isinstance(reply, ResponseError):
+                continue
+            if isinstance(reply, ResponseError):
                 errors.append(reply)
                 refused.append(ack._replace(again=True))
-            elif not reply and not ack.again:
+                continue
+            self._confirmed.append((now, ack))
+            if not reply and not ack.again:
                 self._vain.append(ack)
         self._unconfirmed.extendleft(reversed(refused))
         self._used_at = monotonic()
+        self._socket = self.connection._sock
         return errors
 
     def _begin_again(self) -> None:
-        """After a failure, close the connection, and leave the unconfirmed acks to the next one."""
+        """Close the connection, and leave the unconfirmed acks to the next one."""
         self.connection.disconnect()
-        # The server may also have done the ack that was being written.
-        for index in range(min(self._written + 1, len(self._unconfirmed))):
+        for index in range(self._written):
             self._unconfirmed[index] = self._unconfirmed[index]._replace(again=True)
         self._written = 0
+
+    def _repeat_latest(self) -> None:
+        """Before a new connection is used, take the latest acks for unconfirmed."""
+        since = monotonic() - KEPT_FOR
+        latest = [ack._replace(again=True) for at, ack in self._confirmed if at > since]
+        self._confirmed.clear()
+        self._unconfirmed.extendleft(reversed(latest))
 
     def _tell(self) -> None:
         """Report acks that found no message. Call it without the lock: the callback uses the line, which
@@ -296,10 +329,10 @@ class Line:
 
 
 def is_open(connection: Any) -> bool:
-    """Whether *connection* still works. No reply may be outstanding on it: if something can be read, it is
-    the end of the connection."""
+    """Whether *connection* still works, and leads to where it should. No reply may be outstanding on it: if
+    something can be read, it is the end of the connection."""
     try:
-        return not connection.can_read()
+        return not connection.can_read() and not getattr(connection, "has_moved", bool)()
     except (OSError, RedisError):
         return False
 

@@ -19,17 +19,12 @@ _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 
 
 #: The scripts by their digests.
-_SCRIPTS: dict[str, Script] = {}
+SCRIPTS: dict[str, Script] = {}
 
 
 def digest(text: str) -> str:
     """By which a server knows the script with this text."""
     return sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
-def script_of(sha: str) -> Script:
-    """The script that has this digest."""
-    return _SCRIPTS[sha]
 
 
 class Script:
@@ -45,7 +40,7 @@ class Script:
             lambda match: (_LUA / "include" / f"{match[1]}.lua").read_text("utf-8"), source
         )
         self.sha = digest(self.text)
-        _SCRIPTS[self.sha] = self
+        SCRIPTS[self.sha] = self
 
     def command(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
         """The command that runs the script, if the server has it."""

@@ -24,7 +24,17 @@ class SlotUnavailable(ConnectionError):
 
 
 class OneServer(Protocol):
-    """What can be asked of one server, also of one in a cluster."""
+    """What can be asked of one server, also of one in a cluster.
+
+    Attributes:
+        address: where it listens, for people.
+    """
+
+    @property
+    def address(self) -> str: ...
+
+    def new_connection(self, key: str) -> Any:
+        """As :meth:`Server.new_connection`. It is to this server, whatever the *key*."""
 
     def call(self, *command: Argument) -> Any:
         """Run *command*. Returns the reply.

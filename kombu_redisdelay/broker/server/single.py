@@ -43,6 +43,11 @@ class SingleServer:
         return self._redis.execute_command(*command)
 
     @property
+    def address(self) -> str:
+        options = self._pool.connection_kwargs
+        return str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
+
+    @property
     def line(self) -> Line:
         """The kept connection."""
         return self._pool.line
@@ -69,7 +74,9 @@ class SingleServer:
         return command
 
     def with_own_connections(self, *, socket_timeout: float) -> SingleServer:
-        return SingleServer(Pool.like(self._pool, socket_timeout=socket_timeout))
+        sentinels = self._pool.connection_kwargs.get("connection_pool")
+        options = {} if sentinels is None else {"connection_pool": sentinels.apart()}
+        return SingleServer(Pool.like(self._pool, socket_timeout=socket_timeout, **options))
 
     def servers(self) -> Sequence[SingleServer]:
         return [self]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from dataclasses import replace
 
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker.server.server import OneServer
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor.finding import Finding, Level
 from kombu_redisdelay.operations.doctor.lease import check_lease
@@ -36,13 +37,20 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
     store = access.store
     names = names_of(access, queues)
     return [
-        *_as_far_as_allowed("server", chain.from_iterable(map(check_server, store.server.servers()))),
+        *_as_far_as_allowed("server", _check_servers(store.server.servers())),
         *check_permissions(store, names),
         *check_transport_options(access.unknown_options()),
         *check_lease(access.options),
         *_as_far_as_allowed("redis:// leftovers", check_leftovers(store.server, *access.stock_keys)),
         *_as_far_as_allowed("queues", check_queues(store, queues or _known(access), access.options)),
     ]
+
+
+def _check_servers(servers: Sequence[OneServer]) -> Iterator[Finding]:
+    for one in servers:
+        for finding in check_server(one):
+            check = finding.check if len(servers) == 1 else f"{finding.check} of {one.address}"
+            yield replace(finding, check=check)
 
 
 def _known(access: Access) -> Iterator[str]:

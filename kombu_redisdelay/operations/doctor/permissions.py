@@ -9,11 +9,12 @@ needs Redis 7.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
+from kombu_redisdelay.broker.server.server import OneServer
 from kombu_redisdelay.broker.server.wire import pack
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, wrong
@@ -28,7 +29,8 @@ _BEGIN, _END = Use(("MULTI",)), Use(("EXEC",))
 
 def check_permissions(store: Store, names: Names) -> Iterator[Finding]:
     commands, keys, channels = {}, {}, {}
-    for use, error in _refused(store, uses(store, names)):
+    refusals = (_refused(one, uses(store, names)) for one in store.server.servers())
+    for use, error in chain.from_iterable(refusals):
         # All versions of Redis and Valkey use these words in their errors.
         if "to run the" in error:
             name = "|".join(map(str, use.command[: 2 if use.command[0] == "SCRIPT" else 1]))
@@ -50,14 +52,14 @@ def check_permissions(store: Store, names: Names) -> Iterator[Finding]:
         yield ok("permissions", "all commands, keys and channels are allowed")
 
 
-def _refused(store: Store, wanted: Iterator[Use]) -> Iterator[tuple[Use, str]]:
+def _refused(server: OneServer, wanted: Iterator[Use]) -> Iterator[tuple[Use, str]]:
     """The uses that the server refuses, each with the text of its error.
 
     Raises:
         ResponseError: the server cannot begin a transaction now.
     """
     while portion := list(islice(wanted, _PORTION)):
-        connection = store.server.new_connection("")
+        connection = server.new_connection("")
         try:
             # EXEC is sent outside a transaction, so it executes nothing.
             yield from ((use, str(exc)) for use, exc in _errors(connection, [_END]) if _is_refusal(exc))

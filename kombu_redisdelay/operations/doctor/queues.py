@@ -25,7 +25,7 @@ DEAD_SHARE = 0.8
 
 
 def check_queues(store: Store, queues: Iterable[str], options: Options) -> Iterator[Finding]:
-    for queue in queues:
+    for queue in dict.fromkeys(map(store.partitions.queue_of, queues)):
         try:
             found = list(_of_queue(store, queue, options))
         except NoPermissionError:
@@ -38,7 +38,8 @@ def check_queues(store: Store, queues: Iterable[str], options: Options) -> Itera
 
 
 def _of_queue(store: Store, queue: str, options: Options) -> Iterator[Finding]:
-    wrong_types = list(_wrong_types(store, queue))
+    names = store.partitions.names(queue)
+    wrong_types = [finding for name in names for finding in _wrong_types(store, name)]
     if wrong_types:
         # While a key has the wrong type, the other checks would fail.
         yield from wrong_types
@@ -47,9 +48,10 @@ def _of_queue(store: Store, queue: str, options: Options) -> Iterator[Finding]:
     yield from _late(stats)
     yield from _consumers(stats)
     yield from _dead(stats, options.dead_letter_limit)
-    if stats.unacked:
-        yield from check_held(store, queue)
-    yield from _damage(store, stats)
+    for name in names:
+        if stats.unacked:
+            yield from check_held(store, name)
+        yield from _damage(store, name)
 
 
 def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:
@@ -116,14 +118,14 @@ def _dead(stats: QueueStats, limit: int) -> Iterator[Finding]:
     yield warning(f"queue {stats.queue}", found, advice)
 
 
-def _damage(store: Store, stats: QueueStats) -> Iterator[Finding]:
-    keys = store.keys(stats.queue)
+def _damage(store: Store, queue: str) -> Iterator[Finding]:
+    keys = store.keys(queue)
     # No transaction, because a server that is out of memory refuses it. The server handles both commands at
     # once even without one.
     ids, messages = checked(store.server.call_all(("ZCARD", keys.schedule), ("HLEN", keys.messages)))
     if ids != messages:
         yield wrong(
-            f"queue {stats.queue}",
+            f"queue {queue}",
             f"{ids} scheduled id(s), but {messages} message(s): somebody deleted a part",
             "Change these keys by `celery delayed` only. Workers skip ids that have no message, and move "
             "messages without a due time to the dead letters.",

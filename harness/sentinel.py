@@ -1,0 +1,226 @@
+"""A primary, its replicas and their sentinels, each a real process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
+
+import redis
+import redis.sentinel
+
+from harness.process import wait_until
+from harness.redis_server import HOST, RedisServer
+from harness.server_binary import ServerBinary
+
+if TYPE_CHECKING:
+    # In `typing` from Python 3.11 on.
+    from typing_extensions import Self
+
+#: The name by which the sentinels know the primary.
+MASTER = "mymaster"
+
+#: What the servers want of their clients.
+PASSWORD = "of-clients"
+
+#: The user that replicas and sentinels log in as, everywhere.
+_WATCHER, _SECRET = "watcher", "of-servers"
+_RULES = ("on", f">{_SECRET}", "~*", "&*", "+@all")
+
+#: Milliseconds without an answer after which a sentinel takes a server for down.
+DOWN_AFTER_MS = 1000
+
+#: What Sentinel derives its patience from: when a failover that does not get on is tried again.
+FAILOVER_TIMEOUT_MS = 4000
+
+#: Seconds for everything that a test waits for here. Sentinel repeats some steps after ten seconds only.
+PATIENCE = 40.0
+
+
+class Sentinel(RedisServer):
+    """The same binary as a sentinel. It keeps its configuration over restarts."""
+
+    def __init__(
+        self,
+        monitored: RedisServer,
+        binary: ServerBinary | None = None,
+        *,
+        requirepass: str | None = None,
+        quorum: int = 2,
+    ) -> None:
+        super().__init__(binary, requirepass=requirepass)
+        lines = [
+            f"port {self.port}",
+            f"bind {HOST}",
+            f"dir {self.directory}",
+            f"sentinel monitor {MASTER} {HOST} {monitored.port} {quorum}",
+            f"sentinel auth-user {MASTER} {_WATCHER}",
+            f"sentinel auth-pass {MASTER} {_SECRET}",
+            f"sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}",
+            f"sentinel failover-timeout {MASTER} {FAILOVER_TIMEOUT_MS}",
+        ]
+        if requirepass is not None:
+            # Sentinels use it among each other, too.
+            lines += [f"requirepass {requirepass}", f"sentinel sentinel-pass {requirepass}"]
+        self._configuration = self.directory / "sentinel.conf"
+        self._configuration.write_text("\n".join(lines) + "\n")
+
+    def command(self) -> Sequence[str]:
+        return [self.binary.path, str(self._configuration), "--sentinel"]
+
+    def knows(self) -> tuple[int, int]:
+        """How many replicas and how many other sentinels it knows and takes for alive."""
+        with self.client(decode_responses=True) as client:
+            others = [
+                client.execute_command("SENTINEL SLAVES", MASTER),
+                client.execute_command("SENTINEL SENTINELS", MASTER),
+            ]
+        replicas, sentinels = ([one for one in some if "down" not in str(one["flags"])] for some in others)
+        return len(replicas), len(sentinels)
+
+    def primary_port(self) -> int:
+        """The port of the server that it names."""
+        with self.client() as client:
+            _, port = client.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", MASTER)
+        return int(port)
+
+
+class SentinelSite:
+    """Servers and sentinels. Leave the ``with`` block, and all of them end.
+
+    Attributes:
+        servers: the first one is the primary at first.
+    """
+
+    def __init__(
+        self,
+        binary: ServerBinary | None = None,
+        *,
+        replicas: int = 2,
+        sentinels: int = 3,
+        sentinel_password: str | None = None,
+        args: Sequence[str] = (),
+    ) -> None:
+        common = [*args, "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
+        common += ["--user", _WATCHER, *_RULES, "--masteruser", _WATCHER, "--masterauth", _SECRET]
+        # Without a password of their own, those who may not log in could do as much.
+        first = RedisServer(binary, requirepass=PASSWORD, args=common)
+        following = [*common, "--replicaof", HOST, str(first.port)]
+        others = [RedisServer(binary, requirepass=PASSWORD, args=following) for _ in range(replicas)]
+        self.servers = [first, *others]
+        self.sentinels = [Sentinel(first, binary, requirepass=sentinel_password) for _ in range(sentinels)]
+        self._exit = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            primary, *replicas = self.servers
+            # A sentinel asks for the replicas when it starts, and then every ten seconds.
+            for servers in ((primary,), replicas, self.sentinels):
+                for server in servers:
+                    stack.push(server)
+                    server.start()
+                for server in servers:
+                    server.wait_ready()
+                if servers is replicas:
+                    wait_until(lambda: all(map(follows, replicas)), PATIENCE, "the replicas do not follow")
+            self.wait_whole()
+            self._exit = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._exit.close()
+
+    # -- who is what ---------------------------------------------------------------------------------------
+
+    def url(self, scheme: str = "redisdelay-sentinel", db: int = 0) -> str:
+        """The broker URL. The first address has the password, and the last one the database."""
+        first, *others = (f"{HOST}:{sentinel.port}" for sentinel in self.sentinels)
+        return f";{scheme}://".join([f"{scheme}://:{PASSWORD}@{first}", *others]) + f"/{db}"
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A client of whichever server is the primary."""
+        addresses = [(HOST, sentinel.port) for sentinel in self.sentinels]
+        sentinels = redis.sentinel.Sentinel(addresses)
+        client: redis.Redis = sentinels.master_for(MASTER, password=PASSWORD, **options)
+        return client
+
+    def primary(self) -> RedisServer:
+        """The server that most sentinels name."""
+        ports = [sentinel.primary_port() for sentinel in self.sentinels if sentinel.running]
+        port = max(ports, key=ports.count)
+        return next(server for server in self.servers if server.port == port)
+
+    def replicas(self) -> list[RedisServer]:
+        """The others."""
+        primary = self.primary()
+        return [server for server in self.servers if server is not primary]
+
+    # -- what happens to them ------------------------------------------------------------------------------
+
+    def fail_over(self) -> RedisServer:
+        """Have the sentinels choose another primary while the one of now is in order. Returns the new one."""
+        before = self.primary()
+        with self.sentinels[0].client() as client:
+            client.execute_command("SENTINEL FAILOVER", MASTER)
+        return self.wait_failover(before)
+
+    def wait_failover(self, before: RedisServer) -> RedisServer:
+        """Wait until all sentinels name another server than *before*, and it works. Returns it."""
+
+        def is_over() -> bool:
+            ports = {sentinel.primary_port() for sentinel in self.sentinels}
+            return len(ports) == 1 and before.port not in ports and role(self.primary())[0] == b"master"
+
+        wait_until(is_over, PATIENCE, "no failover")
+        return self.primary()
+
+    def wait_whole(self) -> None:
+        """Wait until all servers follow the primary, and each sentinel knows all of them."""
+        expected = len(self.servers) - 1, len(self.sentinels) - 1
+
+        def is_whole() -> bool:
+            port = self.primary().port
+            return all(follows(replica, port) for replica in self.replicas()) and all(
+                sentinel.knows() == expected for sentinel in self.sentinels
+            )
+
+        wait_until(is_whole, PATIENCE, "the replicas or the sentinels have not found each other")
+
+
+def role(server: RedisServer) -> list[Any]:
+    """What a server says to ``ROLE``; an empty text in front if it does not answer."""
+    with suppress(redis.RedisError), server.client(socket_timeout=1) as client:
+        reply: list[Any] = client.execute_command("ROLE")
+        return reply
+    return [b"", b"", 0, b""]
+
+
+def follows(replica: RedisServer, port: int | None = None) -> bool:
+    """Whether a replica has all data of its primary, which has that *port* if one is given."""
+    reply = role(replica)
+    return reply[0] == b"slave" and reply[3] == b"connected" and port in (None, reply[2])
+
+
+def pause(server: RedisServer) -> None:
+    """Stop a server, which keeps its connections and its memory."""
+    os.kill(server.pid, signal.SIGSTOP)
+
+
+def go_on(server: RedisServer) -> None:
+    """Let a server go on that was paused."""
+    os.kill(server.pid, signal.SIGCONT)
+
+
+def cut_off(server: RedisServer) -> None:
+    """Keep replicas and sentinels from a server, as if the network between them was cut. Its other clients
+    still reach it."""
+    with server.client() as client:
+        client.execute_command("ACL", "DELUSER", _WATCHER)
+
+
+def reconnect(server: RedisServer) -> None:
+    """End what :func:`cut_off` has begun."""
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", _WATCHER, *_RULES)

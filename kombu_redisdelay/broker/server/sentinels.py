@@ -1,0 +1,188 @@
+"""Finds the primary by asking sentinels, and notices when another server has become the primary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from redis import Redis, SSLConnection
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError, MasterDownError, ResponseError, TimeoutError
+from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, SentinelManagedConnection
+
+#: Host and port.
+Address = tuple[str, int]
+
+#: Seconds that a sentinel may take to answer, and to be connected to. It does nothing that takes time.
+ANSWER_TIMEOUT = 1.0
+
+#: Seconds between two questions whether the primary is still the same.
+ASK_INTERVAL = 1.0
+
+#: The same, while no sentinel answers. Asking then takes :data:`ANSWER_TIMEOUT` for each of them.
+NO_ANSWER_INTERVAL = 10.0
+
+#: What a server refuses that is not the primary, or not any more: it is a replica now, it has just ended a
+#: blocking command for that reason, or no replica follows it. Redis 6.2 puts this into the error of a script.
+_NOT_THE_PRIMARY = re.compile(r"(?:^|-)(?:READONLY|UNBLOCKED|NOREPLICAS) ")
+
+
+class Sentinels:
+    """The sentinels that know one primary.
+
+    The connections to the primary have this object instead of redis-py's pool of such connections. It has
+    the attributes of the pool that they use. redis-py's own way to ask has no timeout by default, pauses for
+    seconds before it leaves a sentinel that is gone, and does not say what is wrong.
+
+    Arguments:
+        addresses: of the sentinels.
+        master_name: the name by which they know the primary.
+        min_other_sentinels: how many other sentinels one must know, for its answer to count.
+        options: redis-py's, for the connections to the sentinels.
+    """
+
+    #: redis-py's names.
+    is_master = True
+    check_connection = False
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        master_name: str,
+        min_other_sentinels: int = 0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.service_name = master_name
+        self._arguments = addresses, master_name, min_other_sentinels, options
+        self._min_others = min_other_sentinels
+        defaults = {
+            "socket_timeout": ANSWER_TIMEOUT,
+            "socket_connect_timeout": ANSWER_TIMEOUT,
+            # Another sentinel is asked instead.
+            "retry": Retry(NoBackoff(), 0),
+        }
+        #: Clients of the sentinels. The one that has answered last comes first.
+        self._clients: list[tuple[Address, Any]] = [
+            (address, Redis(*address, **{**defaults, **(options or {})})) for address in addresses
+        ]
+        #: The primary, as far as is known.
+        self._primary: Address | None = None
+        self._ask_at = float("-inf")
+
+    def apart(self) -> Sentinels:
+        """The same, over connections of its own: for a thread of the operating system that must not share
+        any, see :mod:`kombu_redisdelay.broker.server.native`."""
+        return Sentinels(*self._arguments)
+
+    def get_master_address(self) -> Address:
+        """Ask where the primary is. redis-py calls this for each connection, when it connects.
+
+        Raises:
+            MasterNotFoundError: no sentinel knows. The error has the answer of each.
+        """
+        answers = []
+        for address, client in tuple(self._clients):
+            try:
+                self._found(address, self._ask(client))
+            except (ConnectionError, TimeoutError, ResponseError) as exc:
+                answers.append(f"{address[0]}:{address[1]}: {exc}")
+            else:
+                assert self._primary is not None
+                return self._primary
+        raise MasterNotFoundError(
+            f"no sentinel knows where the primary {self.service_name!r} is ({'; '.join(answers)})"
+        )
+
+    def has_moved(self, address: Address) -> bool:
+        """Whether the primary is not at *address* any more. The sentinels are asked once a second at most. If
+        none of them answers, it is taken to be where it was."""
+        if monotonic() >= self._ask_at:
+            self._ask_at = monotonic() + NO_ANSWER_INTERVAL
+            for sentinel, client in tuple(self._clients):
+                try:
+                    primary = self._named_by(client)
+                except (ConnectionError, TimeoutError, ResponseError):
+                    continue
+                if primary is not None:
+                    self._found(sentinel, primary)
+                    break
+        return self._primary is not None and self._primary != address
+
+    def disconnect(self) -> None:
+        """Close the connections to the sentinels. The next question opens one again."""
+        for _, client in self._clients:
+            client.connection_pool.disconnect()
+
+    def _found(self, sentinel: Address, primary: Address) -> None:
+        self._primary = primary
+        self._ask_at = monotonic() + ASK_INTERVAL
+        self._clients.sort(key=lambda client: client[0] != sentinel)
+
+    def _ask(self, client: Any) -> Address:
+        """Where the primary is. It must be in order, as far as this sentinel sees.
+
+        Raises:
+            RedisError: the sentinel does not answer, does not know the primary, or takes it for down.
+        """
+        try:
+            states = client.sentinel_masters()
+        except ResponseError as exc:
+            if "unknown command" in str(exc):
+                raise ConnectionError(
+                    "this is not a sentinel but a Redis server, whose URL begins with redisdelay://"
+                ) from None
+            raise
+        state, primary = states.get(self.service_name), self._named_by(client)
+        if state is None or primary is None:
+            names = ", ".join(map(repr, sorted(states))) or "none"
+            raise ConnectionError(f"it knows no primary of that name (master_name), only {names}")
+        others = int(state["num-other-sentinels"])
+        if others < self._min_others:
+            raise ConnectionError(
+                f"it knows {others} other sentinel(s), and min_other_sentinels is {self._min_others}"
+            )
+        # In the last part of a failover it already names the new one, and the state is that of the old one.
+        is_old = primary == (state["ip"], int(state["port"]))
+        if is_old and (state["is_sdown"] or state["is_odown"]):
+            raise ConnectionError(f"it takes the primary at {primary[0]}:{primary[1]} for down")
+        return primary
+
+    def _named_by(self, client: Any) -> Address | None:
+        """The primary that a sentinel names, which may be down; ``None`` if it knows none of that name."""
+        reply = client.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", self.service_name)
+        if not reply:
+            return None
+        host, port = reply
+        return host.decode() if isinstance(host, bytes) else str(host), int(port)
+
+
+class PrimaryConnection(SentinelManagedConnection):
+    """A connection to the primary. It finds out where that is each time it connects, and ends when the
+    server turns out to be another one."""
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """As redis-py's.
+
+        Raises:
+            ConnectionError: as redis-py says, or the server is not the primary. The next command connects to
+                the one that is.
+        """
+        try:
+            return super().read_response(*args, **kwargs)
+        except ResponseError as exc:
+            if not isinstance(exc, MasterDownError) and not _NOT_THE_PRIMARY.search(str(exc)):
+                raise
+            self.disconnect()
+            raise ConnectionError(f"{self.host}:{self.port} is not the primary, or cut off: {exc}") from None
+
+    def has_moved(self) -> bool:
+        """Whether the sentinels name another server, so that this connection must not be used any more."""
+        sentinels: Sentinels = self.connection_pool
+        return self._sock is not None and sentinels.has_moved((self.host, self.port))
+
+
+class SecurePrimaryConnection(PrimaryConnection, SSLConnection):
+    """The same over TLS."""

@@ -1,0 +1,25 @@
+"""What the tests of Sentinel share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.sentinel import SentinelSite
+
+
+@pytest.fixture(scope="session")
+def shared_sentinels() -> Iterator[SentinelSite]:
+    """For all tests that leave it whole; see `sentinels`."""
+    with SentinelSite() as site:
+        yield site
+
+
+@pytest.fixture
+def sentinels(shared_sentinels: SentinelSite) -> SentinelSite:
+    """A primary with nothing in it, two replicas and three sentinels."""
+    shared_sentinels.wait_whole()
+    with shared_sentinels.client() as client:
+        client.flushall()
+    return shared_sentinels

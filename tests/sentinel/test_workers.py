@@ -1,0 +1,72 @@
+"""Celery workers of each pool while another server becomes the primary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.process import wait_until
+from harness.redis_server import RedisServer
+from harness.sentinel import MASTER, SentinelSite, cut_off, go_on, pause, reconnect
+from tests.end_to_end.installation import Installation
+from tests.faults.workers import LOST_CONNECTION
+from tests.sentinel.load import Load
+
+POOLS = ("prefork", "threads", "solo", "gevent")
+SCHEME = "redisdelay-sentinel"
+
+#: What a worker may log meanwhile. A failover may lose that it took a message.
+EXPECTED = f"{LOST_CONNECTION}|The lease of this consumer was lost"
+
+#: Seconds after a failover within which everything goes on.
+SOON = 10.0
+
+#: What happens to a primary, and what ends it.
+HARMS = {
+    "killed": (RedisServer.kill, RedisServer.restart),
+    "paused": (pause, go_on),
+    "cut off": (cut_off, reconnect),
+}
+
+
+@pytest.mark.timeout(180)
+def test_all_go_over_by_themselves(tmp_path: Path) -> None:
+    options = {"master_name": MASTER, "confirm_replicas": 1}
+    with (
+        SentinelSite() as sentinels,
+        Installation(sentinels, tmp_path, broker_transport_options=options) as site,
+    ):
+        workers = [
+            site.start_worker(scheme=SCHEME, pool=pool, queues=[pool], expected=EXPECTED) for pool in POOLS
+        ]
+        for worker in workers:
+            worker.wait_ready()
+        with Load(site.producer(SCHEME), POOLS) as load:
+            wait_all_work(site, load, "at first")
+            for name, (harm, mend) in HARMS.items():
+                before = sentinels.primary()
+                harm(before)
+                sentinels.wait_failover(before)
+                wait_all_work(site, load, f"after the primary was {name}")
+                mend(before)
+                sentinels.wait_whole()
+                wait_all_work(site, load, f"after the one that was {name} is back")
+        site.wait_ended(load.accepted)
+        assert site.ledger.early() == []
+        wait_until(lambda: not any(map(site.unacked, POOLS)), SOON, "acks")
+        assert all(worker.running for worker in workers)
+
+
+def wait_all_work(site: Installation, load: Load, when: str) -> None:
+    """Wait until each pool has done a task that was published from now on."""
+    before = len(load.accepted)
+
+    def done() -> set[str]:
+        published = load.accepted[before:]
+        return {task.split()[0] for task in set(published).intersection(site.ledger.ended())}
+
+    try:
+        wait_until(lambda: done() == set(POOLS), SOON, when)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}: only {done()} work, {load.refused}") from None
