@@ -8,6 +8,7 @@ from typing import Any, cast
 from kombu.utils.url import parse_url
 from redis import ConnectionPool, Redis
 
+from kombu_redisdelay.broker.keys import bindings
 from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.nodes import Address, Nodes
 from kombu_redisdelay.broker.server.server import Server
@@ -16,10 +17,6 @@ from kombu_redisdelay.transport.cluster_client import ClusterClient
 from kombu_redisdelay.transport.publishing import PrefixedClient
 from kombu_redisdelay.transport.transports import Transport
 
-#: kombu has scripts that use the bindings of an exchange together with keys for all exchanges. So all of
-#: these are in one slot.
-BINDINGS = "{_kombu.binding}"
-
 
 class ClusterChannel(Channel):
     """Publishes to, and consumes from, the queues of a cluster.
@@ -27,9 +24,9 @@ class ClusterChannel(Channel):
     kombu gets complete names of keys from here, with the ``global_keyprefix``.
     """
 
-    keyprefix_queue = BINDINGS + ".%s"
-    keyprefix_binding_deadlines = BINDINGS + "_deadlines"
-    keyprefix_binding_permanent = BINDINGS + "_permanent.%s"
+    keyprefix_queue = bindings(in_slots=True) + ".%s"
+    keyprefix_binding_deadlines = bindings(in_slots=True) + "_deadlines"
+    keyprefix_binding_permanent = bindings(in_slots=True) + "_permanent.%s"
     _nodes: Nodes | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
