@@ -183,7 +183,7 @@ def test_an_entry_that_is_no_message_is_buried_and_the_rest_delivered(
 ) -> None:
     channel = site.channel()
     publish(channel, "a")
-    site.redis.lpush("q", entry)
+    site.redis.lpush(site.keys().ready, entry)
     publish(channel, "b")
     inbox = Inbox(channel)
     drain(channel.connection.client, lambda: len(inbox) == 2)

@@ -43,8 +43,8 @@ def app(site: Site) -> Iterator[Celery]:
 def refuse(site: Site, app: Celery, queue: str) -> None:
     """Have the server refuse what is published to a queue that is declared."""
     send(app, 0, queue=queue)
-    site.redis.delete(queue)
-    site.redis.set(queue, "a string")
+    site.redis.delete(site.keys(queue).ready)
+    site.redis.set(site.keys(queue).ready, "a string")
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:

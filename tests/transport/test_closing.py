@@ -72,7 +72,7 @@ class TestClose:
         inbox.messages[0].ack()
         channel.close()
         assert (site.ready(), site.unacked()) == (3, 0)
-        assert site.redis.keys("*consumers*") == []
+        assert site.all_keys("*consumers*") == []
         other = site.channel()
         one, two, three = (other.basic_get("q") for _ in range(3))
         assert [one.payload, two.payload, three.payload] == ["1", "2", "3"]

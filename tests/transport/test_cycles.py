@@ -95,7 +95,7 @@ def reject(site: Site, channel: Any) -> None:
 def ack_in_vain(site: Site, channel: Any) -> None:
     publish(channel, "a")
     message = channel.basic_get("q")
-    site.redis.delete(*site.redis.keys("*unacked*"))
+    site.redis.delete(*site.all_keys("*unacked*"))
     message.ack()
     channel.consumer.confirm_acks()
 
@@ -121,8 +121,8 @@ def unknown_scripts(site: Site, channel: Any) -> None:
 
 
 def wrong_types(site: Site, channel: Any) -> None:
-    site.redis.set("wrong", "of somebody else")
-    site.redis.set("redisdelay:{wrong}:schedule", "of somebody else")
+    site.redis.set(site.keys("wrong").ready, "of somebody else")
+    site.redis.set(site.keys("wrong").schedule, "of somebody else")
     with suppress(RedisError):
         publish(channel, "a", queue="wrong")
     with suppress(RedisError):
@@ -146,7 +146,7 @@ def lost_connections(site: Site, channel: Any) -> None:
 
 
 def refused_batch(site: Site, channel: Any) -> None:
-    site.redis.set("wrong", "of somebody else")
+    site.redis.set(site.keys("wrong").ready, "of somebody else")
     # Not through kombu's Producer, which leaves a cycle of its own.
     batch = channel.create_publish_batch(10)
     batch.publish(

@@ -214,8 +214,8 @@ class TestChannel:
         """A stock producer does not."""
         channel = site.channel()
         publish(channel, "stock", queue=MANY[40])
-        raw = site.redis.rpop(MANY[40])
-        site.redis.delete(f"redisdelay:{{{MANY[40]}}}:wake")
+        raw = site.redis.rpop(site.keys(MANY[40]).ready)
+        site.redis.delete(site.keys(MANY[40]).wake)
         if is_busy:
             publish(channel, "again", queue=MANY[0])
 
@@ -226,7 +226,7 @@ class TestChannel:
 
         inbox = Inbox(channel, *MANY, on_message=ack)
         drain(channel.connection.client, lambda: not channel.intake.expects_more or len(inbox) > 5)
-        site.redis.lpush(MANY[40], raw)
+        site.redis.lpush(site.keys(MANY[40]).ready, raw)
         drain(channel.connection.client, lambda: "stock" in inbox.bodies)
 
     def test_countdowns_of_many_queues_come_in_time(self, site: Site) -> None:

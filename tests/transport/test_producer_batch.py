@@ -41,11 +41,11 @@ def test_now_and_later(site: Site, prefix: str) -> None:
         for n in range(5):
             producer.publish(str(n), routing_key="q")
         producer.publish("later", routing_key="q", **LATER)
-        assert site.redis.llen(f"{prefix}q") == 0
-    assert site.redis.llen(f"{prefix}q") == 5
-    assert site.redis.zcard(f"{prefix}redisdelay:{{q}}:schedule") == 1
-    assert site.redis.zcard(f"{prefix}redisdelay:{{q}}:wake") == 1
-    assert all(key.startswith(prefix.encode()) for key in site.redis.scan_iter())
+        assert site.redis.llen(site.keys(prefix=prefix).ready) == 0
+    assert site.redis.llen(site.keys(prefix=prefix).ready) == 5
+    assert site.redis.zcard(site.keys(prefix=prefix).schedule) == 1
+    assert site.redis.zcard(site.keys(prefix=prefix).wake) == 1
+    assert all(key.startswith(prefix.encode()) for key in site.all_keys())
 
 
 def test_in_the_order_in_which_they_were_published(site: Site) -> None:
@@ -149,7 +149,7 @@ def test_to_all_queues_of_a_message_or_to_none(site: Site, monkeypatch: pytest.M
 
 
 def test_the_server_refuses_a_message(site: Site) -> None:
-    site.redis.set("wrong", "of somebody else")
+    site.redis.set(site.keys("wrong").ready, "of somebody else")
     producer = Producer(site.channel())
     site.redis.script_flush()
 
@@ -219,7 +219,7 @@ class TestExchange:
         self.declare(channel, exchange)
         producer = Producer(channel, exchange)
         producer.publish("", routing_key="key")
-        site.redis.set("wrong", "of somebody else")
+        site.redis.set(site.keys("wrong").ready, "of somebody else")
 
         def publish() -> None:
             with producer.batch():

@@ -119,7 +119,7 @@ class TestFanout:
         for channel, inbox in zip(channels, inboxes, strict=True):
             drain(channel.connection.client, lambda inbox=inbox: len(inbox) == 1)  # type: ignore[misc]
             inbox.messages[0].ack()
-        assert not site.redis.keys("redisdelay:*unacked*")
+        assert not site.all_keys("redisdelay:*unacked*")
 
     def test_beside_an_ordinary_queue_on_one_channel(self, site: Site) -> None:
         channel = site.channel()

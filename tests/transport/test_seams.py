@@ -328,7 +328,7 @@ class TestMessage:
         """Which is the id of a message that has none."""
         channel = site.channel()
         publish(channel, "a", "b", headers={"x-delay": 60_000})
-        stored = site.redis.hgetall("redisdelay:{q}:messages")
+        stored = site.redis.hgetall(site.keys().messages)
         assert len(stored) == 2
         for tag, message in stored.items():
             payload = json.loads(message.partition(b":")[2])

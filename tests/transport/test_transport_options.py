@@ -40,7 +40,7 @@ class TestPriority:
         channel = site.channel()
         for priority in range(10):
             publish(channel, str(priority), priority=priority)
-        lengths = [site.redis.llen(f"q\x06\x16{step}" if step else "q") for step in (0, 3, 6, 9)]
+        lengths = [site.redis.llen(site.keys().ready_at(step)) for step in (0, 3, 6, 9)]
         assert lengths == [3, 3, 3, 1]
         inbox = Inbox(channel)
         drain(channel.connection.client, lambda: len(inbox) == 10)
@@ -51,7 +51,7 @@ class TestPriority:
         publish(channel, "low", priority=7)
         publish(channel, "later", priority=9, headers={"x-delay": 100})
         publish(channel, "high", priority=4)
-        assert (site.redis.llen("q"), site.redis.llen("q:5")) == (1, 1)
+        assert (site.ready(), site.redis.llen(site.keys().ready + ":5")) == (1, 1)
         inbox = Inbox(channel)
         drain(channel.connection.client, lambda: len(inbox) == 3)
         assert inbox.bodies == ["high", "low", "later"]

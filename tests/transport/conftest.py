@@ -1,0 +1,30 @@
+"""Plain kombu on one server, and on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.cluster import Cluster
+from tests.environments import CLUSTER, CLUSTERS, SERVER
+from tests.transport.kit import Site
+
+
+@pytest.fixture(params=[SERVER, *CLUSTERS])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """One server, as for other tests, or a cluster."""
+    if request.param == SERVER:
+        yield request.getfixturevalue("single_site")
+    else:
+        yield request.getfixturevalue("cluster_site")
+
+
+@pytest.fixture
+def cluster_site(cluster: Cluster) -> Iterator[Site]:
+    before = cluster.errors()["CROSSSLOT"]
+    with cluster.client() as client:
+        site = Site(cluster.url(), client, cluster)
+        yield site
+        site.close()
+    assert cluster.errors()["CROSSSLOT"] == before
