@@ -13,6 +13,7 @@ from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
 from kombu_redisdelay.operations.doctor.names import names_of
 from kombu_redisdelay.operations.doctor.permissions import check_permissions
 from kombu_redisdelay.operations.doctor.queues import check_queues
+from kombu_redisdelay.operations.doctor.replication import check_replication
 from kombu_redisdelay.operations.doctor.server import check_server
 from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
 
@@ -36,6 +37,10 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
     names = names_of(access, queues)
     return [
         *_as_far_as_allowed("server", check_server(store.server)),
+        *_as_far_as_allowed(
+            "replication",
+            check_replication(store.server, access.options, fails_over=access.fails_over),
+        ),
         *check_permissions(store, names),
         *check_transport_options(access.unknown_options()),
         *check_lease(access.options),

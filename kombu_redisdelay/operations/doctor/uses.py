@@ -95,6 +95,8 @@ class Use(NamedTuple):
 def uses(store: Store, names: Names) -> Iterator[Use]:
     """Every use that *names* need, as it is sent to the server."""
     yield from (Use((*command.split(), *arguments)) for command, arguments in _ALONE.items())
+    if store.confirms:
+        yield Use(("WAIT", 0, 1))
     prefix = store.prefix
     for queue in names.queues:
         keys = store.keys(queue.text)
