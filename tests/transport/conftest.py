@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.cluster import Cluster
-from tests.environments import CLUSTER, CLUSTERS, SERVER
+from tests.environments import CLUSTERS, SERVER
 from tests.transport.kit import Site
 
 

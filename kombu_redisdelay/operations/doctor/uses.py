@@ -99,6 +99,8 @@ def uses(store: Store, names: Names) -> Iterator[Use]:
     """Every use that *names* need, as it is sent to the server."""
     alone = {**_ALONE, **_OF_A_CLUSTER} if store.server.has_slots else _ALONE
     yield from (Use((*command.split(), *arguments)) for command, arguments in alone.items())
+    if store.confirms:
+        yield Use(("WAIT", 0, 1))
     prefix = store.prefix
     for queue in names.queues:
         keys = store.keys(queue.text)
