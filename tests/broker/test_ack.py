@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -68,6 +71,26 @@ def test_is_sent_again(rig: Rig, error: type[Exception], breaks: str) -> None:
     assert list(rig.unacked("q")) == [third.tag]
     # That a repeated ack finds nothing says nothing about the lease.
     assert rig.acked_in_vain == []
+
+
+def test_an_error_lets_its_caller_go(rig: Rig) -> None:
+    rig.put("q", payload("1"))
+    me = rig.consumer()
+    [delivery] = taken(me, "q")
+    Breaking(me).breaks = "after"
+    me.ack("q", delivery.tag)
+
+    def confirm() -> weakref.ref[set[str]]:
+        of_the_caller: set[str] = set()
+        with suppress(ConnectionError):
+            me.confirm_acks()
+        return weakref.ref(of_the_caller)
+
+    gc.disable()
+    try:
+        assert confirm()() is None
+    finally:
+        gc.enable()
 
 
 def test_one_that_cannot_be_written_is_said_so(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
