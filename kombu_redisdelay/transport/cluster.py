@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import random
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, cast
 
 from kombu.utils.url import parse_url
 from redis import ConnectionPool, Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kombu_redisdelay.broker.keys import bindings
 from kombu_redisdelay.broker.server.cluster import ClusterServer
@@ -16,6 +20,8 @@ from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.cluster_client import ClusterClient
 from kombu_redisdelay.transport.publishing import PrefixedClient
 from kombu_redisdelay.transport.transports import Transport
+
+logger = logging.getLogger(__name__)
 
 
 class ClusterChannel(Channel):
@@ -61,8 +67,7 @@ class ClusterChannel(Channel):
         if not asynchronous:
             return ClusterClient(self._cluster, self.pool)
         # For PUB/SUB. What is published at one server comes to all of them.
-        [address, *_] = self.nodes.primaries()
-        pool = self._pool_at(address)
+        pool = self._pool_of_any()
         if self._prefix:
             return PrefixedClient(connection_pool=pool, global_keyprefix=self._prefix)
         return Redis(connection_pool=pool)
@@ -70,6 +75,41 @@ class ClusterChannel(Channel):
     def conn_or_acquire(self, client: Any = None) -> Any:
         # kombu also passes its client for PUB/SUB here, which is for one of the servers.
         return super().conn_or_acquire()
+
+    def _pool_of_any(self) -> ConnectionPool:
+        """Connects to a server that answers.
+
+        Raises:
+            ConnectionError: none of them does.
+        """
+        addresses = self.nodes.primaries()
+        random.shuffle(addresses)
+        for address in addresses:
+            pool = self._pool_at(address)
+            with suppress(*self.connection.connection_errors):
+                Redis(connection_pool=pool).ping()
+                return pool
+        raise RedisConnectionError("none of the servers of the cluster answers")
+
+    def _receive(self) -> Any:
+        """kombu's, for what comes over PUB/SUB. Where a single server is lost, everything is. Here, another
+        one takes over."""
+        try:
+            return super()._receive()
+        except self.connection_errors as exc:
+            if self._in_listen:
+                # A callback has raised it.
+                raise
+            logger.warning("Listening at another server of the cluster: %s", exc)
+            self._stop_listening()
+            return None
+
+    def _stop_listening(self) -> None:
+        self._in_listen: Any = None
+        client = self.__dict__.pop("subclient", None)
+        if client is not None and client.connection is not None:
+            client.connection.disconnect()
+        self.nodes.find_out()
 
     def new_poll_client(self, queue: str) -> Any:
         return Redis(connection_pool=self._pool_at(self._cluster.address_of(self.store.keys(queue).wake)))
