@@ -72,6 +72,10 @@ class ClusterChannel(Channel):
             return PrefixedClient(connection_pool=pool, global_keyprefix=self._prefix)
         return Redis(connection_pool=pool)
 
+    def conn_or_acquire(self, client: Any = None) -> Any:
+        # kombu also passes its client for PUB/SUB here, which is for one of the servers.
+        return super().conn_or_acquire()
+
     def _pool_of_any(self) -> ConnectionPool:
         """Connects to a server that answers.
 
@@ -131,6 +135,16 @@ class ClusterChannel(Channel):
         super().close()
         if self._nodes is not None:
             self._nodes.close()
+
+    # -- bindings --------------------------------------------------------------------------------------
+
+    def _queue_bind(self, *args: Any) -> None:
+        super()._queue_bind(*args)
+        self._routes.bindings_have_changed()
+
+    def _delete(self, *args: Any, **kwargs: Any) -> None:
+        super()._delete(*args, **kwargs)
+        self._routes.bindings_have_changed()
 
     # -- names -----------------------------------------------------------------------------------------
 

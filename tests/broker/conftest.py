@@ -12,7 +12,14 @@ from tests.broker.rig import Rig
 from tests.environments import CLUSTER, CLUSTERS
 
 
-@pytest.fixture(scope="session", params=[*ONE_SERVER, *CLUSTERS])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "shared_database" in metafunc.fixturenames:
+        is_for_one = metafunc.definition.get_closest_marker("one_server")
+        names = ONE_SERVER if is_for_one else [*ONE_SERVER, *CLUSTERS]
+        metafunc.parametrize("shared_database", names, indirect=True)
+
+
+@pytest.fixture(scope="session")
 def shared_database(request: pytest.FixtureRequest) -> Iterator[Database]:
     if request.param == CLUSTER:
         yield ClusterDatabase(request.getfixturevalue("shared_cluster"))

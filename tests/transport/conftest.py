@@ -11,7 +11,13 @@ from tests.environments import CLUSTERS, SERVER
 from tests.transport.kit import Site
 
 
-@pytest.fixture(params=[SERVER, *CLUSTERS])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "site" in metafunc.fixturenames:
+        is_for_one = metafunc.definition.get_closest_marker("one_server")
+        metafunc.parametrize("site", [SERVER] if is_for_one else [SERVER, *CLUSTERS], indirect=True)
+
+
+@pytest.fixture
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     """One server, as for other tests, or a cluster."""
     if request.param == SERVER:

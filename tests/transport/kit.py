@@ -131,6 +131,10 @@ class Site:
         self.cluster = cluster
         self._connections: list[Connection] = []
 
+    def another(self) -> Site:
+        """The same, with connections of its own."""
+        return Site(self.url, self.redis, self.cluster)
+
     def connect(self, url: str | None = None, **options: Any) -> Any:
         connection = Connection(url or self.url, transport_options=options)
         self._connections.append(connection)
@@ -159,7 +163,23 @@ class Site:
 
     def client_of(self, queue: str = "q") -> Any:
         """A client of the server that has *queue*."""
-        return self.redis if self.cluster is None else self.cluster.node_of(self.keys(queue).wake).client()
+        if self.cluster is None:
+            return self.redis
+        return self.redis.get_redis_connection(self.redis.get_node_from_key(self.keys(queue).wake))
+
+    def flush(self) -> None:
+        """Remove everything."""
+        if self.cluster is None:
+            self.redis.flushall()
+        else:
+            self.cluster.flush()
+
+    def kill_connections(self) -> None:
+        """Have the servers close all connections of others."""
+        if self.cluster is None:
+            self.redis.client_kill_filter(_type="normal", skipme=True)
+        else:
+            self.cluster.everywhere("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
     def ready(self, queue: str = "q") -> int:
         return int(self.redis.llen(self.keys(queue).ready))

@@ -158,7 +158,7 @@ class TestLostConnection:
         connection = site.connect()
         inbox = Inbox(connection.channel())
         drain_for(connection, 0.1)
-        site.redis.client_kill_filter(_type="normal", skipme=True)
+        site.kill_connections()
         with pytest.raises(connection.connection_errors):
             drain_for(connection, 2)
         connection.collect()

@@ -59,6 +59,7 @@ def test_in_the_order_in_which_they_were_published(site: Site) -> None:
     assert inbox.bodies == [str(n) for n in range(10)]
 
 
+@pytest.mark.one_server
 def test_one_token_for_all(site: Site) -> None:
     producer = Producer(site.channel())
     with commands(site.redis) as ran, producer.batch():
@@ -159,7 +160,7 @@ def test_the_server_refuses_a_message(site: Site) -> None:
             producer.publish("b", routing_key="wrong")
             producer.publish("c", routing_key="q")
             producer.publish("d", routing_key="q", **LATER)
-            with pytest.raises(exceptions.BatchPublishError, match="'wrong' holds a string"):
+            with pytest.raises(exceptions.BatchPublishError, match=r"wrong\}?' holds a string"):
                 batch.flush()
             with pytest.raises(exceptions.BatchPublishError, match="cannot go on"):
                 producer.publish("e", routing_key="q")
@@ -170,6 +171,7 @@ def test_the_server_refuses_a_message(site: Site) -> None:
     assert (site.ready(), site.scheduled()) == (2, 1)
 
 
+@pytest.mark.one_server
 def test_a_line_that_is_slow(site: Site) -> None:
     """Python applies the timeout of a socket to all that is sent at once."""
     channel = site.channel(socket_timeout=1)
@@ -201,6 +203,7 @@ class TestExchange:
         bound.declare()
         return bound
 
+    @pytest.mark.one_server
     @pytest.mark.parametrize("headers", [{}, LATER["headers"]])
     def test_its_bindings_are_read_once(
         self, site: Site, exchange: Exchange, headers: dict[str, object]
@@ -214,6 +217,8 @@ class TestExchange:
         assert ran["smembers"] == 1
         assert site.ready() + site.scheduled() == 5
 
+    # Only one server can check them again.
+    @pytest.mark.one_server
     def test_its_bindings_change_before_it_is_published(self, site: Site, exchange: Exchange) -> None:
         channel = site.channel()
         self.declare(channel, exchange)
@@ -229,7 +234,7 @@ class TestExchange:
                 self.declare(site.channel(), exchange, "other")
 
         # Which keeps no other back.
-        with pytest.raises(exceptions.BatchPublishError, match="'wrong' holds a string"):
+        with pytest.raises(exceptions.BatchPublishError, match=r"wrong\}?' holds a string"):
             publish()
         assert (site.ready(), site.scheduled()) == (2, 1)
         assert (site.ready("other"), site.scheduled("other")) == (1, 1)

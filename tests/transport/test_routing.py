@@ -79,6 +79,7 @@ class TestBindingsThatChange:
         drain(other.connection.client, lambda: len(inbox) == 2)
         assert inbox.bodies == ["a", "b"]
 
+    @pytest.mark.one_server
     def test_one_round_trip_where_they_do_not(self, site: Site, exchange: Exchange, headers: Any) -> None:
         channel = site.channel()
         Queue("one", exchange, "k", channel=channel).declare()

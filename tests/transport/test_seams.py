@@ -150,6 +150,7 @@ class TestChannel:
         assert channel.connection is channel.connection.client.transport
         assert channel.closed is False
 
+    @pytest.mark.one_server
     def test_client_is_cached_under_this_name(self, site: Site) -> None:
         channel = site.channel()
         assert "client" in vars(channel)
@@ -335,6 +336,7 @@ class TestMessage:
             assert payload["properties"]["delivery_tag"] == tag.decode()
 
 
+@pytest.mark.one_server
 def test_the_inbox_of_these_tests_works_with_the_stock_transport_too(site: Site, server: RedisServer) -> None:
     connection = site.connect(server.url("redis"))
     channel = connection.channel()

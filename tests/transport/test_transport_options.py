@@ -29,6 +29,7 @@ class TestQueueOrder:
     def test_sorted(self, site: Site) -> None:
         assert self.bodies(site, "sorted") == ["a0", "a1", "a2", "b0", "b1", "b2", "c0", "c1", "c2"]
 
+    @pytest.mark.one_server
     def test_round_robin_is_fair(self, site: Site) -> None:
         bodies = self.bodies(site, "round_robin")
         for turn in range(3):
@@ -102,6 +103,7 @@ def test_a_value_out_of_range_is_said_at_connect(site: Site, name: str, value: o
         site.channel(**{name: value})
 
 
+@pytest.mark.one_server
 def test_unix_socket(site: Site, server: RedisServer) -> None:
     channel = site.connect(f"redisdelay+socket://{server.socket}").channel()
     publish(channel, "a", headers={"x-delay": 50})
@@ -237,6 +239,7 @@ class TestThreads:
         assert site.unacked() == 0
 
 
+@pytest.mark.one_server
 def test_a_misspelt_one_is_warned_of_when_a_channel_opens(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
