@@ -41,7 +41,9 @@ class Access:
         self.app: Any = broker if hasattr(broker, "connection_for_write") else None
         self._connection = _connection(broker)
         if not issubclass(self._connection.get_transport_cls(), Transport):
-            raise TypeError(f"not a redisdelay:// broker: {self._connection.as_uri()}")
+            # No more of the URL: kombu shows a password that is not there, or one in a place of its own.
+            scheme = self._connection.as_uri().partition("://")[0]
+            raise TypeError(f"not a redisdelay:// broker: {scheme}://")
         try:
             # Fail soon: by default, kombu waits for two seconds before it tries again.
             self._connection.ensure_connection(
@@ -55,7 +57,8 @@ class Access:
     @property
     def address(self) -> str:
         """The broker's URL, without the password."""
-        return str(self._connection.as_uri())
+        # kombu shows a password as `**`, also where there is none.
+        return str(self._connection.as_uri(include_password=not self._connection.password))
 
     @property
     def options(self) -> Options:
