@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 from kombu.connection import Connection
@@ -137,3 +138,8 @@ def _connection(broker: Any) -> Connection:
         connection: Connection = broker.connection_for_write()
         return connection
     raise TypeError(f"not a Celery app, a kombu Connection or a broker URL: {broker!r}")
+
+
+def natural(name: str) -> str:
+    """The key to sort names by, so that ``q2`` comes before ``q10``."""
+    return re.sub(r"\d+", lambda number: number[0].zfill(20), name)
