@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from celery import Celery
 
 from harness.cluster import Cluster
 from tests.environments import CLUSTERS, SERVER
+from tests.transport.batching import celery_app
 from tests.transport.kit import Site
 
 
@@ -34,3 +36,10 @@ def cluster_site(cluster: Cluster) -> Iterator[Site]:
         yield site
         site.close()
     assert cluster.errors()["CROSSSLOT"] == before
+
+
+@pytest.fixture
+def app(site: Site) -> Iterator[Celery]:
+    app = celery_app(site.url)
+    yield app
+    app.close()
