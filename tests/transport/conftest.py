@@ -10,6 +10,8 @@ from harness.cluster import Cluster
 from tests.environments import CLUSTERS, SERVER
 from tests.transport.kit import Site
 
+collect_ignore = [] if CLUSTERS else ["test_cluster.py"]
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "site" in metafunc.fixturenames:
