@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.cluster import Cluster
 from tests.environments import CLUSTERS, SERVER
 from tests.transport.kit import Site
 
@@ -26,13 +25,3 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield request.getfixturevalue("single_site")
     else:
         yield request.getfixturevalue("cluster_site")
-
-
-@pytest.fixture
-def cluster_site(cluster: Cluster) -> Iterator[Site]:
-    before = cluster.errors()["CROSSSLOT"]
-    with cluster.client() as client:
-        site = Site(cluster.url(), client, cluster)
-        yield site
-        site.close()
-    assert cluster.errors()["CROSSSLOT"] == before
