@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, cast
@@ -159,11 +160,17 @@ class ClusterChannel(Channel):
         # The client of PUB/SUB adds the prefix.
         return str(super()._get_subscribe_topic(queue)).removeprefix(self._prefix)
 
+    def _get_subscribe_topics(self, queue: str) -> list[str]:
+        # As kombu 5.7 calls it.
+        return [str(topic).removeprefix(self._prefix) for topic in super()._get_subscribe_topics(queue)]
+
 
 class ClusterTransport(Transport):
     """``redisdelay-cluster://``."""
 
     Channel = ClusterChannel
+    # What is not of a cluster is found out by the nodes.
+    other_modes: Mapping[str, str] = {}
 
 
 class SecureClusterTransport(ClusterTransport):

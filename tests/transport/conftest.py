@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 from celery import Celery
 
-from harness.cluster import Cluster
 from tests.environments import CLUSTERS, SERVER
 from tests.transport.batching import celery_app
 from tests.transport.kit import Site
+
+collect_ignore = [] if CLUSTERS else ["test_cluster.py"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -26,16 +27,6 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield request.getfixturevalue("single_site")
     else:
         yield request.getfixturevalue("cluster_site")
-
-
-@pytest.fixture
-def cluster_site(cluster: Cluster) -> Iterator[Site]:
-    before = cluster.errors()["CROSSSLOT"]
-    with cluster.client() as client:
-        site = Site(cluster.url(), client, cluster)
-        yield site
-        site.close()
-    assert cluster.errors()["CROSSSLOT"] == before
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from threading import Lock
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock, local
 from time import monotonic, sleep
 from typing import Any
 
@@ -45,6 +46,7 @@ class ClusterServer:
         self._like = like
         self._max_connections = max_connections
         self._lock = Lock()
+        self._hurry = local()
         self._servers: dict[Address, SingleServer] = {}
         self._ack_in_vain: AckInVain | None = None
         #: Acks that were refused by the server that they were sent to, or that is gone.
@@ -75,7 +77,8 @@ class ClusterServer:
         Raises:
             SlotUnavailable: nobody serves a slot. Commands about other slots may have been run.
         """
-        return self._call_all([guarded(command) for command in commands], PATIENCE)
+        patience = 0.0 if getattr(self._hurry, "is_on", False) else PATIENCE
+        return self._call_all([guarded(command) for command in commands], patience)
 
     def call_apart(self, *command: Argument) -> Any:
         return self._server_of(first_key(command)).call_apart(*guarded(command))
@@ -110,6 +113,14 @@ class ClusterServer:
         except (ConnectionError, TimeoutError):
             self._is_stale = True
             raise
+
+    @contextmanager
+    def hurrying(self) -> Iterator[None]:
+        self._hurry.is_on = True
+        try:
+            yield
+        finally:
+            self._hurry.is_on = False
 
     def tell_acks_in_vain(self, to: AckInVain) -> None:
         self._ack_in_vain = to
@@ -162,11 +173,14 @@ class ClusterServer:
         replies: list[Any] = [None] * len(commands)
         left = [index for index, command in enumerate(commands) if command[0] not in KEYLESS]
         until = monotonic() + patience
+        has_followed = False
         self._call_each(commands, left, replies)
         while left := [index for index in left if isinstance(replies[index], RELOCATIONS)]:
             relocations = [replies[index] for index in left]
-            if monotonic() > until:
+            can_follow = not has_followed and any(isinstance(reply, AskError) for reply in relocations)
+            if monotonic() > until and not can_follow:
                 raise SlotUnavailable(str(relocations[0]))
+            has_followed = True
             self._follow(relocations)
             asked = [index for index in left if _is_ask(replies[index])]
             for index in asked:
