@@ -8,23 +8,26 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tests.chaos.damage import Damage
-from tests.chaos.ledger import ACK, END, START, Entry
+from tests.chaos.ledger import ACK, END, START, TAKE, Entry
 from tests.chaos.producer import Submission
-from tests.chaos.schedule import Harm
+from tests.chaos.schedule import FAILOVERS, Harm
 
 #: For how many leases after the end of a harm a duplicate may still come from it: a copy may wait in the
 #: memory of a worker that went on, or at the end of the queue.
 AFTERMATH_LEASES = 4.0
-#: An ack that was under way when the connection broke was noted up to so many seconds before.
+#: An ack that was under way when the connection broke was noted up to so many seconds before. So was what a
+#: primary had not yet told its replicas.
 IN_FLIGHT = 1.0
 
-_CONNECTION = (Harm.CLIENT_KILL, Harm.RESTART, Harm.RESET, Harm.DELAY)
+_CONNECTION = (Harm.CLIENT_KILL, Harm.RESTART, Harm.RESET, Harm.DELAY, *FAILOVERS, Harm.DOWN)
 
 
 class Cause(str, Enum):
     """Why a task was started again."""
 
     KILLED = "its worker was killed"
+    ACK_FORGOTTEN = "a failover lost its ack"
+    TAKE_FORGOTTEN = "a failover lost that it had been taken"
     STOPPED = "its worker was stopped for longer than the lease"
     UNREACHABLE = "its worker could not reach Redis for longer than the lease"
     ACK_LOST = "its ack failed, for the connection was lost"
@@ -139,15 +142,32 @@ class Judge:
     def _reruns(self, entries: Sequence[Entry]) -> list[Rerun]:
         starts = sorted((e for e in entries if e.event == START), key=lambda e: e.at)
         acks = [e for e in entries if e.event == ACK]
-        return [self._explain(start, starts[:number], acks) for number, start in enumerate(starts) if number]
+        takes = [e for e in entries if e.event == TAKE]
+        return [
+            self._explain(start, starts[:number], acks, takes)
+            for number, start in enumerate(starts)
+            if number
+        ]
 
-    def _explain(self, rerun: Entry, before: Sequence[Entry], acks: Sequence[Entry]) -> Rerun:
+    def _explain(
+        self, rerun: Entry, before: Sequence[Entry], acks: Sequence[Entry], takes: Sequence[Entry]
+    ) -> Rerun:
+        ran = {start.worker for start in before}
+        forgetting = self._forgetting(ack for ack in acks if ack.worker in ran and ack.at < rerun.at)
         for damage in self._by_harm[Harm.KILL]:
             # The one that ran it last: what an earlier one had begun was run by that one already.
-            if before[-1].worker in damage.workers and before[-1].at <= damage.until <= rerun.at:
+            killed = before[-1].worker in damage.workers and before[-1].at <= damage.until <= rerun.at
+            # What acked, and lived on after the failover, had nothing left that its death could give back.
+            if killed and all(damage.at < failover.until for failover in forgetting):
                 after = rerun.at - damage.at
                 return Rerun(rerun.task, rerun.at, Cause.KILLED, after, damage.isolated)
-        holders = {start.worker for start in (rerun, *before)}
+        if forgetting:
+            return Rerun(rerun.task, rerun.at, Cause.ACK_FORGOTTEN)
+        # The message is as it was before it was taken.
+        untaken = [t for t in takes if t.worker in ran and t.redelivered == rerun.redelivered]
+        if any(self._is_in_time(rerun, failover) for failover in self._forgetting(untaken)):
+            return Rerun(rerun.task, rerun.at, Cause.TAKE_FORGOTTEN)
+        holders = {rerun.worker, *ran}
         causes: list[tuple[Cause, Iterable[Harm], Callable[[Damage], bool]]] = [
             (Cause.STOPPED, [Harm.STOP], lambda _: True),
             (Cause.UNREACHABLE, [Harm.SILENCE, Harm.HALF_OPEN], lambda _: True),
@@ -157,16 +177,29 @@ class Judge:
         for cause, harms, applies in causes:
             for harm in harms:
                 for damage in self._by_harm[harm]:
-                    aftermath = damage.until + AFTERMATH_LEASES * self._lease
-                    in_time = damage.at <= rerun.at <= aftermath
-                    if in_time and holders.intersection(damage.workers) and applies(damage):
+                    felt = holders.intersection(damage.workers)
+                    if felt and self._is_in_time(rerun, damage) and applies(damage):
                         return Rerun(rerun.task, rerun.at, cause)
         return Rerun(rerun.task, rerun.at, Cause.UNEXPLAINED)
+
+    def _forgetting(self, events: Iterable[Entry]) -> list[Damage]:
+        """The failovers that may have lost one of these."""
+        failovers = [each for harm in FAILOVERS for each in self._by_harm[harm]]
+        times = [event.at for event in events]
+        return [each for each in failovers if any(_may_forget(each, at) for at in times)]
+
+    def _is_in_time(self, rerun: Entry, damage: Damage) -> bool:
+        return damage.at <= rerun.at <= damage.until + AFTERMATH_LEASES * self._lease
 
     def _outlived(self, rerun: Entry, damage: Damage, acks: Sequence[Entry]) -> bool:
         """Whether the message was held when the connection was lost, and came back by the lease's end."""
         was_acked = any(ack.at < damage.at for ack in acks)
         return rerun.redelivered and not was_acked and rerun.at >= damage.at + self._lease
+
+
+def _may_forget(failover: Damage, at: float) -> bool:
+    """Whether what the servers were told then, seconds since the epoch, may be lost."""
+    return failover.course is not None and failover.at - IN_FLIGHT <= at <= failover.course.forgetful_until
 
 
 def _ack_was_under_way(damage: Damage, acks: Sequence[Entry]) -> bool:
