@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from redis import Redis
 
+from harness.process import wait_until
 from harness.redis_server import RedisServer
-from harness.sentinel import MASTER, SentinelSite, cut_off, go_on, pause, reconnect
+from harness.sentinel import MASTER, PATIENCE, SentinelSite, cut_off, follows, go_on, pause, reconnect
 from tests.chaos.schedule import Harm
 from tests.chaos.site import Course, Site
 
@@ -56,9 +57,11 @@ class Sentinels(Site):
         self._site.wait_failover(primary)
         served = time.time()
         end(primary)
+        wait_until(lambda: follows(primary), PATIENCE, "it does not become a replica")
+        demoted = time.time()
         self._site.wait_whole()
         # One that was killed says nothing any more. The others do until they are replicas.
-        return Course(done if harm is Harm.PRIMARY_KILL else time.time(), served)
+        return Course(done if harm is Harm.PRIMARY_KILL else demoted, served)
 
     def _start(self) -> None:
         self._site = self._exit.enter_context(SentinelSite(args=ARGUMENTS))

@@ -134,11 +134,29 @@ class TestVerdict:
     def test_a_rerun_after_a_failover_that_lost_the_ack(
         self, acked_at: float, killed_at: float | None, cause: Cause
     ) -> None:
-        entries = [entry(START, 6), entry(END, acked_at), entry(ACK, acked_at), entry(START, 30, worker="b")]
+        entries = [
+            entry(TAKE, 6),
+            entry(START, 6),
+            entry(END, acked_at),
+            entry(ACK, acked_at),
+            entry(TAKE, 30, worker="b"),
+            entry(START, 30, worker="b"),
+        ]
         damage = [failover(at=10, until=16)]
         if killed_at is not None:
             damage.append(kill("a", killed_at))
         assert judge(entries, damage=damage).causes == {cause: 1}
+
+    def test_an_ack_of_what_another_one_has_by_now_is_not_lost(self) -> None:
+        entries = [
+            entry(TAKE, 6),
+            entry(START, 6),
+            entry(TAKE, 9, worker="b"),
+            entry(START, 9, worker="b"),
+            entry(ACK, 10),
+        ]
+        damage = [Damage(Harm.STOP, ("a",), 5, 10), failover(at=10, until=16)]
+        assert judge(entries, damage=damage).causes == {Cause.STOPPED: 1}
 
     @pytest.mark.parametrize(
         ("taken_at", "redelivered", "cause"),
@@ -152,8 +170,12 @@ class TestVerdict:
     def test_a_rerun_after_a_failover_that_lost_the_take(
         self, taken_at: float, redelivered: bool, cause: Cause
     ) -> None:
-        rerun = replace(entry(START, 12, worker="b"), redelivered=redelivered)
-        entries = [entry(TAKE, taken_at), entry(START, 11), rerun]
+        again = [entry(event, 12, worker="b") for event in (TAKE, START)]
+        entries = [
+            entry(TAKE, taken_at),
+            entry(START, 11),
+            *(replace(each, redelivered=redelivered) for each in again),
+        ]
         assert judge(entries, damage=[failover(at=10, until=16)]).causes == {cause: 1}
 
     def test_early(self) -> None:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 
 from tests.chaos.damage import Damage
 from tests.chaos.ledger import ACK, END, START, TAKE, Entry
@@ -142,7 +143,7 @@ class Judge:
     def _reruns(self, entries: Sequence[Entry]) -> list[Rerun]:
         starts = sorted((e for e in entries if e.event == START), key=lambda e: e.at)
         acks = [e for e in entries if e.event == ACK]
-        takes = [e for e in entries if e.event == TAKE]
+        takes = sorted((e for e in entries if e.event == TAKE), key=lambda e: e.at)
         return [
             self._explain(start, starts[:number], acks, takes)
             for number, start in enumerate(starts)
@@ -152,8 +153,8 @@ class Judge:
     def _explain(
         self, rerun: Entry, before: Sequence[Entry], acks: Sequence[Entry], takes: Sequence[Entry]
     ) -> Rerun:
-        ran = {start.worker for start in before}
-        forgetting = self._forgetting(ack for ack in acks if ack.worker in ran and ack.at < rerun.at)
+        takes = [take for take in takes if take.at <= rerun.at]
+        forgetting = self._forgetting(_acks_that_counted(takes, acks), rerun)
         for damage in self._by_harm[Harm.KILL]:
             # The one that ran it last: what an earlier one had begun was run by that one already.
             killed = before[-1].worker in damage.workers and before[-1].at <= damage.until <= rerun.at
@@ -164,10 +165,10 @@ class Judge:
         if forgetting:
             return Rerun(rerun.task, rerun.at, Cause.ACK_FORGOTTEN)
         # The message is as it was before it was taken.
-        untaken = [t for t in takes if t.worker in ran and t.redelivered == rerun.redelivered]
-        if any(self._is_in_time(rerun, failover) for failover in self._forgetting(untaken)):
+        untaken = [take for take in takes[:-1] if take.redelivered == rerun.redelivered]
+        if any(self._is_in_time(rerun, failover) for failover in self._forgetting(untaken, rerun)):
             return Rerun(rerun.task, rerun.at, Cause.TAKE_FORGOTTEN)
-        holders = {rerun.worker, *ran}
+        holders = {start.worker for start in (rerun, *before)}
         causes: list[tuple[Cause, Iterable[Harm], Callable[[Damage], bool]]] = [
             (Cause.STOPPED, [Harm.STOP], lambda _: True),
             (Cause.UNREACHABLE, [Harm.SILENCE, Harm.HALF_OPEN], lambda _: True),
@@ -182,11 +183,10 @@ class Judge:
                         return Rerun(rerun.task, rerun.at, cause)
         return Rerun(rerun.task, rerun.at, Cause.UNEXPLAINED)
 
-    def _forgetting(self, events: Iterable[Entry]) -> list[Damage]:
-        """The failovers that may have lost one of these."""
-        failovers = [each for harm in FAILOVERS for each in self._by_harm[harm]]
-        times = [event.at for event in events]
-        return [each for each in failovers if any(_may_forget(each, at) for at in times)]
+    def _forgetting(self, events: Sequence[Entry], rerun: Entry) -> list[Damage]:
+        """The failovers before *rerun* that may have lost one of these."""
+        failovers = [each for harm in FAILOVERS for each in self._by_harm[harm] if each.at <= rerun.at]
+        return [each for each in failovers if any(_may_forget(each, event.at) for event in events)]
 
     def _is_in_time(self, rerun: Entry, damage: Damage) -> bool:
         return damage.at <= rerun.at <= damage.until + AFTERMATH_LEASES * self._lease
@@ -200,6 +200,20 @@ class Judge:
 def _may_forget(failover: Damage, at: float) -> bool:
     """Whether what the servers were told then, seconds since the epoch, may be lost."""
     return failover.course is not None and failover.at - IN_FLIGHT <= at <= failover.course.forgetful_until
+
+
+def _acks_that_counted(takes: Sequence[Entry], acks: Sequence[Entry]) -> list[Entry]:
+    """The acks of deliveries before the last one, from the worker that had the message then.
+
+    Arguments:
+        takes: in the order of time.
+    """
+    return [
+        ack
+        for take, following in pairwise(takes)
+        for ack in acks
+        if ack.worker == take.worker and take.at <= ack.at < following.at
+    ]
 
 
 def _ack_was_under_way(damage: Damage, acks: Sequence[Entry]) -> bool:
