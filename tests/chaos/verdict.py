@@ -164,8 +164,8 @@ class Judge:
                 return Rerun(rerun.task, rerun.at, Cause.KILLED, after, damage.isolated)
         if forgetting:
             return Rerun(rerun.task, rerun.at, Cause.ACK_FORGOTTEN)
-        # The message is as it was before it was taken.
-        untaken = [take for take in takes[:-1] if take.redelivered == rerun.redelivered]
+        # The next one got the message as it had been before it was taken.
+        untaken = [take for take, next_ in pairwise(takes) if take.redelivered == next_.redelivered]
         if any(self._is_in_time(rerun, failover) for failover in self._forgetting(untaken, rerun)):
             return Rerun(rerun.task, rerun.at, Cause.TAKE_FORGOTTEN)
         holders = {start.worker for start in (rerun, *before)}
