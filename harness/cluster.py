@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import redis
 from redis.cluster import ClusterNode, RedisCluster
-from redis.crc import key_slot
 
-from harness.cluster_node import Known, Node, free_port_with_bus
+from harness.cluster_node import Node, free_port_with_bus
+from harness.cluster_view import SLOTS, View, slot_of, trouble, wait_while
 from harness.redis_server import HOST
-from harness.resharding import Move
+from harness.resharding import Move, evened
 from harness.server_binary import ServerBinary, servers
 
 if TYPE_CHECKING:
     # In `typing` from Python 3.11 on.
     from typing_extensions import Self
 
-SLOTS = 16384
-
 
 class Cluster:
     """Primaries with about as many slots each, and *replicas* of each of them.
 
-    Every method that changes the cluster returns when all nodes that are up agree on it. Nodes are started
-    by the thread that calls, and end with it; see `ChildProcess`.
+    What changes the cluster's nodes or slots returns when all nodes agree on it; what harms it returns at
+    once. Nodes are started by the thread that calls, and end with it; see `ChildProcess`.
 
     Args:
         primaries: at least 3 where one shall fail and be replaced: a majority of them decides.
@@ -91,20 +87,24 @@ class Cluster:
 
     @property
     def primaries(self) -> list[Node]:
-        """Those that the cluster takes for primaries, also for a while after one was killed."""
-        known = self._known()
-        alive = [node for node in self.nodes if "fail" not in known[node.id].flags]
-        return [node for node in alive if known[node.id].primary is None]
+        """The nodes that are up and take themselves for primaries."""
+        return [node for node, known in View(self.live).selves.items() if known.primary is None]
 
-    def replicas_of(self, node: Node) -> list[Node]:
-        known = self._known()
-        return [other for other in self.nodes if known[other.id].primary == node.id]
+    def replicas_of(self, primary: Node) -> list[Node]:
+        """The nodes that are up and take themselves for its replicas."""
+        return [node for node, known in View(self.live).selves.items() if known.primary == primary.id]
 
     def node_of(self, key: str | bytes | int) -> Node:
-        """The primary that serves a key, or a slot if it is a number."""
+        """The primary that serves a key, or a slot if it is a number.
+
+        Raises:
+            LookupError: no node that is up serves it.
+        """
         slot = key if isinstance(key, int) else slot_of(key)
-        known = self._known()
-        return next(node for node in self.nodes if known[node.id].serves(slot))
+        claims = {node: known.epoch for node, known in View(self.live).selves.items() if known.serves(slot)}
+        if not claims:
+            raise LookupError(f"slot {slot} is served by no node that is up")
+        return max(claims, key=lambda node: claims[node])
 
     def everywhere(self, *command: Any) -> None:
         """Send a command to every node that is up, such as ``ACL SETUSER``."""
@@ -119,14 +119,13 @@ class Cluster:
             self.everywhere("SCRIPT", "FLUSH")
 
     def errors(self) -> Counter[str]:
-        """How often each error was replied, by its first word, such as CROSSSLOT; since each node's start.
-
-        Errors inside of scripts count as well.
-        """
+        """How often each error was replied since the nodes' start, by its first word, such as CROSSSLOT."""
         counts: Counter[str] = Counter()
         for node in self.live:
             for name, stats in node.info("errorstats").items():
-                counts[name.removeprefix("errorstat_")] += stats["count"]
+                # Old releases of redis-py do not take "count=3" apart.
+                count = stats["count"] if isinstance(stats, dict) else stats.partition("=")[2]
+                counts[name.removeprefix("errorstat_")] += int(count)
         return counts
 
     def kill(self, node: Node) -> None:
@@ -167,27 +166,30 @@ class Cluster:
         Raises:
             TimeoutError: it is not so after *timeout* seconds. The error says what is missing.
         """
-        _wait_while(self._trouble, timeout)
+        wait_while(lambda: trouble(self.live), timeout)
 
-    def wait_for_failover(self, of: Node, timeout: float = 30) -> None:
-        """Wait until *of* serves no slot any more, and others do. It takes node_timeout and 1 to 2 s more.
+    def wait_for_failover(self, of: Node, timeout: float = 30, *, agreed: bool = True) -> None:
+        """Wait until other nodes serve the slots of *of*. It takes the node_timeout and 1 to 2 s more.
+
+        Args:
+            agreed: whether to wait as well until all nodes agree who serves which slot. While a slot of *of*
+                is being moved its target never would; see `harness.resharding`.
 
         Raises:
             TimeoutError: it is not so after *timeout* seconds. The error says what is missing.
         """
 
-        def trouble() -> str | None:
-            for viewer in self.live:
-                if viewer.known()[of.id].ranges:
-                    return f"for {viewer}, {of} still serves its slots"
-            return self._trouble()
+        def missing() -> str | None:
+            view = View(self.live)
+            return view.unserved(without=of) or view.unheard() or (trouble(self.live) if agreed else None)
 
-        _wait_while(trouble, timeout)
+        wait_while(missing, timeout)
 
     @contextmanager
     def moving(self, slot: int, to: Node) -> Iterator[Move]:
         """Move a slot in the block, from its primary *to* another one. At the end the rest is moved."""
-        move = self._move([slot], self.node_of(slot), to)
+        source = self.node_of(slot)
+        move = Move([slot], source, to, [node for node in self.primaries if node not in (source, to)])
         move.begin()
         try:
             yield move
@@ -196,7 +198,7 @@ class Cluster:
             self.wait_until_ok()
 
     def add_node(self, replica_of: Node | None = None) -> Node:
-        """A new primary without slots (see `balance`), or a new replica."""
+        """Start a new primary without slots (see `balance`), or a new replica."""
         known = self.live
         node = self._new_node()
         node.wait_ready()
@@ -204,29 +206,21 @@ class Cluster:
         for other in known:
             node.call("CLUSTER", "MEET", HOST, other.port)
         if replica_of is not None:
-            _wait_while(self._strangers, 30)
+            wait_while(lambda: View(self.live).strangers(), 30)
             node.call("CLUSTER", "REPLICATE", replica_of.id)
         self.wait_until_ok()
         return node
 
     def balance(self) -> int:
         """Move slots with their keys until all primaries have about as many. Returns how many were moved."""
-        known = self._known()
-        primaries = self.primaries
-        share = -(-SLOTS // len(primaries))
-        surplus = {node: known[node.id].slots[share:] for node in primaries}
+        selves = View(self.live).selves.items()
         moved = 0
-        for target in primaries:
-            lack = SLOTS // len(primaries) - len(known[target.id].slots)
-            for source, slots in surplus.items():
-                while lack > 0 and slots:
-                    batch = slots[: min(lack, _SLOTS_AT_ONCE)]
-                    del slots[: len(batch)]
-                    move = self._move(batch, source, target)
-                    move.begin()
-                    move.finish()
-                    lack -= len(batch)
-                    moved += len(batch)
+        for slots, source, target in evened({n: itself.slots for n, itself in selves if not itself.primary}):
+            # So many that it takes long to tell the other primaries. They hear of it anyway.
+            move = Move(slots, source, target, others=[])
+            move.begin()
+            move.finish()
+            moved += len(slots)
         self.wait_until_ok()
         return moved
 
@@ -257,7 +251,7 @@ class Cluster:
         for node, other in combinations(nodes, 2):
             node.call("CLUSTER", "MEET", HOST, other.port)
         if replicas:
-            _wait_while(self._strangers, 30)
+            wait_while(lambda: View(self.live).strangers(), 30)
         for number, node in enumerate(nodes[count:]):
             node.call("CLUSTER", "REPLICATE", primaries[number % count].id)
         self.wait_until_ok()
@@ -274,69 +268,3 @@ class Cluster:
         self.nodes.append(node)
         node.start()
         return node
-
-    def _move(self, slots: Sequence[int], source: Node, target: Node) -> Move:
-        others = [node for node in self.primaries if node not in (source, target) and node.live]
-        return Move(slots, source, target, others)
-
-    def _known(self) -> dict[str, Known]:
-        """What a node that is up says of all nodes."""
-        return self.live[0].known()
-
-    def _strangers(self) -> str | None:
-        """Who has no connection to whom, in words; None if all have."""
-        for viewer in self.live:
-            known = viewer.known()
-            for node in self.live:
-                if node.id not in known:
-                    return f"{viewer} does not know {node}"
-                if not known[node.id].sound:
-                    return f"{viewer} cannot reach {node}, which is {','.join(known[node.id].flags)}"
-        return None
-
-    def _trouble(self) -> str | None:
-        """What keeps the cluster from working, in words; None if nothing does."""
-        if trouble := self._strangers():
-            return trouble
-        live = self.live
-        known = live[0].known()
-        if (served := sum(len(known[node.id].slots) for node in live)) < SLOTS:
-            return f"{SLOTS - served} slots are served by no node that is up"
-        for node in live:
-            theirs = node.known()
-            for one in live:
-                ours = known[one.id]
-                if (theirs[one.id].primary, theirs[one.id].ranges) != (ours.primary, ours.ranges):
-                    return f"{live[0]} and {node} do not agree what {one} does"
-            if (state := node.state()) != "ok":
-                return f"for {node} the cluster's state is {state}"
-            if known[node.id].primary and node.info("replication")["master_link_status"] != "up":
-                return f"{node} has no connection to its primary"
-        return None
-
-
-#: So many are moved together: their keys are split between two nodes meanwhile.
-_SLOTS_AT_ONCE = 256
-
-
-def slot_of(key: str | bytes) -> int:
-    return key_slot(key.encode() if isinstance(key, str) else key)
-
-
-def _wait_while(trouble: Callable[[], str | None], timeout: float) -> None:
-    """Return as soon as there is no *trouble*.
-
-    Raises:
-        TimeoutError: there is after *timeout* seconds. The error says which.
-    """
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            found = trouble()
-        except redis.RedisError as error:
-            found = str(error)
-        if found is None:
-            return
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"after {timeout:g} s: {found}")
-        time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""One server of a Redis Cluster, and what it says of the others."""
+"""One server of a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -7,42 +7,17 @@ import random
 import signal
 import socket
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from harness.cluster_view import Known, parsed
 from harness.redis_server import HOST, RedisServer
 from harness.server_binary import ServerBinary
 
 #: The nodes talk to each other at a port that is this much higher. Redis 6.2 knows no other way.
 _TO_BUS = 10_000
-
-
-@dataclass(frozen=True)
-class Known:
-    """What a node says of a node: a line of ``CLUSTER NODES``.
-
-    Attributes:
-        flags: such as "master", "myself", "fail?" (one node's suspicion), "fail" (a majority's verdict).
-        primary: the id of the node that it replicates; ``None`` for a primary.
-        linked: whether there is a connection to it.
-        ranges: the slots that it serves.
-    """
-
-    flags: frozenset[str]
-    primary: str | None
-    linked: bool
-    ranges: tuple[range, ...]
-
-    @property
-    def sound(self) -> bool:
-        return self.linked and self.flags.isdisjoint({"fail", "fail?", "handshake", "noaddr"})
-
-    @property
-    def slots(self) -> list[int]:
-        return [slot for slots in self.ranges for slot in slots]
-
-    def serves(self, slot: int) -> bool:
-        return any(slot in slots for slots in self.ranges)
 
 
 class Node(RedisServer):
@@ -77,7 +52,7 @@ class Node(RedisServer):
         self.port = port or free_port_with_bus()
         self.id = ""
         self.paused = False
-        self._client = self.client(socket_timeout=10)
+        self._client = self.client(socket_timeout=10, retry=Retry(NoBackoff(), 1))
 
     @property
     def address(self) -> str:
@@ -115,8 +90,7 @@ class Node(RedisServer):
     def known(self) -> dict[str, Known]:
         """All nodes that it knows, itself among them, by their id."""
         # In two words: the reply to "CLUSTER NODES" is taken apart by each redis-py in a way of its own.
-        lines = self.call("CLUSTER", "NODES").decode().splitlines()
-        return dict(_parsed(line) for line in lines)
+        return parsed(self.call("CLUSTER", "NODES").decode())
 
     def pause(self) -> None:
         """SIGSTOP: its connections stay open, and nothing comes through them."""
@@ -149,20 +123,3 @@ def free_port_with_bus() -> int:
             except OSError:
                 continue
         return port
-
-
-def _parsed(line: str) -> tuple[str, Known]:
-    # A slot that is being moved is told once more, in brackets.
-    id_, _, flags, primary, _, _, _, link, *slots = line.split()
-    return id_, Known(
-        flags=frozenset(flags.split(",")),
-        primary=None if primary == "-" else primary,
-        linked=link == "connected",
-        ranges=tuple(_range(slot) for slot in slots if not slot.startswith("[")),
-    )
-
-
-def _range(text: str) -> range:
-    """The slots of "5" or "0-5460"."""
-    first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)

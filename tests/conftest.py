@@ -7,6 +7,7 @@ from itertools import takewhile
 
 import pytest
 
+from harness.cluster import Cluster
 from harness.redis_server import RedisServer
 from harness.server_binary import servers, wanted
 from tests.permissions import allow, documented_rules, refused
@@ -40,6 +41,20 @@ def shared_server() -> Iterator[RedisServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[Cluster]:
+    """A cluster for all tests that leave it running; see `cluster`."""
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Cluster:
+    """A cluster with nothing in it."""
+    shared_cluster.flush()
+    return shared_cluster
+
+
 @pytest.fixture
 def server(shared_server: RedisServer) -> RedisServer:
     """A server with nothing in it."""
@@ -49,7 +64,12 @@ def server(shared_server: RedisServer) -> RedisServer:
 
 
 @pytest.fixture
-def site(server: RedisServer) -> Iterator[Site]:
+def site(single_site: Site) -> Site:
+    return single_site
+
+
+@pytest.fixture
+def single_site(server: RedisServer) -> Iterator[Site]:
     """For plain kombu. Its connections may do what is documented, with whatever queues and exchanges."""
     url = allow(server, *documented_rules("*"), "allchannels")
     with server.client() as client:

@@ -1,9 +1,10 @@
-"""In which of the environments of ``tox.ini`` the tests run on a cluster, too."""
+"""On what kinds of servers the tests run, and in which of the environments of ``tox.ini`` on a cluster."""
 
 from __future__ import annotations
 
 import sys
 
+SERVER = "server"
 CLUSTER = "cluster"
 
 #: With the oldest redis-py and the newest. They find the servers of a cluster in different ways; all else is

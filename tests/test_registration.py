@@ -9,6 +9,15 @@ import pytest
 
 TRANSPORT = "<class 'kombu_redisdelay.transport.transports.Transport'>"
 SECURE = "<class 'kombu_redisdelay.transport.transports.SecureTransport'>"
+SENTINEL = "<class 'kombu_redisdelay.transport.sentinel.SentinelTransport'>"
+SECURE_SENTINEL = "<class 'kombu_redisdelay.transport.sentinel.SecureSentinelTransport'>"
+
+SCHEMES = [
+    ("redisdelay", TRANSPORT),
+    ("redisdelays", SECURE),
+    ("redisdelay-sentinel", SENTINEL),
+    ("redisdelays-sentinel", SECURE_SENTINEL),
+]
 
 
 def run(program: str) -> str:
@@ -17,7 +26,7 @@ def run(program: str) -> str:
     return result.stdout.strip()
 
 
-@pytest.mark.parametrize(("scheme", "transport"), [("redisdelay", TRANSPORT), ("redisdelays", SECURE)])
+@pytest.mark.parametrize(("scheme", "transport"), SCHEMES)
 def test_with_celery_alone(scheme: str, transport: str) -> None:
     pytest.importorskip("celery")
     program = (
@@ -28,7 +37,7 @@ def test_with_celery_alone(scheme: str, transport: str) -> None:
     assert run(program) == transport
 
 
-@pytest.mark.parametrize(("scheme", "transport"), [("redisdelay", TRANSPORT), ("redisdelays", SECURE)])
+@pytest.mark.parametrize(("scheme", "transport"), SCHEMES)
 @pytest.mark.parametrize("first", ["import kombu_redisdelay, kombu", "import kombu, kombu_redisdelay"])
 def test_with_plain_kombu(first: str, scheme: str, transport: str) -> None:
     program = f"{first}\nprint(kombu.Connection('{scheme}://localhost').get_transport_cls())"

@@ -55,7 +55,12 @@ def queue_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) 
 
     Arguments:
         in_slots: whether all of them must be in one slot, as on a cluster.
+
+    Raises:
+        ValueError: with this name, they cannot be in one slot.
     """
+    if in_slots and (not queue or queue.startswith("}")):
+        raise ValueError(f"a queue of a cluster cannot be named {queue!r}: its name begins with '}}'")
     # No f-strings: a name may be a member of an Enum, which has another text there.
     ours = prefix + "redisdelay:{" + queue + "}:"
     return QueueKeys(
@@ -74,6 +79,16 @@ def known_queues(prefix: str) -> str:
     """Zset, queue -> when it was last noted as in use, ms since the epoch. It holds the queues that
     have a consumer, a scheduled message or a dead letter."""
     return prefix + "redisdelay:known-queues"
+
+
+def bindings(in_slots: bool) -> str:
+    """What kombu's keys of exchanges begin with, behind the ``global_keyprefix``.
+
+    Arguments:
+        in_slots: whether all of them must be in one slot, as on a cluster: kombu has scripts that use the
+            bindings of an exchange together with a key for all exchanges.
+    """
+    return "{_kombu.binding}" if in_slots else "_kombu.binding"
 
 
 _TYPES = {

@@ -12,6 +12,7 @@ from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_C
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.option_names import unknown_options
+from kombu_redisdelay.transport.sentinel import SentinelChannel
 from kombu_redisdelay.transport.transports import Transport
 
 if TYPE_CHECKING:
@@ -56,6 +57,11 @@ class Access:
     def address(self) -> str:
         """The broker's URL, without the password."""
         return str(self._connection.as_uri())
+
+    @property
+    def fails_over(self) -> bool:
+        """Whether it goes over to another server when sentinels say so."""
+        return isinstance(self._channel, SentinelChannel)
 
     @property
     def options(self) -> Options:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import random
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, cast
 
 from kombu.utils.url import parse_url
 from redis import ConnectionPool, Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
+from kombu_redisdelay.broker.keys import bindings
 from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.nodes import Address, Nodes
 from kombu_redisdelay.broker.server.server import Server
@@ -16,9 +21,7 @@ from kombu_redisdelay.transport.cluster_client import ClusterClient
 from kombu_redisdelay.transport.publishing import PrefixedClient
 from kombu_redisdelay.transport.transports import Transport
 
-#: kombu has scripts that use the bindings of an exchange together with keys for all exchanges. So all of
-#: these are in one slot.
-BINDINGS = "{_kombu.binding}"
+logger = logging.getLogger(__name__)
 
 
 class ClusterChannel(Channel):
@@ -27,9 +30,9 @@ class ClusterChannel(Channel):
     kombu gets complete names of keys from here, with the ``global_keyprefix``.
     """
 
-    keyprefix_queue = BINDINGS + ".%s"
-    keyprefix_binding_deadlines = BINDINGS + "_deadlines"
-    keyprefix_binding_permanent = BINDINGS + "_permanent.%s"
+    keyprefix_queue = bindings(in_slots=True) + ".%s"
+    keyprefix_binding_deadlines = bindings(in_slots=True) + "_deadlines"
+    keyprefix_binding_permanent = bindings(in_slots=True) + "_permanent.%s"
     _nodes: Nodes | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -64,11 +67,49 @@ class ClusterChannel(Channel):
         if not asynchronous:
             return ClusterClient(self._cluster, self.pool)
         # For PUB/SUB. What is published at one server comes to all of them.
-        [address, *_] = self.nodes.primaries()
-        pool = self._pool_at(address)
+        pool = self._pool_of_any()
         if self._prefix:
             return PrefixedClient(connection_pool=pool, global_keyprefix=self._prefix)
         return Redis(connection_pool=pool)
+
+    def conn_or_acquire(self, client: Any = None) -> Any:
+        # kombu also passes its client for PUB/SUB here, which is for one of the servers.
+        return super().conn_or_acquire()
+
+    def _pool_of_any(self) -> ConnectionPool:
+        """Connects to a server that answers.
+
+        Raises:
+            ConnectionError: none of them does.
+        """
+        addresses = self.nodes.primaries()
+        random.shuffle(addresses)
+        for address in addresses:
+            pool = self._pool_at(address)
+            with suppress(*self.connection.connection_errors):
+                Redis(connection_pool=pool).ping()
+                return pool
+        raise RedisConnectionError("none of the servers of the cluster answers")
+
+    def _receive(self) -> Any:
+        """kombu's, for what comes over PUB/SUB. Where a single server is lost, everything is. Here, another
+        one takes over."""
+        try:
+            return super()._receive()
+        except self.connection_errors as exc:
+            if self._in_listen:
+                # A callback has raised it.
+                raise
+            logger.warning("Listening at another server of the cluster: %s", exc)
+            self._stop_listening()
+            return None
+
+    def _stop_listening(self) -> None:
+        self._in_listen: Any = None
+        client = self.__dict__.pop("subclient", None)
+        if client is not None and client.connection is not None:
+            client.connection.disconnect()
+        self.nodes.find_out()
 
     def new_poll_client(self, queue: str) -> Any:
         return Redis(connection_pool=self._pool_at(self._cluster.address_of(self.store.keys(queue).wake)))
@@ -94,6 +135,16 @@ class ClusterChannel(Channel):
         super().close()
         if self._nodes is not None:
             self._nodes.close()
+
+    # -- bindings --------------------------------------------------------------------------------------
+
+    def _queue_bind(self, *args: Any) -> None:
+        super()._queue_bind(*args)
+        self._routes.bindings_have_changed()
+
+    def _delete(self, *args: Any, **kwargs: Any) -> None:
+        super()._delete(*args, **kwargs)
+        self._routes.bindings_have_changed()
 
     # -- names -----------------------------------------------------------------------------------------
 

@@ -260,7 +260,10 @@ class Intake:
         for slot, lane in list(self._lanes.items()):
             some = in_slots.get(slot, ())
             lane.consume_from(queues if len(some) == len(queues) else tuple(some))
-            if not some and not lane.is_waiting:
+            if not some:
+                if lane.is_taking:
+                    # What it brings goes back.
+                    lane.answer()
                 lane.close()
                 del self._lanes[slot]
 

@@ -33,11 +33,13 @@ class Route(NamedTuple):
         queue: name of the queue.
         bound: the bindings under which the route is valid, ``None`` if the server does not check that.
         until: when to look for another one, seconds of the monotonic clock.
+        changes: how often this process had changed bindings when the route was found.
     """
 
     queue: str
     bound: Bound | None
     until: float
+    changes: int
 
 
 class Routes:
@@ -48,6 +50,9 @@ class Routes:
     """
 
     are_checked = True
+    #: How often this process has changed bindings, through any channel. What a program has declared itself
+    #: counts at once.
+    _changes = 0
 
     def __init__(self) -> None:
         self._routes: dict[tuple[str, str], Route] = {}
@@ -56,7 +61,14 @@ class Routes:
 
     def get(self, exchange: str, routing_key: str) -> Route | None:
         route = self._routes.get((exchange, routing_key))
-        return route if self.are_checked or (route is not None and monotonic() < route.until) else None
+        if route is None or self.are_checked:
+            return route
+        return route if route.changes == Routes._changes and monotonic() < route.until else None
+
+    @staticmethod
+    def bindings_have_changed() -> None:
+        """Note that this process has changed bindings."""
+        Routes._changes += 1
 
     def has_read(self, table: str, bindings: Collection[bytes]) -> None:
         """Note the bindings that this thread has read. The next route is found by them."""
@@ -70,7 +82,9 @@ class Routes:
                 self._routes.clear()
             [queue] = queues
             checked = bound if self.are_checked else None
-            self._routes[exchange, routing_key] = Route(queue, checked, monotonic() + VALID_FOR)
+            self._routes[exchange, routing_key] = Route(
+                queue, checked, monotonic() + VALID_FOR, Routes._changes
+            )
 
     def forget(self, exchange: str, routing_key: str) -> None:
         self._routes.pop((exchange, routing_key), None)

@@ -136,8 +136,8 @@ def _check_url(client: Any) -> None:
         return
     if kind != "socket":
         raise ValueError(
-            f"no such URL scheme: redisdelay+{kind}://. There are redisdelay://, redisdelays:// for TLS, "
-            "redisdelay+socket:// for a Unix socket, and redisdelay-sentinel:// for Redis Sentinel."
+            f"no such URL scheme: redisdelay+{kind}://. There are redisdelay://, redisdelays:// for TLS, and "
+            "redisdelay+socket:// for a Unix socket; for sentinels, redisdelay-sentinel://."
         )
     if client.ssl:
         raise ValueError("a Unix socket has no TLS: use redisdelay+socket://, and no ssl (broker_use_ssl)")

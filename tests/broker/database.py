@@ -21,7 +21,6 @@ from kombu_redisdelay.broker.server.nodes import Address, Nodes
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.single import SingleServer
-from tests.environments import CLUSTER
 from tests.permissions import allow, documented_rules
 
 FAKE = "fakeredis"
@@ -142,16 +141,11 @@ class ClusterDatabase(Database):
 
 @contextmanager
 def database(name: str) -> Iterator[Database]:
-    """A database on the server called *name*, which is one of `REAL_SERVERS`, or `FAKE`, or `CLUSTER`."""
+    """A database on the server called *name*, which is one of `REAL_SERVERS`, or `FAKE`."""
     if name == FAKE:
         fake = FakeDatabase()
         with fake.clock():
             yield fake
-    elif name == CLUSTER:
-        with Cluster(primaries=3) as cluster:
-            clustered = ClusterDatabase(cluster)
-            yield clustered
-            assert cluster.errors()["CROSSSLOT"] == 0
     else:
         with RedisServer(REAL_SERVERS[name]) as server:
             real = RealDatabase(server)

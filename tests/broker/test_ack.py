@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -68,6 +71,26 @@ def test_is_sent_again(rig: Rig, error: type[Exception], breaks: str) -> None:
     assert list(rig.unacked("q")) == [third.tag]
     # That a repeated ack finds nothing says nothing about the lease.
     assert rig.acked_in_vain == []
+
+
+def test_an_error_lets_its_caller_go(rig: Rig) -> None:
+    rig.put("q", payload("1"))
+    me = rig.consumer()
+    [delivery] = taken(me, "q")
+    Breaking(me).breaks = "after"
+    me.ack("q", delivery.tag)
+
+    def confirm() -> weakref.ref[set[str]]:
+        of_the_caller: set[str] = set()
+        with suppress(ConnectionError):
+            me.confirm_acks()
+        return weakref.ref(of_the_caller)
+
+    gc.disable()
+    try:
+        assert confirm()() is None
+    finally:
+        gc.enable()
 
 
 def test_one_that_cannot_be_written_is_said_so(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
@@ -138,3 +161,52 @@ def test_the_server_refuses(rig: Rig) -> None:
     rig.client.rename(elsewhere, unacked)
     me.confirm_acks()
     assert rig.unacked("q") == {}
+
+
+class TestForgottenByTheServer:
+    """As after a failover: the messages are held again that were acked lately."""
+
+    def forget(self, rig: Rig, held: dict[bytes, bytes], consumer: Consumer) -> None:
+        rig.client.hset(rig.store.keys("q").unacked(consumer.name), mapping=held)  # type: ignore[arg-type]
+
+    def acked(self, rig: Rig) -> tuple[Consumer, dict[bytes, bytes]]:
+        rig.put("q", *(payload(str(n)) for n in range(300)))
+        me = rig.consumer()
+        deliveries = taken(me, "q", limit=300)
+        held = rig.client.hgetall(rig.store.keys("q").unacked(me.name))
+        for delivery in deliveries:
+            me.ack("q", delivery.tag)
+        me.confirm_acks()
+        return me, held
+
+    @pytest.mark.parametrize("at_rest", [False, True])
+    def test_are_acked_again_over_the_next_connection(self, rig: Rig, at_rest: bool) -> None:
+        me, held = self.acked(rig)
+        self.forget(rig, held, me)
+        if at_rest:
+            # As when the server closes it: nobody notices before it is used.
+            line_of(me, "q").connection.disconnect()
+        else:
+            line = Breaking(me)
+            line.breaks = "after"
+            with pytest.raises(ConnectionError):
+                taken(me, "q")
+            line.breaks = ""
+        assert me.give_back_all()
+        assert rig.ready("q") == []
+        assert rig.acked_in_vain == []
+
+    def test_before_anything_else(self, rig: Rig) -> None:
+        me, held = self.acked(rig)
+        self.forget(rig, held, me)
+        me.disconnect()
+        assert taken(me, "q") == []
+        assert rig.unacked("q") == {}
+
+    def test_not_those_of_long_ago(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        me, held = self.acked(rig)
+        self.forget(rig, held, me)
+        monkeypatch.setattr("kombu_redisdelay.broker.server.line.KEPT_FOR", 0.0)
+        me.disconnect()
+        me.confirm_acks()
+        assert len(rig.unacked("q")) == 300

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from redis.cluster import RedisCluster
 
-from harness.cluster import Cluster, slot_of
+from harness.cluster import Cluster
 from harness.cluster_node import Node
+from harness.cluster_view import slot_of
 from harness.redis_server import RedisServer
 from tests.chaos.schedule import Harm
 from tests.chaos.site import Course, Site

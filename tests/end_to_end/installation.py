@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 
 from harness.celery_worker import CeleryWorker
+from harness.cluster import Cluster
 from harness.process import wait_until
 from harness.redis_server import RedisServer
 from harness.sentinel import SentinelSite
@@ -43,7 +44,9 @@ class Installation:
         settings: Celery's, for all workers and producers, unless they are given others.
     """
 
-    def __init__(self, server: RedisServer | SentinelSite, directory: Path, **settings: Any) -> None:
+    def __init__(
+        self, server: RedisServer | SentinelSite | Cluster, directory: Path, **settings: Any
+    ) -> None:
         self.server = server
         self.redis = server.client()
         self.directory = directory

@@ -8,9 +8,11 @@ from threading import Event, Thread
 
 import pytest
 import redis
+from redis.cluster import RedisCluster
 
-from harness.cluster import Cluster, slot_of
+from harness.cluster import Cluster
 from harness.cluster_node import Node, free_port_with_bus
+from harness.cluster_view import slot_of
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,17 @@ def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
 
 def other_primary(cluster: Cluster, node: Node) -> Node:
     return next(other for other in cluster.primaries if other is not node)
+
+
+def increment(client: RedisCluster, name: str) -> None:
+    while True:
+        try:
+            client.incr(name)
+        except AttributeError:
+            # It was told to ask a node that had no slots when it last looked for nodes (redis/redis-py#2432).
+            client.nodes_manager.initialize()
+        else:
+            return
 
 
 def test_it_serves_all_slots(cluster: Cluster) -> None:
@@ -111,7 +124,8 @@ def test_a_named_key_is_moved(cluster: Cluster) -> None:
     with cluster.moving(slot_of("moved"), to=other_primary(cluster, source)) as move:
         move.move("{moved}goes")
         assert move.source.call("EXISTS", "{moved}stays") == 1
-        with pytest.raises(redis.exceptions.AskError):
+        # An AskError, but for redis-py 4.6, which knows that one in a cluster's client only.
+        with pytest.raises(redis.ResponseError):
             move.source.call("EXISTS", "{moved}goes")
 
 
@@ -157,18 +171,40 @@ def test_the_whole_cluster_is_down_and_comes_back(cluster: Cluster) -> None:
     assert cluster.client().get("kept") == b"1"
 
 
-def test_a_node_is_added_and_takes_its_share() -> None:
-    with Cluster(3) as cluster:
+def test_a_node_is_added_and_takes_its_share_while_a_client_works() -> None:
+    with Cluster(3, node_timeout=1000) as cluster:
         client = cluster.client()
-        for number in range(1000):
-            client.set(f"key-{number}", number)
+        names = [f"key-{number}" for number in range(500)]
+        for name in names:
+            client.set(name, 0)
+        rounds, stop = 0, Event()
+
+        def work() -> None:
+            nonlocal rounds
+            while not stop.is_set():
+                for name in names:
+                    increment(client, name)
+                rounds += 1
+
+        worker = Thread(target=work)
+        worker.start()
         node = cluster.add_node()
         assert node.call("DBSIZE") == 0
         assert cluster.balance() == 4096
+        stop.set()
+        worker.join()
+        known = node.known()
+        assert [len(known[node.id].slots) for node in cluster.nodes] == [4096] * 4
         assert node.call("DBSIZE") > 0
-        slots = node.known()
-        assert [len(slots[node.id].slots) for node in cluster.nodes] == [4096] * 4
-        assert [int(client.get(f"key-{number}") or -1) for number in range(1000)] == list(range(1000))
+        assert {int(client.get(name) or 0) for name in names} == {rounds}
+
+
+def test_a_replica_is_added() -> None:
+    with Cluster(1) as cluster:
+        [primary] = cluster.primaries
+        replica = cluster.add_node(replica_of=primary)
+        assert cluster.replicas_of(primary) == [replica]
+        assert cluster.primaries == [primary]
 
 
 def test_what_is_missing_is_told(cluster: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ EXPECTED = f"{LOST_CONNECTION}|The lease of this consumer was lost"
 SOON = 10.0
 
 #: What happens to a primary, and what ends it.
-HARMS = {
+HARMS: dict[str, tuple[Callable[[RedisServer], object], Callable[[RedisServer], object]]] = {
     "killed": (RedisServer.kill, RedisServer.restart),
     "paused": (pause, go_on),
     "cut off": (cut_off, reconnect),
@@ -34,7 +35,7 @@ HARMS = {
 def test_all_go_over_by_themselves(tmp_path: Path) -> None:
     options = {"master_name": MASTER, "confirm_replicas": 1}
     with (
-        SentinelSite() as sentinels,
+        SentinelSite(hasty=True) as sentinels,
         Installation(sentinels, tmp_path, broker_transport_options=options) as site,
     ):
         workers = [

@@ -14,8 +14,14 @@ from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Consumer, Producer
 
+from harness.cluster import Cluster
+from kombu_redisdelay.broker.keys import QueueKeys, queue_keys
+
 #: Long enough for two slow cores, never waited for when things are right.
 PATIENCE = 10.0
+
+#: kombu's, between the name of a queue and a priority step.
+SEPARATOR = "\x06\x16"
 
 
 def drain(connection: Connection, until: Callable[[], object], timeout: float = PATIENCE) -> None:
@@ -113,12 +119,21 @@ class Inbox:
 
 
 class Site:
-    """A server, the connections to it, and what is in there."""
+    """A server or a *cluster*, the connections to it, and what is in there.
 
-    def __init__(self, url: str, client: Any) -> None:
+    Attributes:
+        redis: redis-py's client. On a cluster, it is about all servers.
+    """
+
+    def __init__(self, url: str, client: Any, cluster: Cluster | None = None) -> None:
         self.url = url
         self.redis = client
+        self.cluster = cluster
         self._connections: list[Connection] = []
+
+    def another(self) -> Site:
+        """The same, with connections of its own."""
+        return Site(self.url, self.redis, self.cluster)
 
     def connect(self, url: str | None = None, **options: Any) -> Any:
         connection = Connection(url or self.url, transport_options=options)
@@ -133,11 +148,44 @@ class Site:
         for connection in self._connections:
             connection.release()
 
+    def keys(self, queue: str = "q", prefix: str = "") -> QueueKeys:
+        return queue_keys(prefix, queue, SEPARATOR, in_slots=self.cluster is not None)
+
+    def bindings(self, exchange: str) -> str:
+        """The key of the bindings of *exchange*."""
+        return f"_kombu.binding.{exchange}" if self.cluster is None else f"{{_kombu.binding}}.{exchange}"
+
+    def all_keys(self, pattern: str = "*") -> list[bytes]:
+        """All keys that there are."""
+        if self.cluster is None:
+            return list(self.redis.keys(pattern))
+        return [key for node in self.cluster.primaries for key in node.call("KEYS", pattern)]
+
+    def client_of(self, queue: str = "q") -> Any:
+        """A client of the server that has *queue*."""
+        if self.cluster is None:
+            return self.redis
+        return self.redis.get_redis_connection(self.redis.get_node_from_key(self.keys(queue).wake))
+
+    def flush(self) -> None:
+        """Remove everything."""
+        if self.cluster is None:
+            self.redis.flushall()
+        else:
+            self.cluster.flush()
+
+    def kill_connections(self) -> None:
+        """Have the servers close all connections of others."""
+        if self.cluster is None:
+            self.redis.client_kill_filter(_type="normal", skipme=True)
+        else:
+            self.cluster.everywhere("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
     def ready(self, queue: str = "q") -> int:
-        return int(self.redis.llen(queue))
+        return int(self.redis.llen(self.keys(queue).ready))
 
     def scheduled(self, queue: str = "q") -> int:
-        return int(self.redis.zcard(f"redisdelay:{{{queue}}}:schedule"))
+        return int(self.redis.zcard(self.keys(queue).schedule))
 
     def unacked(self, queue: str = "q") -> int:
         """How many messages are held in Redis, once the acks so far have come there."""
@@ -145,14 +193,14 @@ class Site:
             for channel in (connection.connected and connection.transport.channels) or ():
                 if getattr(channel, "_consumer", None) is not None:
                     channel.consumer.confirm_acks()
-        keys = self.redis.keys(f"redisdelay:{{{queue}}}:unacked:*")
+        keys = self.all_keys(self.keys(queue).unacked("*"))
         return sum(self.redis.hlen(key) for key in keys)
 
     def dead(self, queue: str = "q") -> list[bytes]:
-        return list(self.redis.lrange(f"redisdelay:{{{queue}}}:dead", 0, -1))
+        return list(self.redis.lrange(self.keys(queue).dead, 0, -1))
 
     def end_leases(self, queue: str = "q") -> None:
         """Write that the lease of every consumer of *queue* has ended."""
-        key = f"redisdelay:{{{queue}}}:consumers"
+        key = self.keys(queue).consumers
         for consumer in self.redis.zrange(key, 0, -1):
             self.redis.zadd(key, {consumer: 1})

@@ -15,9 +15,9 @@ from tests.transport.kit import Inbox, Site, drain, drain_for, event_loop, publi
 
 def publish_suspect(site: Site) -> None:
     publish(site.channel(), "suspect")
-    message = site.redis.lpop("q").decode()
+    message = site.redis.lpop(site.keys().ready).decode()
     assert json.loads(message)
-    site.redis.lpush("q", with_count(message, 3))
+    site.redis.lpush(site.keys().ready, with_count(message, 3))
 
 
 @pytest.fixture(params=["drain_events", "event loop"])

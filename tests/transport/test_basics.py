@@ -9,7 +9,7 @@ import time
 import pytest
 
 from kombu_redisdelay.broker.delivery import Request
-from kombu_redisdelay.broker.server.scripts import TAKE
+from kombu_redisdelay.broker.server.wire import pack
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
 
 
@@ -101,9 +101,12 @@ class TestBasicGet:
         """What that take got is not stranded in the unacked hash of a consumer that lives on."""
         channel = site.channel()
         publish(channel, "a", "b", "c")
-        site.redis.script_load(TAKE.text)
+        publish(channel, "loads the script", queue="other")
+        channel.basic_get("other").ack()
         # Asked for by the consumer, which does not hear of the reply.
-        channel.store.server.call(*channel.consumer.ask_for(Request(["q"], 3)))
+        connection = channel.store.server.new_connection(site.keys().wake)
+        connection.send_packed_command((pack(*channel.consumer.ask_for(Request(["q"], 3))),))
+        connection.read_response()
         assert [channel.basic_get("q").payload for _ in range(3)] == ["a", "b", "c"]
 
     def test_without_acks(self, site: Site) -> None:
@@ -183,7 +186,7 @@ def test_an_entry_that_is_no_message_is_buried_and_the_rest_delivered(
 ) -> None:
     channel = site.channel()
     publish(channel, "a")
-    site.redis.lpush("q", entry)
+    site.redis.lpush(site.keys().ready, entry)
     publish(channel, "b")
     inbox = Inbox(channel)
     drain(channel.connection.client, lambda: len(inbox) == 2)

@@ -43,8 +43,8 @@ def app(site: Site) -> Iterator[Celery]:
 def refuse(site: Site, app: Celery, queue: str) -> None:
     """Have the server refuse what is published to a queue that is declared."""
     send(app, 0, queue=queue)
-    site.redis.delete(queue)
-    site.redis.set(queue, "a string")
+    site.redis.delete(site.keys(queue).ready)
+    site.redis.set(site.keys(queue).ready, "a string")
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
@@ -53,12 +53,12 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def ready(site: Site, queue: str = "celery") -> int:
-    return int(site.redis.llen(queue))
+def ready(site: Site, queue: str = "celery", prefix: str = "") -> int:
+    return int(site.redis.llen(site.keys(queue, prefix).ready))
 
 
 def scheduled(site: Site, queue: str = "celery") -> int:
-    return int(site.redis.zcard(f"redisdelay:{{{queue}}}:schedule"))
+    return site.scheduled(queue)
 
 
 def send(app: Celery, *numbers: int, **options: Any) -> list[Any]:
@@ -90,7 +90,7 @@ class TestWhatIsPublished:
             for _ in range(2):
                 send(app, 1, queue="once", countdown=60, task_id="the same", headers=ignore)
         assert ready(site, "routed") == 1
-        assert ready(site, "other\x06\x169") == 1
+        assert site.redis.llen(site.keys("other").ready_at(9)) == 1
         assert scheduled(site, "once") == 1
 
     @pytest.mark.parametrize("kind", ["direct", "topic"])
@@ -207,6 +207,7 @@ class TestPortions:
         assert ready(site) == 3
         app.close()
 
+    @pytest.mark.one_server
     def test_as_few_round_trips_as_portions(self, site: Site, app: Celery) -> None:
         send(app, 1)
         send(app, 1, countdown=60)
@@ -281,7 +282,7 @@ class TestWho:
         other = celery_app(site.url, broker_transport_options={"global_keyprefix": "other:"})
         with batch(app):
             send(other, 1)
-            assert ready(site, "other:celery") == 1
+            assert ready(site, prefix="other:") == 1
         other.close()
 
     def test_a_block_of_another_broker_in_a_block(self, site: Site, app: Celery) -> None:
@@ -290,7 +291,7 @@ class TestWho:
             with batch(other):
                 send(app, 1)
                 send(other, 2)
-            assert (ready(site), ready(site, "other:celery")) == (0, 1)
+            assert (ready(site), ready(site, prefix="other:")) == (0, 1)
         assert ready(site) == 1
         other.close()
 
@@ -369,7 +370,7 @@ class TestErrors:
                 send(app, 4, countdown=60)
             return "published"
 
-        with pytest.raises(BatchPublishError, match="'wrong' holds a string") as caught:
+        with pytest.raises(BatchPublishError, match=r"wrong\}?' holds a string") as caught:
             publish()
         assert (caught.value.published, caught.value.unpublished, caught.value.uncertain) == (
             3,
@@ -402,7 +403,7 @@ class TestErrors:
                 with pytest.raises(BatchPublishError):
                     send(app, 2)
 
-        with pytest.raises(BatchPublishError, match="'wrong' holds a string"):
+        with pytest.raises(BatchPublishError, match=r"wrong\}?' holds a string"):
             publish()
 
     def test_it_can_be_pickled(self) -> None:
@@ -411,6 +412,7 @@ class TestErrors:
         assert str(copy) == str(error)
         assert (copy.published, copy.uncertain, copy.unpublished) == (1, ["a"], ["b"])
 
+    @pytest.mark.one_server
     def test_the_connection_is_lost(self, site: Site) -> None:
         proxy = Proxy(site.redis.connection_pool.connection_kwargs["port"])
         with proxy:

@@ -72,7 +72,7 @@ class TestClose:
         inbox.messages[0].ack()
         channel.close()
         assert (site.ready(), site.unacked()) == (3, 0)
-        assert site.redis.keys("*consumers*") == []
+        assert site.all_keys("*consumers*") == []
         other = site.channel()
         one, two, three = (other.basic_get("q") for _ in range(3))
         assert [one.payload, two.payload, three.payload] == ["1", "2", "3"]
@@ -158,7 +158,7 @@ class TestLostConnection:
         connection = site.connect()
         inbox = Inbox(connection.channel())
         drain_for(connection, 0.1)
-        site.redis.client_kill_filter(_type="normal", skipme=True)
+        site.kill_connections()
         with pytest.raises(connection.connection_errors):
             drain_for(connection, 2)
         connection.collect()

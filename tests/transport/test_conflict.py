@@ -131,6 +131,7 @@ class TestRetry:
         publish(channel, "retry of old", headers=again)
         assert site.scheduled() == 2
 
+    @pytest.mark.one_server
     def test_nor_of_one_that_another_transport_published(self, site: Site) -> None:
         stock = site.connect(site.url.replace("redisdelay", "redis")).channel()
         publish(stock, "old", headers=headers("replace", delay=None))

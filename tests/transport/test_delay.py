@@ -60,10 +60,10 @@ def test_requeued_does_not_wait_again(site: Site) -> None:
 @pytest.mark.parametrize("delay", ["5000", -1, True, float("nan"), float("inf"), 10**16, 10**400])
 def test_no_sense_is_an_error_and_nothing_is_published(site: Site, delay: object) -> None:
     channel = site.channel()
-    before = site.redis.keys()
+    before = site.all_keys()
     with pytest.raises(ValueError, match="x-delay"):
         publish(channel, "a", headers={"x-delay": delay})
-    assert site.redis.keys() == before
+    assert site.all_keys() == before
 
 
 def test_the_same_task_twice_is_kept_twice(site: Site) -> None:
@@ -71,7 +71,7 @@ def test_the_same_task_twice_is_kept_twice(site: Site) -> None:
     for body in ("a", "b"):
         publish(channel, body, headers={"id": "task", "x-delay": 100})
     assert site.scheduled() == 2
-    assert site.redis.zscore("redisdelay:{q}:schedule", "task") is not None
+    assert site.redis.zscore(site.keys().schedule, "task") is not None
     inbox = Inbox(channel)
     drain(channel.connection.client, lambda: len(inbox) == 2)
 
@@ -93,7 +93,7 @@ class TestFoundOnAReadyList:
             },
         }
         data = json.dumps(message).encode()
-        site.redis.lpush("q", data)
+        site.redis.lpush(site.keys().ready, data)
         return data
 
     def test_is_parked_as_it_is(self, site: Site) -> None:
@@ -103,7 +103,7 @@ class TestFoundOnAReadyList:
         publish(channel, "now")
         drain(channel.connection.client, lambda: len(inbox) == 1)
         assert inbox.bodies == ["now"]
-        assert site.redis.hgetall("redisdelay:{q}:messages") == {b"task": b"0:" + data}
+        assert site.redis.hgetall(site.keys().messages) == {b"task": b"0:" + data}
         assert site.unacked() == 1
 
     def test_is_delivered_when_due(self, site: Site) -> None:

@@ -117,6 +117,6 @@ def test_publishers_that_were_forked_after_use(site: Site) -> None:
     )
     assert result.returncode == 0, result.stderr
     expected = {f"{name} {number}" for name in ("one", "two", "three", "parent") for number in range(100)}
-    messages = [json.loads(entry) for entry in site.redis.lrange("celery", 0, -1)]
+    messages = [json.loads(entry) for entry in site.redis.lrange(site.keys("celery").ready, 0, -1)]
     published = [message["headers"]["argsrepr"][2:-2] for message in messages]
     assert sorted(published) == sorted({"before", *expected})

@@ -139,6 +139,7 @@ class TestChannel:
         drain(channel.connection.client, lambda: len(inbox) == len(MANY) + 1)
         assert set(inbox.bodies[: len(MANY)]) == set(MANY)
 
+    @pytest.mark.one_server
     @pytest.mark.parametrize("strategy", ["priority", "sorted"])
     def test_in_strict_order(self, site: Site, strategy: str) -> None:
         """Also for what comes while later queues are being emptied."""
@@ -157,6 +158,7 @@ class TestChannel:
         drain(channel.connection.client, lambda: len(inbox) == len(expected))
         assert inbox.bodies == expected
 
+    @pytest.mark.one_server
     def test_a_high_priority_comes_before_what_is_hot(self, site: Site) -> None:
         channel = site.channel()
         publish(channel, *["low"] * 10, queue=MANY[20], priority=9)
@@ -170,6 +172,7 @@ class TestChannel:
         drain(channel.connection.client, lambda: len(inbox) == 11)
         assert inbox.bodies.index("high") == 5
 
+    @pytest.mark.one_server
     @pytest.mark.parametrize("strategy", ["priority", "round_robin"])
     @pytest.mark.parametrize("prefetch", [1, 7])
     def test_priorities_count_among_all_that_is_ready(self, site: Site, strategy: str, prefetch: int) -> None:
@@ -214,8 +217,8 @@ class TestChannel:
         """A stock producer does not."""
         channel = site.channel()
         publish(channel, "stock", queue=MANY[40])
-        raw = site.redis.rpop(MANY[40])
-        site.redis.delete(f"redisdelay:{{{MANY[40]}}}:wake")
+        raw = site.redis.rpop(site.keys(MANY[40]).ready)
+        site.redis.delete(site.keys(MANY[40]).wake)
         if is_busy:
             publish(channel, "again", queue=MANY[0])
 
@@ -226,7 +229,7 @@ class TestChannel:
 
         inbox = Inbox(channel, *MANY, on_message=ack)
         drain(channel.connection.client, lambda: not channel.intake.expects_more or len(inbox) > 5)
-        site.redis.lpush(MANY[40], raw)
+        site.redis.lpush(site.keys(MANY[40]).ready, raw)
         drain(channel.connection.client, lambda: "stock" in inbox.bodies)
 
     def test_countdowns_of_many_queues_come_in_time(self, site: Site) -> None:

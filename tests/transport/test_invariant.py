@@ -23,7 +23,6 @@ from hypothesis.stateful import (
 from kombu.entity import Queue
 from kombu.messaging import Consumer
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.message import split_stored
 from tests.transport.kit import Site, drain, publish
 
@@ -58,13 +57,13 @@ class Reader:
 class ChannelMachine(RuleBasedStateMachine):
     """Some readers, each on a connection of its own, and what hypothesis has them do."""
 
-    url: str
-    redis: Any
+    shared_site: Site
 
     def __init__(self) -> None:
         super().__init__()
-        self.redis.flushall()
-        self.site = Site(self.url, self.redis)
+        self.shared_site.flush()
+        self.site = self.shared_site.another()
+        self.redis = self.site.redis
         self.readers: list[Reader] = []
         self.ids = count()
         #: What was published, and neither acked nor rejected.
@@ -151,16 +150,18 @@ class ChannelMachine(RuleBasedStateMachine):
     def every_message_is_in_one_place(self) -> None:
         for reader in self.readers:
             reader.channel.consumer.confirm_acks()
-        ready = [key for queue in QUEUES for key in self.producer.store.ready_keys(queue)]
-        unacked = [reader.unacked_key(queue) for queue in QUEUES for reader in self.readers]
-        # One transaction: what a consumer has asked for may be taken at any time.
-        with self.redis.pipeline(transaction=True) as pipe:
-            for key in ready:
-                pipe.lrange(key, 0, -1)
-            for key in unacked:
-                pipe.hvals(key)
-            stored = chain.from_iterable(pipe.execute())
+        stored = [message for queue in QUEUES for message in self.stored(queue)]
         assert sorted(map(_body, stored)) == sorted(self.unsettled)
+
+    def stored(self, queue: str) -> list[bytes]:
+        """What is in *queue*, ready or held. It takes one transaction: what a consumer has asked for may be
+        taken at any time."""
+        with self.site.client_of(queue).pipeline(transaction=True) as pipe:
+            for key in self.producer.store.ready_keys(queue):
+                pipe.lrange(key, 0, -1)
+            for reader in self.readers:
+                pipe.hvals(reader.unacked_key(queue))
+            return list(chain.from_iterable(pipe.execute()))
 
     @invariant()
     def nobody_holds_more_than_it_may(self) -> None:
@@ -187,18 +188,16 @@ def _body(stored: bytes) -> str:
 
 # A failure is made as short as it can be, which takes minutes.
 @pytest.mark.timeout(600)
-def test_every_message_is_in_one_place(server: RedisServer) -> None:
+def test_every_message_is_in_one_place(site: Site) -> None:
     class Machine(ChannelMachine):
-        url = server.url()
+        shared_site = site
 
-    with server.client() as client:
-        Machine.redis = client
-        run_state_machine_as_test(
-            Machine,
-            settings=settings(
-                max_examples=60,
-                stateful_step_count=40,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=60 if site.cluster is None else 30,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

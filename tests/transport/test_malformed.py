@@ -19,6 +19,8 @@ from tests.broker.test_recover import dead_process
 from tests.transport import malformed
 from tests.transport.kit import Inbox, Site, drain, drain_for, look_after_queues, publish
 
+pytestmark = pytest.mark.one_server
+
 READY, SCHEDULED, UNACKED = PLACES = ("ready", "messages", "unacked")
 BURIED = "Moved an entry of queue 'q' that is not a message to the dead letters: "
 BATCH = 20

@@ -7,6 +7,8 @@ from prometheus_client import REGISTRY
 
 from tests.transport.kit import Inbox, Site, drain, in_seconds, publish
 
+pytestmark = pytest.mark.one_server
+
 
 @pytest.fixture
 def queue(request: pytest.FixtureRequest) -> str:

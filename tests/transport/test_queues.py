@@ -54,7 +54,7 @@ class TestDelete:
         publish(channel, "a", headers=headers)
         queue.delete()
         assert (site.ready(), site.scheduled()) == (0, 0)
-        assert site.redis.exists("redisdelay:{q}:messages", "_kombu.binding.e") == 0
+        assert site.redis.exists(site.keys().messages, site.bindings("e")) == 0
 
     @pytest.mark.parametrize("headers", [{}, LATER])
     def test_if_empty(self, site: Site, headers: dict[str, int]) -> None:
@@ -65,7 +65,7 @@ class TestDelete:
         assert site.ready() + site.scheduled() == 1
         channel.queue_purge("q")
         queue.delete(if_empty=True)
-        assert site.redis.exists("_kombu.binding.e") == 0
+        assert site.redis.exists(site.bindings("e")) == 0
 
     def test_auto_delete_reply_queue(self, site: Site) -> None:
         channel = site.channel()
@@ -74,7 +74,7 @@ class TestDelete:
         publish(channel, "a", exchange="e", queue="reply")
         drain(channel.connection.client, lambda: len(inbox) == 1)
         channel.after_reply_message_received("reply")
-        assert site.redis.exists("reply", "_kombu.binding.e") == 0
+        assert site.redis.exists(site.keys("reply").ready, site.bindings("e")) == 0
 
 
 def test_nothing_of_a_deleted_queue_is_delivered(site: Site, caplog: pytest.LogCaptureFixture) -> None:
@@ -105,7 +105,7 @@ def test_a_deleted_queue_does_not_come_back(site: Site) -> None:
     queue(channel).delete()
     # Several heartbeats.
     drain_for(channel.connection.client, 0.3)
-    assert site.redis.keys("redisdelay:{reply}:*") == []
+    assert site.all_keys("redisdelay:{reply}:*") == []
     with pytest.raises(ChannelError, match="NOT_FOUND"):
         channel.queue_declare("reply", passive=True)
 
@@ -115,11 +115,11 @@ def test_x_expires(site: Site) -> None:
     Queue("q", Exchange("e"), routing_key="q", queue_arguments={"x-expires": 50_000})(channel).declare()
     publish(channel, "a", "b", exchange="e")
     publish(channel, "c", exchange="e", headers=LATER)
-    keys = ["q", "redisdelay:{q}:schedule", "redisdelay:{q}:messages", "redisdelay:{q}:wake"]
-    assert all(0 < site.redis.pttl(key) <= 50_000 for key in keys)
-    site.redis.pexpire("q", 1000)
+    k = site.keys()
+    assert all(0 < site.redis.pttl(key) <= 50_000 for key in (k.ready, k.schedule, k.messages, k.wake))
+    site.redis.pexpire(k.ready, 1000)
     assert channel.basic_get("q").payload == "a"
-    assert site.redis.pttl("q") > 1000
+    assert site.redis.pttl(k.ready) > 1000
 
 
 def test_every_key_is_behind_the_prefix(site: Site) -> None:
@@ -129,10 +129,10 @@ def test_every_key_is_behind_the_prefix(site: Site) -> None:
     publish(channel, "c", exchange="e", headers=LATER)
     inbox = Inbox(channel, Queue("q", Exchange("e"), routing_key="q"), prefetch=2)
     drain(channel.connection.client, lambda: len(inbox) == 2)
-    assert all(key.startswith(b"app:") for key in site.redis.scan_iter())
-    assert site.redis.keys("app:redisdelay:{q}:unacked:*")
+    assert all(key.startswith(b"app:") for key in site.all_keys())
+    assert site.all_keys("app:redisdelay:{q}:unacked:*")
     inbox.messages[0].ack()
     inbox.messages[1].requeue()
     channel.close()
-    assert site.redis.llen("app:q") == 1
-    assert all(key.startswith(b"app:") for key in site.redis.scan_iter())
+    assert site.redis.llen(site.keys(prefix="app:").ready) == 1
+    assert all(key.startswith(b"app:") for key in site.all_keys())

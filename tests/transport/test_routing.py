@@ -79,6 +79,7 @@ class TestBindingsThatChange:
         drain(other.connection.client, lambda: len(inbox) == 2)
         assert inbox.bodies == ["a", "b"]
 
+    @pytest.mark.one_server
     def test_one_round_trip_where_they_do_not(self, site: Site, exchange: Exchange, headers: Any) -> None:
         channel = site.channel()
         Queue("one", exchange, "k", channel=channel).declare()
@@ -119,7 +120,7 @@ class TestFanout:
         for channel, inbox in zip(channels, inboxes, strict=True):
             drain(channel.connection.client, lambda inbox=inbox: len(inbox) == 1)  # type: ignore[misc]
             inbox.messages[0].ack()
-        assert not site.redis.keys("redisdelay:*unacked*")
+        assert not site.all_keys("redisdelay:*unacked*")
 
     def test_beside_an_ordinary_queue_on_one_channel(self, site: Site) -> None:
         channel = site.channel()

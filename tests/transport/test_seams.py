@@ -150,6 +150,7 @@ class TestChannel:
         assert channel.connection is channel.connection.client.transport
         assert channel.closed is False
 
+    @pytest.mark.one_server
     def test_client_is_cached_under_this_name(self, site: Site) -> None:
         channel = site.channel()
         assert "client" in vars(channel)
@@ -328,13 +329,14 @@ class TestMessage:
         """Which is the id of a message that has none."""
         channel = site.channel()
         publish(channel, "a", "b", headers={"x-delay": 60_000})
-        stored = site.redis.hgetall("redisdelay:{q}:messages")
+        stored = site.redis.hgetall(site.keys().messages)
         assert len(stored) == 2
         for tag, message in stored.items():
             payload = json.loads(message.partition(b":")[2])
             assert payload["properties"]["delivery_tag"] == tag.decode()
 
 
+@pytest.mark.one_server
 def test_the_inbox_of_these_tests_works_with_the_stock_transport_too(site: Site, server: RedisServer) -> None:
     connection = site.connect(server.url("redis"))
     channel = connection.channel()

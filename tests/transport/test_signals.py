@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from kombu.asynchronous import Hub
 
 from kombu_redisdelay.transport import signals
 from tests.transport.kit import Site
+
+pytestmark = pytest.mark.one_server
 
 
 def test_the_last_connection_takes_its_reader_along(site: Site) -> None:

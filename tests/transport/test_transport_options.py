@@ -29,6 +29,7 @@ class TestQueueOrder:
     def test_sorted(self, site: Site) -> None:
         assert self.bodies(site, "sorted") == ["a0", "a1", "a2", "b0", "b1", "b2", "c0", "c1", "c2"]
 
+    @pytest.mark.one_server
     def test_round_robin_is_fair(self, site: Site) -> None:
         bodies = self.bodies(site, "round_robin")
         for turn in range(3):
@@ -40,7 +41,7 @@ class TestPriority:
         channel = site.channel()
         for priority in range(10):
             publish(channel, str(priority), priority=priority)
-        lengths = [site.redis.llen(f"q\x06\x16{step}" if step else "q") for step in (0, 3, 6, 9)]
+        lengths = [site.redis.llen(site.keys().ready_at(step)) for step in (0, 3, 6, 9)]
         assert lengths == [3, 3, 3, 1]
         inbox = Inbox(channel)
         drain(channel.connection.client, lambda: len(inbox) == 10)
@@ -51,7 +52,7 @@ class TestPriority:
         publish(channel, "low", priority=7)
         publish(channel, "later", priority=9, headers={"x-delay": 100})
         publish(channel, "high", priority=4)
-        assert (site.redis.llen("q"), site.redis.llen("q:5")) == (1, 1)
+        assert (site.ready(), site.redis.llen(site.keys().ready + ":5")) == (1, 1)
         inbox = Inbox(channel)
         drain(channel.connection.client, lambda: len(inbox) == 3)
         assert inbox.bodies == ["high", "low", "later"]
@@ -102,6 +103,7 @@ def test_a_value_out_of_range_is_said_at_connect(site: Site, name: str, value: o
         site.channel(**{name: value})
 
 
+@pytest.mark.one_server
 def test_unix_socket(site: Site, server: RedisServer) -> None:
     channel = site.connect(f"redisdelay+socket://{server.socket}").channel()
     publish(channel, "a", headers={"x-delay": 50})
@@ -237,6 +239,7 @@ class TestThreads:
         assert site.unacked() == 0
 
 
+@pytest.mark.one_server
 def test_a_misspelt_one_is_warned_of_when_a_channel_opens(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,7 +26,9 @@ def waiting(site: Site) -> list[Inbox]:
 
 def woken(inboxes: list[Inbox], timeout: float) -> list[Inbox]:
     """Those to which the server has sent a token, at most one second after it was asked to wait."""
-    by_socket = {channel_of(inbox).client.connection._sock: inbox for inbox in inboxes}
+    by_socket = {
+        lane.client.connection._sock: inbox for inbox in inboxes for lane in channel_of(inbox).intake.lanes
+    }
     readable, _, _ = select.select(list(by_socket), [], [], timeout)
     return [by_socket[sock] for sock in readable]
 

@@ -126,9 +126,14 @@ class ClusterServer:
         if failures:
             self._find_out()
         self._send_stray()
-        for address, failure in failures.items():
-            if address in self._servers:
-                raise failure
+        try:
+            for address, failure in failures.items():
+                if address in self._servers:
+                    raise failure
+        finally:
+            # The error refers to this frame, and the frame to the error: this breaks the cycle.
+            failure = None
+            failures.clear()
 
     def new_connection(self, key: str) -> Any:
         return self._server_of(key).new_connection(key)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.server.scripts import SCRIPTS, digest
 from kombu_redisdelay.broker.server.wire import Argument, Command, Packed, first_key
 
@@ -32,11 +33,12 @@ def guarded(command: Command) -> Command:
 def _with_guard(command: Command, script: str) -> Command:
     name, _, count, *rest = command
     key = first_key(command)
-    # The hash tag, or the whole key.
-    opening, closing = key.find("{"), key.find("}", key.find("{"))
-    tag = key[opening + 1 : closing] if 0 <= opening < closing - 1 else key
+    if key.endswith(known_queues("")):
+        # The script has no other key.
+        return command
     keys = 1 if isinstance(rest[0], Packed) else int(count)  # type: ignore[arg-type]
-    guard: Argument = "redisdelay:{" + tag + "}:never"
+    # The same slot, because the key has the queue in braces. The same permissions, too.
+    guard: Argument = key + ":never"
     return (name, script, int(count) + 1, *rest[:keys], guard, *rest[keys:])  # type: ignore[arg-type]
 
 

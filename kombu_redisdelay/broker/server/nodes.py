@@ -110,7 +110,7 @@ class Nodes:
         options: dict[str, Any] = {
             name: value
             for name, value in self._like.connection_kwargs.items()
-            if name not in ("host", "port", "db", "path")
+            if name not in ("host", "port", "db", "path", "retry_on_timeout")
         }
         if issubclass(self._like.connection_class, SSLConnection):
             options["ssl"] = True

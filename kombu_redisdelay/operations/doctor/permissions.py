@@ -33,7 +33,7 @@ def check_permissions(store: Store, names: Names) -> Iterator[Finding]:
     for use, error in chain.from_iterable(refusals):
         # All versions of Redis and Valkey use these words in their errors.
         if "to run the" in error:
-            name = "|".join(map(str, use.command[: 2 if use.command[0] == "SCRIPT" else 1]))
+            name = "|".join(map(str, use.command[: 2 if use.command[0] in ("SCRIPT", "CLUSTER") else 1]))
             commands[name] = f"+{name.lower()}"
         elif "channel" in error:
             channels[use.of] = use.rule

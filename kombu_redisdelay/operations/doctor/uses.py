@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from uuid import uuid4
 
-from kombu_redisdelay.broker.keys import expected_type, known_queues
+from kombu_redisdelay.broker.keys import bindings, expected_type, known_queues
 from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.doctor.names import Name, Names
@@ -25,6 +25,9 @@ _ALONE: Mapping[str, _Arguments] = {
     "EVAL": ("return 1", 0),
     "EVALSHA": (_NO_SCRIPT, 0),
 }
+
+#: Besides, at a cluster: redis-py asks for the servers, and follows a slot that moves.
+_OF_A_CLUSTER: Mapping[str, _Arguments] = {"ASKING": (), "CLUSTER SLOTS": (), "COMMAND": (), "INFO": ()}
 
 #: The commands for keys of any type, and for the keys of each type: command -> its arguments after the key.
 _WITH_ANY: Mapping[str, _Arguments] = {
@@ -94,7 +97,10 @@ class Use(NamedTuple):
 
 def uses(store: Store, names: Names) -> Iterator[Use]:
     """Every use that *names* need, as it is sent to the server."""
-    yield from (Use((*command.split(), *arguments)) for command, arguments in _ALONE.items())
+    alone = {**_ALONE, **_OF_A_CLUSTER} if store.server.has_slots else _ALONE
+    yield from (Use((*command.split(), *arguments)) for command, arguments in alone.items())
+    if store.confirms:
+        yield Use(("WAIT", 0, 1))
     prefix = store.prefix
     for queue in names.queues:
         keys = store.keys(queue.text)
@@ -108,11 +114,11 @@ def uses(store: Store, names: Names) -> Iterator[Use]:
     for queue in names.fanout_queues:
         yield from _of_ready_lists(store, queue)
     yield from _of_key(known_queues(prefix), "zset", f"~{known_queues(prefix)}")
-    bindings = f"{prefix}_kombu.binding"
+    of_bindings = prefix + bindings(store.server.has_slots)
     for exchange in dict.fromkeys(names.exchanges):
-        for key in (f"{bindings}.{exchange}", f"{bindings}_permanent.{exchange}"):
-            yield from _of_key(key, "set", f"~{bindings}*")
-    yield from _of_key(f"{bindings}_deadlines", "zset", f"~{bindings}*")
+        for key in (f"{of_bindings}.{exchange}", f"{of_bindings}_permanent.{exchange}"):
+            yield from _of_key(key, "set", f"~{of_bindings}*")
+    yield from _of_key(f"{of_bindings}_deadlines", "zset", f"~{of_bindings}*")
     for channel, pattern in names.published.items():
         yield Use(("PUBLISH", prefix + channel, ""), prefix + channel, f"&{prefix}{pattern}")
     for pattern in dict.fromkeys(names.subscribed):
@@ -127,7 +133,8 @@ def _of_ready_lists(store: Store, queue: Name) -> Iterator[Use]:
 
 
 def _ready_rule(store: Store, queue: Name) -> str:
-    return f"~{store.prefix}{queue.pattern.rstrip('*')}*"
+    pattern = queue.pattern.rstrip("*")
+    return f"~{store.prefix}{{{pattern}*" if store.server.has_slots else f"~{store.prefix}{pattern}*"
 
 
 def _of_key(key: str, kind: str, rule: str) -> Iterator[Use]:

@@ -29,7 +29,7 @@ def test_a_policy_that_evicts_queues_is_said(
     own_rig: Rig, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     own_rig.client.config_set("maxmemory-policy", policy)
-    warn_of_eviction(own_rig.client)
+    warn_of_eviction(own_rig.store.server)
     [record] = caplog.records
     assert policy in record.getMessage()
     assert "noeviction" in record.getMessage()
@@ -38,7 +38,7 @@ def test_a_policy_that_evicts_queues_is_said(
 @pytest.mark.parametrize("policy", ["noeviction", "volatile-lru", "volatile-ttl"])
 def test_a_policy_that_does_not_is_not(own_rig: Rig, policy: str, caplog: pytest.LogCaptureFixture) -> None:
     own_rig.client.config_set("maxmemory-policy", policy)
-    warn_of_eviction(own_rig.client)
+    warn_of_eviction(own_rig.store.server)
     assert caplog.records == []
 
 

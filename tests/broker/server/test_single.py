@@ -10,10 +10,9 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.single import SingleServer
-from tests.broker.database import ONE_SERVER
 from tests.broker.rig import Rig
 
-pytestmark = pytest.mark.parametrize("shared_database", ONE_SERVER, indirect=True, scope="session")
+pytestmark = pytest.mark.one_server
 
 
 class SoftTimeLimit(BaseException):

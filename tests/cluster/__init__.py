@@ -1,0 +1,1 @@
+"""Celery workers and producers at a real cluster that changes."""

@@ -1,0 +1,121 @@
+"""Celery workers of each pool while a cluster changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.cluster import Cluster
+from harness.cluster_view import slot_of
+from harness.process import wait_until
+from tests.end_to_end.installation import Installation
+from tests.faults.workers import LOST_CONNECTION
+from tests.sentinel.load import Load
+
+POOLS = ("prefork", "threads", "solo", "gevent")
+SCHEME = "redisdelay-cluster"
+
+#: What a worker may log meanwhile. A failover may lose that it took a message.
+EXPECTED = f"{LOST_CONNECTION}|The lease of this consumer was lost|Listening at another server of the cluster"
+
+#: Seconds within which everything goes on, once all slots are served.
+SOON = 10.0
+
+#: Seconds for which the whole cluster is down.
+OUTAGE = 5.0
+
+
+def move_slots(cluster: Cluster) -> None:
+    """While there are messages in them: first some of the keys, and the others later."""
+    for queue in POOLS:
+        slot = slot_of(queue)
+        source = cluster.node_of(slot)
+        target = next(node for node in cluster.primaries if node is not source)
+        with cluster.moving(slot, to=target) as move:
+            move.move_keys(count=1)
+
+
+def add_a_node(cluster: Cluster) -> None:
+    cluster.add_node()
+    cluster.balance()
+
+
+def kill_a_primary(cluster: Cluster) -> None:
+    node = cluster.node_of(slot_of(POOLS[0]))
+    cluster.kill(node)
+    cluster.wait_for_failover(of=node)
+    # As a replica: without one, the new primary cannot have anything confirmed.
+    cluster.start(node)
+    cluster.wait_until_ok()
+
+
+def pause_a_primary(cluster: Cluster) -> None:
+    """It comes back, and still takes itself for one."""
+    node = cluster.node_of(slot_of(POOLS[1]))
+    cluster.pause(node)
+    cluster.wait_for_failover(of=node)
+    cluster.resume(node)
+    cluster.wait_until_ok()
+
+
+def stop_all(cluster: Cluster) -> None:
+    cluster.stop_all()
+    time.sleep(OUTAGE)
+    cluster.start_all()
+    cluster.wait_until_ok()
+
+
+CHANGES: dict[str, Callable[[Cluster], None]] = {
+    "slots were moved": move_slots,
+    "a node was added": add_a_node,
+}
+FAILURES: dict[str, Callable[[Cluster], None]] = {
+    "a primary was killed": kill_a_primary,
+    "a primary was paused": pause_a_primary,
+    "all servers were down": stop_all,
+}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("replicas", "harms"), [(0, CHANGES), (1, FAILURES)], ids=["changes", "failures"])
+def test_all_go_on_by_themselves(
+    tmp_path: Path, replicas: int, harms: dict[str, Callable[[Cluster], None]]
+) -> None:
+    options = {"confirm_replicas": replicas}
+    with (
+        Cluster(primaries=3, replicas=replicas, appendonly=bool(replicas)) as cluster,
+        Installation(cluster, tmp_path, broker_transport_options=options) as site,
+    ):
+        workers = [
+            site.start_worker(scheme=SCHEME, pool=pool, queues=[pool], expected=EXPECTED) for pool in POOLS
+        ]
+        for worker in workers:
+            worker.wait_ready()
+        with Load(site.producer(SCHEME), POOLS) as load:
+            wait_all_work(site, load, "at first")
+            for when, harm in harms.items():
+                harm(cluster)
+                wait_all_work(site, load, f"after {when}")
+        site.wait_ended(load.accepted)
+        assert site.ledger.early() == []
+        if not replicas:
+            assert site.ledger.run_twice() == {}, "nothing is lost when a slot moves, not even an ack"
+        assert all(worker.running for worker in workers)
+        assert cluster.errors()["CROSSSLOT"] == 0
+
+
+def wait_all_work(site: Installation, load: Load, when: str) -> None:
+    """Wait until each pool has done a task that was published from now on."""
+    before = len(load.accepted)
+
+    def done() -> set[str]:
+        published = load.accepted[before:]
+        return {task.split()[0] for task in set(published).intersection(site.ledger.ended())}
+
+    try:
+        wait_until(lambda: done() == set(POOLS), SOON, when)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}: only {done()} work, {load.refused}") from None

@@ -1,0 +1,36 @@
+"""Plain kombu on one server, and on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.cluster import Cluster
+from tests.environments import CLUSTERS, SERVER
+from tests.transport.kit import Site
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "site" in metafunc.fixturenames:
+        is_for_one = metafunc.definition.get_closest_marker("one_server")
+        metafunc.parametrize("site", [SERVER] if is_for_one else [SERVER, *CLUSTERS], indirect=True)
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """One server, as for other tests, or a cluster."""
+    if request.param == SERVER:
+        yield request.getfixturevalue("single_site")
+    else:
+        yield request.getfixturevalue("cluster_site")
+
+
+@pytest.fixture
+def cluster_site(cluster: Cluster) -> Iterator[Site]:
+    before = cluster.errors()["CROSSSLOT"]
+    with cluster.client() as client:
+        site = Site(cluster.url(), client, cluster)
+        yield site
+        site.close()
+    assert cluster.errors()["CROSSSLOT"] == before
