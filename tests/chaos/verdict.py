@@ -154,6 +154,10 @@ class Judge:
         self, rerun: Entry, before: Sequence[Entry], acks: Sequence[Entry], takes: Sequence[Entry]
     ) -> Rerun:
         takes = [take for take in takes if take.at <= rerun.at]
+        # What comes back from whoever had it is marked.
+        untaken = [take for take, next_ in pairwise(takes) if not next_.redelivered]
+        if any(self._is_in_time(rerun, failover) for failover in self._forgetting(untaken, rerun)):
+            return Rerun(rerun.task, rerun.at, Cause.TAKE_FORGOTTEN)
         forgetting = self._forgetting(_acks_that_counted(takes, acks), rerun)
         for damage in self._by_harm[Harm.KILL]:
             # The one that ran it last: what an earlier one had begun was run by that one already.
@@ -164,10 +168,6 @@ class Judge:
                 return Rerun(rerun.task, rerun.at, Cause.KILLED, after, damage.isolated)
         if forgetting:
             return Rerun(rerun.task, rerun.at, Cause.ACK_FORGOTTEN)
-        # The next one got the message as it had been before it was taken.
-        untaken = [take for take, next_ in pairwise(takes) if take.redelivered == next_.redelivered]
-        if any(self._is_in_time(rerun, failover) for failover in self._forgetting(untaken, rerun)):
-            return Rerun(rerun.task, rerun.at, Cause.TAKE_FORGOTTEN)
         holders = {start.worker for start in (rerun, *before)}
         causes: list[tuple[Cause, Iterable[Harm], Callable[[Damage], bool]]] = [
             (Cause.STOPPED, [Harm.STOP], lambda _: True),
