@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Semaphore
+from typing import ClassVar
 
 import pytest
+from redis import Redis
 
+from harness.process import wait_until
+from harness.redis_server import RedisServer
 from tests.chaos.cluster import Shards
 from tests.chaos.damage import Damage
+from tests.chaos.environment import Environment
+from tests.chaos.fleet import Fleet
 from tests.chaos.ledger import ACK, END, START, TAKE, Entry, Ledger
 from tests.chaos.producer import Submission
 from tests.chaos.report import failures
@@ -17,8 +25,9 @@ from tests.chaos.resumption import Resumption, resumptions
 from tests.chaos.run import Result
 from tests.chaos.schedule import SERVERS_INTERVAL, Harm, plan
 from tests.chaos.single import Single
-from tests.chaos.site import Course
+from tests.chaos.site import Course, Site
 from tests.chaos.transports import TRANSPORTS
+from tests.chaos.upheavals import Upheavals
 from tests.chaos.verdict import Cause, Judge, Verdict
 
 LEASE = 3.0
@@ -180,6 +189,47 @@ class TestVerdict:
 
     def test_early(self) -> None:
         assert judge([entry(START, 10, due=10.001), entry(END, 11, due=10.001)]).early == ["task"]
+
+
+def test_what_happens_to_servers_happens_one_after_the_other_and_is_noted() -> None:
+    fleet, site = Fleet((), lambda _kind, name: Environment("", Path(), name), None), NoServers([])
+    with ThreadPoolExecutor(1) as executor:
+        upheavals = Upheavals(fleet, site, executor)
+        assert upheavals.are_over()
+        upheavals.begin(Harm.MOVE, 0.5)
+        upheavals.begin(Harm.GROW, 0.5)
+        assert not upheavals.are_over()
+        site.go_on.release(2)
+        wait_until(upheavals.are_over, 10, "the end")
+        first, second = fleet.damage
+        assert (first.harm, second.harm) == (Harm.MOVE, Harm.GROW)
+        assert first.until <= second.at
+
+        upheavals.begin(Harm.DOWN, 0.5)
+        with pytest.raises(ValueError, match="not today"):
+            wait_until(upheavals.are_over, 10, "the end")
+
+
+class NoServers(Site):
+    """It says when what happens is over."""
+
+    servers: ClassVar[list[RedisServer]] = []
+    go_on = Semaphore(0)
+
+    def url(self, scheme: str, *, proxied: bool = False) -> str:
+        return ""
+
+    def client(self) -> Redis:
+        return Redis()
+
+    def befall(self, harm: Harm, pick: float) -> Course:
+        if harm is Harm.DOWN:
+            raise ValueError("not today")
+        self.go_on.acquire()
+        return Course(forgetful_until=0)
+
+    def _start(self) -> None:
+        pass
 
 
 def test_how_soon_the_last_queue_is_taken_from_again() -> None:
