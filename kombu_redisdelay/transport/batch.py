@@ -90,10 +90,8 @@ def _block(app: Celery, progress: Callable[[int], object] | None) -> Iterator[Bl
         # So that Celery's `retry` and `replace` leave a task: they have published what comes next.
         block.flush()
         raise
-    except BaseException:
-        block.discard()
-        raise
     finally:
+        block.close()
         # It is another context where the end of a block is run by another thread.
         with suppress(ValueError):
             current.reset(token)

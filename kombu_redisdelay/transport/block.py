@@ -181,10 +181,12 @@ class Block:
         finally:
             current.reset(token)
 
-    def discard(self) -> None:
-        """Forget what is held back."""
+    def close(self) -> None:
+        """Forget what is held back, and the error: it refers to the frames of the callers, and they to this
+        block. Such a cycle keeps their locals until the garbage collector comes."""
         self._held.clear()
         self._ids.clear()
+        self._failure = None
 
 
 current: ContextVar[Block | None] = ContextVar("redisdelay_batch", default=None)

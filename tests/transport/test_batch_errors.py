@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import re
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -35,6 +37,14 @@ def fail_with(error: BaseException) -> Callable[[int], None]:
         raise error
 
     return fail
+
+
+def fail(published: int) -> None:
+    raise KeyError
+
+
+class Caller:
+    """Stands for what a caller holds in its locals."""
 
 
 class TestErrors:
@@ -116,6 +126,30 @@ class TestErrors:
 
         with pytest.raises(BatchPublishError, match=r"wrong\}?' holds a string"):
             publish()
+
+    @pytest.mark.parametrize("progress", [None, fail])
+    def test_the_caller_is_let_go(
+        self, site: Site, app: Celery, progress: Callable[[int], None] | None
+    ) -> None:
+        """A Celery result among its locals that goes late makes another one wait for ever."""
+        refuse(site, app, "wrong")
+        _ = app.backend
+        callers = []
+
+        def publish() -> None:
+            caller = Caller()
+            callers.append(weakref.ref(caller))
+            with batch(app, progress=progress):
+                send(app, 1, queue="celery" if progress else "wrong")
+
+        gc.collect()
+        gc.disable()
+        try:
+            with suppress(BatchPublishError):
+                publish()
+            assert callers[0]() is None
+        finally:
+            gc.enable()
 
     def test_it_can_be_pickled(self) -> None:
         error = BatchPublishError("why", 1, ["a"], ["b"])
