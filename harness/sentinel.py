@@ -170,13 +170,14 @@ class SentinelSite:
 
     def fail_over(self) -> RedisServer:
         """Have the sentinels choose another primary while the one of now is in order. Returns the new one."""
-        before = self.primary()
+        before, first = self.primary(), self.sentinels[0]
 
         def is_begun() -> bool:
-            # For a while after the last one, a sentinel has not heard enough of the replicas.
-            with suppress(redis.ResponseError), self.sentinels[0].client() as client:
-                return bool(client.execute_command("SENTINEL FAILOVER", MASTER))
-            return False
+            # A sentinel that has not heard enough of the replicas refuses, or gives up later. One that is
+            # at it refuses, too.
+            with suppress(redis.ResponseError), first.client() as client:
+                client.execute_command("SENTINEL FAILOVER", MASTER)
+            return first.primary_port() != before.port
 
         wait_until(is_begun, PATIENCE, "a sentinel does not begin a failover")
         return self.wait_failover(before)
