@@ -15,7 +15,7 @@ from redis.exceptions import AskError, ConnectionError, MovedError, ResponseErro
 
 from kombu_redisdelay.broker.server.guard import guarded
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
-from kombu_redisdelay.broker.server.nodes import Address, Nodes
+from kombu_redisdelay.broker.server.nodes import PARSING, Address, Nodes
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import RELOCATIONS, checked
 from kombu_redisdelay.broker.server.server import SlotUnavailable
@@ -138,12 +138,11 @@ class ClusterServer:
             self._find_out()
         self._send_stray()
         try:
-            for address, failure in failures.items():
+            for address in failures:
                 if address in self._servers:
-                    raise failure
+                    raise failures[address]
         finally:
             # The error refers to this frame, and the frame to the error: this breaks the cycle.
-            failure = None
             failures.clear()
 
     def new_connection(self, key: str) -> Any:
@@ -269,7 +268,8 @@ class ClusterServer:
         return server
 
     def _new_server(self, address: Address) -> SingleServer:
-        pool = Pool.like(self._like, self._max_connections, host=address.host, port=address.port)
+        options = {"host": address.host, "port": address.port, **PARSING}
+        pool = Pool.like(self._like, self._max_connections, **options)
         pool.line.acks_relocated = self._have_strayed
         server = SingleServer(pool)
         if self._ack_in_vain is not None:

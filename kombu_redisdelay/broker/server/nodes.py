@@ -6,15 +6,22 @@ from collections.abc import Sequence
 from threading import RLock
 from typing import Any, NamedTuple
 
+import redis.cluster
 from redis import ConnectionPool
 from redis.cluster import ClusterNode, RedisCluster
-from redis.connection import SSLConnection
+from redis.connection import DefaultParser, SSLConnection
 from redis.exceptions import (
     ConnectionError,
     RedisClusterException,
     ResponseError,
     SlotNotCoveredError,
 )
+
+#: Options of a connection to a server of a cluster.
+PARSING: dict[str, Any] = {}
+if "MOVED" not in DefaultParser.EXCEPTION_CLASSES:
+    # redis-py 4 reads these errors only with a parser of their own. Later releases have none.
+    PARSING["parser_class"] = vars(redis.cluster)["ClusterParser"]
 
 #: What redis-py says if the server is not one of a cluster.
 _NO_CLUSTER = "Cluster mode is not enabled"
