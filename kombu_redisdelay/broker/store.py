@@ -113,6 +113,11 @@ class Store:
         self.expires_ms: dict[str, int] = {}
         self._known_until: dict[str, float] = {}
 
+    @property
+    def confirms(self) -> bool:
+        """Whether replicas confirm what is published."""
+        return self._publisher is not self.server
+
     def disconnect(self) -> None:
         """Close the connections. The next call opens one again."""
         self.server.disconnect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 from kombu.connection import Connection
@@ -12,6 +13,7 @@ from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_C
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.option_names import unknown_options
+from kombu_redisdelay.transport.sentinel import SentinelChannel
 from kombu_redisdelay.transport.transports import Transport
 
 if TYPE_CHECKING:
@@ -41,7 +43,9 @@ class Access:
         self.app: Any = broker if hasattr(broker, "connection_for_write") else None
         self._connection = _connection(broker)
         if not issubclass(self._connection.get_transport_cls(), Transport):
-            raise TypeError(f"not a redisdelay:// broker: {self._connection.as_uri()}")
+            # No more of the URL: kombu shows a password that is not there, or one in a place of its own.
+            scheme = self._connection.as_uri().partition("://")[0]
+            raise TypeError(f"not a redisdelay:// broker: {scheme}://")
         try:
             # Fail soon: by default, kombu waits for two seconds before it tries again.
             self._connection.ensure_connection(
@@ -55,7 +59,13 @@ class Access:
     @property
     def address(self) -> str:
         """The broker's URL, without the password."""
-        return str(self._connection.as_uri())
+        # kombu shows a password as `**`, also where there is none.
+        return str(self._connection.as_uri(include_password=not self._connection.password))
+
+    @property
+    def fails_over(self) -> bool:
+        """Whether it goes over to another server when sentinels say so."""
+        return isinstance(self._channel, SentinelChannel)
 
     @property
     def options(self) -> Options:
@@ -134,3 +144,8 @@ def _connection(broker: Any) -> Connection:
         connection: Connection = broker.connection_for_write()
         return connection
     raise TypeError(f"not a Celery app, a kombu Connection or a broker URL: {broker!r}")
+
+
+def natural(name: str) -> str:
+    """The key to sort names by, so that ``q2`` comes before ``q10``."""
+    return re.sub(r"\d+", lambda number: number[0].zfill(20), name)

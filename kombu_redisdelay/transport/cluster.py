@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kombu_redisdelay.broker.keys import bindings
 from kombu_redisdelay.broker.server.cluster import ClusterServer
-from kombu_redisdelay.broker.server.nodes import PARSING, Address, Nodes
+from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.cluster_client import ClusterClient
@@ -117,7 +117,7 @@ class ClusterChannel(Channel):
 
     def _pool_at(self, address: Address) -> ConnectionPool:
         like = self.async_pool
-        options = {**like.connection_kwargs, "host": address.host, "port": address.port, **PARSING}
+        options = {**like.connection_kwargs, "host": address.host, "port": address.port, **PARSER}
         return ConnectionPool(connection_class=like.connection_class, **options)
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:

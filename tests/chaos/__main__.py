@@ -10,20 +10,36 @@ from pathlib import Path
 
 from tests.chaos.report import as_json, as_text, failures
 from tests.chaos.run import Run
-from tests.chaos.schedule import KILL_INTERVAL, plan
+from tests.chaos.schedule import KILL_INTERVAL, SERVERS_INTERVAL, plan
+from tests.chaos.topologies import TOPOLOGIES
 from tests.chaos.transports import TRANSPORTS
 
 OURS = "redisdelay"
 
 
 def main() -> int:
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
+    if options.topology != "single" and options.transport != OURS:
+        parser.error(f"--topology {options.topology} is for {OURS}")
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     kills = options.kills or max(1, round(options.seconds / KILL_INTERVAL))
-    transport = TRANSPORTS[options.transport]
-    print(f"{transport.name}: seed {seed}, {kills} SIGKILLs, {options.rate:g} tasks a second", flush=True)
-    schedule = plan(seed, kills, only_kills=options.only_kills)
-    result = Run(transport, schedule, seed, options.rate, options.queues, options.keep)()
+    transport, topology = TRANSPORTS[options.transport], TOPOLOGIES[options.topology]
+    failovers = 0
+    if topology.failovers:
+        failovers = options.failovers or max(1, round(kills * KILL_INTERVAL / SERVERS_INTERVAL))
+    harm = f"{kills} SIGKILLs, {failovers} failovers, {options.rate:g} tasks a second"
+    print(f"{transport.name}, {options.topology}: seed {seed}, {harm}", flush=True)
+    schedule = plan(
+        seed,
+        kills,
+        () if options.only_kills else topology.others,
+        failovers=failovers,
+        kinds=topology.failovers,
+        changes=topology.changes,
+    )
+    queues = [f"chaos-{number}" for number in range(options.queues or topology.count)]
+    result = Run(transport, schedule, seed, options.rate, topology(queues), options.keep)()
     print(as_text(result))
     if options.json is not None:
         options.json.write_text(json.dumps({"seed": seed, **as_json(result)}, indent=2) + "\n")
@@ -35,11 +51,17 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--transport", choices=TRANSPORTS, default=OURS)
+    parser.add_argument("--topology", choices=TOPOLOGIES, default="single", help="of the servers")
     parser.add_argument("--seconds", type=float, default=30, help="for how long to do harm (default: 30)")
     parser.add_argument("--kills", type=int, help="how many SIGKILLs, one a second, instead of --seconds")
-    parser.add_argument("--only-kills", action="store_true", help="SIGKILL, and no other harm")
+    parser.add_argument(
+        "--failovers", type=int, help="how many, where there are any (default: one in 15 seconds)"
+    )
+    parser.add_argument(
+        "--only-kills", action="store_true", help="SIGKILL, and no other harm but what happens to the servers"
+    )
     parser.add_argument("--rate", type=float, default=40, help="tasks submitted a second (default: 40)")
-    parser.add_argument("--queues", type=int, default=1, help="that they go to (default: 1)")
+    parser.add_argument("--queues", type=int, help="that they go to (default: 1, on a cluster 6)")
     parser.add_argument("--seed", type=int, help="of the schedule of harm and of the tasks")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     parser.add_argument(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.chaos.schedule import Harm
+from tests.chaos.site import Course
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class Damage:
         at: when it began, and
         until: when it was over, seconds since the epoch.
         isolated: for a worker that was killed, whether the others could not tell that it is dead.
+        course: for what happened to the servers, how that went.
     """
 
     harm: Harm
@@ -23,3 +25,4 @@ class Damage:
     at: float
     until: float
     isolated: bool = False
+    course: Course | None = None

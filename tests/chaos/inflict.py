@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from redis import Redis
 from redis.exceptions import RedisError
 
 from harness.proxy import Proxy
-from harness.redis_server import RedisServer
 from tests.chaos.damage import Damage
 from tests.chaos.fleet import Fleet
 from tests.chaos.schedule import Harm, Planned
+from tests.chaos.site import Site
+from tests.chaos.upheavals import Upheavals
 from tests.chaos.worker import Worker
 
 #: Seconds that connections are slow, and by how much in each direction.
@@ -22,19 +24,21 @@ SLOW_BY = 0.1
 HALF_OPEN_FOR = 20.0
 #: How much longer than the lease something lasts that is to end it.
 LONGER = 1.5
+#: Seconds that a server has to answer us: it may be stopped just now.
+PATIENCE = 1.0
 
 
 class Inflictor:
-    """Does harm to the workers, the connections and the server of a run.
+    """Does harm to the workers, the connections and the servers of a run.
 
     Arguments:
         lease: seconds for which a worker may be silent.
     """
 
-    def __init__(self, fleet: Fleet, server: RedisServer, proxy: Proxy, lease: float) -> None:
+    def __init__(self, fleet: Fleet, site: Site, upheavals: Upheavals, lease: float) -> None:
         self._fleet = fleet
-        self._server = server
-        self._proxy = proxy
+        self._site = site
+        self._upheavals = upheavals
         self._lease = lease
         self._endings: list[tuple[float, Callable[[], None]]] = []
         self._proxy_is_busy = False
@@ -48,7 +52,10 @@ class Inflictor:
                 self._harm(targets[int(planned.pick * len(targets))], harm)
             return bool(targets)
         if harm is Harm.RESTART:
-            self._restart_redis()
+            # Meanwhile there is nothing else to be harmed.
+            self._upheavals.do(harm, planned.pick)
+        elif harm in (*self._site.failovers, *self._site.changes):
+            self._upheavals.begin(harm, planned.pick)
         elif harm is Harm.CLIENT_KILL:
             self._kill_clients(planned.pick)
         elif self._proxy_is_busy:
@@ -80,22 +87,23 @@ class Inflictor:
         else:
             self._later(LONGER * self._lease, self._fleet.freeze(worker))
 
-    def _restart_redis(self) -> None:
-        at = time.time()
-        self._server.kill()
-        self._server.start()
-        self._server.wait_ready()
-        self._note(Harm.RESTART, at)
-
     def _kill_clients(self, pick: float) -> None:
-        """Every client of the server, or one of them."""
+        """Every client of the servers, or one of each."""
         at = time.time()
-        with self._server.client() as client:
-            ids = [each["id"] for each in client.client_list(_type="normal")]
-            victims = ids if pick < 0.5 else [ids[int((pick - 0.5) * 2 * len(ids))]]
-            for victim in victims:
-                _kill_client(client, victim)
+        for server in self._site.servers:
+            # One that fails just now has no clients.
+            with server.client(socket_timeout=PATIENCE) as client, suppress(RedisError):
+                ids = [each["id"] for each in client.client_list(_type="normal")]
+                victims = ids if pick < 0.5 else [ids[int((pick - 0.5) * 2 * len(ids))]]
+                for victim in victims:
+                    _kill_client(client, victim)
         self._note(Harm.CLIENT_KILL, at)
+
+    @property
+    def _proxy(self) -> Proxy:
+        if self._site.proxy is None:
+            raise ValueError("there is no proxy")
+        return self._site.proxy
 
     def _harm_proxy(self, harm: Harm) -> None:
         at, workers = time.time(), self._fleet.labels(proxied=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.journal import add_line, whole_lines
 
-START, ACK, END = "start", "ack", "end"
+TAKE, START, ACK, END = "take", "start", "ack", "end"
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class Entry:
     """One event in the life of a task.
 
     Attributes:
-        event: ``START``, ``END``, or ``ACK``: Celery is about to tell the broker to forget the task.
+        event: ``TAKE``: Celery has got the task from the broker; ``START``; ``END``; or ``ACK``: Celery is
+            about to tell the broker to forget it.
         at: by the clock of this machine, seconds since the epoch.
         due: when the task was to start; ``None`` for at once.
         worker: the name of the worker, also where the PID is that of a process of its pool.

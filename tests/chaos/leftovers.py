@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from redis import Redis
+from redis.cluster import RedisCluster
 from redis.utils import str_if_bytes
 
 from tests.chaos.transports import Transport
@@ -10,7 +11,7 @@ from tests.chaos.transports import Transport
 _SIZES = {"list": "LLEN", "hash": "HLEN", "zset": "ZCARD", "set": "SCARD", "stream": "XLEN"}
 
 
-def leftovers(client: Redis, transport: Transport) -> dict[str, int]:
+def leftovers(client: Redis | RedisCluster, transport: Transport) -> dict[str, int]:
     """The keys that should not be there, with how much is in each."""
     found = {}
     for key in client.scan_iter(count=1000):

@@ -33,6 +33,7 @@ class Submission:
         late: acked when it has ended, not when it starts.
         at: when, seconds since the epoch.
         countdown: 0 for at once.
+        queue: where it was sent to.
         confirmed: whether Redis said that it has it. Where it did not, it may have it all the same.
     """
 
@@ -40,6 +41,7 @@ class Submission:
     late: bool
     at: float
     countdown: float
+    queue: str
     confirmed: bool
 
 
@@ -90,5 +92,5 @@ class Producer:
             confirmed = False
         else:
             confirmed = True
-        self.submissions.append(Submission(task, late, at, countdown, confirmed))
+        self.submissions.append(Submission(task, late, at, countdown, queue, confirmed))
         return confirmed

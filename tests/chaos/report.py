@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.chaos.run import Result
-from tests.chaos.schedule import Harm
+from tests.chaos.schedule import FAILOVERS, Harm
 from tests.chaos.verdict import Cause
 
 
@@ -49,12 +49,15 @@ def as_json(result: Result) -> dict[str, Any]:
         "left": result.left,
         "recovery_same_machine": _times(verdict.recovery_times(isolated=False)),
         "recovery_elsewhere": _times(verdict.recovery_times(isolated=True)),
+        "taken_again_after_damage": _times(sorted(each.after_damage for each in result.resumptions)),
+        "taken_again_after_served": _times(sorted(each.after_served for each in result.resumptions)),
     }
 
 
 def as_text(result: Result) -> str:
     verdict, harm = result.verdict, _harm(result)
     kills = max(1, harm[Harm.KILL])
+    failovers = sum(harm[each] for each in FAILOVERS)
     reruns = len(verdict.reruns)
     rows = [
         (
@@ -62,6 +65,7 @@ def as_text(result: Result) -> str:
             f"{result.transport.name}, visibility_timeout {result.transport.visibility_timeout:g} s",
         ),
         ("harm", ", ".join(f"{count} {each.value}" for each, count in harm.most_common())),
+        ("failovers", str(failovers)),
         ("for", f"{result.seconds:.0f} s, drained {result.drained_after:.0f} s later"),
         ("submitted", f"{verdict.submitted} ({verdict.unconfirmed} more were not confirmed)"),
         ("run once", str(verdict.once)),
@@ -77,6 +81,11 @@ def as_text(result: Result) -> str:
         ("left in Redis", ", ".join(f"{k!r}: {n}" for k, n in result.left.items()) or "nothing but bindings"),
         ("recovery, same machine", _in_words(verdict.recovery_times(isolated=False))),
         ("recovery, elsewhere", _in_words(verdict.recovery_times(isolated=True))),
+        (
+            "servers away, all queues taken from",
+            _in_words(sorted(r.after_damage for r in result.resumptions)),
+        ),
+        ("- after they were back", _in_words(sorted(r.after_served for r in result.resumptions))),
     ]
     return "\n".join(f"{name:36} {value}" for name, value in rows)
 

@@ -7,6 +7,7 @@ import importlib
 import json
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +15,6 @@ from typing import Any
 
 from celery import Celery
 
-from harness.proxy import HOST, Proxy
-from harness.redis_server import RedisServer
 from tests.chaos.damage import Damage
 from tests.chaos.environment import Environment
 from tests.chaos.fleet import Fleet
@@ -23,8 +22,11 @@ from tests.chaos.inflict import Inflictor
 from tests.chaos.ledger import START, Ledger
 from tests.chaos.leftovers import leftovers
 from tests.chaos.producer import Producer, Submission
+from tests.chaos.resumption import Resumption, resumptions
 from tests.chaos.schedule import Planned
+from tests.chaos.site import Site
 from tests.chaos.transports import Transport
+from tests.chaos.upheavals import Upheavals
 from tests.chaos.verdict import Judge, Verdict
 from tests.chaos.worker import KINDS, Kind
 
@@ -40,6 +42,7 @@ class Result:
     """What came of a run.
 
     Attributes:
+        resumptions: how consuming went on after the servers had been away.
         died: workers that ended and were not asked to.
         idle: workers that run and got no more to do once the harm was over, while others did.
         left: keys that are left in Redis and should not be, with their sizes.
@@ -50,6 +53,7 @@ class Result:
     transport: Transport
     verdict: Verdict
     damage: Sequence[Damage]
+    resumptions: Sequence[Resumption]
     died: Sequence[str]
     idle: Sequence[str]
     left: dict[str, int]
@@ -62,7 +66,7 @@ class Run:
 
     Arguments:
         rate: tasks that are submitted a second.
-        queues: how many queues they go to, all of which every worker consumes from.
+        site: the servers, which are not started yet. Every worker consumes from all of its queues.
         keep: new directory for the ledger, the submissions, the harm and the workers' logs; ``None`` for
             none of that.
     """
@@ -73,14 +77,14 @@ class Run:
         schedule: Sequence[Planned],
         seed: int,
         rate: float,
-        queues: int,
+        site: Site,
         keep: Path | None,
     ) -> None:
         self._transport = transport
         self._schedule = schedule
         self._seed = seed
         self._rate = rate
-        self._queues = [f"chaos-{number}" for number in range(queues)]
+        self._site = site
         self._keep = keep
 
     def __call__(self) -> Result:
@@ -92,52 +96,62 @@ class Run:
         with contextlib.ExitStack() as exit_:
             directory = Path(exit_.enter_context(TemporaryDirectory(prefix="redisdelay-")))
             ledger = Ledger(self._keep / "ledger" if self._keep else directory / "ledger")
-            server = exit_.enter_context(RedisServer(appendonly=True, args=("--appendfsync", "always")))
-            proxy = exit_.enter_context(Proxy(server.port))
-            fleet = exit_.enter_context(Fleet(KINDS, self._environment(ledger, server, proxy), self._keep))
+            executor = ThreadPoolExecutor(1, "upheavals")
+            exit_.callback(executor.shutdown, cancel_futures=True)
+            exit_.enter_context(self._site)
+            fleet = exit_.enter_context(Fleet(KINDS, self._environment(ledger), self._keep))
             for worker in fleet.workers:
                 worker.wait_ready()
-            inflictor = Inflictor(fleet, server, proxy, self._transport.visibility_timeout)
-            app = exit_.enter_context(self._producing_app(server))
+            upheavals = Upheavals(fleet, self._site, executor)
+            inflictor = Inflictor(fleet, self._site, upheavals, self._transport.visibility_timeout)
+            app = exit_.enter_context(self._producing_app())
 
             began = time.monotonic()
-            with Producer(app, self._seed, self._rate, self._queues) as producer:
-                self._do_harm(fleet, inflictor)
+            with Producer(app, self._seed, self._rate, self._site.queues) as producer:
+                self._do_harm(fleet, inflictor, upheavals)
                 inflictor.end_what_is_over(everything=True)
                 ended = time.monotonic()
                 idle = self._wait_until_all_work(fleet, ledger)
             self._wait_until_drained(fleet, ledger, producer.submissions)
             drained = time.monotonic()
-            left = self._stop_and_look(fleet, server)
-            verdict = self._judge(fleet).judge(producer.submissions, ledger.entries())
+            left = self._stop_and_look(fleet)
+            entries = ledger.entries()
+            verdict = self._judge(fleet).judge(producer.submissions, entries)
+            resumed = resumptions(fleet.damage, producer.submissions, entries)
             self._write_down(fleet.damage, producer.submissions)
             times = ended - began, drained - ended
-            return Result(self._transport, verdict, fleet.damage, fleet.died, idle, left, *times)
+            return Result(self._transport, verdict, fleet.damage, resumed, fleet.died, idle, left, *times)
 
-    def _environment(
-        self, ledger: Ledger, server: RedisServer, proxy: Proxy
-    ) -> Callable[[Kind, str], Environment]:
+    def _environment(self, ledger: Ledger) -> Callable[[Kind, str], Environment]:
+        transport, site = self._transport, self._site
+        settings = transport.settings(site.queues, site.options)
+
         def environment(kind: Kind, name: str) -> Environment:
-            transport = self._transport
-            port = proxy.port if kind.proxied else server.port
-            url = f"{transport.scheme}://{HOST}:{port}/0"
-            return Environment(url, ledger.path, name, transport.imports, transport.settings(self._queues))
+            url = site.url(transport.scheme, proxied=kind.proxied)
+            return Environment(url, ledger.path, name, transport.imports, settings)
 
         return environment
 
-    def _producing_app(self, server: RedisServer) -> Celery:
+    def _producing_app(self) -> Celery:
         """An app that knows the tasks by name only, as a producer in another code base does."""
-        app = Celery("producer", broker=server.url(self._transport.scheme), set_as_current=False)
-        app.conf.update(self._transport.settings(self._queues))
+        transport, site = self._transport, self._site
+        app = Celery("producer", broker=site.url(transport.scheme), set_as_current=False)
+        app.conf.update(transport.settings(site.queues, {**site.options, **site.publishing}))
         return app
 
-    def _do_harm(self, fleet: Fleet, inflictor: Inflictor) -> None:
+    def _do_harm(self, fleet: Fleet, inflictor: Inflictor, upheavals: Upheavals) -> None:
         began = time.monotonic()
+
+        def go_on() -> None:
+            fleet.look_after()
+            inflictor.end_what_is_over()
+            time.sleep(TICK)
+
         for planned in self._schedule:
             while time.monotonic() < began + planned.at or not inflictor.do(planned):
-                fleet.look_after()
-                inflictor.end_what_is_over()
-                time.sleep(TICK)
+                go_on()
+        while not upheavals.are_over():
+            go_on()
 
     def _wait_until_all_work(self, fleet: Fleet, ledger: Ledger) -> list[str]:
         """Wait until every worker has begun a task after all harm was over, and name those that do not."""
@@ -161,13 +175,13 @@ class Run:
             if len(entries) > seen:
                 changed_at = time.monotonic()
 
-    def _stop_and_look(self, fleet: Fleet, server: RedisServer) -> dict[str, int]:
+    def _stop_and_look(self, fleet: Fleet) -> dict[str, int]:
         """End the workers, and return what they leave."""
         # Nothing is missed any more, but some of it may have been repeated: leave time to give back what
         # the workers held that were killed last, and to forget these.
         time.sleep(2 * self._transport.visibility_timeout)
         fleet.stop()
-        with server.client() as client:
+        with self._site.client() as client:
             return leftovers(client, self._transport)
 
     def _judge(self, fleet: Fleet) -> Judge:

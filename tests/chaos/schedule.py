@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from random import Random
 
-#: Seconds between two kills, and between two harms of other kinds, on average.
+#: Seconds between two kills, between two harms of other kinds, and between two that happen to the servers, on
+#: average. These take as long as the servers need to be whole again.
 KILL_INTERVAL = 1.0
 OTHER_INTERVAL = 3.0
+SERVERS_INTERVAL = 15.0
+#: After so many failovers comes another change of the servers.
+FAILOVERS_PER_CHANGE = 2
 
 
 class Harm(str, Enum):
@@ -23,11 +29,18 @@ class Harm(str, Enum):
     #: for a while those still to come, too.
     SILENCE = "network silent"
     DELAY = "connections slow"
+    PRIMARY_KILL = "primary killed"
+    #: With SIGSTOP, until another one has taken its place, which it does not know then.
+    PRIMARY_STOP = "primary stopped"
+    #: From replicas and sentinels, not from the clients.
+    PRIMARY_CUT = "primary cut off"
+    MOVE = "slots moved"
+    GROW = "nodes added"
+    DOWN = "cluster down"
 
 
-#: One that came late would find nobody left to harm, so workers are killed in even intervals, and the
-#: other kinds come round after round: a short run has them all, too.
-OTHERS = tuple(harm for harm in Harm if harm is not Harm.KILL)
+#: What has another server become the primary.
+FAILOVERS = (Harm.PRIMARY_KILL, Harm.PRIMARY_STOP, Harm.PRIMARY_CUT)
 
 
 @dataclass(frozen=True)
@@ -44,17 +57,54 @@ class Planned:
     pick: float
 
 
-def plan(seed: int, kills: int, *, only_kills: bool) -> list[Planned]:
-    """The schedule of a run with so many kills, in the order of time."""
+def plan(
+    seed: int,
+    kills: int,
+    others: Sequence[Harm] = (),
+    *,
+    failovers: int = 0,
+    kinds: Sequence[Harm] = (),
+    changes: Sequence[Harm] = (),
+) -> list[Planned]:
+    """The schedule of a run, in the order of time.
+
+    One that came late would find nobody left to harm, so workers are killed in even intervals, and the
+    other kinds come round after round: a short run has them all, too.
+
+    Arguments:
+        kills: of workers, how many.
+        others: the kinds of harm that come beside them.
+        failovers: how many, of these *kinds*.
+        changes: the kinds of what else happens to the servers.
+    """
+    of_servers = list(_of_servers(Random(f"{seed} servers"), failovers, kinds, changes))
+    duration = max(kills * KILL_INTERVAL, len(of_servers) * SERVERS_INTERVAL)
     random = Random(seed)
-    planned = [
-        Planned((number + random.random()) * KILL_INTERVAL, Harm.KILL, random.random())
-        for number in range(kills)
+    killed = _spread(random, [Harm.KILL] * kills, duration / kills)
+    other = _spread(random, islice(_rounds(random, others), int(duration / OTHER_INTERVAL)), OTHER_INTERVAL)
+    servers = _spread(random, of_servers, SERVERS_INTERVAL)
+    return sorted([*killed, *other, *servers], key=lambda each: each.at)
+
+
+def _of_servers(
+    random: Random, failovers: int, kinds: Sequence[Harm], changes: Sequence[Harm]
+) -> Iterator[Harm]:
+    change = _rounds(random, changes)
+    for number, failover in enumerate(islice(_rounds(random, kinds), failovers), 1):
+        yield failover
+        if number % FAILOVERS_PER_CHANGE == 0:
+            yield from islice(change, 1)
+
+
+def _rounds(random: Random, kinds: Sequence[Harm]) -> Iterator[Harm]:
+    """Each kind once, in any order, and so on for ever; nothing if there are none."""
+    while kinds:
+        yield from random.sample(kinds, len(kinds))
+
+
+def _spread(random: Random, harms: Iterable[Harm], interval: float) -> list[Planned]:
+    """Each somewhere in an interval of its own, of so many seconds."""
+    return [
+        Planned((number + random.random()) * interval, harm, random.random())
+        for number, harm in enumerate(harms)
     ]
-    if not only_kills:
-        round_: list[Harm] = []
-        for number in range(int(kills * KILL_INTERVAL / OTHER_INTERVAL)):
-            round_ = round_ or random.sample(OTHERS, len(OTHERS))
-            at = (number + random.random()) * OTHER_INTERVAL
-            planned.append(Planned(at, round_.pop(), random.random()))
-    return sorted(planned, key=lambda each: each.at)

@@ -2,30 +2,60 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from threading import Semaphore
+from typing import ClassVar
 
 import pytest
+from redis import Redis
 
+from harness.process import wait_until
+from harness.redis_server import RedisServer
+from tests.chaos.cluster import Shards
 from tests.chaos.damage import Damage
-from tests.chaos.ledger import ACK, END, START, Entry, Ledger
+from tests.chaos.environment import Environment
+from tests.chaos.fleet import Fleet
+from tests.chaos.ledger import ACK, END, START, TAKE, Entry, Ledger
 from tests.chaos.producer import Submission
 from tests.chaos.report import failures
+from tests.chaos.resumption import Resumption, resumptions
 from tests.chaos.run import Result
-from tests.chaos.schedule import Harm, plan
+from tests.chaos.schedule import SERVERS_INTERVAL, Harm, plan
+from tests.chaos.single import Single
+from tests.chaos.site import Course, Site
 from tests.chaos.transports import TRANSPORTS
+from tests.chaos.upheavals import Upheavals
 from tests.chaos.verdict import Cause, Judge, Verdict
 
 LEASE = 3.0
 
 
 def test_a_seed_makes_the_same_schedule_and_a_short_run_has_every_harm() -> None:
-    schedule = plan(1, 30, only_kills=False)
+    schedule = plan(1, 30, Single.others)
 
-    assert schedule == plan(1, 30, only_kills=False)
-    assert schedule != plan(2, 30, only_kills=False)
-    assert {each.harm for each in schedule} == set(Harm)
+    assert schedule == plan(1, 30, Single.others)
+    assert schedule != plan(2, 30, Single.others)
+    assert {each.harm for each in schedule} == {Harm.KILL, *Single.others}
     assert sum(each.harm is Harm.KILL for each in schedule) == 30
-    assert {each.harm for each in plan(1, 30, only_kills=True)} == {Harm.KILL}
+    assert {each.harm for each in plan(1, 30)} == {Harm.KILL}
+
+
+def test_kills_are_spread_over_the_failovers_and_other_changes_come_in_between() -> None:
+    schedule = plan(1, 30, failovers=6, kinds=Shards.failovers, changes=Shards.changes)
+
+    harms = Counter(each.harm for each in schedule)
+    assert harms == {
+        Harm.KILL: 30,
+        Harm.PRIMARY_KILL: 3,
+        Harm.PRIMARY_STOP: 3,
+        **dict.fromkeys(Shards.changes, 1),
+    }
+    kills = [each.at for each in schedule if each.harm is Harm.KILL]
+    others = [each.at for each in schedule if each.harm is not Harm.KILL]
+    assert kills[-1] - kills[0] == pytest.approx(others[-1] - others[0], abs=SERVERS_INTERVAL)
 
 
 def test_the_ledger_does_not_read_a_line_that_is_being_written(tmp_path: Path) -> None:
@@ -98,8 +128,116 @@ class TestVerdict:
         entries = [entry(START, 10), entry(END, 10), entry(ACK, 10), entry(START, 14, worker="b")]
         assert judge(entries, damage=[damage]).causes == {cause: 1}
 
+    @pytest.mark.parametrize(
+        ("acked_at", "killed_at", "cause"),
+        [
+            (10, None, Cause.ACK_FORGOTTEN),
+            # It had been replicated, or the new primary has it.
+            (7, None, Cause.UNEXPLAINED),
+            (14, None, Cause.UNEXPLAINED),
+            # It may not have been sent again, or it was, where that was needed.
+            (10, 12, Cause.KILLED),
+            (10, 17, Cause.ACK_FORGOTTEN),
+        ],
+    )
+    def test_a_rerun_after_a_failover_that_lost_the_ack(
+        self, acked_at: float, killed_at: float | None, cause: Cause
+    ) -> None:
+        entries = [
+            entry(TAKE, 6),
+            entry(START, 6),
+            entry(END, acked_at),
+            entry(ACK, acked_at),
+            entry(TAKE, 30, worker="b"),
+            entry(START, 30, worker="b"),
+        ]
+        damage = [failover(at=10, until=16)]
+        if killed_at is not None:
+            damage.append(kill("a", killed_at))
+        assert judge(entries, damage=damage).causes == {cause: 1}
+
+    def test_an_ack_of_what_another_one_has_by_now_is_not_lost(self) -> None:
+        entries = [
+            entry(TAKE, 6),
+            entry(START, 6),
+            entry(TAKE, 9, worker="b"),
+            entry(START, 9, worker="b"),
+            entry(ACK, 10),
+        ]
+        damage = [Damage(Harm.STOP, ("a",), 5, 10), failover(at=10, until=16)]
+        assert judge(entries, damage=damage).causes == {Cause.STOPPED: 1}
+
+    @pytest.mark.parametrize(
+        ("taken_at", "redelivered", "cause"),
+        [
+            (10, False, Cause.TAKE_FORGOTTEN),
+            (7, False, Cause.UNEXPLAINED),
+            # What was forgotten cannot come back from who had it.
+            (10, True, Cause.UNEXPLAINED),
+        ],
+    )
+    def test_a_rerun_after_a_failover_that_lost_the_take(
+        self, taken_at: float, redelivered: bool, cause: Cause
+    ) -> None:
+        again = [entry(event, 12, worker="b") for event in (TAKE, START)]
+        entries = [
+            entry(TAKE, taken_at),
+            entry(START, 11),
+            *(replace(each, redelivered=redelivered) for each in again),
+        ]
+        assert judge(entries, damage=[failover(at=10, until=16)]).causes == {cause: 1}
+
     def test_early(self) -> None:
         assert judge([entry(START, 10, due=10.001), entry(END, 11, due=10.001)]).early == ["task"]
+
+
+def test_what_happens_to_servers_happens_one_after_the_other_and_is_noted() -> None:
+    fleet, site = Fleet((), lambda _kind, name: Environment("", Path(), name), None), NoServers([])
+    with ThreadPoolExecutor(1) as executor:
+        upheavals = Upheavals(fleet, site, executor)
+        assert upheavals.are_over()
+        upheavals.begin(Harm.MOVE, 0.5)
+        upheavals.begin(Harm.GROW, 0.5)
+        assert not upheavals.are_over()
+        site.go_on.release(2)
+        wait_until(upheavals.are_over, 10, "the end")
+        first, second = fleet.damage
+        assert (first.harm, second.harm) == (Harm.MOVE, Harm.GROW)
+        assert first.until <= second.at
+
+        upheavals.begin(Harm.DOWN, 0.5)
+        with pytest.raises(ValueError, match="not today"):
+            wait_until(upheavals.are_over, 10, "the end")
+
+
+class NoServers(Site):
+    """It says when what happens is over."""
+
+    servers: ClassVar[list[RedisServer]] = []
+    go_on = Semaphore(0)
+
+    def url(self, scheme: str, *, proxied: bool = False) -> str:
+        return ""
+
+    def client(self) -> Redis:
+        return Redis()
+
+    def befall(self, harm: Harm, pick: float) -> Course:
+        if harm is Harm.DOWN:
+            raise ValueError("not today")
+        self.go_on.acquire()
+        return Course(forgetful_until=0)
+
+    def _start(self) -> None:
+        pass
+
+
+def test_how_soon_the_last_queue_is_taken_from_again() -> None:
+    submissions = [Submission(task, True, 9, 0, queue, True) for task, queue in [("1", "a"), ("2", "b")]]
+    times = [("1", 9), ("1", 14.5), ("2", 13.9), ("2", 15)]
+    entries = [Entry(TAKE, task, at, None, "w", 1, False) for task, at in times]
+
+    assert resumptions([kill("a", 9), failover(at=10, until=16)], submissions, entries) == [Resumption(5, 1)]
 
 
 def test_what_must_not_be_is_said() -> None:
@@ -107,8 +245,8 @@ def test_what_must_not_be_is_said() -> None:
     well = judge([entry(START, 10), entry(END, 11)])
     lost = judge([entry(START, 10), entry(START, 11)])
 
-    assert failures(Result(transport, well, [], [], [], {}, 30, 10)) == []
-    assert failures(Result(transport, lost, [], ["a"], ["b", "c"], {"wake": 1}, 30, 10)) == [
+    assert failures(Result(transport, well, [], [], [], [], {}, 30, 10)) == []
+    assert failures(Result(transport, lost, [], [], ["a"], ["b", "c"], {"wake": 1}, 30, 10)) == [
         "tasks lost: 1",
         "duplicates unexplained: 1",
         "workers dead by themselves: 1",
@@ -125,6 +263,10 @@ def kill(worker: str, at: float, *, isolated: bool = False) -> Damage:
     return Damage(Harm.KILL, (worker,), at, at, isolated)
 
 
+def failover(at: float, until: float) -> Damage:
+    return Damage(Harm.PRIMARY_KILL, ("a", "b"), at, until, course=Course(forgetful_until=at + 1, served=14))
+
+
 def judge(entries: list[Entry], *, late: bool = True, damage: list[Damage] | None = None) -> Verdict:
-    submission = Submission("task", late, at=9, countdown=0, confirmed=True)
+    submission = Submission("task", late, at=9, countdown=0, queue="q", confirmed=True)
     return Judge(damage or [], LEASE).judge([submission], entries)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,10 +32,14 @@ class Transport:
     imports: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 
-    def settings(self, queues: Sequence[str]) -> dict[str, Any]:
-        """Celery's, for workers and producers of *queues*."""
+    def settings(self, queues: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Celery's, for workers and producers of *queues*, with further transport options."""
         return {
-            "broker_transport_options": {"visibility_timeout": self.visibility_timeout, **self.options},
+            "broker_transport_options": {
+                "visibility_timeout": self.visibility_timeout,
+                **self.options,
+                **options,
+            },
             "broker_connection_retry_on_startup": True,
             "broker_connection_max_retries": None,
             "task_default_queue": queues[0],
@@ -48,7 +52,7 @@ class Transport:
         return re.fullmatch(self.expected, key) is not None
 
 
-_BINDINGS = r"_kombu\.binding.*"
+_BINDINGS = r"(\{_kombu\.binding\}|_kombu\.binding).*"
 
 TRANSPORTS = {
     transport.name: transport

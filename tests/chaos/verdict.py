@@ -6,25 +6,29 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 
 from tests.chaos.damage import Damage
-from tests.chaos.ledger import ACK, END, START, Entry
+from tests.chaos.ledger import ACK, END, START, TAKE, Entry
 from tests.chaos.producer import Submission
-from tests.chaos.schedule import Harm
+from tests.chaos.schedule import FAILOVERS, Harm
 
 #: For how many leases after the end of a harm a duplicate may still come from it: a copy may wait in the
 #: memory of a worker that went on, or at the end of the queue.
 AFTERMATH_LEASES = 4.0
-#: An ack that was under way when the connection broke was noted up to so many seconds before.
+#: An ack that was under way when the connection broke was noted up to so many seconds before. So was what a
+#: primary had not yet told its replicas.
 IN_FLIGHT = 1.0
 
-_CONNECTION = (Harm.CLIENT_KILL, Harm.RESTART, Harm.RESET, Harm.DELAY)
+_CONNECTION = (Harm.CLIENT_KILL, Harm.RESTART, Harm.RESET, Harm.DELAY, *FAILOVERS, Harm.DOWN)
 
 
 class Cause(str, Enum):
     """Why a task was started again."""
 
     KILLED = "its worker was killed"
+    ACK_FORGOTTEN = "a failover lost its ack"
+    TAKE_FORGOTTEN = "a failover lost that it had been taken"
     STOPPED = "its worker was stopped for longer than the lease"
     UNREACHABLE = "its worker could not reach Redis for longer than the lease"
     ACK_LOST = "its ack failed, for the connection was lost"
@@ -139,14 +143,31 @@ class Judge:
     def _reruns(self, entries: Sequence[Entry]) -> list[Rerun]:
         starts = sorted((e for e in entries if e.event == START), key=lambda e: e.at)
         acks = [e for e in entries if e.event == ACK]
-        return [self._explain(start, starts[:number], acks) for number, start in enumerate(starts) if number]
+        takes = sorted((e for e in entries if e.event == TAKE), key=lambda e: e.at)
+        return [
+            self._explain(start, starts[:number], acks, takes)
+            for number, start in enumerate(starts)
+            if number
+        ]
 
-    def _explain(self, rerun: Entry, before: Sequence[Entry], acks: Sequence[Entry]) -> Rerun:
+    def _explain(
+        self, rerun: Entry, before: Sequence[Entry], acks: Sequence[Entry], takes: Sequence[Entry]
+    ) -> Rerun:
+        takes = [take for take in takes if take.at <= rerun.at]
+        # What comes back from whoever had it is marked.
+        untaken = [take for take, next_ in pairwise(takes) if not next_.redelivered]
+        if any(self._is_in_time(rerun, failover) for failover in self._forgetting(untaken, rerun)):
+            return Rerun(rerun.task, rerun.at, Cause.TAKE_FORGOTTEN)
+        forgetting = self._forgetting(_acks_that_counted(takes, acks), rerun)
         for damage in self._by_harm[Harm.KILL]:
             # The one that ran it last: what an earlier one had begun was run by that one already.
-            if before[-1].worker in damage.workers and before[-1].at <= damage.until <= rerun.at:
+            killed = before[-1].worker in damage.workers and before[-1].at <= damage.until <= rerun.at
+            # What acked, and lived on after the failover, had nothing left that its death could give back.
+            if killed and all(damage.at < failover.until for failover in forgetting):
                 after = rerun.at - damage.at
                 return Rerun(rerun.task, rerun.at, Cause.KILLED, after, damage.isolated)
+        if forgetting:
+            return Rerun(rerun.task, rerun.at, Cause.ACK_FORGOTTEN)
         holders = {start.worker for start in (rerun, *before)}
         causes: list[tuple[Cause, Iterable[Harm], Callable[[Damage], bool]]] = [
             (Cause.STOPPED, [Harm.STOP], lambda _: True),
@@ -157,16 +178,42 @@ class Judge:
         for cause, harms, applies in causes:
             for harm in harms:
                 for damage in self._by_harm[harm]:
-                    aftermath = damage.until + AFTERMATH_LEASES * self._lease
-                    in_time = damage.at <= rerun.at <= aftermath
-                    if in_time and holders.intersection(damage.workers) and applies(damage):
+                    felt = holders.intersection(damage.workers)
+                    if felt and self._is_in_time(rerun, damage) and applies(damage):
                         return Rerun(rerun.task, rerun.at, cause)
         return Rerun(rerun.task, rerun.at, Cause.UNEXPLAINED)
+
+    def _forgetting(self, events: Sequence[Entry], rerun: Entry) -> list[Damage]:
+        """The failovers before *rerun* that may have lost one of these."""
+        failovers = [each for harm in FAILOVERS for each in self._by_harm[harm] if each.at <= rerun.at]
+        return [each for each in failovers if any(_may_forget(each, event.at) for event in events)]
+
+    def _is_in_time(self, rerun: Entry, damage: Damage) -> bool:
+        return damage.at <= rerun.at <= damage.until + AFTERMATH_LEASES * self._lease
 
     def _outlived(self, rerun: Entry, damage: Damage, acks: Sequence[Entry]) -> bool:
         """Whether the message was held when the connection was lost, and came back by the lease's end."""
         was_acked = any(ack.at < damage.at for ack in acks)
         return rerun.redelivered and not was_acked and rerun.at >= damage.at + self._lease
+
+
+def _may_forget(failover: Damage, at: float) -> bool:
+    """Whether what the servers were told then, seconds since the epoch, may be lost."""
+    return failover.course is not None and failover.at - IN_FLIGHT <= at <= failover.course.forgetful_until
+
+
+def _acks_that_counted(takes: Sequence[Entry], acks: Sequence[Entry]) -> list[Entry]:
+    """The acks of deliveries before the last one, from the worker that had the message then.
+
+    Arguments:
+        takes: in the order of time.
+    """
+    return [
+        ack
+        for take, following in pairwise(takes)
+        for ack in acks
+        if ack.worker == take.worker and take.at <= ack.at < following.at
+    ]
 
 
 def _ack_was_under_way(damage: Damage, acks: Sequence[Entry]) -> bool:

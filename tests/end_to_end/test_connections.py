@@ -13,6 +13,7 @@ import pytest
 
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
+from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
 
 POOLS = ["prefork", "solo", "threads", "gevent"]
@@ -80,13 +81,15 @@ def test_a_worker_has_one_more_than_with_redis(site: Installation, pool: str) ->
 
 def connections_of(worker: CeleryWorker, site: Installation) -> int:
     """How many the worker and its children hold; those that a child has inherited count once."""
+    assert isinstance(site.server, RedisServer)
+    port = site.server.port
     leader = psutil.Process(worker.pid)
     return len(
         {
             each.laddr
             for process in [leader, *leader.children(recursive=True)]
             for each in process.net_connections("tcp")
-            if each.status == psutil.CONN_ESTABLISHED and each.raddr.port == site.server.port
+            if each.status == psutil.CONN_ESTABLISHED and each.raddr.port == port
         }
     )
 

@@ -39,7 +39,7 @@ def increment(client: RedisCluster, name: str) -> None:
         try:
             client.incr(name)
         except AttributeError:
-            # redis-py was told to ask a node that had no slots when it last looked which nodes there are.
+            # It was told to ask a node that had no slots when it last looked for nodes (redis/redis-py#2432).
             client.nodes_manager.initialize()
         else:
             return

@@ -52,9 +52,8 @@ def main() -> None:
                 time.sleep(BEFORE)
                 rows.append((kind, *_fail_over(sentinels, kind, load)))
                 marks.append(len(load.accepted))
-                print(
-                    f"{number + 1}. {kind}: failover {rows[-1][1]:.1f} s, publishing {rows[-1][2]:.1f} s later"
-                )
+                _, took, later = rows[-1]
+                print(f"{number + 1}. {kind}: failover {took:.1f} s, publishing {later:.1f} s later")
             time.sleep(BEFORE)
         with suppress(TimeoutError):
             site.wait_ended(load.accepted, timeout=30)

@@ -12,14 +12,12 @@ from harness.sentinel import SentinelSite
 @pytest.fixture(scope="session")
 def shared_sentinels() -> Iterator[SentinelSite]:
     """For all tests that leave it whole; see `sentinels`."""
-    with SentinelSite() as site:
+    with SentinelSite(hasty=True) as site:
         yield site
 
 
 @pytest.fixture
 def sentinels(shared_sentinels: SentinelSite) -> SentinelSite:
     """A primary with nothing in it, two replicas and three sentinels."""
-    shared_sentinels.wait_whole()
-    with shared_sentinels.client() as client:
-        client.flushall()
+    shared_sentinels.empty()
     return shared_sentinels

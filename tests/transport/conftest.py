@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from celery import Celery
 
 from tests.environments import CLUSTERS, SERVER
+from tests.transport.batching import celery_app
 from tests.transport.kit import Site
 
 collect_ignore = [] if CLUSTERS else ["test_cluster.py"]
@@ -25,3 +27,10 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield request.getfixturevalue("single_site")
     else:
         yield request.getfixturevalue("cluster_site")
+
+
+@pytest.fixture
+def app(site: Site) -> Iterator[Celery]:
+    app = celery_app(site.url)
+    yield app
+    app.close()

@@ -15,7 +15,7 @@ from redis.exceptions import AskError, ConnectionError, MovedError, ResponseErro
 
 from kombu_redisdelay.broker.server.guard import guarded
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
-from kombu_redisdelay.broker.server.nodes import PARSING, Address, Nodes
+from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import RELOCATIONS, checked
 from kombu_redisdelay.broker.server.server import SlotUnavailable
@@ -138,9 +138,8 @@ class ClusterServer:
             self._find_out()
         self._send_stray()
         try:
-            for address in failures:
-                if address in self._servers:
-                    raise failures[address]
+            for address in failures.keys() & self._servers.keys():
+                raise failures[address]
         finally:
             # The error refers to this frame, and the frame to the error: this breaks the cycle.
             failures.clear()
@@ -268,7 +267,7 @@ class ClusterServer:
         return server
 
     def _new_server(self, address: Address) -> SingleServer:
-        options = {"host": address.host, "port": address.port, **PARSING}
+        options = {"host": address.host, "port": address.port, **PARSER}
         pool = Pool.like(self._like, self._max_connections, **options)
         pool.line.acks_relocated = self._have_strayed
         server = SingleServer(pool)

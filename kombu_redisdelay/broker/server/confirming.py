@@ -10,6 +10,9 @@ from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument, Command
 
+#: The commands that publish. The others in their packets add wake-up tokens, or load scripts.
+_PUBLISHING = frozenset(("LPUSH", "EVALSHA", "EVAL"))
+
 
 class NotReplicatedError(RedisError):
     """The primary has a message, and fewer replicas than ``confirm_replicas`` have confirmed it in time.
@@ -64,12 +67,15 @@ class Confirming:
         Raises:
             NotReplicatedError: too few replicas have confirmed.
         """
+        publishing = [index for index, command in enumerate(commands) if command[0] in _PUBLISHING]
+        if not publishing:
+            return self._server.call_all(*commands)
         *replies, confirmed = self._server.call_all(*commands, self._wait)
-        if any(not isinstance(reply, ResponseError) for reply in replies):
-            checked([confirmed])
-            if confirmed < self._replicas:
-                # This primary may have been replaced. The next connection finds the one of now.
-                self._server.disconnect()
-                raise NotReplicatedError(confirmed, self._replicas)
-        # Otherwise nothing was written.
+        if all(isinstance(replies[index], ResponseError) for index in publishing):
+            return replies
+        checked([confirmed])
+        if confirmed < self._replicas:
+            # This primary may have been replaced. The next connection finds the one of now.
+            self._server.disconnect()
+            raise NotReplicatedError(confirmed, self._replicas)
         return replies

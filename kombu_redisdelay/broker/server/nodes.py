@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from threading import RLock
 from typing import Any, NamedTuple
 
-import redis.cluster
 from redis import ConnectionPool
 from redis.cluster import ClusterNode, RedisCluster
-from redis.connection import DefaultParser, SSLConnection
+from redis.connection import SSLConnection
 from redis.exceptions import (
     ConnectionError,
     RedisClusterException,
@@ -17,11 +16,13 @@ from redis.exceptions import (
     SlotNotCoveredError,
 )
 
-#: Options of a connection to a server of a cluster.
-PARSING: dict[str, Any] = {}
-if "MOVED" not in DefaultParser.EXCEPTION_CLASSES:
-    # redis-py 4 reads these errors only with a parser of their own. Later releases have none.
-    PARSING["parser_class"] = vars(redis.cluster)["ClusterParser"]
+try:
+    # Up to redis-py 5, only this parser knows the errors of a cluster.
+    from redis.cluster import ClusterParser  # type: ignore[attr-defined]
+except ImportError:
+    PARSER: dict[str, Any] = {}
+else:
+    PARSER = {"parser_class": ClusterParser}
 
 #: What redis-py says if the server is not one of a cluster.
 _NO_CLUSTER = "Cluster mode is not enabled"

@@ -178,6 +178,12 @@ class PrimaryConnection(SentinelManagedConnection):
             self.disconnect()
             raise ConnectionError(f"{self.host}:{self.port} is not the primary, or cut off: {exc}") from None
 
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """As redis-py's, which from 6.0 on connects to the old address here, and to localhost at first."""
+        if self._sock is None:
+            self.connect()
+        super().send_packed_command(command, check_health)
+
     def has_moved(self) -> bool:
         """Whether the sentinels name another server, so that this connection must not be used any more."""
         sentinels: Sentinels = self.connection_pool

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.server.server import OneServer
-from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.access import Access, natural
 from kombu_redisdelay.operations.doctor.finding import Finding, Level
 from kombu_redisdelay.operations.doctor.lease import check_lease
 from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
 from kombu_redisdelay.operations.doctor.names import names_of
 from kombu_redisdelay.operations.doctor.permissions import check_permissions
 from kombu_redisdelay.operations.doctor.queues import check_queues
+from kombu_redisdelay.operations.doctor.replication import check_replication
 from kombu_redisdelay.operations.doctor.server import check_server
 from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
 
@@ -37,7 +38,7 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
     store = access.store
     names = names_of(access, queues)
     return [
-        *_as_far_as_allowed("server", _check_servers(store.server.servers())),
+        *_as_far_as_allowed("server", _check_servers(access)),
         *check_permissions(store, names),
         *check_transport_options(access.unknown_options()),
         *check_lease(access.options),
@@ -46,16 +47,19 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
     ]
 
 
-def _check_servers(servers: Sequence[OneServer]) -> Iterator[Finding]:
+def _check_servers(access: Access) -> Iterator[Finding]:
+    servers = access.store.server.servers()
     for one in servers:
-        for finding in check_server(one):
+        replication = check_replication(one, access.options, fails_over=access.fails_over)
+        for finding in chain(check_server(one), _as_far_as_allowed("replication", replication)):
             check = finding.check if len(servers) == 1 else f"{finding.check} of {one.address}"
             yield replace(finding, check=check)
 
 
 def _known(access: Access) -> Iterator[str]:
-    """The names of the queues that Redis knows of or that the app declares, sorted."""
-    yield from sorted({*access.store.queues(), *(access.app.amqp.queues if access.app else ())})
+    """The names of the queues that Redis knows of or that the app declares, in natural order."""
+    declared = access.app.amqp.queues if access.app else ()
+    yield from sorted({*access.store.queues(), *declared}, key=natural)
 
 
 def _as_far_as_allowed(check: str, findings: Iterator[Finding]) -> Iterator[Finding]:

@@ -1,0 +1,104 @@
+"""The servers of a run: what they are, how to reach them, and what can be done to them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from redis import Redis
+from redis.cluster import RedisCluster
+
+from harness.proxy import Proxy
+from harness.redis_server import RedisServer
+from tests.chaos.schedule import Harm
+
+if TYPE_CHECKING:
+    # In `typing` from Python 3.11 on.
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True)
+class Course:
+    """When what, in seconds since the epoch.
+
+    Attributes:
+        forgetful_until: until then, the servers may have forgotten what they had replied to.
+        served: when all queues were served again; ``None`` if they were all the time.
+    """
+
+    forgetful_until: float
+    served: float | None = None
+
+
+class Site(ABC):
+    """The servers, from the ``with`` block's beginning to its end.
+
+    Attributes:
+        others: the kinds of harm that come beside the kills of workers, whatever happens to the servers.
+        failovers: those that have another server become the primary.
+        changes: others that happen to the servers, less often.
+        count: how many queues there are, unless somebody says it.
+        proxy: some workers' way to the servers, where there is one.
+
+    Arguments:
+        queues: the names of the queues.
+    """
+
+    others: ClassVar[tuple[Harm, ...]] = (Harm.TERMINATE, Harm.STOP, Harm.CLIENT_KILL)
+    failovers: ClassVar[tuple[Harm, ...]] = ()
+    changes: ClassVar[tuple[Harm, ...]] = ()
+    count: ClassVar[int] = 1
+    proxy: Proxy | None = None
+
+    def __init__(self, queues: Sequence[str]) -> None:
+        self.queues = queues
+        self._exit = ExitStack()
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The transport options that workers and producers need here."""
+        return {}
+
+    @property
+    def publishing(self) -> Mapping[str, Any]:
+        """The transport options that producers have beside these."""
+        return {}
+
+    @property
+    @abstractmethod
+    def servers(self) -> list[RedisServer]:
+        """Those that clients may be connected to, and that can answer."""
+
+    @abstractmethod
+    def url(self, scheme: str, *, proxied: bool = False) -> str:
+        """The URL for a transport. *proxied* is heard where there is a proxy."""
+
+    @abstractmethod
+    def client(self) -> Redis | RedisCluster:
+        """A client that sees all keys."""
+
+    @abstractmethod
+    def befall(self, harm: Harm, pick: float) -> Course:
+        """Do to the servers what is in `failovers` and `changes`, and return when they are whole again.
+
+        Arguments:
+            pick: from 0 to 1, which one of those that it can be done to.
+        """
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Start all, and have them ended by ``self._exit``."""
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._exit.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._exit.close()

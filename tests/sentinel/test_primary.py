@@ -1,0 +1,194 @@
+"""Nobody stays with a server that is not the primary any more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from harness.process import wait_until
+from harness.sentinel import SentinelSite, cut_off, go_on, pause
+from kombu_redisdelay.broker.server.line import REST
+from kombu_redisdelay.broker.server.sentinels import (
+    ANSWER_TIMEOUT,
+    ASK_INTERVAL,
+    NO_ANSWER_INTERVAL,
+    Sentinels,
+)
+from tests.sentinel.test_connecting import connect
+from tests.transport.kit import PATIENCE, Inbox, drain, drain_for, publish
+
+#: redis-py has words of its own for one case.
+NOT_PRIMARY = "is not the primary|previous master is now a slave"
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[SentinelSite]:
+    with SentinelSite(replicas=1, hasty=True) as site:
+        yield site
+
+
+@pytest.fixture
+def site(pair: SentinelSite) -> SentinelSite:
+    """Its primary changes again and again."""
+    pair.empty()
+    return pair
+
+
+@pytest.fixture
+def lone() -> Iterator[SentinelSite]:
+    """One server, and one sentinel."""
+    with SentinelSite(replicas=0, sentinels=1) as site:
+        yield site
+
+
+def test_who_rests_asks_before_the_next_command(site: SentinelSite) -> None:
+    """The failover is a planned one, so the old primary answers all the time."""
+    with connect(site.url()) as connection:
+        channel = connection.channel()
+        publish(channel, "before")
+        new = site.fail_over()
+        # They were asked when the channel was opened.
+        time.sleep(ASK_INTERVAL)
+        publish(channel, "after")
+        with new.client() as client:
+            assert client.llen("q") == 2
+
+
+def test_a_primary_that_comes_back_gets_nothing(site: SentinelSite) -> None:
+    """Its connections are open, and for some seconds it takes itself for the primary."""
+    with connect(site.url()) as connection:
+        channel = connection.channel()
+        publish(channel, "before")
+        old = site.primary()
+        pause(old)
+        try:
+            new = site.wait_failover(old)
+        finally:
+            go_on(old)
+        publish(channel, "after")
+        with new.client() as client:
+            assert client.llen("q") == 2
+
+
+def test_who_waits_for_messages_goes_over(site: SentinelSite) -> None:
+    with connect(site.url()) as connection, connect(site.url()) as publisher:
+        channel = connection.channel()
+        inbox = Inbox(channel)
+        publish(publisher.channel(), "before")
+        drain(connection, lambda: len(inbox) == 1)
+        new = site.fail_over()
+        with pytest.raises(RedisConnectionError, match="not the primary"):
+            drain(connection, lambda: False)
+        connection.collect()
+        channel = connection.channel()
+        publish(channel, "after")
+        inbox = Inbox(channel)
+        drain(connection, lambda: len(inbox) == 1)
+        for message in inbox:
+            message.ack()
+        with new.client() as client:
+            # Both: the failover came before the first was acked.
+            assert inbox.bodies in (["after"], ["before", "after"])
+            wait_until(lambda: not client.keys("redisdelay:{q}:unacked:*"), PATIENCE, "acks")
+
+
+class TestReplica:
+    """The server that is connected to becomes a replica, and no sentinel has done it."""
+
+    def follow_nobody(self, site: SentinelSite) -> None:
+        with site.servers[0].client() as client:
+            client.execute_command("REPLICAOF", "127.0.0.1", "1")
+
+    def test_publishing(self, lone: SentinelSite) -> None:
+        with connect(lone.url()) as connection:
+            channel = connection.channel()
+            publish(channel, "a")
+            self.follow_nobody(lone)
+            for headers in ({}, {"x-delay": 1000}):
+                with pytest.raises(RedisConnectionError, match=NOT_PRIMARY):
+                    publish(channel, "b", headers=headers)
+
+    def test_waiting(self, lone: SentinelSite) -> None:
+        with connect(lone.url()) as connection:
+            channel = connection.channel()
+            Inbox(channel)
+            drain_for(connection, 0.2)
+            self.follow_nobody(lone)
+            with pytest.raises(RedisConnectionError, match=NOT_PRIMARY):
+                drain(connection, lambda: False)
+
+    def test_a_primary_that_no_replica_follows(self, lone: SentinelSite) -> None:
+        """``min-replicas-to-write``: a worker that took this for anything else would end."""
+        with connect(lone.url()) as connection, lone.servers[0].client() as client:
+            channel = connection.channel()
+            client.config_set("min-replicas-to-write", 1)
+            with pytest.raises(RedisConnectionError, match="NOREPLICAS"):
+                publish(channel, "a")
+            Inbox(channel)
+            with pytest.raises(RedisConnectionError, match="NOREPLICAS"):
+                drain(connection, lambda: False)
+
+
+def test_asking_costs_one_question_a_second(site: SentinelSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    ask = Sentinels._named_by
+
+    def counted(self: Sentinels, client: object) -> object:
+        asked.append(client)
+        return ask(self, client)
+
+    monkeypatch.setattr(Sentinels, "_named_by", counted)
+    with connect(site.url()) as connection:
+        Inbox(connection.channel())
+        drain_for(connection, 0.5)
+        asked.clear()
+        drain_for(connection, 3 * ASK_INTERVAL)
+        assert 2 <= len(asked) <= 4
+
+
+def test_what_was_acked_just_before_does_not_come_back(site: SentinelSite) -> None:
+    """The new primary has not heard of the acks: it was cut off when they were made."""
+    with connect(site.url()) as connection:
+        channel = connection.channel()
+        publish(channel, *map(str, range(50)))
+        inbox = Inbox(channel)
+        drain(connection, lambda: len(inbox) == 50)
+        old, [new] = site.primary(), site.replicas()
+        with old.client() as client:
+            assert client.wait(1, 5000) == 1
+        cut_off(old)
+        for message in inbox:
+            message.ack()
+        channel.consumer.confirm_acks()
+        old.kill()
+        site.wait_failover(old)
+        with new.client() as client:
+            [unacked] = client.keys("redisdelay:{q}:unacked:*")
+            assert client.hlen(unacked) == 50
+            connection.collect()
+            wait_until(lambda: not client.exists(unacked), 10, "acks")
+            assert client.llen("q") == 0
+        old.restart()
+
+
+def test_sentinels_that_do_not_answer_are_left_alone_for_a_while(lone: SentinelSite) -> None:
+    with connect(lone.url()) as connection:
+        channel = connection.channel()
+        publish(channel, "a")
+        channel._sentinels._ask_at = float("-inf")
+        pause(lone.sentinels[0])
+        try:
+            time.sleep(2 * REST)
+            publish(channel, "b")
+            assert channel._sentinels._ask_at - time.monotonic() > NO_ANSWER_INTERVAL / 2
+            time.sleep(2 * REST)
+            began = time.monotonic()
+            publish(channel, "c")
+            assert time.monotonic() - began < ANSWER_TIMEOUT
+        finally:
+            go_on(lone.sentinels[0])
+        with lone.servers[0].client() as client:
+            assert client.llen("q") == 3
