@@ -313,6 +313,7 @@ class TestWho:
         assert ready(site) == 2
 
 
+@pytest.mark.one_server
 class TestAnotherBroker:
     """The same program runs with any URL."""
 
