@@ -14,6 +14,8 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from tests.broker.rig import Rig, payload, taken, texts, with_count
 
+pytestmark = pytest.mark.one_server
+
 HOUR = 3_600_000
 
 

@@ -13,6 +13,8 @@ from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from kombu_redisdelay.broker.steps import finish
 from tests.broker.rig import Rig, dead_letter, park, payload, taken
 
+pytestmark = pytest.mark.one_server
+
 HOUR = 3_600_000
 
 

@@ -64,23 +64,23 @@ def test_consuming(cluster_site: Site) -> None:
     channel = site.channel(visibility_timeout=1, delivery_limit=1, dead_letter=True)
     exchange = Exchange("e", "topic")
     queues = [Queue(queue, exchange, f"{queue}.*", **options) for queue in QUEUES]
-    for queue in queues:
+    for name, queue in zip(QUEUES, queues, strict=True):
         queue(channel).declare()
-        publish(channel, "routed", exchange=exchange, routing_key=f"{queue.name}.x")
-        publish(channel, "later", queue=queue.name, headers={"x-delay": 1})
+        publish(channel, "routed", exchange=exchange, routing_key=f"{name}.x")
+        publish(channel, "later", queue=name, headers={"x-delay": 1})
     inbox = Inbox(channel, *queues)
     drain(channel.connection.client, lambda: len(inbox) == 2 * COUNT)
     for message, settle in zip(inbox.messages, ("ack", "requeue", "reject") * COUNT, strict=False):
         getattr(message, settle)()
     # The messages of one that is gone come back.
     gone = site.channel()
-    for queue in QUEUES:
-        publish(channel, "held", queue=queue)
+    for name in QUEUES:
+        publish(channel, "held", queue=name)
     inbox.consumer.cancel()
     held = [gone.basic_get(queue) for queue in QUEUES]
     assert all(held)
-    for queue in QUEUES:
-        site.end_leases(queue)
+    for name in QUEUES:
+        site.end_leases(name)
     look_after_queues(channel)
     for queue in queues:
         queue(channel).purge()
@@ -161,5 +161,6 @@ def test_forwarder(app: Celery, access: Access, cluster_site: Site) -> None:
         forwarder.stop()
         thread.join(10)
     # Consumers take what was forwarded.
-    inbox = Inbox(cluster_site.channel(), *QUEUES, on_message=virtual.Message.ack)
-    drain(inbox.consumer.channel.connection.client, lambda: len(inbox) == COUNT)
+    channel = cluster_site.channel()
+    inbox = Inbox(channel, *QUEUES, on_message=virtual.Message.ack)
+    drain(channel.connection.client, lambda: len(inbox) == COUNT)

@@ -174,6 +174,15 @@ class Site:
         else:
             self.cluster.flush()
 
+    def listeners(self) -> int:
+        """To how many channels and patterns of PUB/SUB somebody listens."""
+        if self.cluster is None:
+            return int(self.redis.pubsub_numpat()) + len(self.redis.pubsub_channels())
+        return sum(
+            node.call("PUBSUB", "NUMPAT") + len(node.call("PUBSUB", "CHANNELS"))
+            for node in self.cluster.primaries
+        )
+
     def kill_connections(self) -> None:
         """Have the servers close all connections of others."""
         if self.cluster is None:

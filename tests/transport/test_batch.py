@@ -69,7 +69,7 @@ class TestWhatIsPublished:
         channel = site.channel()
         inbox = Inbox(channel, Queue("reader", news))
         connection = channel.connection.client
-        drain(connection, lambda: site.redis.pubsub_numpat() + len(site.redis.pubsub_channels()))
+        drain(connection, site.listeners)
         with batch(app), app.producer_or_acquire() as producer:
             for number in range(3):
                 producer.publish(str(number), exchange=news, routing_key="", declare=[news])
@@ -227,6 +227,7 @@ class TestWho:
         asyncio.run(main())
         assert ready(site) == 2
 
+    @pytest.mark.one_server
     def test_no_other_greenlet(self, site: Site) -> None:
         program = f"""
             from gevent import monkey, spawn
@@ -271,6 +272,7 @@ class TestWho:
         assert ready(site) == 1
         other.close()
 
+    @pytest.mark.one_server
     def test_no_forked_child(self, site: Site) -> None:
         program = f"""
             import os
@@ -311,6 +313,7 @@ class TestWho:
         assert ready(site) == 2
 
 
+@pytest.mark.one_server
 class TestAnotherBroker:
     """The same program runs with any URL."""
 

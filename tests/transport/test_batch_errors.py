@@ -24,6 +24,8 @@ from kombu_redisdelay import BatchPublishError, batch
 from tests.transport.batching import BACKEND, celery_app, ready, scheduled, send
 from tests.transport.kit import Site
 
+pytestmark = pytest.mark.one_server
+
 
 def refuse(site: Site, app: Celery, queue: str) -> None:
     """Have the server refuse what is published to a queue that is declared."""

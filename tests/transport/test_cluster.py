@@ -15,7 +15,7 @@ from harness.cluster import Cluster
 from harness.cluster_node import Node
 from harness.cluster_view import slot_of
 from harness.redis_server import RedisServer
-from tests.transport.kit import Inbox, Site, drain, drain_for, event_loop, publish, turn
+from tests.transport.kit import Inbox, Site, drain, event_loop, publish, turn
 
 QUEUES = [f"q{number:02}" for number in range(12)]
 
@@ -204,10 +204,9 @@ class TestPrefix:
     def test_everything_is_behind_it(self, cluster_site: Site, prefix: str) -> None:
         channel = cluster_site.channel(global_keyprefix=prefix)
         everybody, named = Exchange("everybody", "fanout"), Exchange("named", "topic")
-        listener = Inbox(
-            cluster_site.channel(global_keyprefix=prefix), Queue("mine", everybody, auto_delete=True)
-        )
-        drain_for(listener.consumer.channel.connection.client, 0.1)
+        other = cluster_site.channel(global_keyprefix=prefix)
+        listener = Inbox(other, Queue("mine", everybody, auto_delete=True))
+        drain(other.connection.client, cluster_site.listeners)
         inbox = Inbox(channel, *QUEUES[:3], Queue("bound", named, "a.*"))
         for queue in QUEUES[:3]:
             publish(channel, "now", queue=queue)
@@ -215,7 +214,7 @@ class TestPrefix:
         publish(channel, "bound", exchange=named, routing_key="a.b")
         publish(channel, "heard", exchange=everybody, queue="")
         drain(channel.connection.client, lambda: len(inbox) == 7)
-        drain(listener.consumer.channel.connection.client, lambda: listener)
+        drain(other.connection.client, lambda: listener)
         assert all(key.startswith(prefix.encode()) for key in cluster_site.all_keys())
         assert len(channel.intake.lanes) == (4 if prefix == "app:" else 1)
 

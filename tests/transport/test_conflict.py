@@ -10,6 +10,8 @@ from kombu.messaging import Producer
 
 from tests.transport.kit import Inbox, Site, drain, in_seconds, publish
 
+pytestmark = pytest.mark.one_server
+
 
 def headers(on_conflict: object = None, delay: int | None = 60_000, id: str = "key") -> dict[str, Any]:
     headers: dict[str, Any] = {"id": id}
@@ -131,7 +133,6 @@ class TestRetry:
         publish(channel, "retry of old", headers=again)
         assert site.scheduled() == 2
 
-    @pytest.mark.one_server
     def test_nor_of_one_that_another_transport_published(self, site: Site) -> None:
         stock = site.connect(site.url.replace("redisdelay", "redis")).channel()
         publish(stock, "old", headers=headers("replace", delay=None))

@@ -184,6 +184,7 @@ class TestChannel:
         drain(channel.connection.client, lambda: len(inbox) == len(MANY) * 3)
         assert inbox.bodies == sorted(inbox.bodies)
 
+    @pytest.mark.one_server
     def test_none_starves_while_messages_are_due_in_others(self, site: Site) -> None:
         channel = site.channel()
         for queue in MANY[:30]:
@@ -232,6 +233,7 @@ class TestChannel:
         site.redis.lpush(site.keys(MANY[40]).ready, raw)
         drain(channel.connection.client, lambda: "stock" in inbox.bodies)
 
+    @pytest.mark.one_server
     def test_countdowns_of_many_queues_come_in_time(self, site: Site) -> None:
         channel = site.channel()
         inbox = Inbox(channel, *MANY, on_message=virtual.Message.ack)

@@ -11,6 +11,8 @@ import pytest
 from kombu_redisdelay.transport import lane, poller
 from tests.transport.kit import Inbox, Site, event_loop, publish, turn
 
+pytestmark = pytest.mark.one_server
+
 FOR_EVER = 3600.0
 
 

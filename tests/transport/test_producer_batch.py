@@ -257,7 +257,7 @@ class TestExchange:
         connection = channel.connection.client
         other = site.channel()
         # From then on it listens.
-        drain(connection, lambda: site.redis.pubsub_numpat() == 1)
+        drain(connection, site.listeners)
         everybody(other).declare()
         producer = Producer(other)
         with producer.batch(max_size=3):

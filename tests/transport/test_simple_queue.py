@@ -9,6 +9,8 @@ import pytest
 
 from tests.transport.kit import Site, publish
 
+pytestmark = pytest.mark.one_server
+
 BODIES = [str(number) for number in range(5)]
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.transport.kit import PATIENCE, Inbox, Site, drain
 
+pytestmark = pytest.mark.one_server
+
 CONSUMERS, PREFETCH = 20, 10
 
 
