@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="\n".join(["workloads (* with --quick, too):", *map(_line, WORKLOADS.values())]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="a minute or two: less of it, and not all")
+    parser.add_argument("--quick", action="store_true", help="one to three minutes: less of it, and not all")
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="NAME", help='some workloads; "worker" is all of worker-*'
     )
