@@ -33,7 +33,7 @@ class Peer:
     def missing(self) -> str | None:
         """Why it cannot be used by this interpreter; ``None`` if it can."""
         if self.imports and find_spec(self.imports) is None:
-            return f"{self.imports} is not installed; it needs Python 3.13"
+            return f"not installed (pip install {self.name}, on Python 3.13 or newer)"
         return None
 
     def register(self) -> None:

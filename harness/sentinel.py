@@ -77,8 +77,10 @@ class Sentinel(RedisServer):
                 client.execute_command("SENTINEL SLAVES", MASTER),
                 client.execute_command("SENTINEL SENTINELS", MASTER),
             ]
-        replicas, sentinels = ([one for one in some if "down" not in str(one["flags"])] for some in others)
-        return len(replicas), len(sentinels)
+        replicas, sentinels = (
+            sum(not one["is_sdown"] and not one["is_disconnected"] for one in some) for some in others
+        )
+        return replicas, sentinels
 
     def primary_port(self) -> int:
         """The port of the server that it names."""

@@ -77,3 +77,13 @@ def single_site(server: RedisServer) -> Iterator[Site]:
         yield site
         site.close()
     assert refused(server) == []
+
+
+@pytest.fixture
+def cluster_site(cluster: Cluster) -> Iterator[Site]:
+    before = cluster.errors()["CROSSSLOT"]
+    with cluster.client() as client:
+        site = Site(cluster.url(), client, cluster)
+        yield site
+        site.close()
+    assert cluster.errors()["CROSSSLOT"] == before

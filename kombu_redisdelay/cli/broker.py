@@ -8,7 +8,7 @@ from typing import TypeVar
 import click
 
 from kombu_redisdelay.cli.echo import echo
-from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.access import Access, natural
 
 AccessT = TypeVar("AccessT", bound=Access)
 
@@ -46,5 +46,5 @@ def _selected(context: click.Context) -> Sequence[str]:
 
 def queue_names(access: Access, selected: Sequence[str]) -> list[str]:
     """Return the queues that were *selected* by option. If there are none, return all queues that Redis knows
-    of or that the app declares."""
-    return list(dict.fromkeys(selected)) or sorted({*access.queues(), *access.app.amqp.queues})
+    of or that the app declares, in natural order."""
+    return list(dict.fromkeys(selected)) or sorted({*access.queues(), *access.app.amqp.queues}, key=natural)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from itertools import islice
 
@@ -24,7 +25,7 @@ from kombu_redisdelay.cli.output import (
     table,
     when,
 )
-from kombu_redisdelay.operations.dead_letters import DeadLetters
+from kombu_redisdelay.operations.dead_letters import DeadLetter, DeadLetters
 
 #: The largest number of dead letters in one table.
 _PAGE = 1000
@@ -46,26 +47,28 @@ def list_(queue: str | None, task: str | None, limit: int | None, as_json: bool)
     if as_json:
         show_json(found)
         return
+    page = list(islice(found, _PAGE))
+    if not page:
+        echo("No dead letters found.", err=True)
+    while page:
+        _show_page(page)
+        page = list(islice(found, _PAGE))
+
+
+def _show_page(page: Iterable[DeadLetter]) -> None:
     now = datetime.now(timezone.utc)
-    while page := list(islice(found, _PAGE)):
-        rows = table(
-            fixed("WHEN"),
-            fixed("ID"),
-            flexible("QUEUE"),
-            right("TIMES"),
-            flexible("REASON"),
-            flexible("TASK"),
+    headers = (fixed("WHEN"), fixed("ID"), flexible("QUEUE"), right("TIMES"), flexible("REASON"))
+    rows = table(*headers, flexible("TASK"))
+    for letter in page:
+        rows.add_row(
+            when(letter.when, now),
+            letter.id,
+            cut(letter.queue),
+            str(letter.deliveries),
+            cut(letter.reason),
+            cut(call(letter)),
         )
-        for letter in page:
-            rows.add_row(
-                when(letter.when, now),
-                letter.id,
-                cut(letter.queue),
-                str(letter.deliveries),
-                cut(letter.reason),
-                cut(call(letter)),
-            )
-        show(rows)
+    show(rows)
 
 
 @command.command("show")

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import click
 
 from kombu_redisdelay.broker.printable import printable
 
+#: The exit status when nobody reads the output any more, as with ``| head``. A shell shows it for every tool
+#: that SIGPIPE has ended.
+BROKEN_PIPE = 141
+
 
 def echo(line: str, *, err: bool = False) -> None:
-    """Print *line* to standard output, or to standard error if *err* is set."""
-    click.echo(printable(line), err=err)
+    """Print *line* to standard output, or to standard error if *err* is set.
+
+    Raises:
+        click.exceptions.Exit: nobody reads the output any more.
+    """
+    try:
+        click.echo(printable(line), err=err)
+    except BrokenPipeError:
+        # Python writes what it has still in its buffer when it ends, and would say that it cannot.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
+        raise click.exceptions.Exit(BROKEN_PIPE) from None
 
 
 def confirm(question: str) -> None:

@@ -9,6 +9,7 @@ from itertools import islice
 import click
 
 from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import FromNow, json_option, queue_option, task_option
 from kombu_redisdelay.cli.output import call, cut, fixed, flexible, show, show_json, table, when
 from kombu_redisdelay.operations.delayed import DelayedMessage, DelayedMessages
@@ -34,8 +35,12 @@ def command(
     if as_json:
         show_json(found)
         return
-    while page := list(islice(found, _PAGE)):
+    page = list(islice(found, _PAGE))
+    if not page:
+        echo("No scheduled messages found.", err=True)
+    while page:
         _show_page(page)
+        page = list(islice(found, _PAGE))
 
 
 def _show_page(page: Iterable[DelayedMessage]) -> None:

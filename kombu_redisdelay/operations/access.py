@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 from kombu.connection import Connection
@@ -42,7 +43,9 @@ class Access:
         self.app: Any = broker if hasattr(broker, "connection_for_write") else None
         self._connection = _connection(broker)
         if not issubclass(self._connection.get_transport_cls(), Transport):
-            raise TypeError(f"not a redisdelay:// broker: {self._connection.as_uri()}")
+            # No more of the URL: kombu shows a password that is not there, or one in a place of its own.
+            scheme = self._connection.as_uri().partition("://")[0]
+            raise TypeError(f"not a redisdelay:// broker: {scheme}://")
         try:
             # Fail soon: by default, kombu waits for two seconds before it tries again.
             self._connection.ensure_connection(
@@ -56,7 +59,8 @@ class Access:
     @property
     def address(self) -> str:
         """The broker's URL, without the password."""
-        return str(self._connection.as_uri())
+        # kombu shows a password as `**`, also where there is none.
+        return str(self._connection.as_uri(include_password=not self._connection.password))
 
     @property
     def fails_over(self) -> bool:
@@ -140,3 +144,8 @@ def _connection(broker: Any) -> Connection:
         connection: Connection = broker.connection_for_write()
         return connection
     raise TypeError(f"not a Celery app, a kombu Connection or a broker URL: {broker!r}")
+
+
+def natural(name: str) -> str:
+    """The key to sort names by, so that ``q2`` comes before ``q10``."""
+    return re.sub(r"\d+", lambda number: number[0].zfill(20), name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kombu_redisdelay.transport.block import Block, block_for, blocks, current
 from kombu_redisdelay.transport.publishing import PublishingChannel
@@ -14,34 +14,73 @@ if TYPE_CHECKING:
     from celery import Celery
 
 
-@contextmanager
-def batch(app: Celery, *, progress: Callable[[int], object] | None = None) -> Iterator[Block]:
+def batch(app: Celery, *, progress: Callable[[int], object] | None = None) -> AbstractContextManager[Block]:
     """Publish everything together that this thread publishes through *app* in the ``with`` block.
 
     Tasks, groups, chains and chords, with ``countdown`` or without, and messages of kombu: they are held
-    back, and published in one round trip when the block ends, or when 500 messages are held back. What other
-    threads, greenlets and asyncio tasks publish is not held back. A block inside another one joins it.
+    back, and published in one round trip when the block ends, or when 500 messages or 4 MiB are held back.
+    What other threads, greenlets and asyncio tasks publish is not held back. A block inside another one joins
+    it. With another broker, messages are published one by one, as without a block.
 
     An exception that leaves the block discards the messages that are held back. The attribute ``published``
     of the object behind ``as`` tells how many messages were published before that.
 
     Arguments:
-        progress: called with the number of messages that were published so far, each time that some were.
+        progress: called with the number of messages that the block has published so far, each time that it
+            has published some. An exception that it raises ends the block with ``BatchPublishError``.
+
+    Returns:
+        What a ``with`` statement enters, once.
 
     Raises:
-        TypeError: the broker of *app* is not reached through this transport.
-        BatchPublishError: some messages were not published, or nobody knows whether they were. It names them.
+        TypeError: *app* is no Celery app, or *progress* cannot be called.
+        BatchPublishError: some messages were not published, or nobody knows whether they were, or *progress*
+            raised an exception. The error names the messages.
     """
+    if not hasattr(app, "connection_for_write"):
+        raise TypeError(f"batch() takes a Celery app, not an object of type {type(app).__name__}")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function, not {progress!r}")
+    return _Once(_block(app, progress))
+
+
+class _Once(AbstractContextManager[Block]):
+    """What a ``with`` statement enters. Says what is wrong where it is used in another way."""
+
+    def __init__(self, block: AbstractContextManager[Block]) -> None:
+        self._block = block
+        self._was_entered = False
+
+    def __enter__(self) -> Block:
+        if self._was_entered:
+            raise RuntimeError("a batch is for one block: call batch(app) again for the next")
+        self._was_entered = True
+        return self._block.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._block.__exit__(*error)
+
+    def __aenter__(self, *error: Any) -> NoReturn:
+        raise TypeError("enter a batch with `with`, not with `async with`")
+
+    # Python looks for both before it calls either.
+    __aexit__ = __aenter__
+
+
+@contextmanager
+def _block(app: Celery, progress: Callable[[int], object] | None) -> Iterator[Block]:
     broker = app.connection_for_write()
-    if not issubclass(broker.get_transport_cls(), Transport):
-        raise TypeError(f"not a redisdelay:// broker: {broker.as_uri()}")
     outer = block_for(broker)
     if outer is not None:
         yield outer
         return
+    block = Block(_connector(app), broker, progress, current.get())
+    if not issubclass(broker.get_transport_cls(), Transport):
+        # The same program must run with any URL. The block holds nothing back, because nothing knows of it.
+        yield block
+        return
     from celery.exceptions import TaskPredicate
 
-    block = Block(_connector(app), broker, progress, current.get())
     _guard(app.backend)
     token = current.set(block)
     try:
@@ -51,10 +90,8 @@ def batch(app: Celery, *, progress: Callable[[int], object] | None = None) -> It
         # So that Celery's `retry` and `replace` leave a task: they have published what comes next.
         block.flush()
         raise
-    except BaseException:
-        block.discard()
-        raise
     finally:
+        block.close()
         # It is another context where the end of a block is run by another thread.
         with suppress(ValueError):
             current.reset(token)
@@ -82,9 +119,11 @@ def _refusing(wait: Callable[..., Any]) -> Callable[..., Any]:
     def refusing(result: Any, *args: Any, **kwargs: Any) -> Any:
         ids = set(_ids(result))
         if any(block.holds(ids) for block in blocks()):
+            # Its repr would be as long as the group.
+            name = f"{type(result).__name__} {getattr(result, 'id', '')}".rstrip()
             raise RuntimeError(
-                f"{result!r} cannot be waited for in this batch: its task, or one before it, is published "
-                "when the batch ends"
+                f"{name} cannot be waited for in this batch: its task, or one before it, is published when "
+                "the batch ends"
             )
         return wait(result, *args, **kwargs)
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.message import message_id
 from kombu_redisdelay.transport.held import Held
@@ -24,9 +23,14 @@ if TYPE_CHECKING:
 #: How many messages are held back at most.
 PORTION = 500
 
+#: How many bytes of messages are held back at most, but for the last one. A process needs two to three times
+#: as much memory for them.
+PORTION_BYTES = 4 * 1024 * 1024
+
 
 class BatchPublishError(OperationalError):
-    """Not all messages of a batch were published, or nobody knows whether they were.
+    """A batch has ended early: messages were not published, or nobody knows whether they were, or its
+    progress callback has raised an exception. ``__cause__`` is the first error behind it.
 
     Attributes:
         published: how many messages of the batch were published.
@@ -37,10 +41,10 @@ class BatchPublishError(OperationalError):
     def __init__(
         self, reason: object, published: int, uncertain: Sequence[str] = (), unpublished: Sequence[str] = ()
     ) -> None:
-        super().__init__(
-            f"{reason} ({published} message(s) of the batch were published, {len(uncertain)} may have been, "
-            f"{len(unpublished)} were not)"
-        )
+        counts = {"published": published, "uncertain": len(uncertain), "unpublished": len(unpublished)}
+        # That nothing was published is worth a word.
+        told = [f"{count} {what}" for what, count in counts.items() if count or what == "published"]
+        super().__init__(f"{reason} (messages of the batch: {', '.join(told)})")
         self.reason = str(reason)
         self.published = published
         self.uncertain = list(uncertain)
@@ -86,6 +90,9 @@ class Block:
         self.published = 0
         self.tables: dict[str, Any] = {}
 
+    def __repr__(self) -> str:
+        return f"<batch: {self.published} messages published, {len(self._ids)} held back>"
+
     def is_for(self, broker: Connection) -> bool:
         """Whether the caller has entered this block, and it is for *broker*."""
         return _running() == self._owner and _address(broker) == self._broker
@@ -99,21 +106,22 @@ class Block:
 
         Raises:
             ValueError: the message is invalid. It is not held back.
-            BatchPublishError: as :meth:`flush`, which is called when :data:`PORTION` messages are held back.
+            BatchPublishError: as :meth:`flush`, which is called when :data:`PORTION` messages are held back,
+                or :data:`PORTION_BYTES`.
         """
         self._check_usable()
         self._channel = channel
         self._held.add_message(channel, message, **kwargs)
         self._ids.append(message_id(message))
-        if len(self._ids) >= PORTION:
+        if len(self._ids) >= PORTION or self._held.size >= PORTION_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Publish what is held back now. Whatever happens, it is not held back any more.
 
         Raises:
-            BatchPublishError: not all of it was published, or nobody knows. The block is of no use after
-                that.
+            BatchPublishError: not all of it was published, or nobody knows, or the progress callback has
+                raised an exception. The block is of no use after that.
         """
         self._check_usable()
         if os.getpid() != self._owner[0]:
@@ -148,7 +156,8 @@ class Block:
         unpublished = [ids[message] for message in dict.fromkeys(each.message for each in refused)]
         self.published += len(ids) - len(unpublished)
         if refused:
-            raise BatchPublishError(refused[0].error, self.published, unpublished=unpublished)
+            first = refused[0].error
+            raise BatchPublishError(first, self.published, unpublished=unpublished) from first
         self._tell()
 
     def _connected(self) -> AbstractContextManager[PublishingChannel]:
@@ -164,16 +173,20 @@ class Block:
         token = current.set(None)
         try:
             self._progress(self.published)
-        except (OSError, RedisError) as exc:
-            # kombu would take it for a lost connection, and publish the last message again.
-            raise RuntimeError(f"the progress callback of a batch failed: {exc!r}") from exc
+        except Exception as exc:
+            # kombu would take some exceptions, KeyError for one, for a lost connection, and publish the last
+            # message again.
+            reason = f"the progress callback failed: {type(exc).__name__}: {exc}"
+            raise BatchPublishError(reason, self.published) from exc
         finally:
             current.reset(token)
 
-    def discard(self) -> None:
-        """Forget what is held back."""
+    def close(self) -> None:
+        """Forget what is held back, and the error: it refers to the frames of the callers, and they to this
+        block. Such a cycle keeps their locals until the garbage collector comes."""
         self._held.clear()
         self._ids.clear()
+        self._failure = None
 
 
 current: ContextVar[Block | None] = ContextVar("redisdelay_batch", default=None)

@@ -21,6 +21,7 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recoverer import Recoverer
 from kombu_redisdelay.broker.rounds import Rounds
 from kombu_redisdelay.broker.server.eviction import warn_of_eviction
+from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.broker.watch import Watch
 from kombu_redisdelay.transport.caretaker import Caretaker
 from kombu_redisdelay.transport.intake import Intake
@@ -163,7 +164,12 @@ class Channel(PublishingChannel):
         if not self._consumer.is_ours:
             return False
         assert self._rounds is not None
-        return self._rounds.step(queues)
+        try:
+            with self.store.server.hurrying():
+                return self._rounds.step(queues)
+        except SlotUnavailable as exc:
+            logger.debug("Looking after the queues another time: %s", exc)
+            return False
 
     def give_back_all(self) -> None:
         """Give back every message. Messages that no callback has seen go first, and go back unchanged, as if

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, cast
@@ -14,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kombu_redisdelay.broker.keys import bindings
 from kombu_redisdelay.broker.server.cluster import ClusterServer
-from kombu_redisdelay.broker.server.nodes import Address, Nodes
+from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.cluster_client import ClusterClient
@@ -116,7 +117,7 @@ class ClusterChannel(Channel):
 
     def _pool_at(self, address: Address) -> ConnectionPool:
         like = self.async_pool
-        options = {**like.connection_kwargs, "host": address.host, "port": address.port}
+        options = {**like.connection_kwargs, "host": address.host, "port": address.port, **PARSER}
         return ConnectionPool(connection_class=like.connection_class, **options)
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
@@ -159,11 +160,17 @@ class ClusterChannel(Channel):
         # The client of PUB/SUB adds the prefix.
         return str(super()._get_subscribe_topic(queue)).removeprefix(self._prefix)
 
+    def _get_subscribe_topics(self, queue: str) -> list[str]:
+        # As kombu 5.7 calls it.
+        return [str(topic).removeprefix(self._prefix) for topic in super()._get_subscribe_topics(queue)]
+
 
 class ClusterTransport(Transport):
     """``redisdelay-cluster://``."""
 
     Channel = ClusterChannel
+    # What is not of a cluster is found out by the nodes.
+    other_modes: Mapping[str, str] = {}
 
 
 class SecureClusterTransport(ClusterTransport):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -41,7 +41,11 @@ class Refused(NamedTuple):
 
 
 class Held:
-    """Messages on their way to queues, and to fanout exchanges."""
+    """Messages on their way to queues, and to fanout exchanges.
+
+    Attributes:
+        size: bytes of the messages, about. One that goes to two queues counts twice.
+    """
 
     def __init__(self) -> None:
         #: Each with the number of its message, which may have several queues.
@@ -49,6 +53,7 @@ class Held:
         self._messages = 0
         #: kombu's commands for fanout exchanges: the method of a client, and its arguments.
         self._commands: list[tuple[str, tuple[Any, ...]]] = []
+        self.size = 0
 
     def __len__(self) -> int:
         return len(self._calls) + len(self._commands)
@@ -59,27 +64,30 @@ class Held:
         Raises:
             ValueError: the message is invalid. It is not held back.
         """
-        calls, commands = len(self._calls), len(self._commands)
+        calls, commands, size = len(self._calls), len(self._commands), self.size
         try:
             channel.basic_publish(message, _publish_batch=self, **kwargs)
         except BaseException:
             # The message goes to all of its queues or to none.
             del self._calls[calls:], self._commands[commands:]
+            self.size = size
             raise
         self._messages += 1
 
     def add_call(self, call: HeldCall) -> None:
         """Hold back a call for the message that is being added."""
         self._calls.append((self._messages, call))
+        self.size += _size(call.call[2])
 
     def add(self, name: str, *args: Any) -> None:
         """Hold back a command for a fanout exchange. kombu calls this."""
         self._commands.append((name, args))
+        self.size += _size(args)
 
     def clear(self) -> None:
         self._calls.clear()
         self._commands.clear()
-        self._messages = 0
+        self._messages = self.size = 0
 
     def send(self, channel: PublishingChannel) -> list[Refused]:
         """Publish everything through *channel*, in one round trip, or in two if there is fanout. It holds
@@ -93,7 +101,7 @@ class Held:
         """
         calls, self._calls = self._calls, []
         commands, self._commands = self._commands, []
-        self._messages = 0
+        self._messages = self.size = 0
         replies: list[Any] = []
         if calls:
             scheduled = (held.queue for _, held in calls if held.call[0] is SCHEDULE)
@@ -112,3 +120,7 @@ class Held:
             for (message, _), reply in zip(calls, replies, strict=True)
             if isinstance(reply, ResponseError)
         ]
+
+
+def _size(arguments: Sequence[Any]) -> int:
+    return sum(len(argument) for argument in arguments if isinstance(argument, (str, bytes)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,7 @@ from kombu.transport import virtual
 
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.message import DELIVERY_COUNT_HEADER
+from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.transport.lane import Lane
 from kombu_redisdelay.transport.receive import receive
 
@@ -231,12 +233,14 @@ class Intake:
         if consumer is None or now - self._confirmed_at <= CONFIRM_AFTER:
             return
         self._confirmed_at = now
-        consumer.confirm_acks()
-        consumer.leave_cancelled()
-        # The application has caught the exception of the callback and goes on consuming. It will not ack
-        # these messages.
-        for tag in consumer.long_failed():
-            self._channel.qos.reject(tag, requeue=True)
+        # What waits for a slot is done another time.
+        with suppress(SlotUnavailable), self._channel.store.server.hurrying():
+            consumer.confirm_acks()
+            consumer.leave_cancelled()
+            # The application has caught the exception of the callback and goes on consuming. It will not ack
+            # these messages.
+            for tag in consumer.long_failed():
+                self._channel.qos.reject(tag, requeue=True)
 
     def check_silence(self, timeout: float, silence_limit: float) -> None:
         """Check that the servers answer. As :meth:`Lane.check_silence`."""

@@ -148,7 +148,11 @@ class Lane:
             timeout: seconds after which the server answers even without a wake-up token.
         """
         connection = self.client.connection
-        self._asked_for = self._request() if self.expects_more else None
+        try:
+            self._asked_for = self._request() if self.expects_more else None
+        except SlotUnavailable:
+            self._rest()
+            return
         if self._asked_for is not None:
             command = self._channel.consumer.ask_for(self._asked_for)
         else:
@@ -205,10 +209,11 @@ class Lane:
         if not queues:
             return False
         try:
-            glance = consumer.glance(queues)
-            self._hot.glanced(glance)
-            if glance.any_ready and len(queues) > QUEUES_PER_TAKE:
-                self._hot.looked(consumer.look(queues))
+            with self._channel.store.server.hurrying():
+                glance = consumer.glance(queues)
+                self._hot.glanced(glance)
+                if glance.any_ready and len(queues) > QUEUES_PER_TAKE:
+                    self._hot.looked(consumer.look(queues))
         except SlotUnavailable:
             self._rest()
             return False
@@ -218,7 +223,8 @@ class Lane:
         self._requested_at = monotonic()
         queues, queue_cycle = self.queues, self._channel._queue_cycle
         if self._hot.needs_look(queues):
-            self._hot.looked(self._channel.consumer.look(queues))
+            with self._channel.store.server.hurrying():
+                self._hot.looked(self._channel.consumer.look(queues))
         order = queue_cycle.consume(len(self._channel.active_queues))
         if len(order) > len(queues):
             ours = frozenset(queues)

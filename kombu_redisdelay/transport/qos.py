@@ -127,7 +127,7 @@ class QoS(virtual.QoS):
         logger.warning(
             "The lease of this consumer was lost: %d message(s) of queue %r that it held were given to "
             "other consumers, and may be handled twice. Was the process stopped, or Redis out of reach, "
-            "for longer than visibility_timeout?",
+            "for longer than visibility_timeout? Or has a failover lost that they were taken?",
             len(lost),
             queue,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from queue import Empty
 from time import monotonic
 from typing import Any
@@ -17,18 +18,28 @@ from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.signals import wake_on_signals
 from kombu_redisdelay.transport.tls import answers_without, verifying
 
+#: The modes of servers whose URLs begin with another scheme, as they call them.
+OTHER_MODES = {
+    "sentinel": "this is a sentinel, not a Redis server: its URL begins with redisdelay-sentinel://",
+    "cluster": "this is a server of a cluster: its URL begins with redisdelay-cluster://",
+}
+
 
 class Transport(redis.Transport):
     """``redisdelay://``, and ``redisdelay+socket://`` for a Unix socket. With ``ssl``, it uses TLS and
     verifies the server, unless the options in ``ssl`` turn this off.
 
     ``driver_type`` stays ``"redis"``, because Celery uses it to decide what a broker can do.
+
+    Attributes:
+        other_modes: the modes in which the server cannot be, and what to say then.
     """
 
     Channel = Channel
     client: Any
     cycle: Any
     brpop_timeout = 1
+    other_modes: Mapping[str, str] = OTHER_MODES
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         """
@@ -68,21 +79,19 @@ class Transport(redis.Transport):
         """Open the first channel.
 
         Raises:
-            ConnectionError: the server cannot be reached, or is a sentinel.
+            ConnectionError: the server cannot be reached, or the URL of such a server begins with another
+                scheme.
         """
         connection = super().establish_connection()
         channel = self._avail_channels[-1]
         try:
-            # A sentinel knows PING, which was sent before, but not TIME.
-            channel.client.time()
-        except ResponseError as exc:
-            if "unknown command" not in str(exc):
-                return connection  # What this user may not do is said when it is needed.
+            mode = channel.client.info("server").get("redis_mode")
+        except ResponseError:
+            return connection  # This user may not ask.
+        if mode in self.other_modes:
             self._avail_channels.remove(channel)
             channel.close()
-            raise RedisConnectionError(
-                f"this is a sentinel, not a Redis server: its URL begins with redisdelay-sentinel:// ({exc})"
-            ) from None
+            raise RedisConnectionError(self.other_modes[mode])
         return connection
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:

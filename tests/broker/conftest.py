@@ -11,6 +11,8 @@ from tests.broker.database import database as open_database
 from tests.broker.rig import Rig
 from tests.environments import CLUSTER, CLUSTERS
 
+collect_ignore = [] if CLUSTERS else ["server/test_cluster.py"]
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "shared_database" in metafunc.fixturenames:

@@ -167,7 +167,7 @@ class TestForgottenByTheServer:
     """As after a failover: the messages are held again that were acked lately."""
 
     def forget(self, rig: Rig, held: dict[bytes, bytes], consumer: Consumer) -> None:
-        rig.client.hset(rig.store.keys("q").unacked(consumer.name), mapping=held)  # type: ignore[arg-type]
+        rig.client.hset(rig.store.keys("q").unacked(consumer.name), mapping=held)
 
     def acked(self, rig: Rig) -> tuple[Consumer, dict[bytes, bytes]]:
         rig.put("q", *(payload(str(n)) for n in range(300)))

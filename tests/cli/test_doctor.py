@@ -39,8 +39,20 @@ def test_all_is_well(site: Site) -> None:
     assert {row["level"] for row in site.rows("doctor")} == {"ok"}
     assert set(_findings(site, "ok")) == {
         *("clock", "version", "role", "persistence", "eviction", "memory", "permissions"),
-        *("transport options", "visibility_timeout", "redis:// leftovers", f"queue {QUEUE}"),
+        *("transport options", "visibility_timeout", "redis:// leftovers", "queues"),
     }
+
+
+def test_queues_in_order_are_one_line(site: Site) -> None:
+    for number in (10, 9, 1):
+        site.store.remember(f"q{number}")
+    for number in (10, 2):
+        site.send(queue=f"q{number}")
+    assert _findings(site, "ok")["queues"] == "3 in order"
+    assert [check for check in _findings(site, "warning") if check.startswith("queue")] == [
+        "queue q2",
+        "queue q10",
+    ]
 
 
 def test_it_leaves_nothing_behind(site: Site) -> None:
@@ -129,7 +141,7 @@ def test_scheduled_messages_without_a_worker(site: Site) -> None:
     site.send(countdown=3600)
     assert _findings(site, "warning")[f"queue {QUEUE}"] == "1 message(s) scheduled, and no worker"
     site.add_consumer("alive", 60_000)
-    assert f"queue {QUEUE}" in _findings(site, "ok")
+    assert _findings(site, "ok")["queues"] == "1 in order"
 
 
 def test_ready_messages_without_a_worker(site: Site) -> None:

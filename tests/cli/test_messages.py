@@ -38,9 +38,15 @@ def test_list_shows_what_will_be_called(site: Site) -> None:
     assert row.endswith("shop.remind(1, 'x', **{'loud': True})")
 
 
-def test_list_of_nothing_prints_nothing(site: Site) -> None:
-    assert site.text("list") == ""
-    assert site.rows("list") == []
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(("list",), "No scheduled messages found.\n"), (("dead", "list"), "No dead letters found.\n")],
+)
+def test_a_list_of_nothing_says_so_to_a_person_only(site: Site, words: tuple[str, ...], told: str) -> None:
+    result = site.run(*words)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", told)
+    result = site.run(*words, "--json")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_show(site: Site) -> None:

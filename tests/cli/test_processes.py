@@ -77,6 +77,18 @@ def test_a_broker_that_cannot_be_reached_is_one_line() -> None:
     assert re.fullmatch(r"Error: Redis: .*Connection refused\.\n", result.stderr)
 
 
+@pytest.mark.parametrize("words", [("doctor",), ("stats", "--json"), ("list",)])
+def test_nobody_reads_the_output(server: RedisServer, site: Site, words: Sequence[str]) -> None:
+    """As with ``| head``: quiet, and the status that a shell shows for other tools."""
+    site.send(countdown=3600)
+    reading, writing = os.pipe()
+    os.close(reading)
+    command, environment = _command(*words), _environment(server)
+    with open(writing, "wb") as output:
+        result = subprocess.run(command, env=environment, stdout=output, stderr=subprocess.PIPE, check=False)
+    assert (result.returncode, result.stderr) == (141, b"")
+
+
 def test_a_queue_is_forwarded_while_no_worker_is_there(server: RedisServer, site: Site) -> None:
     with Daemon(server, "forward", "--json") as forward:
         for count in (1, 2):

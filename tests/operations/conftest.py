@@ -9,7 +9,10 @@ from celery import Celery
 from kombu import pools
 
 from kombu_redisdelay import DeadLetters, DelayedMessages
+from tests.environments import CLUSTERS
 from tests.transport.kit import Site
+
+collect_ignore = [] if CLUSTERS else ["test_cluster.py"]
 
 
 @pytest.fixture

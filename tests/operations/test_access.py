@@ -103,3 +103,12 @@ def test_a_password_is_not_told() -> None:
 def test_a_server_that_is_not_there_is_said_at_once() -> None:
     with pytest.raises((RedisError, OSError)):
         DelayedMessages("redisdelay://127.0.0.1:1")
+
+
+def test_a_password_is_shown_where_there_is_one() -> None:
+    with RedisServer() as server, Access(server.url()) as access:
+        assert access.address.startswith("redisdelay://127.0.0.1:")
+    with RedisServer(requirepass="secret") as server, Access(server.url()) as access:
+        assert access.address.startswith("redisdelay://:**@")
+    with pytest.raises(TypeError, match=r"not a redisdelay:// broker: redis://$"):
+        Access("redis://localhost")

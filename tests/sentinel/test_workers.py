@@ -59,6 +59,36 @@ def test_all_go_over_by_themselves(tmp_path: Path) -> None:
         assert all(worker.running for worker in workers)
 
 
+def test_what_runs_meanwhile_stays_with_its_worker(tmp_path: Path) -> None:
+    """A lease of three seconds, whose latest renewals the new primary does not know."""
+    options = {"master_name": MASTER, "visibility_timeout": 3}
+    with (
+        SentinelSite(hasty=True) as sentinels,
+        Installation(sentinels, tmp_path, broker_transport_options=options) as site,
+    ):
+        # Each looks for messages of consumers whose lease has ended.
+        workers = [
+            site.start_worker(scheme=SCHEME, pool=pool, queues=POOLS, expected=EXPECTED, concurrency=4)
+            for pool in ("prefork", "gevent")
+            for _ in range(2)
+        ]
+        for worker in workers:
+            worker.wait_ready()
+        producer = site.producer(SCHEME)
+        tasks = [str(number) for number in range(8)]
+        for number, task in enumerate(tasks):
+            producer.send_task("work_late", [task, 12], queue=POOLS[number % len(POOLS)])
+        site.wait_started(*tasks)
+        before = sentinels.primary()
+        with before.client() as client:
+            assert client.wait(2, 5000) == 2
+        before.kill()
+        sentinels.wait_failover(before)
+        site.wait_ended(tasks)
+        wait_until(lambda: not any(map(site.unacked, POOLS)), SOON, "acks")
+        assert site.ledger.run_twice() == {}
+
+
 def wait_all_work(site: Installation, load: Load, when: str) -> None:
     """Wait until each pool has done a task that was published from now on."""
     before = len(load.accepted)

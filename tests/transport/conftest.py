@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from celery import Celery
 
-from harness.cluster import Cluster
 from tests.environments import CLUSTERS, SERVER
+from tests.transport.batching import celery_app
 from tests.transport.kit import Site
+
+collect_ignore = [] if CLUSTERS else ["test_cluster.py"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -27,10 +30,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 @pytest.fixture
-def cluster_site(cluster: Cluster) -> Iterator[Site]:
-    before = cluster.errors()["CROSSSLOT"]
-    with cluster.client() as client:
-        site = Site(cluster.url(), client, cluster)
-        yield site
-        site.close()
-    assert cluster.errors()["CROSSSLOT"] == before
+def app(site: Site) -> Iterator[Celery]:
+    app = celery_app(site.url)
+    yield app
+    app.close()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import pickle
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from contextlib import suppress
 from threading import Thread
 from typing import Any
@@ -16,53 +14,17 @@ from typing import Any
 import pytest
 from celery import Celery, chain, chord, group, signals
 from celery.exceptions import Ignore, Reject, Retry
-from celery.result import ResultSet
 from kombu.entity import Exchange, Queue
-from kombu.exceptions import OperationalError
 
-from harness.proxy import Proxy
-from kombu_redisdelay import BatchPublishError, batch
+from kombu_redisdelay import batch
+from tests.transport.batching import BACKEND, celery_app, ready, scheduled, send
 from tests.transport.kit import Inbox, Site, drain
-
-BACKEND = "cache+memory://"
-
-
-def celery_app(url: str, **settings: Any) -> Celery:
-    app = Celery("batched", broker=url, set_as_current=False)
-    app.conf.update({"task_publish_retry": False, **settings})
-    return app
-
-
-@pytest.fixture
-def app(site: Site) -> Iterator[Celery]:
-    app = celery_app(site.url)
-    yield app
-    app.close()
-
-
-def refuse(site: Site, app: Celery, queue: str) -> None:
-    """Have the server refuse what is published to a queue that is declared."""
-    send(app, 0, queue=queue)
-    site.redis.delete(site.keys(queue).ready)
-    site.redis.set(site.keys(queue).ready, "a string")
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own."""
     command = [sys.executable, "-c", textwrap.dedent(program)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
-def ready(site: Site, queue: str = "celery", prefix: str = "") -> int:
-    return int(site.redis.llen(site.keys(queue, prefix).ready))
-
-
-def scheduled(site: Site, queue: str = "celery") -> int:
-    return site.scheduled(queue)
-
-
-def send(app: Celery, *numbers: int, **options: Any) -> list[Any]:
-    return [app.send_task("add", [number, number], **options) for number in numbers]
 
 
 class TestWhatIsPublished:
@@ -186,20 +148,6 @@ class TestPortions:
             send(app, *range(600))
         assert (ready(site), ready(site, "notes")) == (600, 2)
 
-    def test_a_callback_that_fails_publishes_nothing_twice(self, site: Site, app: Celery) -> None:
-        app.conf.task_publish_retry = True
-
-        def fail(published: int) -> None:
-            raise BrokenPipeError
-
-        def publish() -> None:
-            with batch(app, progress=fail):
-                send(app, *range(600))
-
-        with pytest.raises(RuntimeError, match="the progress callback of a batch failed: BrokenPipeError"):
-            publish()
-        assert ready(site) == 500
-
     def test_with_one_connection_that_is_in_use(self, site: Site) -> None:
         app = celery_app(site.url, broker_pool_limit=1)
         with app.producer_pool.acquire(block=True) as producer, batch(app):
@@ -225,6 +173,34 @@ class TestPortions:
             send(app, *range(300))
             send(app, *range(300), countdown=60)
         assert len(exchanges) == 2
+
+    def test_500_are_too_many_to_hold_back_if_they_are_large(self, site: Site, app: Celery) -> None:
+        told: list[int] = []
+        with batch(app, progress=told.append):
+            for _ in range(10):
+                app.send_task("store", ["x" * 1_000_000])
+            assert 4 <= ready(site) < 10
+        assert ready(site) == 10
+        assert told[-1] == 10
+
+    def test_large_ones_for_later_and_for_listeners_count(self, site: Site, app: Celery) -> None:
+        news, text = Exchange("large news", type="fanout", durable=False), "x" * 3_000_000
+        with batch(app) as block, app.producer_or_acquire() as producer:
+            for countdown in (60, 60):
+                app.send_task("store", [text], countdown=countdown)
+            assert (scheduled(site), block.published) == (2, 2)
+            for _ in range(2):
+                producer.publish(text, exchange=news, routing_key="", declare=[news])
+            assert block.published == 4
+
+    def test_one_that_is_left_out_does_not_count(self, app: Celery) -> None:
+        with batch(app) as block:
+            send(app, 1)
+            for _ in range(5):
+                with pytest.raises(ValueError, match="x-delay"):
+                    app.send_task("store", ["x" * 1_000_000], headers={"x-delay": -1})
+            send(app, 2)
+            assert block.published == 0
 
 
 class TestWho:
@@ -324,118 +300,54 @@ class TestWho:
             assert ready(site) == 0
         assert ready(site) == 1
 
-    def test_a_broker_of_another_kind_is_an_error(self, app: Celery) -> None:
-        stock = Celery("stock", broker="redis://localhost", set_as_current=False)
-        with pytest.raises(TypeError, match="not a redisdelay:// broker: redis://"), batch(stock):
-            pass
-
-
-class TestErrors:
-    def test_an_exception_discards_what_is_held_back(self, site: Site, app: Celery) -> None:
-        blocks = []
-
-        def publish() -> None:
-            with batch(app) as block:
-                blocks.append(block)
-                send(app, *range(600))
-                raise LookupError
-
-        with pytest.raises(LookupError):
-            publish()
-        assert (ready(site), blocks[0].published) == (500, 500)
-        send(app, 1)
-        assert ready(site) == 501, "the block is over"
-
-    def test_a_result_of_the_block_cannot_be_waited_for(self, app: Celery) -> None:
-        app.conf.result_backend = BACKEND
-        add, total = app.signature("add"), app.signature("total")
+    def test_an_exception_that_leaves_only_the_inner_block_discards_nothing(
+        self, site: Site, app: Celery
+    ) -> None:
         with batch(app):
-            results = [
-                add.delay(1, 1),
-                group(add.clone((n, n)) for n in range(2)).apply_async(),
-                chain(add.clone((1, 1)), add.clone((2,))).apply_async(),
-                chord([add.clone((n, n)) for n in range(2)], app=app)(total),
-            ]
-            for result in [*results, ResultSet(results)]:
-                with pytest.raises(RuntimeError, match="is published when the batch ends"):
-                    result.get(timeout=5)
-
-    def test_the_server_refuses_some(self, site: Site, app: Celery) -> None:
-        refuse(site, app, "wrong")
-
-        def publish() -> str:
-            with batch(app):
-                send(app, 1, 2)
-                send(app, 3, queue="wrong", task_id="refused")
-                send(app, 4, countdown=60)
-            return "published"
-
-        with pytest.raises(BatchPublishError, match=r"wrong\}?' holds a string") as caught:
-            publish()
-        assert (caught.value.published, caught.value.unpublished, caught.value.uncertain) == (
-            3,
-            ["refused"],
-            [],
-        )
-        assert (ready(site), scheduled(site)) == (2, 1)
-
-    def test_several_under_one_id_are_refused(self, site: Site, app: Celery) -> None:
-        refuse(site, app, "wrong")
-
-        def publish() -> None:
-            with batch(app):
-                for _ in range(3):
-                    send(app, 1, queue="wrong", task_id="same")
-
-        with pytest.raises(BatchPublishError) as caught:
-            publish()
-        assert (caught.value.published, caught.value.unpublished) == (0, ["same"] * 3)
-
-    def test_an_error_that_somebody_swallows_is_raised_again(self, site: Site, app: Celery) -> None:
-        """Celery swallows the errors of its own events."""
-        refuse(site, app, "wrong")
-
-        def publish() -> None:
-            with batch(app) as block:
-                send(app, 1, queue="wrong")
-                with suppress(BatchPublishError):
-                    block.flush()
-                with pytest.raises(BatchPublishError):
-                    send(app, 2)
-
-        with pytest.raises(BatchPublishError, match=r"wrong\}?' holds a string"):
-            publish()
-
-    def test_it_can_be_pickled(self) -> None:
-        error = BatchPublishError("why", 1, ["a"], ["b"])
-        copy = pickle.loads(pickle.dumps(error))
-        assert str(copy) == str(error)
-        assert (copy.published, copy.uncertain, copy.unpublished) == (1, ["a"], ["b"])
-
-    @pytest.mark.one_server
-    def test_the_connection_is_lost(self, site: Site) -> None:
-        proxy = Proxy(site.redis.connection_pool.connection_kwargs["port"])
-        with proxy:
-            app = celery_app(proxy.url(), broker_transport_options={"socket_timeout": 0.5})
-            send(app, 0)
-
-            def publish() -> None:
-                with batch(app):
-                    send(app, 1, task_id="one")
-                    send(app, 2, task_id="two")
-                    proxy.go_silent()
-
-            with pytest.raises(BatchPublishError, match="2 may have been") as caught:
-                publish()
-            assert (caught.value.published, caught.value.uncertain) == (0, ["one", "two"])
-            app.close()
-
-    def test_the_server_is_not_there(self) -> None:
-        app = celery_app("redisdelay://127.0.0.1:1/0")
-
-        def publish() -> None:
-            with batch(app):
+            with suppress(LookupError), batch(app):
                 send(app, 1)
+                raise LookupError
+            send(app, 2)
+        assert ready(site) == 2
 
-        with pytest.raises(OperationalError, match="Error 111"):
-            publish()
+
+class TestAnotherBroker:
+    """The same program runs with any URL."""
+
+    def test_it_publishes_one_by_one(self, site: Site) -> None:
+        stock = celery_app(site.url.replace("redisdelay", "redis"))
+        told: list[int] = []
+        with batch(stock, progress=told.append) as block:
+            send(stock, 1, 2)
+            assert ready(site) == 2
+        assert (block.published, told) == (0, [])
+        stock.close()
+
+    def test_what_was_published_stays_when_an_exception_ends_the_block(self, site: Site) -> None:
+        stock = celery_app(site.url.replace("redisdelay", "redis"))
+        with suppress(LookupError), batch(stock):
+            send(stock, 1)
+            raise LookupError
+        assert ready(site) == 1
+        stock.close()
+
+    def test_tasks_run_eagerly(self) -> None:
+        eager = celery_app("memory://", task_always_eager=True)
+
+        @eager.task
+        def double(number: int) -> int:
+            return 2 * number
+
+        with batch(eager):
+            assert double.delay(2).get() == 4
+            assert group(double.s(n) for n in range(3)).apply_async().get() == [0, 2, 4]
+
+    def test_in_a_block_of_ours(self, site: Site, app: Celery) -> None:
+        stock = celery_app(site.url.replace("redisdelay", "redis"))
+        with batch(app):
+            send(app, 1)
+            with batch(stock):
+                send(stock, 2)
+            assert ready(site) == 1
+        assert ready(site) == 2
+        stock.close()

@@ -3,8 +3,9 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from threading import Lock
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock, local
 from time import monotonic, sleep
 from typing import Any
 
@@ -14,7 +15,7 @@ from redis.exceptions import AskError, ConnectionError, MovedError, ResponseErro
 
 from kombu_redisdelay.broker.server.guard import guarded
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
-from kombu_redisdelay.broker.server.nodes import Address, Nodes
+from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import RELOCATIONS, checked
 from kombu_redisdelay.broker.server.server import SlotUnavailable
@@ -45,6 +46,7 @@ class ClusterServer:
         self._like = like
         self._max_connections = max_connections
         self._lock = Lock()
+        self._hurry = local()
         self._servers: dict[Address, SingleServer] = {}
         self._ack_in_vain: AckInVain | None = None
         #: Acks that were refused by the server that they were sent to, or that is gone.
@@ -75,7 +77,8 @@ class ClusterServer:
         Raises:
             SlotUnavailable: nobody serves a slot. Commands about other slots may have been run.
         """
-        return self._call_all([guarded(command) for command in commands], PATIENCE)
+        patience = 0.0 if getattr(self._hurry, "is_on", False) else PATIENCE
+        return self._call_all([guarded(command) for command in commands], patience)
 
     def call_apart(self, *command: Argument) -> Any:
         return self._server_of(first_key(command)).call_apart(*guarded(command))
@@ -111,6 +114,14 @@ class ClusterServer:
             self._is_stale = True
             raise
 
+    @contextmanager
+    def hurrying(self) -> Iterator[None]:
+        self._hurry.is_on = True
+        try:
+            yield
+        finally:
+            self._hurry.is_on = False
+
     def tell_acks_in_vain(self, to: AckInVain) -> None:
         self._ack_in_vain = to
         for server in list(self._servers.values()):
@@ -127,12 +138,10 @@ class ClusterServer:
             self._find_out()
         self._send_stray()
         try:
-            for address, failure in failures.items():
-                if address in self._servers:
-                    raise failure
+            for address in failures.keys() & self._servers.keys():
+                raise failures[address]
         finally:
             # The error refers to this frame, and the frame to the error: this breaks the cycle.
-            failure = None
             failures.clear()
 
     def new_connection(self, key: str) -> Any:
@@ -164,11 +173,14 @@ class ClusterServer:
         replies: list[Any] = [None] * len(commands)
         left = [index for index, command in enumerate(commands) if command[0] not in KEYLESS]
         until = monotonic() + patience
+        has_followed = False
         self._call_each(commands, left, replies)
         while left := [index for index in left if isinstance(replies[index], RELOCATIONS)]:
             relocations = [replies[index] for index in left]
-            if monotonic() > until:
+            can_follow = not has_followed and any(isinstance(reply, AskError) for reply in relocations)
+            if monotonic() > until and not can_follow:
                 raise SlotUnavailable(str(relocations[0]))
+            has_followed = True
             self._follow(relocations)
             asked = [index for index in left if _is_ask(replies[index])]
             for index in asked:
@@ -255,7 +267,8 @@ class ClusterServer:
         return server
 
     def _new_server(self, address: Address) -> SingleServer:
-        pool = Pool.like(self._like, self._max_connections, host=address.host, port=address.port)
+        options = {"host": address.host, "port": address.port, **PARSER}
+        pool = Pool.like(self._like, self._max_connections, **options)
         pool.line.acks_relocated = self._have_strayed
         server = SingleServer(pool)
         if self._ack_in_vain is not None:

@@ -16,6 +16,14 @@ from redis.exceptions import (
     SlotNotCoveredError,
 )
 
+try:
+    # Up to redis-py 5, only this parser knows the errors of a cluster.
+    from redis.cluster import ClusterParser  # type: ignore[attr-defined]
+except ImportError:
+    PARSER: dict[str, Any] = {}
+else:
+    PARSER = {"parser_class": ClusterParser}
+
 #: What redis-py says if the server is not one of a cluster.
 _NO_CLUSTER = "Cluster mode is not enabled"
 

@@ -10,6 +10,7 @@ commands may be about any.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from redis.exceptions import ConnectionError, ResponseError
@@ -97,6 +98,10 @@ class Server(Protocol):
     def after_acks(self, key: str) -> Caller:
         """What runs commands at the server of *key*, after all acks so far. It waits while other threads do
         that. It tries nothing again."""
+
+    def hurrying(self) -> AbstractContextManager[None]:
+        """A block in which the calls of this thread do not wait for a slot that nobody serves, but raise
+        :class:`SlotUnavailable` at once. A consumer has other queues to serve."""
 
     def tell_acks_in_vain(self, to: AckInVain) -> None:
         """Call *to* for acks that find no message, from now on."""

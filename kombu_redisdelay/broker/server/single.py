@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from redis import Redis
@@ -57,6 +58,9 @@ class SingleServer:
 
     def after_acks(self, key: str) -> Line:
         return self._pool.line
+
+    def hurrying(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def tell_acks_in_vain(self, to: AckInVain) -> None:
         self._pool.line.ack_in_vain = to

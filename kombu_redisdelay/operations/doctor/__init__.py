@@ -8,7 +8,7 @@ from itertools import chain
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.access import Access, natural
 from kombu_redisdelay.operations.doctor.finding import Finding, Level
 from kombu_redisdelay.operations.doctor.lease import check_lease
 from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
@@ -57,8 +57,9 @@ def _check_servers(access: Access) -> Iterator[Finding]:
 
 
 def _known(access: Access) -> Iterator[str]:
-    """The names of the queues that Redis knows of or that the app declares, sorted."""
-    yield from sorted({*access.store.queues(), *(access.app.amqp.queues if access.app else ())})
+    """The names of the queues that Redis knows of or that the app declares, in natural order."""
+    declared = access.app.amqp.queues if access.app else ()
+    yield from sorted({*access.store.queues(), *declared}, key=natural)
 
 
 def _as_far_as_allowed(check: str, findings: Iterator[Finding]) -> Iterator[Finding]:

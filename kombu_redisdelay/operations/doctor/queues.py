@@ -25,6 +25,8 @@ DEAD_SHARE = 0.8
 
 
 def check_queues(store: Store, queues: Iterable[str], options: Options) -> Iterator[Finding]:
+    """What is to be said of each queue, and at last how many are in order."""
+    in_order = 0
     for queue in dict.fromkeys(map(store.partitions.queue_of, queues)):
         try:
             found = list(_of_queue(store, queue, options))
@@ -34,7 +36,10 @@ def check_queues(store: Store, queues: Iterable[str], options: Options) -> Itera
                 "If it is yours, see the permissions. If not, name yours: `celery delayed doctor -Q ...`."
             )
             found = [warning(f"queue {queue}", "this user may not look at it", advice)]
-        yield from found or [ok(f"queue {queue}", "in order")]
+        yield from found
+        in_order += not found
+    if in_order:
+        yield ok("queues", f"{in_order} in order")
 
 
 def _of_queue(store: Store, queue: str, options: Options) -> Iterator[Finding]:

@@ -134,7 +134,9 @@ def _of_ready_lists(store: Store, queue: Name) -> Iterator[Use]:
 
 def _ready_rule(store: Store, queue: Name) -> str:
     pattern = queue.pattern.rstrip("*")
-    return f"~{store.prefix}{{{pattern}*" if store.server.has_slots else f"~{store.prefix}{pattern}*"
+    # A pattern that begins with `*` covers the brace.
+    has_brace = store.server.has_slots and not pattern.startswith("*")
+    return f"~{store.prefix}{{{pattern}*" if has_brace else f"~{store.prefix}{pattern}*"
 
 
 def _of_key(key: str, kind: str, rule: str) -> Iterator[Use]:

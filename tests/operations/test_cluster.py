@@ -1,0 +1,165 @@
+"""Every operation on a cluster, on queues at all of its servers: no command is about more than one slot."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import pools
+from kombu.entity import Exchange, Queue
+from kombu.transport import virtual
+
+from harness.cluster import Cluster
+from harness.process import wait_until
+from kombu_redisdelay import DeadLetters, DelayedMessages, batch
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.doctor import examine
+from kombu_redisdelay.operations.exporter import QueueCollector
+from kombu_redisdelay.operations.forwarder import Forwarded, Forwarder
+from kombu_redisdelay.operations.stats import queue_stats
+from kombu_redisdelay.operations.timeline import timeline
+from tests.transport.kit import Inbox, Site, drain, in_seconds, look_after_queues, publish
+
+QUEUES = [f"q{number:02}" for number in range(12)]
+COUNT = len(QUEUES)
+
+
+@pytest.fixture
+def app(cluster_site: Site) -> Iterator[Celery]:
+    app = Celery("cluster", broker=cluster_site.url, backend="cache+memory://", set_as_current=False)
+    pools.reset()
+    yield app
+    app.close()
+    pools.reset()
+
+
+@pytest.fixture
+def access(app: Celery) -> Iterator[Access]:
+    with Access(app) as access:
+        yield access
+
+
+def send_to_all(app: Celery, **options: Any) -> list[str]:
+    """A task to each queue. Returns their ids."""
+    return [app.send_task("t", queue=queue, **options).id for queue in QUEUES]
+
+
+def bury_in_all(site: Site) -> None:
+    channel = site.channel(dead_letter=True)
+    for queue in QUEUES:
+        channel.basic_get(queue).reject()
+
+
+def test_the_queues_are_at_all_servers(cluster: Cluster) -> None:
+    assert len(set(map(cluster.node_of, QUEUES))) == 3
+
+
+def test_consuming(cluster_site: Site) -> None:
+    site = cluster_site
+    options = {"queue_arguments": {"x-expires": 60_000}, "durable": False}
+    channel = site.channel(visibility_timeout=1, delivery_limit=1, dead_letter=True)
+    exchange = Exchange("e", "topic")
+    queues = [Queue(queue, exchange, f"{queue}.*", **options) for queue in QUEUES]
+    for queue in queues:
+        queue(channel).declare()
+        publish(channel, "routed", exchange=exchange, routing_key=f"{queue.name}.x")
+        publish(channel, "later", queue=queue.name, headers={"x-delay": 1})
+    inbox = Inbox(channel, *queues)
+    drain(channel.connection.client, lambda: len(inbox) == 2 * COUNT)
+    for message, settle in zip(inbox.messages, ("ack", "requeue", "reject") * COUNT, strict=False):
+        getattr(message, settle)()
+    # The messages of one that is gone come back.
+    gone = site.channel()
+    for queue in QUEUES:
+        publish(channel, "held", queue=queue)
+    inbox.consumer.cancel()
+    held = [gone.basic_get(queue) for queue in QUEUES]
+    assert all(held)
+    for queue in QUEUES:
+        site.end_leases(queue)
+    look_after_queues(channel)
+    for queue in queues:
+        queue(channel).purge()
+        queue(channel).delete()
+
+
+def test_a_block(app: Celery, cluster_site: Site) -> None:
+    with batch(app) as block:
+        send_to_all(app)
+        send_to_all(app, countdown=60)
+    assert block.published == 2 * COUNT
+    assert [cluster_site.ready(queue) for queue in QUEUES] == [1] * COUNT
+    assert [cluster_site.scheduled(queue) for queue in QUEUES] == [1] * COUNT
+
+
+def test_delayed_messages(app: Celery, cluster_site: Site) -> None:
+    ids = send_to_all(app, countdown=60)
+    group = [app.send_task("g", queue=queue, countdown=60, group_id="g").id for queue in QUEUES]
+    with DelayedMessages(app) as delayed:
+        assert delayed.queues() == QUEUES
+        assert delayed.count() == 2 * COUNT
+        assert delayed.count(due_before=in_seconds(30)) == 0
+        next_due = delayed.next_due()
+        assert next_due is not None
+        assert next_due - in_seconds(60) < timedelta(0)
+        assert {message.id for message in delayed.iter()} == {*ids, *group}
+        assert [delayed.get(id).queue for id in ids] == QUEUES  # type: ignore[union-attr]
+        assert sorted(delayed.cancel_group("g")) == sorted(group)
+        assert all(delayed.reschedule(id, countdown=100) for id in ids)
+        assert delayed.deliver_now(ids[0])
+        assert delayed.cancel(ids[1])
+        assert delayed.cancel_many(ids) == ids[2:]
+        send_to_all(app, countdown=60)
+        assert delayed.purge() == COUNT
+    assert cluster_site.ready(QUEUES[0]) == 1
+
+
+def test_dead_letters(app: Celery, cluster_site: Site) -> None:
+    ids = send_to_all(app)
+    bury_in_all(cluster_site)
+    with DeadLetters(app) as dead:
+        assert dead.queues() == QUEUES
+        assert dead.count() == COUNT
+        assert [letter.id for letter in dead.iter()] == ids
+        assert dead.requeue(ids[5])
+        assert dead.requeue_all(task="t") == COUNT - 1
+        assert [cluster_site.ready(queue) for queue in QUEUES] == [1] * COUNT
+        bury_in_all(cluster_site)
+        assert dead.purge() == COUNT
+
+
+def test_what_is_shown(app: Celery, access: Access, cluster_site: Site) -> None:
+    send_to_all(app)
+    send_to_all(app, countdown=60)
+    assert access.queues() == QUEUES
+    assert [stats.ready + stats.scheduled for stats in queue_stats(access.store, QUEUES)] == [2] * COUNT
+    assert sum(span.messages for span in timeline(access.store, QUEUES)) == COUNT
+    [up, ready, *_] = QueueCollector(access.store, access.queues).collect()
+    assert [sample.value for sample in up.samples] == [1]
+    assert [sample.value for sample in ready.samples] == [1] * COUNT
+
+
+def test_doctor(app: Celery, access: Access, cluster_site: Site) -> None:
+    send_to_all(app, countdown=60)
+    findings = examine(access)
+    assert not [finding for finding in findings if "CROSSSLOT" in str(finding) or "MOVED" in str(finding)]
+
+
+def test_forwarder(app: Celery, access: Access, cluster_site: Site) -> None:
+    forwarded: list[Forwarded] = []
+    forwarder = Forwarder(access.store, lambda: QUEUES, forwarded.append)
+    thread = threading.Thread(target=forwarder.run)
+    thread.start()
+    try:
+        send_to_all(app, countdown=0.5)
+        wait_until(lambda: all(map(cluster_site.ready, QUEUES)), 10, "that all are forwarded")
+    finally:
+        forwarder.stop()
+        thread.join(10)
+    # Consumers take what was forwarded.
+    inbox = Inbox(cluster_site.channel(), *QUEUES, on_message=virtual.Message.ack)
+    drain(inbox.consumer.channel.connection.client, lambda: len(inbox) == COUNT)

@@ -1,0 +1,244 @@
+"""What is particular to a cluster: queues in many slots, slots that move, and wrong URLs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
+from kombu.transport import virtual
+
+from harness.cluster import Cluster
+from harness.cluster_node import Node
+from harness.cluster_view import slot_of
+from harness.redis_server import RedisServer
+from tests.transport.kit import Inbox, Site, drain, drain_for, event_loop, publish, turn
+
+QUEUES = [f"q{number:02}" for number in range(12)]
+
+#: Waits for a condition, with drain_events or on the event loop.
+Wait = Callable[[Connection, Callable[[], object]], None]
+
+
+@pytest.fixture(params=["drain_events", "event loop"])
+def wait(request: pytest.FixtureRequest) -> Wait:
+    if request.param == "drain_events":
+        return drain
+    loops: dict[Connection, Iterator[object]] = {}
+
+    def run(connection: Connection, until: Callable[[], object]) -> None:
+        if connection not in loops:
+            loops[connection] = event_loop(connection)
+        turn(loops[connection], until)
+
+    return run
+
+
+def other_primary(cluster: Cluster, node: Node) -> Node:
+    return next(other for other in cluster.primaries if other is not node)
+
+
+def held(site: Site) -> int:
+    return sum(site.redis.hlen(key) for key in site.all_keys("*:unacked:*"))
+
+
+class TestManySlots:
+    def test_the_queues_of_these_tests_are(self, cluster: Cluster) -> None:
+        assert len(set(map(slot_of, QUEUES))) == len(QUEUES)
+        assert len(set(map(cluster.node_of, QUEUES))) == 3
+
+    @pytest.mark.parametrize("prefetch", [1, 5])
+    def test_one_prefetch_count_for_all(self, cluster_site: Site, wait: Wait, prefetch: int) -> None:
+        channel = cluster_site.channel()
+        for queue in QUEUES:
+            publish(channel, *(f"{queue} {number}" for number in range(4)), queue=queue)
+        most = 0
+
+        def ack(message: virtual.Message) -> None:
+            nonlocal most
+            most = max(most, held(cluster_site))
+            if len(inbox) % prefetch == 0:
+                for each in inbox.messages[-prefetch:]:
+                    each.ack()
+
+        inbox = Inbox(channel, *QUEUES, prefetch=prefetch, on_message=ack)
+        wait(channel.connection.client, lambda: len(inbox) >= 4 * len(QUEUES) // prefetch * prefetch)
+        assert 0 < most <= prefetch
+        bodies = inbox.bodies
+        assert len(set(bodies)) == len(bodies)
+        # In order within each queue.
+        for queue in QUEUES:
+            of_queue = [body for body in bodies if body.startswith(queue)]
+            assert of_queue == sorted(of_queue)
+
+    def test_tags_are_those_of_one_message(self, cluster_site: Site) -> None:
+        channel = cluster_site.channel()
+        for queue in QUEUES:
+            publish(channel, "0", "1", queue=queue)
+        inbox = Inbox(channel, *QUEUES)
+        drain(channel.connection.client, lambda: len(inbox) == 2 * len(QUEUES))
+        assert len({message.delivery_tag for message in inbox}) == 2 * len(QUEUES)
+        for message in inbox.messages[::2]:
+            message.ack()
+        channel.consumer.confirm_acks()
+        assert held(cluster_site) == len(QUEUES)
+        channel.close()
+        assert sum(map(cluster_site.ready, QUEUES)) == len(QUEUES)
+
+    def test_priorities_count_within_a_queue(self, cluster_site: Site) -> None:
+        channel = cluster_site.channel()
+        for priority in (9, 6, 3, 0):
+            for queue in QUEUES:
+                publish(channel, f"{queue} {priority}", queue=queue, priority=priority)
+        inbox = Inbox(channel, *QUEUES, prefetch=1, on_message=virtual.Message.ack)
+        drain(channel.connection.client, lambda: len(inbox) == 4 * len(QUEUES))
+        for queue in QUEUES:
+            of_queue = [body for body in inbox.bodies if body.startswith(queue)]
+            assert of_queue == sorted(of_queue)
+
+    def test_each_is_woken(self, cluster_site: Site, wait: Wait) -> None:
+        channel, other = cluster_site.channel(), cluster_site.channel()
+        inbox = Inbox(channel, *QUEUES, prefetch=3, on_message=virtual.Message.ack)
+        wait(channel.connection.client, lambda: all(lane.is_waiting for lane in channel.intake.lanes))
+        for count, queue in enumerate(QUEUES, 1):
+            publish(other, queue, queue=queue)
+            wait(channel.connection.client, lambda count=count: len(inbox) == count)  # type: ignore[misc]
+        assert inbox.bodies == QUEUES
+
+    def test_queues_that_are_cancelled_and_consumed_again(self, cluster_site: Site, wait: Wait) -> None:
+        channel, other = cluster_site.channel(), cluster_site.channel()
+        inbox = Inbox(channel, *QUEUES, on_message=virtual.Message.ack)
+        wait(channel.connection.client, lambda: all(lane.is_waiting for lane in channel.intake.lanes))
+        for queue in QUEUES[::2]:
+            inbox.consumer.cancel_by_queue(queue)
+        for queue in QUEUES:
+            publish(other, queue, queue=queue)
+        wait(channel.connection.client, lambda: len(inbox) == len(QUEUES[1::2]))
+        assert sorted(inbox.bodies) == QUEUES[1::2]
+        assert len(channel.intake.lanes) == len(QUEUES[1::2])
+        for queue in QUEUES[::2]:
+            inbox.consumer.add_queue(Queue(queue))
+        inbox.consumer.consume()
+        wait(channel.connection.client, lambda: len(inbox) == len(QUEUES))
+        assert sorted(inbox.bodies) == QUEUES
+
+
+class TestSlotsThatMove:
+    def test_while_it_consumes(self, cluster_site: Site, cluster: Cluster, wait: Wait) -> None:
+        channel, other = cluster_site.channel(), cluster_site.channel()
+        count = 0
+        inbox = Inbox(channel, *QUEUES[:3], prefetch=4, on_message=virtual.Message.ack)
+
+        def publish_some() -> None:
+            nonlocal count
+            for queue in QUEUES[:3]:
+                publish(other, *map(str, range(count, count + 4)), queue=queue)
+                publish(other, str(count + 4), queue=queue, headers={"x-delay": 20})
+                count += 5
+
+        def wait_for(messages: int) -> None:
+            wait(channel.connection.client, lambda: len(inbox) >= messages)
+
+        publish_some()
+        wait_for(5)
+        source = cluster.node_of(QUEUES[0])
+        with cluster.moving(slot_of(QUEUES[0]), to=other_primary(cluster, source)) as move:
+            # The other queues go on meanwhile.
+            move.move_keys(1)
+            for queue in QUEUES[1:3]:
+                publish(other, *map(str, range(count, count + 4)), queue=queue)
+                count += 4
+            before = len(inbox)
+            wait_for(before + 4)
+        publish_some()
+        wait_for(count)
+        assert Counter(inbox.bodies) == Counter(map(str, range(count)))
+        channel.consumer.confirm_acks()
+        assert held(cluster_site) == 0
+
+    def test_while_it_waits(self, cluster_site: Site, cluster: Cluster, wait: Wait) -> None:
+        channel, other = cluster_site.channel(), cluster_site.channel()
+        inbox = Inbox(channel, "q", prefetch=4, on_message=virtual.Message.ack)
+        wait(channel.connection.client, lambda: channel.intake.is_waiting and not channel.intake.is_taking)
+        with cluster.moving(slot_of("q"), to=other_primary(cluster, cluster.node_of("q"))):
+            pass
+        publish(other, "a")
+        wait(channel.connection.client, lambda: inbox)
+        publish(other, "b", "c")
+        wait(channel.connection.client, lambda: len(inbox) == 3)
+        assert inbox.bodies == ["a", "b", "c"]
+
+    def test_while_messages_are_held(self, cluster_site: Site, cluster: Cluster, wait: Wait) -> None:
+        channel = cluster_site.channel()
+        publish(channel, *"abcdef")
+        inbox = Inbox(channel, "q", prefetch=3)
+        wait(channel.connection.client, lambda: len(inbox) == 3)
+        with cluster.moving(slot_of("q"), to=other_primary(cluster, cluster.node_of("q"))) as move:
+            for message in inbox.messages[:2]:
+                message.ack()
+            move.move_keys(1)
+        inbox.messages[2].requeue()
+        wait(channel.connection.client, lambda: len(inbox) == 6)
+        assert inbox.bodies == [*"abcdef"]
+        for message in inbox.messages[3:]:
+            message.ack()
+        wait(channel.connection.client, lambda: len(inbox) == 7)
+        assert inbox.bodies[6] == "c"
+
+    def test_a_channel_that_closes_meanwhile(self, cluster_site: Site, cluster: Cluster) -> None:
+        channel = cluster_site.channel()
+        publish(channel, *"abc")
+        inbox = Inbox(channel, "q")
+        drain(channel.connection.client, lambda: len(inbox) == 3)
+        with cluster.moving(slot_of("q"), to=other_primary(cluster, cluster.node_of("q"))):
+            pass
+        channel.close()
+        assert cluster_site.ready() == 3
+
+
+class TestPrefix:
+    @pytest.mark.parametrize("prefix", ["app:", "{app}", "app:{x}:"])
+    def test_everything_is_behind_it(self, cluster_site: Site, prefix: str) -> None:
+        channel = cluster_site.channel(global_keyprefix=prefix)
+        everybody, named = Exchange("everybody", "fanout"), Exchange("named", "topic")
+        listener = Inbox(
+            cluster_site.channel(global_keyprefix=prefix), Queue("mine", everybody, auto_delete=True)
+        )
+        drain_for(listener.consumer.channel.connection.client, 0.1)
+        inbox = Inbox(channel, *QUEUES[:3], Queue("bound", named, "a.*"))
+        for queue in QUEUES[:3]:
+            publish(channel, "now", queue=queue)
+            publish(channel, "later", queue=queue, headers={"x-delay": 10})
+        publish(channel, "bound", exchange=named, routing_key="a.b")
+        publish(channel, "heard", exchange=everybody, queue="")
+        drain(channel.connection.client, lambda: len(inbox) == 7)
+        drain(listener.consumer.channel.connection.client, lambda: listener)
+        assert all(key.startswith(prefix.encode()) for key in cluster_site.all_keys())
+        assert len(channel.intake.lanes) == (4 if prefix == "app:" else 1)
+
+    @pytest.mark.parametrize("prefix", ["{", "{}", "a{b"])
+    def test_one_that_would_divide_a_queue(self, cluster_site: Site, prefix: str) -> None:
+        with pytest.raises(ValueError, match="global_keyprefix"):
+            cluster_site.channel(global_keyprefix=prefix)
+
+
+class TestWrongUse:
+    def opens(self, url: str) -> Any:
+        with Connection(url) as connection:
+            return connection.channel()
+
+    def test_another_database(self, cluster: Cluster) -> None:
+        with pytest.raises(ValueError, match="only database 0"):
+            self.opens(f"redisdelay-cluster://{cluster.addresses[0]}/1")
+
+    def test_a_single_server(self, server: RedisServer) -> None:
+        with pytest.raises(ValueError, match="not one of a cluster: use redisdelay://"):
+            self.opens(server.url("redisdelay-cluster"))
+
+    def test_a_server_of_a_cluster_as_a_single_one(self, cluster: Cluster) -> None:
+        connection = Connection(f"redisdelay://{cluster.addresses[0]}")
+        with pytest.raises(connection.connection_errors, match="redisdelay-cluster://"):
+            connection.connect()
