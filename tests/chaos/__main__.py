@@ -42,7 +42,9 @@ def main() -> int:
     result = Run(transport, schedule, seed, options.rate, topology(queues), options.keep)()
     print(as_text(result))
     if options.json is not None:
-        options.json.write_text(json.dumps({"seed": seed, **as_json(result)}, indent=2) + "\n")
+        options.json.write_text(
+            json.dumps({"topology": options.topology, "seed": seed, **as_json(result)}, indent=2) + "\n"
+        )
     broken = failures(result)
     print("\n".join(["Not as it must be:", *broken] if broken else ["As it must be."]))
     return 1 if broken and transport.name == OURS else 0

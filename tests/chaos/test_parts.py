@@ -125,8 +125,21 @@ class TestVerdict:
         ],
     )
     def test_a_rerun_after_other_harm(self, damage: Damage, cause: Cause) -> None:
-        entries = [entry(START, 10), entry(END, 10), entry(ACK, 10), entry(START, 14, worker="b")]
+        entries = [*done(10), *[entry(event, 14, worker="b") for event in (TAKE, START)]]
         assert judge(entries, damage=[damage]).causes == {cause: 1}
+
+    @pytest.mark.parametrize(
+        ("ended_at", "cause"),
+        [(10.2, Cause.FORGOTTEN), (16, Cause.OUTLIVED)],
+    )
+    def test_a_rerun_of_what_nobody_acked_before(self, ended_at: float, cause: Cause) -> None:
+        entries = [
+            entry(TAKE, 10),
+            entry(START, 10),
+            entry(END, ended_at),
+            *[entry(event, 14, worker="b") for event in (TAKE, START, ACK)],
+        ]
+        assert judge(entries, damage=[Damage(Harm.RESTART, ("a",), 10.1, 10.5)]).causes == {cause: 1}
 
     @pytest.mark.parametrize(
         ("acked_at", "killed_at", "cause"),
@@ -257,6 +270,10 @@ def test_what_must_not_be_is_said() -> None:
 
 def entry(event: str, at: float, worker: str = "a", due: float | None = None) -> Entry:
     return Entry(event, "task", at, due, worker, 1, worker != "a")
+
+
+def done(at: float) -> list[Entry]:
+    return [entry(event, at) for event in (TAKE, START, END, ACK)]
 
 
 def kill(worker: str, at: float, *, isolated: bool = False) -> Damage:

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
 
 from tests.chaos.damage import Damage
-from tests.chaos.ledger import ACK, END, START, TAKE, Entry
+from tests.chaos.ledger import ACK, END, START, Entry
+from tests.chaos.past import Past
 from tests.chaos.producer import Submission
 from tests.chaos.schedule import FAILOVERS, Harm
 
@@ -32,6 +32,7 @@ class Cause(str, Enum):
     STOPPED = "its worker was stopped for longer than the lease"
     UNREACHABLE = "its worker could not reach Redis for longer than the lease"
     ACK_LOST = "its ack failed, for the connection was lost"
+    FORGOTTEN = "Celery's pool forgot it when the connection was lost"
     OUTLIVED = "it ran on for longer than the lease after the connection was lost"
     UNEXPLAINED = "unexplained"
 
@@ -142,43 +143,32 @@ class Judge:
 
     def _reruns(self, entries: Sequence[Entry]) -> list[Rerun]:
         starts = sorted((e for e in entries if e.event == START), key=lambda e: e.at)
-        acks = [e for e in entries if e.event == ACK]
-        takes = sorted((e for e in entries if e.event == TAKE), key=lambda e: e.at)
-        return [
-            self._explain(start, starts[:number], acks, takes)
-            for number, start in enumerate(starts)
-            if number
-        ]
+        return [self._explain(Past(start, entries)) for start in starts[1:]]
 
-    def _explain(
-        self, rerun: Entry, before: Sequence[Entry], acks: Sequence[Entry], takes: Sequence[Entry]
-    ) -> Rerun:
-        takes = [take for take in takes if take.at <= rerun.at]
-        # What comes back from whoever had it is marked.
-        untaken = [take for take, next_ in pairwise(takes) if not next_.redelivered]
-        if any(self._is_in_time(rerun, failover) for failover in self._forgetting(untaken, rerun)):
+    def _explain(self, past: Past) -> Rerun:
+        rerun = past.rerun
+        if any(self._is_in_time(rerun, failover) for failover in self._forgetting(past.untaken(), rerun)):
             return Rerun(rerun.task, rerun.at, Cause.TAKE_FORGOTTEN)
-        forgetting = self._forgetting(_acks_that_counted(takes, acks), rerun)
+        forgetting = self._forgetting(past.acks(), rerun)
         for damage in self._by_harm[Harm.KILL]:
-            # The one that ran it last: what an earlier one had begun was run by that one already.
-            killed = before[-1].worker in damage.workers and before[-1].at <= damage.until <= rerun.at
+            killed = past.ran_last in damage.workers and past.starts[-1].at <= damage.until <= rerun.at
             # What acked, and lived on after the failover, had nothing left that its death could give back.
             if killed and all(damage.at < failover.until for failover in forgetting):
                 after = rerun.at - damage.at
                 return Rerun(rerun.task, rerun.at, Cause.KILLED, after, damage.isolated)
         if forgetting:
             return Rerun(rerun.task, rerun.at, Cause.ACK_FORGOTTEN)
-        holders = {start.worker for start in (rerun, *before)}
         causes: list[tuple[Cause, Iterable[Harm], Callable[[Damage], bool]]] = [
             (Cause.STOPPED, [Harm.STOP], lambda _: True),
             (Cause.UNREACHABLE, [Harm.SILENCE, Harm.HALF_OPEN], lambda _: True),
-            (Cause.ACK_LOST, _CONNECTION, lambda damage: _ack_was_under_way(damage, acks)),
-            (Cause.OUTLIVED, _CONNECTION, lambda damage: self._outlived(rerun, damage, acks)),
+            (Cause.ACK_LOST, _CONNECTION, lambda damage: _ack_was_under_way(damage, past)),
+            (Cause.FORGOTTEN, _CONNECTION, lambda _: past.was_forgotten()),
+            (Cause.OUTLIVED, _CONNECTION, lambda damage: self._outlived(past, damage)),
         ]
         for cause, harms, applies in causes:
             for harm in harms:
                 for damage in self._by_harm[harm]:
-                    felt = holders.intersection(damage.workers)
+                    felt = past.workers.intersection(damage.workers)
                     if felt and self._is_in_time(rerun, damage) and applies(damage):
                         return Rerun(rerun.task, rerun.at, cause)
         return Rerun(rerun.task, rerun.at, Cause.UNEXPLAINED)
@@ -191,10 +181,10 @@ class Judge:
     def _is_in_time(self, rerun: Entry, damage: Damage) -> bool:
         return damage.at <= rerun.at <= damage.until + AFTERMATH_LEASES * self._lease
 
-    def _outlived(self, rerun: Entry, damage: Damage, acks: Sequence[Entry]) -> bool:
+    def _outlived(self, past: Past, damage: Damage) -> bool:
         """Whether the message was held when the connection was lost, and came back by the lease's end."""
-        was_acked = any(ack.at < damage.at for ack in acks)
-        return rerun.redelivered and not was_acked and rerun.at >= damage.at + self._lease
+        rerun = past.rerun
+        return rerun.redelivered and not past.was_acked(damage.at) and rerun.at >= damage.at + self._lease
 
 
 def _may_forget(failover: Damage, at: float) -> bool:
@@ -202,24 +192,10 @@ def _may_forget(failover: Damage, at: float) -> bool:
     return failover.course is not None and failover.at - IN_FLIGHT <= at <= failover.course.forgetful_until
 
 
-def _acks_that_counted(takes: Sequence[Entry], acks: Sequence[Entry]) -> list[Entry]:
-    """The acks of deliveries before the last one, from the worker that had the message then.
-
-    Arguments:
-        takes: in the order of time.
-    """
-    return [
-        ack
-        for take, following in pairwise(takes)
-        for ack in acks
-        if ack.worker == take.worker and take.at <= ack.at < following.at
-    ]
-
-
-def _ack_was_under_way(damage: Damage, acks: Sequence[Entry]) -> bool:
+def _ack_was_under_way(damage: Damage, past: Past) -> bool:
     return any(
         ack.worker in damage.workers and damage.at - IN_FLIGHT <= ack.at <= damage.until + IN_FLIGHT
-        for ack in acks
+        for ack in past.acks()
     )
 
 

@@ -1,0 +1,66 @@
+"""What had become of a task before it was started again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from tests.chaos.ledger import ACK, END, START, TAKE, Entry
+
+
+class Past:
+    """The entries about a task up to its start *rerun*, which is not its first one.
+
+    Attributes:
+        rerun: that start.
+        starts: those before.
+        takes: also that of the rerun.
+    """
+
+    def __init__(self, rerun: Entry, entries: Iterable[Entry]) -> None:
+        earlier = sorted((e for e in entries if e.at <= rerun.at and e is not rerun), key=lambda e: e.at)
+        self.rerun = rerun
+        self.starts = [e for e in earlier if e.event == START]
+        self.takes = [e for e in earlier if e.event == TAKE]
+        self._acks = [e for e in earlier if e.event == ACK]
+        self._ends = [e for e in earlier if e.event == END]
+
+    @property
+    def ran_last(self) -> str:
+        """The worker that started it last before: it ran again what an earlier one had begun."""
+        return self.starts[-1].worker
+
+    @property
+    def workers(self) -> frozenset[str]:
+        """All that have started it."""
+        return frozenset(start.worker for start in (self.rerun, *self.starts))
+
+    def acks(self) -> list[Entry]:
+        """Those of earlier deliveries that counted: they came from the worker that had the message then."""
+        return self._of_holders(self._acks)
+
+    def untaken(self) -> list[Entry]:
+        """The takes that the server had forgotten, if that is why it was started twice: what comes back from
+        whoever had it is marked."""
+        return [
+            take
+            for take, following in pairwise(self.takes)
+            if not following.redelivered and self.rerun.worker in (take.worker, following.worker)
+        ]
+
+    def was_forgotten(self) -> bool:
+        """Whether a worker that had the message ended the task, and never acked."""
+        return not self.acks() and bool(self._of_holders(self._ends))
+
+    def was_acked(self, before: float) -> bool:
+        """Whether anybody had acked *before*, seconds since the epoch."""
+        return any(ack.at < before for ack in self._acks)
+
+    def _of_holders(self, events: Iterable[Entry]) -> list[Entry]:
+        """Those from a worker that had the message then, before it was taken for the rerun."""
+        return [
+            event
+            for take, following in pairwise(self.takes)
+            for event in events
+            if event.worker == take.worker and take.at <= event.at < following.at
+        ]
