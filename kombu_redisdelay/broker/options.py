@@ -72,7 +72,7 @@ class Options:
             raise _error("confirm_replicas", replicas, "a whole number from 0")
         partitions = options.partitions
         if not isinstance(partitions, Mapping) or not all(
-            isinstance(queue, str) and _is_int(count) and 1 <= count <= MAX_PARTITIONS
+            isinstance(queue, str) and queue and _is_int(count) and 1 <= count <= MAX_PARTITIONS
             for queue, count in partitions.items()
         ):
             expected = f"a dict of queues and whole numbers from 1 to {MAX_PARTITIONS}"

@@ -97,18 +97,19 @@ class Access:
         return unknown_options(self._connection.transport_options or {})
 
     def queues(self) -> list[str]:
-        """The names of the queues that have a consumer, a scheduled message or a dead letter, sorted. Queues
-        that this user has no permission to read are left out."""
+        """The names of the queues that have a consumer, a scheduled message or a dead letter, sorted. A queue
+        with partitions comes once. Queues that this user has no permission to read are left out."""
         names = self.store.queues()
         replies: list[object] = []
         for some in portions(names, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
             commands = [("EXISTS", self.store.keys(name).schedule) for name in some]
             replies += self.store.server.call_all(*commands)
-        return [
-            name
+        allowed = [
+            self.store.partitions.queue_of(name)
             for name, reply in zip(names, replies, strict=True)
             if not isinstance(reply, NoPermissionError)
         ]
+        return list(dict.fromkeys(allowed))
 
     def close(self) -> None:
         """Close the connection. May be called more than once."""
@@ -121,7 +122,8 @@ class Access:
         self.close()
 
     def _queues(self, queue: str | None) -> list[str]:
-        return self.queues() if queue is None else list(self.store.partitions.names(queue))
+        """The partitions of *queue*, or of all queues."""
+        return self.store.partitions.all_names(self.queues() if queue is None else [queue])
 
 
 def check_limit(limit: object) -> None:

@@ -91,7 +91,7 @@ class DeadLetters(Access):
             Whether there was one.
         """
         wanted = _has_id(id)
-        return sum(self._graveyard.requeue(queue, wanted) for queue in self.queues()) > 0
+        return sum(self._graveyard.requeue(queue, wanted) for queue in self._queues(None)) > 0
 
     def requeue_all(self, queue: str | None = None, *, task: str | None = None) -> int:
         """Requeue all dead letters that are there now, as :meth:`requeue` does.

@@ -119,7 +119,7 @@ class DelayedMessages(Access):
 
     def get_all(self, id: str) -> list[DelayedMessage]:
         """All messages with this id, in the order of their due times."""
-        found = [message for queue in self.queues() for message in self._schedule.find(queue, id)]
+        found = [message for queue in self._queues(None) for message in self._schedule.find(queue, id)]
         return [self._message(message) for message in sorted(found, key=attrgetter("due_ms"))]
 
     def cancel(self, id: str, *, mark_revoked: bool = False) -> bool:
@@ -147,7 +147,7 @@ class DelayedMessages(Access):
         """
         self._check_mark_revoked(mark_revoked)
         cancelled: list[str] = []
-        queues = self.queues()
+        queues = self._queues(None)
         remaining = iter(dict.fromkeys(ids))
         while some := list(islice(remaining, IDS_PER_CALL)):
             removed = [self._schedule.cancel(queue, some) for queue in queues]
@@ -238,7 +238,7 @@ class DelayedMessages(Access):
 
     def _move(self, id: str, due_ms: float, rewrite: Callable[[bytes], bytes]) -> bool:
         moved = False
-        for queue in self.queues():
+        for queue in self._queues(None):
             for found in self._schedule.find(queue, id):
                 message: Scheduled | None = found
                 while message is not None:

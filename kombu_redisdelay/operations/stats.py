@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
 from typing import Any
 
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
@@ -46,17 +47,15 @@ class QueueStats:
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
-    """Return the statistics of *queues*, each with all its partitions. Makes one round trip for every
-    :data:`QUEUES_PER_CALL` queues; the number of messages does not matter."""
-    stats: dict[str, QueueStats] = {}
-    names = store.partitions.all_names(map(store.partitions.queue_of, queues))
-    for some in portions(names, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
-        replies = run_each(store.server, [_call(store, queue) for queue in some])
-        for name, reply in zip(some, replies, strict=True):
-            queue = store.partitions.queue_of(name)
-            of_name = _stats(queue, reply)
-            stats[queue] = _together(stats[queue], of_name) if queue in stats else of_name
-    return list(stats.values())
+    """Return the statistics of *queues*, each with all its partitions; of a partition, if its name is given.
+    Makes one round trip for every :data:`QUEUES_PER_CALL` of them; the number of messages does not matter."""
+    names = {queue: store.partitions.names(queue) for queue in queues}
+    each = dict.fromkeys(name for some in names.values() for name in some)
+    found: dict[str, QueueStats] = {}
+    for some in portions(each, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
+        replies = run_each(store.server, [_call(store, name) for name in some])
+        found |= {name: _stats(name, reply) for name, reply in zip(some, replies, strict=True)}
+    return [reduce(_together, (found[name] for name in names[queue])) for queue in names]
 
 
 def _call(store: Store, queue: str) -> ScriptCall:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
+from time import monotonic
 from typing import Any, cast
 
 from kombu.utils.url import parse_url
@@ -35,6 +36,8 @@ class ClusterChannel(Channel):
     keyprefix_binding_deadlines = bindings(in_slots=True) + "_deadlines"
     keyprefix_binding_permanent = bindings(in_slots=True) + "_permanent.%s"
     _nodes: Nodes | None = None
+    #: Since when a PING to the server at which the channel listens has no reply, by the monotonic clock.
+    _unheard_since: float | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._prefix = ""
@@ -105,12 +108,33 @@ class ClusterChannel(Channel):
             self._stop_listening()
             return None
 
+    def check(self) -> None:
+        """As for one server. Also check that the server answers at which this channel listens: no other
+        connection to it may be in use."""
+        super().check()
+        # kombu sends it a PING from a timer. redis-py counts those without a reply.
+        if not getattr(self.__dict__.get("subclient"), "health_check_response_counter", 0):
+            self._unheard_since = None
+        elif self._unheard_since is None:
+            self._unheard_since = monotonic()
+        elif monotonic() - self._unheard_since > self.silence_limit:
+            logger.warning("Listening at another server of the cluster: this one does not answer")
+            self._stop_listening()
+
     def _stop_listening(self) -> None:
         self._in_listen: Any = None
+        self._unheard_since = None
         client = self.__dict__.pop("subclient", None)
         if client is not None and client.connection is not None:
             client.connection.disconnect()
         self.nodes.find_out()
+
+    def _on_connection_disconnect(self, connection: Any) -> None:
+        super()._on_connection_disconnect(connection)
+        client = self.__dict__.get("subclient")
+        if client is not None and client.connection is connection:
+            # The next one may be at another server.
+            del self.__dict__["subclient"]
 
     def new_poll_client(self, queue: str) -> Any:
         return Redis(connection_pool=self._pool_at(self._cluster.address_of(self.store.keys(queue).wake)))
@@ -196,10 +220,19 @@ def check_prefix(prefix: str) -> None:
 
 
 def _addresses(client: Any) -> list[Address]:
-    """The servers in the URLs of *client*, a ``Connection`` of kombu."""
+    """The servers in the URLs of *client*, a ``Connection`` of kombu.
+
+    Raises:
+        ValueError: the URLs contradict each other.
+    """
     default = client.transport.default_port
-    addresses = [Address(client.hostname or "localhost", client.port or default)]
-    for url in client.alt or ():
-        parts = parse_url(url)
-        addresses.append(Address(parts["hostname"] or "localhost", parts["port"] or default))
-    return list(dict.fromkeys(addresses))
+    if not client.alt:
+        return [Address(client.hostname or "localhost", client.port or default)]
+    urls = [parse_url(url) for url in client.alt]
+    if len({url["transport"] for url in urls}) > 1:
+        raise ValueError("the URL of each server of a cluster begins with the same redisdelay-cluster://")
+    if len({(url["userid"], url["password"]) for url in urls} - {(None, None)}) > 1:
+        raise ValueError("the URLs of a cluster have several users or passwords: write one, in any of them")
+    return list(
+        dict.fromkeys(Address(url["hostname"] or "localhost", url["port"] or default) for url in urls)
+    )

@@ -202,7 +202,13 @@ class PublishingChannel(redis.Channel):
 
     def _partition(self, queue: str, message: dict[str, Any]) -> str:
         """The partition of *queue* that *message* belongs to."""
-        return self.store.partitions.pick(queue, message_id(message)) if self.options.partitions else queue
+        if not self.options.partitions:
+            return queue
+        name = self.store.partitions.pick(queue, message_id(message))
+        if name != queue:
+            # So that who does not know the partitions sees that there is one with messages.
+            self.store.remember(name)
+        return name
 
     def _run(self, queue: str, call: Call) -> Any:
         if call[0] is SCHEDULE:

@@ -146,7 +146,8 @@ def _check_url(client: Any) -> None:
     if kind != "socket":
         raise ValueError(
             f"no such URL scheme: redisdelay+{kind}://. There are redisdelay://, redisdelays:// for TLS, and "
-            "redisdelay+socket:// for a Unix socket; for sentinels, redisdelay-sentinel://."
+            "redisdelay+socket:// for a Unix socket; redisdelay-sentinel:// for sentinels, and "
+            "redisdelay-cluster:// for a cluster."
         )
     if client.ssl:
         raise ValueError("a Unix socket has no TLS: use redisdelay+socket://, and no ssl (broker_use_ssl)")

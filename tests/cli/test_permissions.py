@@ -192,8 +192,8 @@ def test_every_command_that_we_use_is_looked_at(access: Access) -> None:
     ours = {name for text in texts for name in re.findall(r"redis\.p?call\(\s*'([A-Z]+)'", text)}
     ours |= {name for text in texts for name in re.findall(r"'([LR]PUSH|[LR]POP)'", text)}
     ours |= {name for source in sources for name in re.findall(r"\(\s*\"([A-Z]{3,})\",", source.read_text())}
-    # It is looked at if it is used, see tests/sentinel/test_doctor.py.
-    ours.remove("WAIT")
+    # Looked at where they are used: tests/sentinel/test_doctor.py, tests/operations/test_cluster.py.
+    ours -= {"WAIT", "ASKING"}
     looked_at = {str(use.command[0]) for use in uses(access.store, names_of(access, ()))}
     assert len(ours) > 25
     assert ours <= looked_at

@@ -184,7 +184,7 @@ class ClusterServer:
             self._follow(relocations)
             asked = [index for index in left if _is_ask(replies[index])]
             for index in asked:
-                replies[index] = self._ask(replies[index], commands[index])
+                self._ask(commands, index, replies)
             self._call_each(commands, [index for index in left if index not in asked], replies)
         return replies
 
@@ -192,24 +192,42 @@ class ClusterServer:
         """Run those of *commands* that are *left*, one packet for each server, and note the replies."""
         if not left and not all(command[0] in KEYLESS for command in commands):
             return
-        packets: dict[Address, list[int]] = {}
-        for index in left:
-            packets.setdefault(self.address_of(first_key(commands[index])), []).append(index)
-        if not packets:
-            packets[self.nodes.primaries()[0]] = []
+        packets, failures = self._packets(commands, left)
         keyless = [index for index, command in enumerate(commands) if command[0] in KEYLESS]
         for address, indices in packets.items():
             each = sorted((*indices, *keyless))
             try:
                 told = self._server_at(address).call_all(*(commands[index] for index in each))
-            except (ConnectionError, TimeoutError):
-                self._is_stale = True
-                raise
-            for index, reply in zip(each, told, strict=True):
-                if commands[index][0] == "WAIT" and replies[index] is not None:
-                    # The fewest replicas that any of the servers has.
-                    reply = min(reply, replies[index])
-                replies[index] = reply
+            except (ConnectionError, TimeoutError) as exc:
+                # The others must not suffer: a lease would end there, for one.
+                failures.append(exc)
+            else:
+                _note(commands, each, told, replies)
+        if failures:
+            self._is_stale = True
+            try:
+                raise failures[0]
+            finally:
+                # The error refers to this frame, and the frame to the error: this breaks the cycle.
+                failures.clear()
+
+    def _packets(
+        self, commands: Sequence[Command], left: Sequence[int]
+    ) -> tuple[dict[Address, list[int]], list[Exception]]:
+        """For each server the indices of those of *commands* that are *left*, and the errors of those that no
+        server takes."""
+        packets: dict[Address, list[int]] = {}
+        failures: list[Exception] = []
+        for index in left:
+            try:
+                address = self.address_of(first_key(commands[index]))
+            except ConnectionError as exc:
+                failures.append(exc)
+            else:
+                packets.setdefault(address, []).append(index)
+        if not left:
+            packets[self.nodes.primaries()[0]] = []
+        return packets, failures
 
     def _follow(self, relocations: Sequence[ResponseError]) -> None:
         """Find out where the slots are now, or wait a little."""
@@ -219,11 +237,13 @@ class ClusterServer:
         if not all(isinstance(reply, MovedError) for reply in relocations):
             sleep(PAUSE)
 
-    def _ask(self, reply: AskError, command: Command) -> Any:
-        """Run *command* at the server to which the slot moves."""
-        server = self._server_at(Address(reply.host, reply.port))
-        [_, told] = server.call_all(("ASKING",), command)
-        return told
+    def _ask(self, commands: Sequence[Command], index: int, replies: list[Any]) -> None:
+        """Run one of *commands* at the server to which the slot moves, and note the reply."""
+        server = self._server_at(Address(replies[index].host, replies[index].port))
+        # Its replicas have to confirm it, too.
+        waits = [place for place, command in enumerate(commands) if command[0] == "WAIT"]
+        _, *told = server.call_all(("ASKING",), commands[index], *(commands[place] for place in waits))
+        _note(commands, [index, *waits], told, replies)
 
     def _have_strayed(self, acks: Sequence[Ack]) -> None:
         self._stray += acks
@@ -284,6 +304,21 @@ class _AfterAcks:
 
     def call(self, *command: Argument) -> Any:
         return self._server.call_after_acks(command)
+
+
+def _note(
+    commands: Sequence[Command], indices: Sequence[int], told: Sequence[Any], replies: list[Any]
+) -> None:
+    """Note what one of the servers has *told*, in reply to the commands at these *indices*."""
+    keyed = [reply for index, reply in zip(indices, told, strict=True) if commands[index][0] not in KEYLESS]
+    has_done_nothing = bool(keyed) and all(isinstance(reply, RELOCATIONS) for reply in keyed)
+    for index, reply in zip(indices, told, strict=True):
+        if commands[index][0] != "WAIT":
+            replies[index] = reply
+        elif not has_done_nothing and not isinstance(replies[index], ResponseError):
+            # The fewest replicas that any of the servers has.
+            both = (reply, replies[index])
+            replies[index] = reply if None in both or isinstance(reply, ResponseError) else min(both)
 
 
 def _is_ask(reply: object) -> bool:

@@ -12,6 +12,7 @@ from redis.cluster import ClusterNode, NodesManager, cleanup_kwargs
 from redis.connection import SSLConnection
 from redis.exceptions import (
     ConnectionError,
+    NoPermissionError,
     RedisClusterException,
     ResponseError,
     SlotNotCoveredError,
@@ -127,9 +128,20 @@ class Nodes:
         try:
             return NodesManager(startup_nodes=nodes, **cleanup_kwargs(**options))
         except (RedisClusterException, ResponseError) as exc:
+            refusal = _refusal(exc)
+            if refusal is not None:
+                raise NoPermissionError(str(refusal)) from exc
             if _NO_CLUSTER in str(exc):
                 [host, port], *_ = self._addresses
                 raise ValueError(
-                    f"{host}:{port} is a single server, not one of a cluster: use redisdelay:// there"
+                    f"{host}:{port} is not a server of a cluster: use redisdelay:// for a single server, and "
+                    "redisdelay-sentinel:// for sentinels"
                 ) from exc
             raise ConnectionError(str(exc)) from exc
+
+
+def _refusal(error: BaseException | None) -> NoPermissionError | None:
+    """The refusal that has led to *error*. redis-py takes it for a server without a cluster."""
+    while error is not None and not isinstance(error, NoPermissionError):
+        error = error.__cause__ or error.__context__
+    return error

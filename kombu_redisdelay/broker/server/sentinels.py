@@ -22,7 +22,7 @@ ANSWER_TIMEOUT = 1.0
 #: Seconds between two questions whether the primary is still the same.
 ASK_INTERVAL = 1.0
 
-#: The same, while no sentinel answers. Asking then takes :data:`ANSWER_TIMEOUT` for each of them.
+#: The same, while no sentinel answers. Asking then takes :data:`ANSWER_TIMEOUT`.
 NO_ANSWER_INTERVAL = 10.0
 
 #: What a server refuses that is not the primary, or not any more: it is a replica now, it has just ended a
@@ -71,6 +71,8 @@ class Sentinels:
         #: The primary, as far as is known.
         self._primary: Address | None = None
         self._ask_at = float("-inf")
+        #: How many of them, one after the other, have not answered.
+        self._silent = 0
 
     def apart(self) -> Sentinels:
         """The same, over connections of its own: for a thread of the operating system that must not share
@@ -97,18 +99,24 @@ class Sentinels:
         )
 
     def has_moved(self, address: Address) -> bool:
-        """Whether the primary is not at *address* any more. The sentinels are asked once a second at most. If
-        none of them answers, it is taken to be where it was."""
+        """Whether the primary is not at *address* any more. One sentinel is asked, once a second at most: the
+        caller has a primary that answers, and must not wait for many sentinels that do not. If none of them
+        answers, the primary is taken to be where it was."""
         if monotonic() >= self._ask_at:
+            # Other threads must not ask as well.
             self._ask_at = monotonic() + NO_ANSWER_INTERVAL
-            for sentinel, client in tuple(self._clients):
-                try:
-                    primary = self._named_by(client)
-                except (ConnectionError, TimeoutError, ResponseError):
-                    continue
-                if primary is not None:
-                    self._found(sentinel, primary)
-                    break
+            sentinel, client = self._clients[0]
+            try:
+                primary = self._named_by(client)
+            except (ConnectionError, TimeoutError, ResponseError):
+                self._silent += 1
+                # Another one next time.
+                self._clients = [*self._clients[1:], self._clients[0]]
+                pause = ASK_INTERVAL if self._silent < len(self._clients) else NO_ANSWER_INTERVAL
+                self._ask_at = monotonic() + pause
+            else:
+                self._silent = 0
+                self._found(sentinel, primary or self._primary)
         return self._primary is not None and self._primary != address
 
     def disconnect(self) -> None:
@@ -116,10 +124,11 @@ class Sentinels:
         for _, client in self._clients:
             client.connection_pool.disconnect()
 
-    def _found(self, sentinel: Address, primary: Address) -> None:
+    def _found(self, sentinel: Address, primary: Address | None) -> None:
         self._primary = primary
         self._ask_at = monotonic() + ASK_INTERVAL
-        self._clients.sort(key=lambda client: client[0] != sentinel)
+        # A new list: other threads may go through the old one.
+        self._clients = sorted(self._clients, key=lambda client: client[0] != sentinel)
 
     def _ask(self, client: Any) -> Address:
         """Where the primary is. It must be in order, as far as this sentinel sees.
@@ -132,7 +141,8 @@ class Sentinels:
         except ResponseError as exc:
             if "unknown command" in str(exc):
                 raise ConnectionError(
-                    "this is not a sentinel but a Redis server, whose URL begins with redisdelay://"
+                    "this is not a sentinel but a Redis server, whose URL begins with redisdelay:// (or "
+                    "redisdelay-cluster://, if it is one of a cluster)"
                 ) from None
             raise
         state, primary = states.get(self.service_name), self._named_by(client)

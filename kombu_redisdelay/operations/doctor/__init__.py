@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from kombu_redisdelay.operations.access import Access, natural
-from kombu_redisdelay.operations.doctor.finding import Finding, Level
+from kombu_redisdelay.operations.doctor.finding import Finding, Level, wrong
 from kombu_redisdelay.operations.doctor.lease import check_lease
 from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
 from kombu_redisdelay.operations.doctor.names import names_of
@@ -36,9 +36,20 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
         redis.exceptions.RedisError: the server cannot be reached, or has stopped answering.
     """
     store = access.store
+    servers = list(_as_far_as_allowed("server", _check_servers(access)))
+    try:
+        return [*servers, *_check_rest(access, queues)]
+    except (ConnectionError, TimeoutError) as exc:
+        if not store.server.has_slots:
+            raise
+        advice = "See which of the servers are away, and start them, or wait until their replicas take over."
+        return [*servers, wrong("cluster", f"the rest could not be checked: {exc}", advice)]
+
+
+def _check_rest(access: Access, queues: Sequence[str]) -> list[Finding]:
+    store = access.store
     names = names_of(access, queues)
     return [
-        *_as_far_as_allowed("server", _check_servers(access)),
         *check_permissions(store, names),
         *check_transport_options(access.unknown_options()),
         *check_lease(access.options),
@@ -51,9 +62,16 @@ def _check_servers(access: Access) -> Iterator[Finding]:
     servers = access.store.server.servers()
     for one in servers:
         replication = check_replication(one, access.options, fails_over=access.fails_over)
-        for finding in chain(check_server(one), _as_far_as_allowed("replication", replication)):
-            check = finding.check if len(servers) == 1 else f"{finding.check} of {one.address}"
-            yield replace(finding, check=check)
+        if len(servers) == 1:
+            yield from chain(check_server(one), _as_far_as_allowed("replication", replication))
+            continue
+        try:
+            for finding in chain(check_server(one), _as_far_as_allowed("replication", replication)):
+                yield replace(finding, check=f"{finding.check} of {one.address}")
+        except (ConnectionError, TimeoutError) as exc:
+            yield wrong(
+                f"server {one.address}", f"does not answer: {exc}", "Its queues wait until it is back."
+            )
 
 
 def _known(access: Access) -> Iterator[str]:
