@@ -11,12 +11,6 @@ from tests.chaos.transports import Transport
 _SIZES = {"list": "LLEN", "hash": "HLEN", "zset": "ZCARD", "set": "SCARD", "stream": "XLEN"}
 
 
-def most_consumers(client: Redis | RedisCluster) -> int:
-    """How many consumers our transport has listed for a queue that has the most."""
-    lists = client.scan_iter("redisdelay:*:consumers", count=1000)
-    return max((int(client.zcard(key)) for key in lists), default=0)
-
-
 def leftovers(client: Redis | RedisCluster, transport: Transport) -> dict[str, int]:
     """The keys that should not be there, with how much is in each."""
     found = {}

@@ -15,13 +15,12 @@ from typing import Any
 
 from celery import Celery
 
-from harness.process import wait_until
 from tests.chaos.damage import Damage
 from tests.chaos.environment import Environment
 from tests.chaos.fleet import Fleet
 from tests.chaos.inflict import Inflictor
 from tests.chaos.ledger import START, Ledger
-from tests.chaos.leftovers import leftovers, most_consumers
+from tests.chaos.leftovers import leftovers
 from tests.chaos.producer import Producer, Submission
 from tests.chaos.resumption import Resumption, resumptions
 from tests.chaos.schedule import Planned
@@ -36,8 +35,6 @@ TICK = 0.02
 LOOK = 1.0
 #: Seconds until every worker must have found its way back to Redis.
 RECOVERY = 30.0
-#: Seconds until all consumers must be gone whose workers have others by now.
-LATE_TAKE = 75.0
 
 
 @dataclass(frozen=True)
@@ -187,12 +184,8 @@ class Run:
         # Nothing is missed any more, but some of it may have been repeated: leave time to give back what
         # the workers held that were killed last, and to forget these.
         time.sleep(2 * self._transport.visibility_timeout)
+        fleet.stop()
         with self._site.client() as client:
-            # A take that was on its way when its connection was lost may still arrive, so its consumer stays
-            # for a minute, beside that of the next connection.
-            with contextlib.suppress(TimeoutError):
-                wait_until(lambda: most_consumers(client) <= len(fleet.workers), LATE_TAKE, "consumers stay")
-            fleet.stop()
             return leftovers(client, self._transport)
 
     def _judge(self, fleet: Fleet) -> Judge:
