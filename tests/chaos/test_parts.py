@@ -169,6 +169,15 @@ class TestVerdict:
             damage.append(kill("a", killed_at))
         assert judge(entries, damage=damage).causes == {cause: 1}
 
+    def test_an_ack_that_was_lost_does_not_explain_what_ran_after_that(self) -> None:
+        again = [
+            entry(event, at, worker=worker)
+            for at, worker in [(20, "b"), (30, "c")]
+            for event in (TAKE, START)
+        ]
+        verdict = judge([*done(10), *again], damage=[failover(at=10, until=16), kill("a", 12), kill("b", 25)])
+        assert verdict.causes == {Cause.KILLED: 2}
+
     def test_an_ack_of_what_another_one_has_by_now_is_not_lost(self) -> None:
         entries = [
             entry(TAKE, 6),

@@ -149,7 +149,8 @@ class Judge:
         rerun = past.rerun
         if any(self._is_in_time(rerun, failover) for failover in self._forgetting(past.untaken(), rerun)):
             return Rerun(rerun.task, rerun.at, Cause.TAKE_FORGOTTEN)
-        forgetting = self._forgetting(past.acks(), rerun)
+        acks = [ack for ack in past.acks() if ack.worker == past.ran_last]
+        forgetting = self._forgetting(acks, rerun)
         for damage in self._by_harm[Harm.KILL]:
             killed = past.ran_last in damage.workers and past.starts[-1].at <= damage.until <= rerun.at
             # What acked, and lived on after the failover, had nothing left that its death could give back.
