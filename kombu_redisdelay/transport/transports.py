@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from queue import Empty
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from kombu.transport import redis
@@ -23,6 +24,17 @@ OTHER_MODES = {
     "sentinel": "this is a sentinel, not a Redis server: its URL begins with redisdelay-sentinel://",
     "cluster": "this is a server of a cluster: its URL begins with redisdelay-cluster://",
 }
+
+#: A connection that is lost within so many seconds was of no use.
+SHORT_LIVED = 2.0
+
+#: Seconds that pass after such a connection was lost before the next one is opened. One server of a cluster
+#: may be away, or a primary lack replicas: then connecting succeeds, and Celery, which pauses for longer and
+#: longer if it fails, would connect again and again.
+PAUSE = 1.0
+
+#: Broker -> when such a connection to it was lost, seconds of the monotonic clock.
+_lost_soon: dict[Any, float] = {}
 
 
 class Transport(redis.Transport):
@@ -52,6 +64,8 @@ class Transport(redis.Transport):
             client.ssl = verifying(client.ssl)
         super().__init__(client, **kwargs)
         self.cycle = Poller()
+        self._pid = os.getpid()
+        self._connected_at = float("-inf")
 
     def create_channel(self, connection: Any) -> Any:
         # Warn here, not in `__init__`: a worker makes a transport for its banner before it sets up logging.
@@ -82,7 +96,9 @@ class Transport(redis.Transport):
             ConnectionError: the server cannot be reached, or the URL of such a server begins with another
                 scheme.
         """
+        _pause_for(_broker(self.client))
         connection = super().establish_connection()
+        self._connected_at = monotonic()
         channel = self._avail_channels[-1]
         try:
             mode = channel.client.info("server").get("redis_mode")
@@ -124,6 +140,8 @@ class Transport(redis.Transport):
 
     def _collect(self, connection: Any) -> None:
         """Clean up after the connection was lost, or in a forked child. The name is kombu's."""
+        if self._pid == os.getpid() and monotonic() - self._connected_at < SHORT_LIVED:
+            _lost_soon[_broker(self.client)] = monotonic()
         for channel in dict.fromkeys((*self._avail_channels, *self.channels)):
             channel.abandon()
         self.close_connection(connection)
@@ -135,6 +153,16 @@ class SecureTransport(Transport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         client.ssl = client.ssl or True
         super().__init__(client, **kwargs)
+
+
+def _broker(client: Any) -> Any:
+    return tuple(client.alt or ()) or (client.hostname, client.port, client.virtual_host)
+
+
+def _pause_for(broker: Any) -> None:
+    lost_at = _lost_soon.pop(broker, None)
+    if lost_at is not None:
+        sleep(max(0.0, lost_at + PAUSE - monotonic()))
 
 
 def _check_url(client: Any) -> None:

@@ -234,7 +234,7 @@ class TestWrongUse:
             self.opens(f"redisdelay-cluster://{cluster.addresses[0]}/1")
 
     def test_a_single_server(self, server: RedisServer) -> None:
-        with pytest.raises(ValueError, match="not one of a cluster: use redisdelay://"):
+        with pytest.raises(ValueError, match="not a server of a cluster: use redisdelay://"):
             self.opens(server.url("redisdelay-cluster"))
 
     def test_a_server_of_a_cluster_as_a_single_one(self, cluster: Cluster) -> None:
