@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 QUEUES_PER_TAKE = 16
 
 #: So many glances are enough for all schedules.
-GLANCES = 5
+GLANCES = 3
 
 
 class Takes:

@@ -229,7 +229,7 @@ class Channel(PublishingChannel):
         if self._was_silent:
             raise RedisConnectionError("no reply from Redis in time")
         self.intake.settle()
-        self.intake.check_silence(self.brpop_timeout, self.silence_limit)
+        self.intake.check_silence(self.silence_limit)
         self.try_to_bind()
 
     def _refresh_bindings(self, queues: list[str]) -> None:

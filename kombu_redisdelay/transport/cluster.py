@@ -129,6 +129,12 @@ class ClusterChannel(Channel):
             client.connection.disconnect()
         self.nodes.find_out()
 
+    def _unsubscribe_from(self, queue: str) -> None:
+        # After its server was lost there is no client until the next wait, and a channel that is closed needs
+        # none any more.
+        if "subclient" in self.__dict__:
+            super()._unsubscribe_from(queue)
+
     def _on_connection_disconnect(self, connection: Any) -> None:
         super()._on_connection_disconnect(connection)
         client = self.__dict__.get("subclient")

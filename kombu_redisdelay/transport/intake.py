@@ -242,10 +242,10 @@ class Intake:
             for tag in consumer.long_failed():
                 self._channel.qos.reject(tag, requeue=True)
 
-    def check_silence(self, timeout: float, silence_limit: float) -> None:
+    def check_silence(self, silence_limit: float) -> None:
         """Check that the servers answer. As :meth:`Lane.check_silence`."""
         for lane in self._lanes.values():
-            lane.check_silence(timeout, silence_limit)
+            lane.check_silence(silence_limit)
 
     def is_disconnected(self, connection: Any) -> None:
         """Note that *connection* was closed. It may be a poll connection."""

@@ -27,6 +27,10 @@ PAUSE = 0.001
 #: If a token comes within so many seconds, it may have been there before.
 AT_ONCE = 0.002
 
+#: With more queues than a take works on, the server waits so many times as long until it answers without a
+#: token, and the consumer looks for itself: a look at many queues costs both of them as much.
+LONGER = 2
+
 #: Seconds to wait while a cluster moves the slot of the queues, or while nobody serves it.
 RELOCATION_PAUSE = 0.2
 
@@ -56,6 +60,8 @@ class Lane:
         self._sent_at: float | None = None
         #: What it was for, ``None`` if it was for a wake-up.
         self._asked_for: Request | None = None
+        #: Within how many seconds it has one, at most.
+        self._timeout = 0.0
         self._was_overdue = False
         self._requested_at = float("-inf")
         self._rested_since = float("-inf")
@@ -145,8 +151,10 @@ class Lane:
         """Ask for messages or for a wake-up over the poll connection.
 
         Arguments:
-            timeout: seconds after which the server answers even without a wake-up token.
+            timeout: seconds after which the server answers even without a wake-up token. With many queues it
+                takes longer, see :data:`LONGER`.
         """
+        self._timeout = timeout * (LONGER if len(self.queues) > QUEUES_PER_TAKE else 1)
         connection = self.client.connection
         try:
             self._asked_for = self._request() if self.expects_more else None
@@ -156,7 +164,7 @@ class Lane:
         if self._asked_for is not None:
             command = self._channel.consumer.ask_for(self._asked_for)
         else:
-            command = self._channel.consumer.wait_for(self.queues, timeout)
+            command = self._channel.consumer.wait_for(self.queues, self._timeout)
         connection.send_packed_command((pack(*command),))
         self._was_overdue = False
         self._sent_at = monotonic()
@@ -271,11 +279,10 @@ class Lane:
         if not is_open(connection):
             connection.disconnect()
 
-    def check_silence(self, timeout: float, silence_limit: float) -> None:
+    def check_silence(self, silence_limit: float) -> None:
         """Check that the server answers over the poll connection.
 
         Arguments:
-            timeout: seconds within which the server has to answer over the poll connection.
             silence_limit: seconds that the answer may come late before the connection counts as lost.
 
         Raises:
@@ -283,7 +290,7 @@ class Lane:
         """
         if self._sent_at is None:
             return
-        overdue = monotonic() - self._sent_at > timeout + silence_limit
+        overdue = monotonic() - self._sent_at > self._timeout + silence_limit
         if overdue and self._was_overdue:
             # This is the second check in a row, with a poll in between. The poll would have read a reply that
             # was only waiting to be read.

@@ -6,8 +6,8 @@ local function base_of(wake_key)
   return string.sub(wake_key, 1, -#'wake' - 1)
 end
 
--- The ready list of step 0. `prefix` is the global_keyprefix. `braces` is how many braces the list has on each
--- side of the queue's name: 1 on a cluster, else 0.
+-- The ready list of step 0. `prefix` is the global_keyprefix. `braces` is how many braces the list has on
+-- each side of the queue's name: 1 on a cluster, else 0.
 local function ready_of(wake_key, prefix, braces)
   return prefix .. string.sub(wake_key, #prefix + #OURS + 1 - braces, -#WAKE - 1 + braces)
 end
