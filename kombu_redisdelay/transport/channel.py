@@ -213,6 +213,10 @@ class Channel(PublishingChannel):
         self.intake.is_disconnected(connection)
         super()._on_connection_disconnect(connection)
 
+    def _flush_brpop_reauth(self) -> None:
+        """kombu 5.7 calls this from a timer, to send new credentials over the poll connection while no reply is
+        outstanding. It does not know when that is. A lane sends them when it has read a reply."""
+
     def _poll_error(self, type: Any, **options: Any) -> None:
         if isinstance(type, Lane):
             # This raises the error.

@@ -113,7 +113,7 @@ def test_nothing_else_of_kombu_is_overridden() -> None:
         attributes |= {"__static_attributes__", "QoS", "Channel", "brpop_timeout", "_collect"}
         attributes |= {"active_queues", "_refresh_bindings", "create_publish_batch"}
         # From kombu 5.7 on.
-        attributes |= {"_pubsub_reauth_handled_by_redis"}
+        attributes |= {"_pubsub_reauth_handled_by_redis", "_flush_brpop_reauth"}
         attributes |= {"connection_class", "connection_class_ssl", "default_port"}
         both = {name for name in vars(ours) if hasattr(theirs, name)} - attributes
         assert both == names, ours
