@@ -214,8 +214,8 @@ class Channel(PublishingChannel):
         super()._on_connection_disconnect(connection)
 
     def _flush_brpop_reauth(self) -> None:
-        """kombu 5.7 calls this from a timer, to send new credentials over the poll connection while no reply is
-        outstanding. It does not know when that is. A lane sends them when it has read a reply."""
+        """Leave it to the lanes to send new credentials over the poll connection, when they have read a reply.
+        kombu 5.7 calls this from a timer, and cannot know when no reply is outstanding."""
 
     def _poll_error(self, type: Any, **options: Any) -> None:
         if isinstance(type, Lane):
