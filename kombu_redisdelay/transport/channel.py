@@ -214,8 +214,8 @@ class Channel(PublishingChannel):
         super()._on_connection_disconnect(connection)
 
     def _flush_brpop_reauth(self) -> None:
-        """Leave it to the lanes to send new credentials over the poll connection, when they have read a reply.
-        kombu 5.7 calls this from a timer, and cannot know when no reply is outstanding."""
+        """Leave it to the lanes to send new credentials over the poll connection: they know when no reply is
+        outstanding. kombu 5.7 calls this from a timer."""
 
     def _poll_error(self, type: Any, **options: Any) -> None:
         if isinstance(type, Lane):
