@@ -101,9 +101,11 @@ class Transport(redis.Transport):
         self._connected_at = monotonic()
         channel = self._avail_channels[-1]
         try:
-            mode = channel.client.info("server").get("redis_mode")
+            told = channel.client.info("server")
         except ResponseError:
             return connection  # This user may not ask.
+        # Valkey has another name for it.
+        mode = told.get("redis_mode") or told.get("server_mode")
         if mode in self.other_modes:
             self._avail_channels.remove(channel)
             channel.close()

@@ -6,6 +6,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.store import TOKEN_MS
+from kombu_redisdelay.broker.takes import GLANCES
 from tests.broker.rig import Rig, park, taken
 
 HOUR = 3_600_000
@@ -153,7 +154,7 @@ class TestGlance:
         consumer = rig.consumer()
         for _ in range(2):
             due: list[str] = []
-            for _ in range(5 if count > 16 else 1):
+            for _ in range(GLANCES if count > 16 else 1):
                 glance = consumer.glance(queues)
                 assert glance.any_ready
                 assert list(glance.due) == list(glance.schedules_of)
