@@ -1,0 +1,82 @@
+"""What one server of a cluster lacks or loses must not count for the others, nor be hidden by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from kombu.connection import Connection
+from redis import ConnectionPool
+
+from harness.cluster import Cluster
+from harness.cluster_node import Node
+from harness.cluster_view import slot_of
+from harness.process import wait_until
+from harness.redis_server import HOST
+from kombu_redisdelay import NotReplicatedError
+from kombu_redisdelay.broker.keys import queue_keys
+from kombu_redisdelay.broker.lease import Lease
+from kombu_redisdelay.broker.server.cluster import ClusterServer
+from kombu_redisdelay.broker.server.nodes import Address, Nodes
+from tests.transport.kit import publish
+
+QUEUE = "emails"
+LEASE_MS = 900
+
+
+@pytest.fixture(scope="module")
+def replicated() -> Iterator[Cluster]:
+    with Cluster(primaries=3, replicas=1) as cluster:
+        yield cluster
+
+
+def without_replica(cluster: Cluster, node: Node) -> None:
+    for replica in cluster.replicas_of(node):
+        cluster.kill(replica)
+    wait_until(lambda: node.info("replication")["connected_slaves"] == 0, 10, "the replica is gone")
+
+
+def test_the_server_that_has_the_message_must_have_a_replica(replicated: Cluster) -> None:
+    """While a slot moves, and after that: whatever the server has that was asked first."""
+    slot = slot_of(QUEUE)
+    source = replicated.node_of(slot)
+    target, third = (node for node in replicated.primaries if node is not source)
+    with Connection(replicated.url(), transport_options={"confirm_replicas": 1}) as connection:
+        channel = connection.channel()
+        publish(channel, "to all servers", queue="other")
+        without_replica(replicated, target)
+        with replicated.moving(slot, to=target), pytest.raises(NotReplicatedError):
+            # The queue is empty, so the source sends it on.
+            publish(channel, "sent on", queue=QUEUE)
+        channel = connection.clone().channel()
+        with pytest.raises(NotReplicatedError):
+            publish(channel, "learns where the slot is", queue=QUEUE)
+        with replicated.moving(slot, to=third):
+            pass
+        # The server that has refused it has no replica, and does not count.
+        publish(channel, "follows", queue=QUEUE)
+
+
+def test_a_lease_is_renewed_beside_a_server_that_is_gone() -> None:
+    with Cluster(primaries=3, full_coverage=False) as cluster:
+        lost, alive = (
+            next(name for number in range(100) if cluster.node_of("{" + (name := f"q{number}") + "}") is node)
+            for node in cluster.primaries[:2]
+        )
+        addresses = [Address(HOST, node.port) for node in cluster.primaries]
+        pool = ConnectionPool(host=HOST, port=addresses[0].port)
+        lease = Lease(ClusterServer(Nodes(addresses, pool), pool, 1), "me", LEASE_MS)
+        keys = queue_keys("", alive, ":", True)
+        # The one that is gone comes first.
+        lease.cover(queue_keys("", lost, ":", True))
+        lease.cover(keys)
+        node = cluster.node_of("{" + alive + "}")
+
+        def ends_at() -> float:
+            return float(node.call("ZSCORE", keys.consumers, "me") or 0)
+
+        wait_until(ends_at, 5, "the lease begins")
+        cluster.kill(cluster.node_of("{" + lost + "}"))
+        before = ends_at()
+        wait_until(lambda: ends_at() > before + 3 * LEASE_MS, 10, "the lease is renewed")
+        lease.stop()
