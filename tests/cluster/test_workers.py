@@ -10,10 +10,9 @@ import pytest
 
 from harness.cluster import Cluster
 from harness.cluster_view import slot_of
-from harness.process import wait_until
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import LOST_CONNECTION
-from tests.sentinel.load import Load
+from tests.sentinel.load import Load, wait_all_work
 
 POOLS = ("prefork", "threads", "solo", "gevent")
 SCHEME = "redisdelay-cluster"
@@ -102,27 +101,13 @@ def test_all_go_on_by_themselves(
         for worker in workers:
             worker.wait_ready()
         with Load(site.producer(SCHEME), POOLS) as load:
-            wait_all_work(site, load, "at first")
+            wait_all_work(site, load, POOLS, SOON, "at first")
             for when, harm in harms.items():
                 harm(cluster)
-                wait_all_work(site, load, f"after {when}")
+                wait_all_work(site, load, POOLS, SOON, f"after {when}")
         site.wait_ended(load.accepted)
         assert site.ledger.early() == []
         if not replicas:
             assert site.ledger.run_twice() == {}, "nothing is lost when a slot moves, not even an ack"
         assert all(worker.running for worker in workers)
         assert cluster.errors()["CROSSSLOT"] == 0
-
-
-def wait_all_work(site: Installation, load: Load, when: str) -> None:
-    """Wait until each pool has done a task that was published from now on."""
-    before = len(load.accepted)
-
-    def done() -> set[str]:
-        published = load.accepted[before:]
-        return {task.split()[0] for task in set(published).intersection(site.ledger.ended())}
-
-    try:
-        wait_until(lambda: done() == set(POOLS), SOON, when)
-    except TimeoutError as error:
-        raise TimeoutError(f"{error}: only {done()} work, {load.refused}") from None

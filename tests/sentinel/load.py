@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from harness.process import wait_until
 from kombu_redisdelay import NotReplicatedError
+from tests.end_to_end.installation import Installation
 
 if TYPE_CHECKING:
     # In `typing` from Python 3.11 on.
@@ -63,3 +65,21 @@ class Load:
                 else:
                     self.accepted.append(label)
             time.sleep(self._pause)
+
+
+def wait_all_work(site: Installation, load: Load, queues: Sequence[str], seconds: float, when: str) -> None:
+    """Wait until the worker of each of *queues* has done a task that was published from now on.
+
+    Raises:
+        TimeoutError: after so many *seconds*. It says who works, and why publishing was refused.
+    """
+    before = len(load.accepted)
+
+    def done() -> set[str]:
+        published = load.accepted[before:]
+        return {task.split()[0] for task in set(published).intersection(site.ledger.ended())}
+
+    try:
+        wait_until(lambda: done() == set(queues), seconds, when)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}: only {done()} work, {load.refused}") from None

@@ -12,7 +12,7 @@ from harness.redis_server import RedisServer
 from harness.sentinel import MASTER, SentinelSite, cut_off, go_on, pause, reconnect
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import LOST_CONNECTION
-from tests.sentinel.load import Load
+from tests.sentinel.load import Load, wait_all_work
 
 POOLS = ("prefork", "threads", "solo", "gevent")
 SCHEME = "redisdelay-sentinel"
@@ -44,15 +44,15 @@ def test_all_go_over_by_themselves(tmp_path: Path) -> None:
         for worker in workers:
             worker.wait_ready()
         with Load(site.producer(SCHEME), POOLS) as load:
-            wait_all_work(site, load, "at first")
+            wait_all_work(site, load, POOLS, SOON, "at first")
             for name, (harm, mend) in HARMS.items():
                 before = sentinels.primary()
                 harm(before)
                 sentinels.wait_failover(before)
-                wait_all_work(site, load, f"after the primary was {name}")
+                wait_all_work(site, load, POOLS, SOON, f"after the primary was {name}")
                 mend(before)
                 sentinels.wait_whole()
-                wait_all_work(site, load, f"after the one that was {name} is back")
+                wait_all_work(site, load, POOLS, SOON, f"after the one that was {name} is back")
         site.wait_ended(load.accepted)
         assert site.ledger.early() == []
         wait_until(lambda: not any(map(site.unacked, POOLS)), SOON, "acks")
@@ -87,17 +87,3 @@ def test_what_runs_meanwhile_stays_with_its_worker(tmp_path: Path) -> None:
         site.wait_ended(tasks)
         wait_until(lambda: not any(map(site.unacked, POOLS)), SOON, "acks")
         assert site.ledger.run_twice() == {}
-
-
-def wait_all_work(site: Installation, load: Load, when: str) -> None:
-    """Wait until each pool has done a task that was published from now on."""
-    before = len(load.accepted)
-
-    def done() -> set[str]:
-        published = load.accepted[before:]
-        return {task.split()[0] for task in set(published).intersection(site.ledger.ended())}
-
-    try:
-        wait_until(lambda: done() == set(POOLS), SOON, when)
-    except TimeoutError as error:
-        raise TimeoutError(f"{error}: only {done()} work, {load.refused}") from None
