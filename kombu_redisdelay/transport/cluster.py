@@ -206,9 +206,7 @@ class ClusterTransport(Transport):
 class SecureClusterTransport(ClusterTransport):
     """``redisdelays-cluster://``: the same, but always with TLS, even if ``ssl`` is not set."""
 
-    def __init__(self, client: Any, **kwargs: Any) -> None:
-        client.ssl = client.ssl or True
-        super().__init__(client, **kwargs)
+    always_tls = True
 
 
 def check_prefix(prefix: str) -> None:

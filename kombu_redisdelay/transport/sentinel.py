@@ -122,11 +122,8 @@ class SentinelTransport(Transport):
 class SecureSentinelTransport(SentinelTransport):
     """``redisdelays-sentinel://``: the sentinels and the Redis servers are spoken to over TLS."""
 
+    always_tls = True
     sentinels_have_tls = True
-
-    def __init__(self, client: Any, **kwargs: Any) -> None:
-        client.ssl = client.ssl or True
-        super().__init__(client, **kwargs)
 
 
 def _read(client: Any, default_port: int) -> BrokerUrl:

@@ -45,6 +45,7 @@ class Transport(redis.Transport):
 
     Attributes:
         other_modes: the modes in which the server cannot be, and what to say then.
+        always_tls: whether to use TLS even if ``ssl`` is not set.
     """
 
     Channel = Channel
@@ -52,12 +53,15 @@ class Transport(redis.Transport):
     cycle: Any
     brpop_timeout = 1
     other_modes: Mapping[str, str] = OTHER_MODES
+    always_tls = False
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         """
         Raises:
             ValueError: the URL has an unknown scheme, or asks for TLS over a Unix socket.
         """
+        if self.always_tls:
+            client.ssl = client.ssl or True
         _check_url(client)
         if client.ssl:
             # Unless `ssl` is a mapping, kombu uses no TLS.
@@ -152,9 +156,7 @@ class Transport(redis.Transport):
 class SecureTransport(Transport):
     """``redisdelays://``: the same transport, but always with TLS, even if ``ssl`` is not set."""
 
-    def __init__(self, client: Any, **kwargs: Any) -> None:
-        client.ssl = client.ssl or True
-        super().__init__(client, **kwargs)
+    always_tls = True
 
 
 def _broker(client: Any) -> Any:

@@ -223,6 +223,9 @@ class ClusterServer:
                 address = self.address_of(first_key(commands[index]))
             except ConnectionError as exc:
                 failures.append(exc)
+                if not self.nodes.are_known:
+                    # The next one would only ask in vain once more.
+                    break
             else:
                 packets.setdefault(address, []).append(index)
         if not left:
@@ -231,9 +234,8 @@ class ClusterServer:
 
     def _follow(self, relocations: Sequence[ResponseError]) -> None:
         """Find out where the slots are now, or wait a little."""
-        for reply in dict.fromkeys(map(str, relocations)):
-            [first] = [each for each in relocations if str(each) == reply][:1]
-            self.relocated(first)
+        for reply in {str(each): each for each in relocations}.values():
+            self.relocated(reply)
         if not all(isinstance(reply, MovedError) for reply in relocations):
             sleep(PAUSE)
 
@@ -245,8 +247,8 @@ class ClusterServer:
         _, *told = server.call_all(("ASKING",), commands[index], *(commands[place] for place in waits))
         _note(commands, [index, *waits], told, replies)
 
-    def _have_strayed(self, acks: Sequence[Ack]) -> None:
-        self._stray += acks
+    def _has_strayed(self, ack: Ack) -> None:
+        self._stray.append(ack)
 
     def _send_stray(self) -> None:
         """Send the acks that have no server to the server that has their keys now."""
@@ -289,7 +291,7 @@ class ClusterServer:
     def _new_server(self, address: Address) -> SingleServer:
         options = {"host": address.host, "port": address.port, **PARSER}
         pool = Pool.like(self._like, self._max_connections, **options)
-        pool.line.acks_relocated = self._have_strayed
+        pool.line.ack_relocated = self._has_strayed
         server = SingleServer(pool)
         if self._ack_in_vain is not None:
             server.tell_acks_in_vain(self._ack_in_vain)

@@ -55,12 +55,6 @@ class AckInVain(Protocol):
     def __call__(self, queue: str, tags: Sequence[str], /) -> object: ...
 
 
-class AcksRelocated(Protocol):
-    """A callback for acks that a server of a cluster refused, because another one has the key."""
-
-    def __call__(self, acks: Sequence[Ack], /) -> object: ...
-
-
 class Line:
     """A kept connection, which any number of threads use in turn.
 
@@ -78,14 +72,15 @@ class Line:
 
     Attributes:
         ack_in_vain: called for acks that found no message; ``None`` to ignore them.
-        acks_relocated: called for acks that belong to another server. It must not use the line.
+        ack_relocated: called for an ack that another server of the cluster has to do. It must not use the
+            line.
     """
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
         self.connection = connect()
         self.ack_in_vain: AckInVain | None = None
-        self.acks_relocated: AcksRelocated | None = None
+        self.ack_relocated: Callable[[Ack], object] | None = None
         # Always taken by `with`. A signal handler may raise between any two instructions, as Celery's soft
         # time limit does, and a lock that is never released would stop every thread.
         self._lock = Lock()
@@ -283,8 +278,8 @@ class Line:
             reply = _reply(self.connection)
             self._written -= 1
             ack = self._unconfirmed.popleft()
-            if isinstance(reply, RELOCATIONS) and self.acks_relocated is not None:
-                self.acks_relocated([ack])
+            if isinstance(reply, RELOCATIONS) and self.ack_relocated is not None:
+                self.ack_relocated(ack)
                 continue
             if isinstance(reply, ResponseError):
                 errors.append(reply)

@@ -53,6 +53,11 @@ class Nodes:
         #: What a server has told, and redis-py does not know yet.
         self._moved: dict[int, Address] = {}
 
+    @property
+    def are_known(self) -> bool:
+        """Whether some server has told of the others."""
+        return self._manager is not None
+
     def address_of(self, slot: int) -> Address:
         """The primary that serves *slot*.
 

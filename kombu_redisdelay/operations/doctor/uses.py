@@ -27,7 +27,7 @@ _ALONE: Mapping[str, _Arguments] = {
 }
 
 #: Besides, at a cluster: redis-py asks for the servers, and follows a slot that moves.
-_OF_A_CLUSTER: Mapping[str, _Arguments] = {"ASKING": (), "CLUSTER SLOTS": (), "COMMAND": (), "INFO": ()}
+_OF_A_CLUSTER: Mapping[str, _Arguments] = {"ASKING": (), "CLUSTER SLOTS": (), "INFO": ()}
 
 #: The commands for keys of any type, and for the keys of each type: command -> its arguments after the key.
 _WITH_ANY: Mapping[str, _Arguments] = {
