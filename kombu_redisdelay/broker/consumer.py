@@ -17,9 +17,10 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.report import report_dead, report_dropped
-from kombu_redisdelay.broker.server.line import AckInVain
+from kombu_redisdelay.broker.server.line import Ack, AckInVain
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import (
+    ACK,
     DEAD_LETTER,
     GIVE_BACK,
     LEAVE,
@@ -69,6 +70,8 @@ class Consumer:
         self._tags = Tags()
         #: For each slot, the takes from its queues.
         self._takes: dict[int, Takes] = {}
+        #: Queues in which an ack leaves room for another message.
+        self._with_places: set[str] = set()
 
     @property
     def is_taking(self) -> bool:
@@ -84,7 +87,7 @@ class Consumer:
         """Take messages, after moving what is due to the ready lists."""
         takes = self._takes_of(request.queues)
         self._join(request, takes)
-        return takes.take(request)
+        return self._noted(request, takes.take(request))
 
     def ask_for(self, request: Request) -> Command:
         """Begin to :meth:`take`, without waiting for the reply.
@@ -99,7 +102,7 @@ class Consumer:
 
     def taken(self, request: Request, reply: Any) -> Taken:
         """The messages that the *reply* to *request* has brought."""
-        return self._takes_of(request.queues).taken(request, reply)
+        return self._noted(request, self._takes_of(request.queues).taken(request, reply))
 
     def glance(self, queues: Sequence[str]) -> Glance:
         """Look whether anything in *queues* is ready, and when messages of some of them are due.
@@ -127,8 +130,13 @@ class Consumer:
         """Forget a message for good. The ack has been written when this returns. If the message was not held
         any more, `lease_lost` is called later."""
         self._failed.pop(tag, None)
-        unacked = self.store.keys(queue).unacked(self.name)
-        self.store.server.ack(queue, unacked, tag)
+        keys = self.store.keys(queue)
+        unacked = keys.unacked(self.name)
+        command: Command = ("HDEL", unacked, tag)
+        if queue in self._with_places:
+            # By its text: it needs one reply, and a server that does not know the script would refuse it.
+            command = ("EVAL", ACK.text, 2, unacked, keys.wake, tag)
+        self.store.server.ack(Ack(queue, tag, command))
 
     def confirm_acks(self) -> None:
         """Wait until the server has done every ack so far."""
@@ -175,14 +183,17 @@ class Consumer:
         """Schedule messages that were taken before they are due, in one round trip. Each is a delivery, the
         message's id and when it is due, in ms since the epoch. Returns for each message the reply, or a
         ``ResponseError`` if the server refused."""
-        self.store.remember(*dict.fromkeys(delivery.queue for delivery, _, _ in parkings))
+        queues = dict.fromkeys(delivery.queue for delivery, _, _ in parkings)
+        self.store.remember(*queues)
         calls = []
         for delivery, message_id, due_ms in parkings:
             k = self.store.keys(delivery.queue)
             keys = (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates)
             expires_ms = self.store.expires_ms.get(delivery.queue, 0)
             calls.append((PARK, keys, (delivery.tag, message_id, due_ms, expires_ms)))
-        return try_each(self.store.server, calls)
+        replies = try_each(self.store.server, calls)
+        self.store.wake(*self._with_places.intersection(queues))
+        return replies
 
     def dead_letter(self, burials: Sequence[tuple[Delivery, str]]) -> list[Any]:
         """Move messages that cannot be delivered to the dead letters of their queues, in one round trip. Each
@@ -280,6 +291,12 @@ class Consumer:
             takes = self._takes[slot] = Takes(self.store, self.name, self._options, self._tags)
         return takes
 
+    def _noted(self, request: Request, taken: Taken) -> Taken:
+        if taken.with_places or self._with_places:
+            self._with_places.difference_update(request.queues if request.hot is None else request.hot)
+            self._with_places.update(taken.with_places)
+        return taken
+
     def _join(self, request: Request, takes: Takes) -> None:
         """Be a consumer of the queues of *request*, and keep those alive that expire."""
         self._lease.tell()
@@ -313,12 +330,15 @@ class Consumer:
         )
         report_dead(self.store, options, queue, dead)
         report_dropped(options, queue, dropped)
+        if dead and queue in self._with_places:
+            self.store.wake(queue)
         return int(held)
 
     def _bury(self, burials: Sequence[tuple[str, str, str, bytes, int]]) -> list[Any]:
         """Each of *burials* is a queue, delivery tag, reason, stored message, and 1 if it was delivered now,
         else 0. Returns for each whether it was held, or an error."""
-        self.store.remember(*dict.fromkeys(queue for queue, *_ in burials))
+        queues = dict.fromkeys(queue for queue, *_ in burials)
+        self.store.remember(*queues)
         limit = self._options.dead_letter_limit
         calls = []
         for queue, tag, reason, stored, delivered in burials:
@@ -334,6 +354,7 @@ class Consumer:
                 metrics.dead_lettered(queue, held)
                 report_dropped(self._options, queue, dropped)
                 outcomes[index] = bool(held)
+        self.store.wake(*self._with_places.intersection(queues))
         return outcomes
 
 

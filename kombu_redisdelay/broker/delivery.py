@@ -53,24 +53,29 @@ class Taken(NamedTuple):
 
     Attributes:
         now_ms: the server's clock, ms since the epoch.
-        due: queue -> seconds until its next scheduled message is due, for those of the hot queues that
-            have one.
+        due: queue -> seconds until its next scheduled message is due, or until its rate allows another one to
+            be taken, for those of the hot queues that have one.
         more: queue -> the first of its priority steps that has more messages, counted from 1. It may be one
             of the other queues, if there were too many for this take.
+        with_places: those of the hot queues of which all consumers together may hold a limited number of
+            messages.
     """
 
     deliveries: list[Delivery]
     now_ms: float
     due: Mapping[str, float]
     more: Mapping[str, int]
+    with_places: Collection[str] = ()
 
 
 class Looked(NamedTuple):
     """What a look at queues has shown.
 
     Attributes:
-        ready: queue -> the first of its priority steps that has ready messages, counted from 1.
-        due: queue -> seconds until its next scheduled message is due, for those that have one.
+        ready: queue -> the first of its priority steps that has ready messages, counted from 1; only queues
+            that something may be taken from.
+        due: queue -> seconds until its next scheduled message is due, or until its rate allows another one to
+            be taken, for those that have one.
     """
 
     ready: Mapping[str, int]

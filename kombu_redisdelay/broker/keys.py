@@ -24,6 +24,7 @@ class QueueKeys:
         consumers: zset, consumer -> when its lease ends, ms since the epoch.
         wake: zset, at most one wake-up token.
         dead: list, dead letters.
+        control: hash, what an operator allows: whether the queue is paused, and its limits.
     """
 
     ready: str
@@ -33,6 +34,7 @@ class QueueKeys:
     consumers: str
     wake: str
     dead: str
+    control: str
     separator: str
 
     @property
@@ -71,6 +73,7 @@ def queue_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) 
         consumers=ours + "consumers",
         wake=ours + "wake",
         dead=ours + "dead",
+        control=ours + "control",
         separator=separator,
     )
 
@@ -97,6 +100,7 @@ _TYPES = {
     "duplicates": "zset",
     "consumers": "zset",
     "wake": "zset",
+    "control": "hash",
 }
 
 

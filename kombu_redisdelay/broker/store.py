@@ -233,6 +233,12 @@ class Store:
         any_of = (*self.ready_keys(queue), keys.schedule, keys.consumers)
         return bool(self.server.call("EXISTS", *any_of))
 
+    def wake(self, *queues: str) -> None:
+        """Have a consumer look at each of *queues*."""
+        if queues:
+            wakes = (self.keys(queue).wake for queue in queues)
+            checked(self.server.call_all(*chain.from_iterable(map(_token, wakes))))
+
     def purge(self, queue: str) -> int:
         """Remove all ready and scheduled messages. Returns how many there were."""
         keys = self.keys(queue)

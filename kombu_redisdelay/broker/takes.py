@@ -136,7 +136,7 @@ class Takes:
         """The messages that the *reply* to *request* has brought."""
         self._unanswered = None
         roster, no_ack = self._asked, request.no_ack
-        now_us, missing, only_migrated, due, more, indices, *messages = reply
+        now_us, missing, only_migrated, due, more, with_places, indices, *messages = reply
         self._clock.set(now_us)
         if missing:
             hot = roster.queues if request.hot is None else request.hot
@@ -148,7 +148,9 @@ class Takes:
             deliveries.append(Delivery(str(tag), queue, step, payload, queue not in no_ack))
         if only_migrated:
             return self.taken(request, self._take(request, migrate=0))
-        return Taken(deliveries, now_us / 1000, roster.due(due), dict(roster.pairs(more)))
+        return Taken(
+            deliveries, now_us / 1000, roster.due(due), dict(roster.pairs(more)), roster.at(with_places)
+        )
 
     def _take(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> Any:
         keys, args = self._begin(request, migrate)
@@ -223,7 +225,10 @@ class Takes:
             key
             for queue in queues
             for k in [store.keys(queue)]
-            for key in (*store.ready_keys(queue), *k.scheduling, k.wake, k.unacked(self._name), k.consumers)
+            for key in (
+                *store.ready_keys(queue),
+                *(*k.scheduling, k.wake, k.unacked(self._name), k.consumers, k.control),
+            )
         ]
         return explained(error, store.server, keys)
 

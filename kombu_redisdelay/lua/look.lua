@@ -1,4 +1,5 @@
--- Which queues have ready messages, and when the next scheduled message of each is due.
+-- Which queues have ready messages that may be taken, and when the next message of each is due, or may be
+-- taken.
 --
 -- KEYS     wake of each queue; the other keys are made from it (see include/queue.lua)
 -- ARGV[1]  global_keyprefix
@@ -7,28 +8,39 @@
 -- ARGV[4+] the priority steps
 --
 -- Returns  pairs of the index of a queue that has ready messages and the index of the first step that has
---          one; pairs of the index of a queue and the microseconds until its next message is due. All are
---          separated by spaces
+--          one; pairs of the index of a queue and the microseconds until its next message is due, or may be
+--          taken. All are separated by spaces
 
 -- include: clock
 -- include: stored
 -- include: queue
 -- include: expect
+-- include: woken
+-- include: control
 -- include: migrate
 
 local prefix, separator, braces = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local steps = { unpack(ARGV, 4) }
 
 local now_us = clock_us()
-local ready, due = {}, {}
+local queues = {}
 for index, wake_key in ipairs(KEYS) do
-  local step_index = first_ready_step(ready_lists(ready_of(wake_key, prefix, braces), separator, steps))
-  if step_index then
+  local base = base_of(wake_key)
+  queues[index] = { base = base, consumers = base .. 'consumers', needs_ack = true }
+end
+read_controls(queues, now_us)
+
+local ready, due = {}, {}
+for index, queue in ipairs(queues) do
+  local next_us = until_us(first_due(queue.base .. 'schedule'), now_us)
+  local step_index = first_ready_step(ready_lists(ready_of(KEYS[index], prefix, braces), separator, steps))
+  if step_index and may_take(queue) then
     ready[#ready + 1] = index .. ' ' .. step_index
+  elseif step_index then
+    next_us = sooner(next_us, until_token_us(queue, now_us))
   end
-  local due_ms = first_due(base_of(wake_key) .. 'schedule')
-  if due_ms then
-    due[#due + 1] = string.format('%d %.0f', index, until_us(due_ms, now_us))
+  if next_us >= 0 then
+    due[#due + 1] = string.format('%d %.0f', index, next_us)
   end
 end
 return { table.concat(ready, ' '), table.concat(due, ' ') }

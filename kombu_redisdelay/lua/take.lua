@@ -28,9 +28,10 @@
 --
 -- Returns  server's clock in microseconds; how many due ids had no message; 1 if it has only migrated,
 --          because a large message was due, else 0: after 1, the caller must call again and migrate nothing;
---          pairs of the index of a queue and the microseconds until its next message is due, for each queue
---          that was worked on and has one; pairs of the index of a queue that has more and the index of the
---          first step that has some; for each message the index of its queue; then the messages, as they are
+--          pairs of the index of a queue and the microseconds until its next message is due, or may be taken,
+--          for each queue that was worked on and has one; pairs of the index of a queue that has more and the
+--          index of the first step that has some; indices of queues whose consumers may hold a limited number
+--          of messages; for each message the index of its queue; then the messages, as they are
 --          stored (see include/stored.lua). The index of a queue is that in KEYS. All numbers of a list are
 --          separated by spaces
 --
@@ -40,7 +41,7 @@
 -- Keeps: a message leaves a ready list, or the schedule if it is large, only into this consumer's unacked
 -- hash, in the same instant. (If it is consumed without acks, it leaves into the reply.) A delivery tag that
 -- was taken is never used again: if a call is repeated because its reply was lost, it returns what the first
--- call took.
+-- call took. No more is taken than the control of a queue allows (see include/control.lua).
 
 -- include: expect
 -- include: clock
@@ -49,6 +50,7 @@
 -- include: stored
 -- include: queue
 -- include: woken
+-- include: control
 -- include: migrate
 -- include: deliveries
 -- include: hand_out
@@ -75,6 +77,7 @@ local function queue_at(index)
   local queue = {
     index = index,
     name = name,
+    base = base,
     wake = wake_key,
     schedule = base .. 'schedule',
     messages = base .. 'messages',
@@ -196,18 +199,19 @@ local batch = {
   migrates_large = false,
 }
 local now_us = clock_us()
+read_controls(queues, now_us)
 local budget = { messages = tonumber(ARGV[2]), bytes = batch.byte_limit }
 if hand_out_again(batch, queues) then
   batch.limit = 0
   budget.bytes = budget.bytes - batch.bytes
 end
 
-local missing, due, any_ready = 0, {}, false
+local missing, any_ready = 0, false
 for _, queue in ipairs(queues) do
-  local next_due_us = until_us(queue.first_due_ms, now_us)
-  if next_due_us == 0 then
+  queue.next_us = until_us(queue.first_due_ms, now_us)
+  if queue.next_us == 0 then
     local moved, queue_missing
-    moved, queue_missing, next_due_us = migrate(
+    moved, queue_missing, queue.next_us = migrate(
       queue.schedule, queue.messages, queue.name, queue.ready_at, now_us, budget, function(stored)
         return hand_out_large(batch, queue, stored, queues, steps)
       end
@@ -216,9 +220,6 @@ for _, queue in ipairs(queues) do
     if moved > 0 then
       count_ready(queue)
     end
-  end
-  if next_due_us >= 0 then
-    due[#due + 1] = string.format('%d %.0f', queue.index, next_due_us)
   end
   any_ready = any_ready or has_ready(queue) ~= nil
 end
@@ -229,13 +230,25 @@ if any_ready and batch.limit > 0 and not only_migrated then
 end
 hold(queues, consumer, math.floor(now_us / 1000), lease_ms)
 
+local due, with_places = {}, {}
 for _, queue in ipairs(queues) do
   local step_index = has_ready(queue)
-  if step_index then
+  local is_held_back = step_index and not may_take(queue)
+  spend(queue, #queue.taken / 2, is_held_back and batch.count < batch.limit)
+  if step_index and not is_held_back then
     wake(queue.wake)
     may_have_more[#may_have_more + 1] = queue.index .. ' ' .. step_index
   else
     redis.call('DEL', queue.wake)
+  end
+  if is_held_back then
+    queue.next_us = sooner(queue.next_us, until_token_us(queue, now_us))
+  end
+  if queue.next_us >= 0 then
+    due[#due + 1] = string.format('%d %.0f', queue.index, queue.next_us)
+  end
+  if queue.has_places then
+    with_places[#with_places + 1] = queue.index
   end
   if queue.expires_ms > 0 then
     expire(queue.expires_ms, queue.ready)
@@ -249,6 +262,7 @@ return {
   only_migrated and 1 or 0,
   table.concat(due, ' '),
   table.concat(may_have_more, ' '),
+  table.concat(with_places, ' '),
   table.concat(batch.from, ' '),
   unpack(batch.messages),
 }

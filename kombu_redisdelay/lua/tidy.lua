@@ -7,11 +7,12 @@
 -- KEYS[4]  schedule
 -- KEYS[5]  messages
 -- KEYS[6]  dead
--- KEYS[7+] ready lists of all steps
+-- KEYS[7]  control
+-- KEYS[8+] ready lists of all steps
 -- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
 -- ARGV[2]  how many consumers to look at
 --
--- Returns  1 if there is neither a message nor a consumer, else 0
+-- Returns  1 if there is neither a message nor a consumer nor a control, else 0
 --
 -- Keeps: no message is touched. A consumer that is alive after all is listed again by its next take.
 

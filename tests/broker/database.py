@@ -98,9 +98,7 @@ class RealDatabase(Database):
         self.pool = ConnectionPool.from_url(url)
 
     def advance(self, ms: int) -> None:
-        for key in self.client.scan_iter(_type="zset"):
-            for member in self.client.zrange(key, 0, -1):
-                self.client.zincrby(key, -ms, member)
+        _move_times(self.client, ms)
 
     def tick(self) -> None:
         """The clock does it."""
@@ -131,12 +129,20 @@ class ClusterDatabase(Database):
     def advance(self, ms: int) -> None:
         for node in self._cluster.primaries:
             with node.client() as client:
-                for key in client.scan_iter(_type="zset"):
-                    for member in client.zrange(key, 0, -1):
-                        client.zincrby(key, -ms, member)
+                _move_times(client, ms)
 
     def tick(self) -> None:
         """The clocks do it."""
+
+
+def _move_times(client: Any, ms: int) -> None:
+    """Make everything that the clock of a server is compared with *ms* earlier."""
+    for key in client.scan_iter(_type="zset"):
+        for member in client.zrange(key, 0, -1):
+            client.zincrby(key, -ms, member)
+    for key in client.scan_iter("*:control"):
+        if client.hexists(key, "full_at_us"):
+            client.hincrby(key, "full_at_us", -ms * 1000)
 
 
 @contextmanager

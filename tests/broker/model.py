@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -33,6 +33,35 @@ class Message:
 
 
 @dataclass
+class Control:
+    """What an operator allows for a queue.
+
+    Attributes:
+        interval: with a rate: units of time from one message to the next; 0 without.
+        full_at: when `burst` messages may be taken again.
+        concurrency: how many messages may be held; 0 for any number.
+    """
+
+    is_paused: bool = False
+    interval: int = 0
+    burst: int = 1
+    full_at: int = 0
+    concurrency: int = 0
+
+    def allowed(self, now: int, held: int, *, acked: bool) -> int:
+        """How many messages may be taken now."""
+        allowed = 10**6
+        if self.interval:
+            self.full_at = min(max(self.full_at, now), now + self.burst * self.interval)
+            allowed = (self.burst * self.interval - (self.full_at - now)) // self.interval
+        if self.is_paused:
+            return 0
+        if self.concurrency and acked:
+            allowed = min(allowed, max(0, self.concurrency - held))
+        return allowed
+
+
+@dataclass
 class Queue:
     """The messages of a queue that no consumer holds; those of `ready` in the order of taking."""
 
@@ -40,6 +69,7 @@ class Queue:
     ready: dict[int, list[Message]] = field(init=False)
     scheduled: list[Message] = field(default_factory=list)
     dead: list[Message] = field(default_factory=list)
+    control: Control = field(default_factory=Control)
 
     def __post_init__(self) -> None:
         self.ready = {step: [] for step in self.steps}
@@ -90,7 +120,12 @@ class Broker:
 
     Arguments:
         suspect_from: failures from which on a message is the last that is taken.
+
+    Attributes:
+        held: how many messages of a queue all consumers hold.
     """
+
+    held: Callable[[str], int] = staticmethod(lambda name: 0)
 
     def __init__(self, names: tuple[str, ...], steps: tuple[int, ...], suspect_from: int) -> None:
         self.suspect_from = suspect_from
@@ -104,10 +139,19 @@ class Broker:
         """Take from the queues with these names, in this order."""
         for name in names:
             self.queues[name].migrate(self.now)
+        controls = {name: self.queues[name].control for name in names}
+        allowed = {
+            name: control.allowed(self.now, self.held(name), acked=acked)
+            for name, control in controls.items()
+        }
         taken: list[tuple[str, Message]] = []
         for name, message in list(self._in_order(names, in_turn)):
             if len(taken) == limit:
                 break
+            if not allowed[name]:
+                continue
+            allowed[name] -= 1
+            controls[name].full_at += controls[name].interval
             self.queues[name].ready[message.step].remove(message)
             taken.append((name, message))
             if acked and message.deliveries >= self.suspect_from:

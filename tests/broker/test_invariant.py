@@ -26,7 +26,7 @@ from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database, FakeDatabase
-from tests.broker.model import Broker, Message
+from tests.broker.model import Broker, Control, Message
 from tests.broker.rig import Rig, dead_letter, park, payload, texts
 
 QUEUES = ("a", "b")
@@ -83,6 +83,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.database.reset()
         self.rig = Rig(self.database, steps=PRIORITIES)
         self.model = Broker(QUEUES, PRIORITIES, OPTIONS.alone_after)
+        self.model.held = self.held
         self.numbers = count(1)
         self.names = count()
         self.consumers = [self.new_consumer() for _ in range(3)]
@@ -353,6 +354,11 @@ class BrokerMachine(RuleBasedStateMachine):
             there.give_back_delivered(message, DELIVERY_LIMIT, head=not is_suspect)
         self.consumers[who] = self.new_consumer()
 
+    def held(self, name: str) -> int:
+        """How many messages of a queue all consumers hold."""
+        each = [entry for held in self.consumers for entry in held.deliveries + held.unseen]
+        return sum(delivery.queue == name for delivery, _ in each)
+
     def renew(self, consumer: Consumer) -> None:
         for queue in QUEUES:
             key = self.rig.store.keys(queue).consumers
@@ -392,7 +398,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def whoever_waits_for_what_is_ready_is_woken(self) -> None:
         for name, queue in self.model.queues.items():
             assert self.rig.tokens(name) <= 1
-            if queue.has_ready():
+            if queue.has_ready() and queue.control == Control():
                 assert self.rig.tokens(name) == 1
 
 

@@ -29,7 +29,7 @@ class TestLarge:
     def one_call(rig: Rig, *queues: str, limit: int = 64, no_ack: Collection[str] = ()) -> list[str]:
         """What one call of the script brings a consumer that has not taken before."""
         request = Request(queues, limit, no_ack=no_ack)
-        _, _, _, _, _, _, *messages = rig.exchange(rig.consumer(), request)
+        _, _, _, _, _, _, _, *messages = rig.exchange(rig.consumer(), request)
         return [stored.decode() for stored in messages]
 
     @pytest.mark.parametrize("no_ack", [(), ("q",)])

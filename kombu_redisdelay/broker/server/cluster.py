@@ -83,14 +83,14 @@ class ClusterServer:
     def call_apart(self, *command: Argument) -> Any:
         return self._server_of(first_key(command)).call_apart(*guarded(command))
 
-    def ack(self, queue: str, unacked_key: str, tag: str) -> None:
+    def ack(self, ack: Ack) -> None:
         try:
-            line = self._server_of(unacked_key).line
+            line = self._server_of(first_key(ack.command)).line
         except ConnectionError:
             # It is sent when there is a server again.
-            self._stray.append(Ack(queue, unacked_key, tag))
+            self._stray.append(ack)
         else:
-            line.ack(queue, unacked_key, tag)
+            line.ack(ack)
 
     def after_acks(self, key: str) -> _AfterAcks:
         return _AfterAcks(self)
@@ -257,7 +257,7 @@ class ClusterServer:
         if not acks:
             return
         try:
-            replies = self.call_all(*(("HDEL", ack.unacked_key, ack.tag) for ack in acks))
+            replies = self.call_all(*(ack.command for ack in acks))
         except BaseException:
             self._stray += [ack._replace(again=True) for ack in acks]
             raise

@@ -39,13 +39,13 @@ class Ack(NamedTuple):
     """An ack that is not confirmed yet.
 
     Attributes:
-        unacked_key: the hash that holds the message.
+        command: does it. The reply is 0 if the message was not held.
         again: whether it was sent before, and the server may have done it then.
     """
 
     queue: str
-    unacked_key: str
     tag: str
+    command: Command
     again: bool = False
 
 
@@ -132,14 +132,14 @@ class Line:
         self._tell()
         return replies
 
-    def ack(self, queue: str, unacked_key: str, tag: str) -> None:
+    def ack(self, ack: Ack) -> None:
         """Forget a message for good.
 
         If the connection fails, the ack is not lost: it is sent again before anything else is done over
         this line.
         """
         with self._lock:
-            self._unconfirmed.append(Ack(queue, unacked_key, tag))
+            self._unconfirmed.append(ack)
             try:
                 # This runs for every message, so a connection that has just been used is not checked.
                 if not self._written or monotonic() - self._used_at > REST:
@@ -260,11 +260,10 @@ class Line:
         # Counted first: if this fails, the server may have done any of them.
         self._written = count
         if unread == count - 1:
-            ack = self._unconfirmed[-1]
-            pieces = [pack("HDEL", ack.unacked_key, ack.tag)]
+            pieces = [pack(*self._unconfirmed[-1].command)]
         else:
             acks = islice(self._unconfirmed, unread, None)
-            pieces = _pieces([("HDEL", ack.unacked_key, ack.tag) for ack in acks])
+            pieces = _pieces([ack.command for ack in acks])
         self._send(pieces, unread)
 
     def _send(self, pieces: list[bytes], unread: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from redis.exceptions import ConnectionError, ResponseError
 
-from kombu_redisdelay.broker.server.line import AckInVain
+from kombu_redisdelay.broker.server.line import Ack, AckInVain
 from kombu_redisdelay.broker.server.replies import Caller
 from kombu_redisdelay.broker.server.wire import Argument, Command
 
@@ -91,7 +91,7 @@ class Server(Protocol):
         """Run a *command* that may block at the server, over a connection that nothing else waits for.
         Returns the reply."""
 
-    def ack(self, queue: str, unacked_key: str, tag: str) -> None:
+    def ack(self, ack: Ack) -> None:
         """Forget a message for good. It has been written when this returns; see
         :meth:`~kombu_redisdelay.broker.server.line.Line.ack`."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.server.line import AckInVain, Line
+from kombu_redisdelay.broker.server.line import Ack, AckInVain, Line
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import checked, without_frames
 from kombu_redisdelay.broker.server.wire import Argument, Command
@@ -53,8 +53,8 @@ class SingleServer:
         """The kept connection."""
         return self._pool.line
 
-    def ack(self, queue: str, unacked_key: str, tag: str) -> None:
-        self._pool.line.ack(queue, unacked_key, tag)
+    def ack(self, ack: Ack) -> None:
+        self._pool.line.ack(ack)
 
     def after_acks(self, key: str) -> Line:
         return self._pool.line

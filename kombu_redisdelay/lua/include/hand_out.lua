@@ -4,13 +4,14 @@
 --   first_tag                delivery tag of the first message; the others follow it
 --   suspect_from             failed deliveries after which a message is the last of a batch (0: any number)
 --   messages, from           the messages, as they are stored, and the index of the queue of each
--- A `queue` has an index, the keys unacked and consumers, `needs_ack`, `expires_ms`, `lease_end_ms`, and
--- `taken`: the fields and values that hold() writes.
+-- A `queue` has an index, the keys unacked and consumers, `needs_ack`, `expires_ms`, `lease_end_ms`, what
+-- control.lua allows, and `taken`: the fields and values that hold() writes.
 
 local function hand_out(batch, queue, stored)
   local fields = queue.taken
   fields[#fields + 1] = batch.first_tag + batch.count
   fields[#fields + 1] = stored
+  count_against(queue)
   batch.count, batch.bytes = batch.count + 1, batch.bytes + #stored
   batch.from[batch.count] = queue.index
   batch.messages[batch.count] = stored

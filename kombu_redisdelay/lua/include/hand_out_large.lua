@@ -24,7 +24,7 @@ local function hand_out_large(batch, queue, stored, queues, steps)
   if #stored < batch.byte_limit then
     return false
   end
-  if batch.count < batch.limit and is_next(stored, queues, steps) then
+  if batch.count < batch.limit and may_take(queue) and is_next(stored, queues, steps) then
     hand_out(batch, queue, stored)
     return true
   end

@@ -1,9 +1,12 @@
 -- Hands out ready messages by priority. `queue.ready` has the list of each of the `steps`, `queue.counts` the
 -- number of messages in it.
 
--- Returns whether there was a message, and room for it.
+-- Returns whether there was a message that may be taken, and room for it.
 local function hand_out_one(batch, queue, steps, step_index)
   if queue.counts[step_index] == 0 or batch.count >= batch.limit or batch.bytes >= batch.byte_limit then
+    return false
+  end
+  if not may_take(queue) then
     return false
   end
   queue.counts[step_index] = queue.counts[step_index] - 1

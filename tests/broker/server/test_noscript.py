@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
+from kombu_redisdelay.broker.control import Controls
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.message import Due
@@ -39,8 +40,15 @@ def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object
     return Graveyard(rig.store).requeue("q", lambda letter: True)
 
 
+def ack_where_places_are_limited(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    Controls(rig.store).limit(["q"], None, None, 2)
+    rig.put("q", "another")
+    [another] = taken(consumer, "q")
+    return rig.ack(consumer, "q", another.tag)
+
+
 def tidy(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
-    names = ("consumers", "wake", "duplicates", "schedule", "messages", "dead")
+    names = ("consumers", "wake", "duplicates", "schedule", "messages", "dead", "control")
     keys = [rig.key("q", name) for name in names]
     return TIDY(rig.store.server, [*keys, rig.store.keys("q").ready], [rig.key("q", "unacked:"), 10])
 
@@ -88,6 +96,8 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "unused": lambda rig, consumer, delivery: UNUSED(rig.store.server, [rig.known], [1, 1]),
     "forget": lambda rig, consumer, delivery: FORGET(rig.store.server, [rig.known], [0, "q"]),
     "tidy": tidy,
+    "control": lambda rig, consumer, delivery: Controls(rig.store).limit(["q"], 1000.0, 1, 1),
+    "ack": ack_where_places_are_limited,
     "leave": lambda rig, consumer, delivery: consumer.leave(["q"]),
 }
 
@@ -137,8 +147,8 @@ def test_every_script_of_the_broker_is_tried() -> None:
 
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
-        *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER"),
+        *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER", "ACK"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
-        *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE"),
+        *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "SET_CONTROL"),
     }, "a script that CALLS does not know of"

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import pytest
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker.server.line import Ack
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.single import SingleServer
 from tests.broker.rig import Rig
@@ -72,7 +73,7 @@ def test_one_that_never_comes_back_stops_nobody(single: SingleServer) -> None:
     lent = single._pool.get_connection("_")
     assert single.call("GET", "a") == b"1"
     single.line.call("GET", "b")
-    single.line.ack("q", "a hash", "tag")
+    single.line.ack(Ack("q", "tag", ("HDEL", "a hash", "tag")))
     single.confirm_acks()
     kept = single.line.connection
     single._pool.release(lent)

@@ -1,0 +1,102 @@
+-- What an operator allows for a queue, for all its consumers together. The hash `control` has
+--   paused_ms     since when nothing may be taken, ms since the epoch
+--   interval_us   with a rate: microseconds from one message to the next, with a fraction
+--   burst         with a rate: how many messages may be taken at once, after a while without any
+--   full_at_us    with a rate: when so many may be taken again, microseconds since the epoch
+--   concurrency   how many messages all consumers may hold together
+--   held_back     how many takes left ready messages where they were because of this
+-- Of what is not limited, the field is missing. Most queues have no such hash.
+
+-- How many messages of a queue all consumers hold, counted up to `most`.
+local function count_held(queue, unacked_prefix, most)
+  local held = 0
+  for _, consumer in ipairs(redis.call('ZRANGE', queue.consumers, 0, -1)) do
+    held = held + redis.call('HLEN', unacked_prefix .. consumer)
+    if held >= most then
+      break
+    end
+  end
+  return held
+end
+
+-- Finds out how many messages may be taken from a queue now: by its rate `queue.tokens`, and `queue.places`
+-- by how many are held. Nothing is written.
+local function read_control(queue, control_key, unacked_prefix, now_us)
+  local paused_ms, interval_us, burst, full_at_us, concurrency = unpack(redis.call(
+    'HMGET', control_key, 'paused_ms', 'interval_us', 'burst', 'full_at_us', 'concurrency'
+  ))
+  queue.is_controlled = true
+  if interval_us then
+    interval_us, burst = tonumber(interval_us), tonumber(burst)
+    full_at_us = math.max(tonumber(full_at_us) or 0, now_us)
+    if full_at_us > now_us + burst * interval_us then
+      -- Somebody has set the clock, or changed the rate.
+      full_at_us, queue.is_put_right = now_us + burst * interval_us, true
+    end
+    queue.interval_us, queue.burst, queue.full_at_us = interval_us, burst, full_at_us
+    queue.tokens = math.floor(burst - (full_at_us - now_us) / interval_us)
+  end
+  if paused_ms then
+    queue.places = 0
+  elseif concurrency and queue.needs_ack then
+    concurrency = tonumber(concurrency)
+    queue.places = math.max(0, concurrency - count_held(queue, unacked_prefix, concurrency))
+    queue.has_places = true
+  end
+end
+
+-- As read_control(), for those of the queues that have a control.
+local function read_controls(queues, now_us)
+  local keys = {}
+  for i, queue in ipairs(queues) do
+    keys[i] = queue.base .. 'control'
+    queue.tokens, queue.places = math.huge, math.huge
+  end
+  -- For most consumers, this is all.
+  if count_existing(keys, 1, #keys) == 0 then
+    return
+  end
+  for i, queue in ipairs(queues) do
+    if redis.call('EXISTS', keys[i]) == 1 then
+      read_control(queue, keys[i], queue.base .. 'unacked:', now_us)
+    end
+  end
+end
+
+local function may_take(queue)
+  return queue.tokens > 0 and queue.places > 0
+end
+
+-- Notes that one message is taken.
+local function count_against(queue)
+  queue.tokens, queue.places = queue.tokens - 1, queue.places - 1
+end
+
+-- Microseconds until a message may be taken from a queue whose rate does not allow one now; -1 if it is not
+-- the rate that holds messages back.
+local function until_token_us(queue, now_us)
+  if queue.tokens > 0 or queue.places <= 0 then
+    return -1
+  end
+  return math.max(1, math.ceil(queue.full_at_us - (queue.burst - 1) * queue.interval_us) - now_us)
+end
+
+-- The sooner one of two times from now on, where -1 is never.
+local function sooner(a_us, b_us)
+  return (a_us < 0 or b_us < 0) and math.max(a_us, b_us) or math.min(a_us, b_us)
+end
+
+-- Notes for all consumers how many messages were taken from a queue, and whether any were held back.
+local function spend(queue, how_many, is_held_back)
+  if not queue.is_controlled then
+    return
+  end
+  if queue.interval_us and (how_many > 0 or queue.is_put_right) then
+    -- Rounded up: never more than the rate.
+    queue.full_at_us = math.ceil(queue.full_at_us + how_many * queue.interval_us)
+    redis.call('HSET', queue.base .. 'control', 'full_at_us', string.format('%.0f', queue.full_at_us))
+  end
+  if is_held_back then
+    redis.call('HINCRBY', queue.base .. 'control', 'held_back', 1)
+  end
+end

@@ -1,0 +1,67 @@
+"""The invariant of test_invariant.py holds for queues that an operator pauses and limits, too. And nothing is
+taken that is not allowed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+
+from kombu_redisdelay.broker.control import Controls
+from tests.broker.database import Database, FakeDatabase
+from tests.broker.test_invariant import QUEUES, UNIT_MS, BrokerMachine, queues
+
+
+class ControlMachine(BrokerMachine):
+    consumed = QUEUES
+
+    @property
+    def controls(self) -> Controls:
+        return Controls(self.rig.store)
+
+    @rule(queue=queues)
+    def pause(self, queue: str) -> None:
+        self.controls.pause([queue])
+        self.model.queues[queue].control.is_paused = True
+
+    @rule(queue=queues)
+    def resume(self, queue: str) -> None:
+        self.controls.resume([queue])
+        self.model.queues[queue].control.is_paused = False
+
+    @rule(queue=queues, interval=st.integers(0, 3), burst=st.integers(1, 4), concurrency=st.integers(0, 4))
+    def limit(self, queue: str, interval: int, burst: int, concurrency: int) -> None:
+        interval_us = float(interval * UNIT_MS * 1000) or None
+        self.controls.limit([queue], interval_us, burst if interval else None, concurrency or None)
+        control = self.model.queues[queue].control
+        control.interval, control.burst, control.concurrency = interval, burst if interval else 1, concurrency
+        if not interval:
+            control.full_at = 0
+
+    @invariant()
+    def the_control_is_as_it_was_set(self) -> None:
+        for queue, found in zip(QUEUES, self.controls.get(QUEUES), strict=True):
+            control = self.model.queues[queue].control
+            assert (found.paused_ms is not None) == control.is_paused
+            assert found.interval_us == (control.interval * UNIT_MS * 1000 or None)
+            assert found.burst == (control.burst if control.interval else None)
+            assert found.concurrency == (control.concurrency or None)
+
+
+# A failure is made as short as it can be, which takes minutes.
+@pytest.mark.timeout(600)
+def test_nothing_is_taken_that_is_not_allowed(database: Database) -> None:
+    class Machine(ControlMachine):
+        pass
+
+    Machine.database = database
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=60 if isinstance(database, FakeDatabase) else 30,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
