@@ -1,0 +1,139 @@
+"""Channels that consume from queues which are paused or limited."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations import control
+from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
+
+
+@pytest.fixture(autouse=True)
+def no_glances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a consumer looks for itself once a second, and finds what nobody has woken it for."""
+    monkeypatch.setattr("kombu_redisdelay.transport.transports.Transport.brpop_timeout", 30)
+
+
+@pytest.fixture
+def store(site: Site) -> Store:
+    found: Store = site.channel().store
+    return found
+
+
+def inboxes(site: Site, count: int, *queues: str, **options: Any) -> list[Inbox]:
+    return [Inbox(site.channel(), *queues, **options) for _ in range(count)]
+
+
+def drain_all(inboxes: list[Inbox], messages: int) -> None:
+    deadline = time.monotonic() + 2 * PATIENCE
+    while sum(map(len, inboxes)) < messages:
+        assert time.monotonic() < deadline, f"{sum(map(len, inboxes))} of {messages} came"
+        for inbox in inboxes:
+            drain_for(inbox.consumer.channel.connection.client, 0.01)
+
+
+def scripts_run(site: Site) -> int:
+    stats = site.redis.info("commandstats")
+    return sum(stats[command]["calls"] for command in stats if command.startswith("cmdstat_eval"))
+
+
+def test_a_paused_queue_and_others(site: Site, store: Store) -> None:
+    control.pause(store, ["q"])
+    [inbox] = inboxes(site, 1, "q", "other")
+    publish(site.channel(), "held back")
+    publish(site.channel(), "comes", queue="other")
+    client = inbox.consumer.channel.connection.client
+    drain(client, lambda: len(inbox) == 1)
+    drain_for(client, 0.2)
+    assert inbox.bodies == ["comes"]
+    control.resume(store, ["q"])
+    drain(client, lambda: len(inbox) == 2)
+    assert inbox.bodies == ["comes", "held back"]
+
+
+def test_a_rate_for_several_consumers(site: Site, store: Store) -> None:
+    control.limit(store, "q", rate="50/s", burst=5)
+    publish(site.channel(), *map(str, range(40)))
+    started = time.monotonic()
+    some = inboxes(site, 3, prefetch=2, on_message=lambda message: message.ack())
+    drain_all(some, 40)
+    assert time.monotonic() - started >= (40 - 5) / 50
+    [found] = control.queue_controls(store, ["q"])
+    assert found.held_back > 0
+
+
+@pytest.mark.one_server
+def test_nobody_is_busy_waiting(site: Site, store: Store) -> None:
+    control.limit(store, "q", rate="1/h")
+    publish(site.channel(), *map(str, range(10)))
+    some = inboxes(site, 3)
+    drain_all(some, 1)
+    for inbox in some:
+        drain_for(inbox.consumer.channel.connection.client, 0.3)
+    before = scripts_run(site)
+    for inbox in some:
+        drain_for(inbox.consumer.channel.connection.client, 0.5)
+    # A round of looking after the queues may fall into this time.
+    assert scripts_run(site) - before <= 10
+
+
+def test_an_ack_lets_another_consumer_go_on(site: Site, store: Store) -> None:
+    control.limit(store, "q", concurrency=2)
+    publish(site.channel(), *map(str, range(6)))
+    some = inboxes(site, 3, prefetch=1)
+    drain_all(some, 2)
+    idle = next(inbox for inbox in some if not len(inbox))
+    busy = [inbox for inbox in some if len(inbox)]
+    drain_for(idle.consumer.channel.connection.client, 0.2)
+    assert len(idle) == 0
+    # It cannot take another one: its connection is not served any more.
+    busy[0].messages[0].ack()
+    drain(idle.consumer.channel.connection.client, lambda: len(idle) == 1)
+
+
+def test_a_get_from_a_paused_queue(site: Site, store: Store) -> None:
+    channel = site.channel()
+    publish(channel, "m")
+    control.pause(store, ["q"])
+    assert channel.basic_get("q") is None
+    control.resume(store, ["q"])
+    assert channel.basic_get("q").decode() == "m"
+
+
+def test_partitions_share_the_limits(site: Site) -> None:
+    channel = site.channel(partitions={"q": 4})
+    publish(channel, *map(str, range(40)))
+    with pytest.raises(ValueError, match="concurrency must be 4 at least"):
+        control.limit(channel.store, "q", concurrency=3)
+    control.limit(channel.store, "q", rate="100/m", concurrency=6)
+    [found] = control.queue_controls(channel.store, ["q"])
+    assert (found.rate, found.burst, found.concurrency) == ("100/m", 4, 6)
+    control.limit(channel.store, "q", concurrency=6)
+    inbox = Inbox(channel)
+    drain(channel.connection.client, lambda: len(inbox) == 6)
+    drain_for(channel.connection.client, 0.3)
+    assert len(inbox) == 6
+    control.pause(channel.store, ["q"])
+    [found] = control.queue_controls(channel.store, ["q"])
+    assert found.is_paused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rate": "often"}, "such as 10/s"),
+        ({"burst": 3}, "burst needs a rate"),
+        ({"rate": "1/s", "burst": 0}, "burst must be a whole number from 1, not 0"),
+        ({"concurrency": 0}, "concurrency must be a whole number from 1, not 0"),
+        ({"concurrency": 1.5}, "concurrency must be"),
+        ({"concurrency": True}, "concurrency must be"),
+    ],
+)
+def test_no_limits(store: Store, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        control.limit(store, "q", **arguments)
+    assert control.queue_controls(store, ["q"]) == [control.QueueControl()]
