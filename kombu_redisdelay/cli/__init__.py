@@ -1,4 +1,4 @@
-"""``celery delayed``: see and steer what is scheduled.
+"""``celery delayed``: see and steer the queues and what is scheduled.
 
 Celery finds :data:`delayed` by the entry point group ``celery.commands``, and imports it for each of its
 own commands. So this package imports nothing slow until one of our commands is called.
@@ -13,7 +13,8 @@ delayed = LazyGroup(
     package=__name__,
     commands=(
         *("stats", "list", "show", "cancel", "reschedule", "deliver-now", "timeline", "top"),
+        *("pause", "resume", "limit"),
         *("dead", "purge", "doctor", "forward", "exporter"),
     ),
-    help="See and steer scheduled tasks and dead letters in Redis.",
+    help="See and steer queues, scheduled tasks and dead letters in Redis.",
 )

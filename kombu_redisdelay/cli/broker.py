@@ -44,6 +44,17 @@ def _selected(context: click.Context) -> Sequence[str]:
     return queues if queue is None else [queue]
 
 
+def steered_queues(access: Access, selected: Sequence[str], every: bool) -> list[str]:
+    """The queues that a command is about to change: those that were *selected* by option, or *every* one.
+
+    Raises:
+        click.UsageError: neither is given, or both.
+    """
+    if bool(selected) == every:
+        raise click.UsageError("Name the queues with -Q, or give --all.")
+    return queue_names(access, selected)
+
+
 def queue_names(access: Access, selected: Sequence[str]) -> list[str]:
     """Return the queues that were *selected* by option. If there are none, return all queues that Redis knows
     of or that the app declares, in natural order."""

@@ -17,6 +17,7 @@ queues_option = click.option(
 )
 queue_option = click.option("-Q", "--queue", help="Only this queue.")
 task_option = click.option("--task", help="Only tasks of this name.")
+all_option = click.option("--all", "every", is_flag=True, help="All queues that are known.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 

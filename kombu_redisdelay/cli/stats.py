@@ -9,6 +9,8 @@ import click
 from rich.table import Table
 
 from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.control import remarks
+from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import (
     STYLES,
@@ -40,6 +42,10 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
         show_json(found)
     else:
         show(stats_table(found))
+        now = datetime.now(timezone.utc)
+        for queue in found:
+            for remark in remarks(queue.queue, queue.control, now):
+                echo(remark)
 
 
 def stats_table(stats: Iterable[QueueStats]) -> Table:

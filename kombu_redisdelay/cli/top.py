@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.control import remarks
 from kombu_redisdelay.cli.options import queues_option
 from kombu_redisdelay.cli.output import STYLES, console, count, cut, flexible, next_due, right, styled, table
 from kombu_redisdelay.cli.timeline import timeline_table
@@ -71,7 +72,9 @@ class View:
             size: the size of the terminal.
         """
         seconds = now - self._looked_at
-        room = max(1, size.height - _OTHER_LINES)
+        moment = datetime.now(timezone.utc)
+        said = [remark for queue in stats for remark in remarks(queue.queue, queue.control, moment)]
+        room = max(1, size.height - _OTHER_LINES - len(said))
         # If there is no room for all queues, show those with the most messages, always in the same order.
         busiest = sorted(stats, key=lambda queue: -(queue.ready + queue.scheduled + queue.unacked))[:room]
         shown = [queue for queue in stats if queue in busiest]
@@ -79,6 +82,7 @@ class View:
         parts: list[RenderableType] = [cut(self._title, "bold"), styled(""), queues]
         if len(shown) < len(stats):
             parts.append(styled(f"and {len(stats) - len(shown)} more", "dim"))
+        parts += [cut(remark, "yellow") for remark in said]
         self._before = {queue.queue: queue for queue in stats}
         self._looked_at = now
         return Group(*parts, styled(""), timeline_table(spans, size.width))

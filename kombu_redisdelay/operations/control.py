@@ -35,6 +35,19 @@ class QueueControl:
     def is_paused(self) -> bool:
         return self.paused_since is not None
 
+    @property
+    def is_limited(self) -> bool:
+        return self.rate is not None or self.concurrency is not None
+
+    @property
+    def per_second(self) -> float | None:
+        """The rate as messages a second."""
+        return None if self.rate is None else 1_000_000 / interval_us(self.rate)
+
+
+#: The control of a queue that is neither paused nor limited.
+UNCONTROLLED = QueueControl()
+
 
 def queue_controls(store: Store, queues: Sequence[str]) -> list[QueueControl]:
     """The control of each of *queues*, in one round trip."""
@@ -71,8 +84,8 @@ def limit(
         concurrency: how many messages workers may hold together; ``None`` for any number.
 
     Raises:
-        ValueError: *rate* is no rate; *burst* is given without a rate; *burst* or *concurrency* is not a whole
-            number from 1, or smaller than the number of partitions.
+        ValueError: *rate* is no rate; *burst* is given without a rate; *burst* or *concurrency* is not a
+            whole number from 1, or smaller than the number of partitions.
     """
     names = store.partitions.names(queue)
     interval = None if rate is None else interval_us(rate)

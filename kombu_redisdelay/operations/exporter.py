@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
@@ -30,9 +30,26 @@ _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float]]] = {
         "For how long the first scheduled message has been due, 0 if it is not yet.",
         lambda q: q.lateness,
     ),
+    "redisdelay_queue_paused": ("1 if the queue is paused.", lambda q: q.control.is_paused),
+    "redisdelay_queue_concurrency_limit": (
+        "How many messages all workers may hold together, 0 for any number.",
+        lambda q: q.control.concurrency or 0,
+    ),
+    "redisdelay_queue_rate_limit_per_second": (
+        "How many messages all workers may take in a second, 0 for any number.",
+        lambda q: q.control.per_second or 0,
+    ),
     "redisdelay_queue_next_due_timestamp_seconds": (
         "When the first scheduled message is due, 0 if nothing is scheduled.",
         lambda q: q.next_due.timestamp() if q.next_due else 0,
+    ),
+}
+
+#: The same for counters.
+_COUNTERS: dict[str, tuple[str, Callable[[QueueStats], float]]] = {
+    "redisdelay_queue_held_back": (
+        "Takes that got less than was ready, because the queue is paused or limited.",
+        lambda q: q.control.held_back,
     ),
 }
 
@@ -49,7 +66,7 @@ class QueueCollector(Collector):
         self._store = store
         self._find_queues = find_queues
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         try:
             stats = queue_stats(self._store, self._find_queues())
         except (RedisError, OSError) as exc:
@@ -64,3 +81,8 @@ class QueueCollector(Collector):
             for queue in stats:
                 family.add_metric([printable(queue.queue)], value(queue))
             yield family
+        for name, (documentation, value) in _COUNTERS.items():
+            counter = CounterMetricFamily(name, documentation, labels=["queue"])
+            for queue in stats:
+                counter.add_metric([printable(queue.queue)], value(queue))
+            yield counter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
 from typing import Any
@@ -12,6 +12,7 @@ from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations.control import UNCONTROLLED, QueueControl, queue_controls
 
 #: Queues that are read in one round trip.
 QUEUES_PER_CALL = 100
@@ -32,6 +33,7 @@ class QueueStats:
         consumers_lost: number of consumers that still hold messages although their lease has ended.
         next_due: when the first scheduled message is due, or was due; ``None`` if nothing is scheduled.
         lateness: seconds since the first scheduled message became due, 0 if it is not due yet.
+        control: whether the queue is paused, and its limits.
     """
 
     queue: str
@@ -44,18 +46,24 @@ class QueueStats:
     consumers_lost: int
     next_due: datetime | None
     lateness: float
+    control: QueueControl
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
     """Return the statistics of *queues*, each with all its partitions; of a partition, if its name is given.
-    Makes one round trip for every :data:`QUEUES_PER_CALL` of them; the number of messages does not matter."""
+    Makes one round trip for every :data:`QUEUES_PER_CALL` of them, and one more; the number of messages does
+    not matter."""
     names = {queue: store.partitions.names(queue) for queue in queues}
     each = dict.fromkeys(name for some in names.values() for name in some)
     found: dict[str, QueueStats] = {}
     for some in portions(each, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
         replies = run_each(store.server, [_call(store, name) for name in some])
         found |= {name: _stats(name, reply) for name, reply in zip(some, replies, strict=True)}
-    return [reduce(_together, (found[name] for name in names[queue])) for queue in names]
+    controls = queue_controls(store, list(names))
+    return [
+        replace(reduce(_together, (found[name] for name in names[queue])), control=control)
+        for queue, control in zip(names, controls, strict=True)
+    ]
 
 
 def _call(store: Store, queue: str) -> ScriptCall:
@@ -81,6 +89,7 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         consumers_lost=max(one.consumers_lost, other.consumers_lost),
         next_due=min(due, default=None),
         lateness=max(one.lateness, other.lateness),
+        control=UNCONTROLLED,
     )
 
 
@@ -97,4 +106,5 @@ def _stats(queue: str, reply: Sequence[Any]) -> QueueStats:
         consumers_lost=consumers_lost,
         next_due=None if due_ms is None else from_ms(float(due_ms)),
         lateness=late_us / 1_000_000,
+        control=UNCONTROLLED,
     )

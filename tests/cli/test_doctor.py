@@ -8,6 +8,7 @@ import pytest
 from celery import Celery
 
 from harness.redis_server import RedisServer
+from kombu_redisdelay.operations import control
 from tests.cli.site import QUEUE, Site
 
 
@@ -206,3 +207,31 @@ def test_messages_that_are_held_for_long(site: Site) -> None:
     [found] = _findings(site, "warning").values()
     assert found.startswith("1 message(s) held for more than an hour, for up to 3.0 h")
     assert "process 4711" in found
+
+
+def test_a_paused_queue(site: Site) -> None:
+    control.pause(site.store, [QUEUE])
+    assert _findings(site, "warning")[f"queue {QUEUE}"].startswith("paused since ")
+
+
+def test_partitions_of_which_some_are_limited(site: Site) -> None:
+    control.limit(site.store, QUEUE, rate="1/s")
+    site.app.conf.broker_transport_options = {"partitions": {QUEUE: 2}}
+    assert _findings(site, "warning") == {
+        f"queue {QUEUE}": "its partitions are not all paused or limited alike"
+    }
+
+
+def test_limited_places_and_early_acks(site: Site) -> None:
+    control.limit(site.store, QUEUE, concurrency=3)
+    found = "workers may hold 3 message(s) together, but tasks are acked before they run"
+    assert _findings(site, "warning") == {f"queue {QUEUE}": found}
+    site.app.conf.task_acks_late = True
+    assert _findings(site, "warning") == {}
+
+
+def test_stock_workers_know_no_limits(site: Site) -> None:
+    site.redis.hset("unacked", "tag", "[]")
+    assert "pauses and limits" not in _findings(site, "warning")
+    control.limit(site.store, QUEUE, rate="1/s")
+    assert _findings(site, "warning")["pauses and limits"].startswith("workers of redis:// take")

@@ -58,6 +58,10 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
         "redisdelay_queue_unacked_messages": 2,
         "redisdelay_queue_dead_messages": 1,
         "redisdelay_queue_consumers": 1,
+        "redisdelay_queue_paused": 0,
+        "redisdelay_queue_concurrency_limit": 0,
+        "redisdelay_queue_rate_limit_per_second": 0,
+        "redisdelay_queue_held_back_total": 0,
     }
     assert {value for (_, queue), value in found.items() if queue == "other"} == {0}
     assert found["redisdelay_up", ""] == 1

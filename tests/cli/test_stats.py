@@ -9,6 +9,9 @@ import pytest
 from tests.cli.site import QUEUE, Site
 from tests.transport.kit import Inbox, drain
 
+#: In JSON.
+UNCONTROLLED = {"paused_since": None, "rate": None, "burst": None, "concurrency": None, "held_back": 0}
+
 
 def test_every_place_of_a_message_is_counted(site: Site) -> None:
     for priority in (0, 3, 9):
@@ -33,6 +36,7 @@ def test_every_place_of_a_message_is_counted(site: Site) -> None:
         "dead": 1,
         "consumers": 2,
         "consumers_lost": 1,
+        "control": UNCONTROLLED,
     }
     assert due == site.redis.zscore(site.store.keys(QUEUE).schedule, waiting[0])
     assert 5 <= lateness <= 5 + (site.store.now_ms() - due - 5000) / 1000
@@ -49,6 +53,7 @@ def test_an_empty_queue_is_all_zeros(site: Site) -> None:
     [stats] = site.rows("stats")
     assert stats.pop("queue") == QUEUE
     assert stats.pop("next_due") is None
+    assert stats.pop("control") == UNCONTROLLED
     assert set(stats.values()) == {0}
 
 

@@ -8,12 +8,15 @@ from datetime import datetime, timezone
 from rich.console import Console, ConsoleDimensions, RenderableType
 
 from kombu_redisdelay.cli.top import View
+from kombu_redisdelay.operations.control import UNCONTROLLED, QueueControl
 from kombu_redisdelay.operations.stats import QueueStats
 from kombu_redisdelay.operations.timeline import EDGES, spans
 
 SIZE = ConsoleDimensions(80, 24)
 _SPANS = spans([1_000_000] * (len(EDGES) + 1))
-_QUEUE = QueueStats("celery", 10, 1000, 0, 0, 0, 1, 0, datetime(2099, 1, 1, tzinfo=timezone.utc), 0.0)
+_QUEUE = QueueStats(
+    "celery", 10, 1000, 0, 0, 0, 1, 0, datetime(2099, 1, 1, tzinfo=timezone.utc), 0.0, UNCONTROLLED
+)
 
 
 def lines(shown: RenderableType, width: int = 80) -> list[str]:
@@ -70,3 +73,10 @@ def test_nothing_to_show() -> None:
 def test_what_is_late_is_called_so() -> None:
     late = replace(_QUEUE, next_due=datetime(2001, 1, 1, tzinfo=timezone.utc))
     assert _row(View("").render([late], _SPANS, 0.0, SIZE), "celery")[-1] == "late"
+
+
+def test_pauses_and_limits_are_said_below_the_queues() -> None:
+    control = QueueControl(rate="100/m", burst=10, concurrency=20)
+    shown = lines(View("redisdelay://").render([replace(_QUEUE, control=control)], _SPANS, 100.0, SIZE))
+    assert "celery is limited: 100/m, 10 at once; 20 held together" in shown
+    assert len(shown) <= SIZE.height

@@ -33,7 +33,12 @@ def drain_all(inboxes: list[Inbox], messages: int) -> None:
     while sum(map(len, inboxes)) < messages:
         assert time.monotonic() < deadline, f"{sum(map(len, inboxes))} of {messages} came"
         for inbox in inboxes:
-            drain_for(inbox.consumer.channel.connection.client, 0.01)
+            drain_for(client_of(inbox), 0.01)
+
+
+def client_of(inbox: Inbox) -> Any:
+    channel: Any = inbox.consumer.channel
+    return channel.connection.client
 
 
 def scripts_run(site: Site) -> int:
@@ -46,7 +51,7 @@ def test_a_paused_queue_and_others(site: Site, store: Store) -> None:
     [inbox] = inboxes(site, 1, "q", "other")
     publish(site.channel(), "held back")
     publish(site.channel(), "comes", queue="other")
-    client = inbox.consumer.channel.connection.client
+    client = client_of(inbox)
     drain(client, lambda: len(inbox) == 1)
     drain_for(client, 0.2)
     assert inbox.bodies == ["comes"]
@@ -73,10 +78,10 @@ def test_nobody_is_busy_waiting(site: Site, store: Store) -> None:
     some = inboxes(site, 3)
     drain_all(some, 1)
     for inbox in some:
-        drain_for(inbox.consumer.channel.connection.client, 0.3)
+        drain_for(client_of(inbox), 0.3)
     before = scripts_run(site)
     for inbox in some:
-        drain_for(inbox.consumer.channel.connection.client, 0.5)
+        drain_for(client_of(inbox), 0.5)
     # A round of looking after the queues may fall into this time.
     assert scripts_run(site) - before <= 10
 
@@ -88,11 +93,11 @@ def test_an_ack_lets_another_consumer_go_on(site: Site, store: Store) -> None:
     drain_all(some, 2)
     idle = next(inbox for inbox in some if not len(inbox))
     busy = [inbox for inbox in some if len(inbox)]
-    drain_for(idle.consumer.channel.connection.client, 0.2)
+    drain_for(client_of(idle), 0.2)
     assert len(idle) == 0
     # It cannot take another one: its connection is not served any more.
     busy[0].messages[0].ack()
-    drain(idle.consumer.channel.connection.client, lambda: len(idle) == 1)
+    drain(client_of(idle), lambda: len(idle) == 1)
 
 
 def test_a_get_from_a_paused_queue(site: Site, store: Store) -> None:

@@ -9,6 +9,7 @@ from itertools import chain
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from kombu_redisdelay.operations.access import Access, natural
+from kombu_redisdelay.operations.doctor.control import check_controls
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, wrong
 from kombu_redisdelay.operations.doctor.lease import check_lease
 from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
@@ -49,12 +50,15 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
 def _check_rest(access: Access, queues: Sequence[str]) -> list[Finding]:
     store = access.store
     names = names_of(access, queues)
+    stock_unacked, stock_index = access.stock_keys
+    found = list(queues or _known(access))
     return [
         *check_permissions(store, names),
         *check_transport_options(access.unknown_options()),
         *check_lease(access.options),
-        *_as_far_as_allowed("redis:// leftovers", check_leftovers(store.server, *access.stock_keys)),
-        *_as_far_as_allowed("queues", check_queues(store, queues or _known(access), access.options)),
+        *_as_far_as_allowed("redis:// leftovers", check_leftovers(store.server, stock_unacked, stock_index)),
+        *_as_far_as_allowed("queues", check_queues(store, found, access.options)),
+        *_as_far_as_allowed("pauses and limits", check_controls(store, found, access.app, stock_unacked)),
     ]
 
 

@@ -61,7 +61,8 @@ def _of_queue(store: Store, queue: str, options: Options) -> Iterator[Finding]:
 
 def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:
     keys = store.keys(queue)
-    every = [*store.ready_keys(queue), keys.schedule, keys.messages, keys.consumers, keys.wake, keys.dead]
+    ours = (keys.schedule, keys.messages, keys.consumers, keys.wake, keys.dead, keys.control)
+    every = [*store.ready_keys(queue), *ours]
     types = checked(store.server.call_all(*(("TYPE", key) for key in every)))
     for key, reply in zip(every, types, strict=True):
         found, expected = reply.decode(), expected_type(key)
