@@ -60,8 +60,8 @@ def _early_acks(queue: str, control: QueueControl, app: Any) -> Iterator[Finding
     yield warning(
         f"queue {queue}",
         f"workers may hold {control.concurrency} message(s) together, but tasks are acked before they run",
-        "A message that is acked is not held any more, so more tasks may run. Set task_acks_late, or acks_late "
-        "for the tasks of this queue.",
+        "A message that is acked is not held any more, so more tasks may run. Set task_acks_late, or "
+        "acks_late for the tasks of this queue.",
     )
 
 
