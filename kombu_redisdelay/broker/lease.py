@@ -114,14 +114,21 @@ class Lease:
         if failure:
             logger.warning("Could not renew the lease of this consumer, trying on: %s", failure)
 
-    def stop(self) -> None:
-        """End the lease: leave the queues in which the consumer holds nothing. In the others it runs out."""
+    def stop(self, server: Server) -> None:
+        """End the lease: leave the queues in which the consumer holds nothing. In the others it runs out.
+
+        Arguments:
+            server: of the caller. The queues are left over its connections if the heartbeat hangs: a failover
+                may have left the heartbeat with a server that does not answer any more.
+        """
         self._stopped.set()
         self._changed.set()
         if self._thread is not None:
-            # A renewal that hangs may still reach the server later. It can only list a consumer that holds
-            # nothing, and that is not worth a longer wait.
             self._thread.join(timeout=JOIN_TIMEOUT)
+            if not self._thread.ended.is_set():
+                # A renewal that hangs may still reach the server later. It can only list a consumer that
+                # holds nothing, and that is not worth a longer wait.
+                self._leave(server)
         self.tell()
 
     def _run(self) -> None:
@@ -141,16 +148,16 @@ class Lease:
             interval = self._interval()
             self._changed.wait(min(1.0, interval) if failing else interval)
             self._changed.clear()
-        self._leave()
+        # After the last renewal, which could undo an earlier leave.
+        self._leave(self._server)
         self._server.disconnect()
 
-    def _leave(self) -> None:
-        """Leave the queues. This thread does it after its last renewal, which could undo an earlier leave."""
+    def _leave(self, server: Server) -> None:
         calls = [(LEAVE, item, (self._consumer,)) for item in list(self._covered.items())]
         # If this fails, others forget this consumer when its lease has ended.
         with suppress(RedisError, OSError):
             for first in range(0, len(calls), QUEUES_PER_SCRIPT):
-                try_each(self._server, calls[first : first + QUEUES_PER_SCRIPT])
+                try_each(server, calls[first : first + QUEUES_PER_SCRIPT])
 
     def _interval(self) -> float:
         """Seconds between two renewals."""
