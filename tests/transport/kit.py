@@ -58,6 +58,11 @@ def turn(loop: Iterator[object], until: Callable[[], object]) -> None:
         next(loop)
 
 
+def waits(channel: Any) -> bool:
+    """Whether *channel* has asked to be woken, for all its queues."""
+    return all(lane.is_waiting and not lane.is_taking for lane in channel.intake.lanes)
+
+
 def look_after_queues(channel: Any) -> None:
     """Have *channel* make a whole round of its queues, now."""
     assert channel.consumer
