@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from harness.process import wait_until
-from tests.transport.kit import PATIENCE, Inbox, Site, event_loop, publish, turn
+from tests.transport.kit import Inbox, Site, event_loop, publish, turn
 
 
 def asking(site: Site) -> tuple[Any, Inbox, Iterator[object]]:
@@ -16,8 +15,7 @@ def asking(site: Site) -> tuple[Any, Inbox, Iterator[object]]:
     inbox = Inbox(channel, prefetch=2)
     loop = event_loop(channel.connection.client)
     channel.connection.cycle.on_poll_start()
-    wait_until(lambda: site.unacked() == 2, PATIENCE, "the server has given them")
-    assert len(inbox) == 0
+    assert all(lane.is_taking for lane in channel.intake.lanes)
     return channel, inbox, loop
 
 
