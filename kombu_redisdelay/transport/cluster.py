@@ -233,8 +233,6 @@ def _addresses(client: Any) -> list[Address]:
     if not client.alt:
         return [Address(client.hostname or "localhost", client.port or default)]
     urls = [parse_url(url) for url in client.alt]
-    if len({url["transport"] for url in urls}) > 1:
-        raise ValueError("the URL of each server of a cluster begins with the same redisdelay-cluster://")
     if len({(url["userid"], url["password"]) for url in urls} - {(None, None)}) > 1:
         raise ValueError("the URLs of a cluster have several users or passwords: write one, in any of them")
     return list(

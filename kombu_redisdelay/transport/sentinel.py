@@ -136,10 +136,6 @@ def _read(client: Any, default_port: int) -> BrokerUrl:
         address = client.hostname or "127.0.0.1", client.port or default_port
         return BrokerUrl((address,), client.userid, client.password, client.virtual_host)
     urls = [url_to_parts(url) for url in client.alt]
-    if len({url.scheme for url in urls}) > 1:
-        raise ValueError(
-            "the URL of each sentinel begins with the same redisdelay-sentinel:// (or redisdelays-sentinel://)"
-        )
 
     def said(what: str) -> str | None:
         values = {getattr(url, what) for url in urls} - {None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from queue import Empty
 from time import monotonic, sleep
 from typing import Any
@@ -58,11 +58,13 @@ class Transport(redis.Transport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         """
         Raises:
-            ValueError: the URL has an unknown scheme, or asks for TLS over a Unix socket.
+            ValueError: the URL has an unknown scheme, or asks for TLS over a Unix socket, or there are
+                several URLs that do not belong together.
         """
         if self.always_tls:
             client.ssl = client.ssl or True
         _check_url(client)
+        _check_alike(client.alt or ())
         if client.ssl:
             # Unless `ssl` is a mapping, kombu uses no TLS.
             client.ssl = verifying(client.ssl)
@@ -183,3 +185,14 @@ def _check_url(client: Any) -> None:
         )
     if client.ssl:
         raise ValueError("a Unix socket has no TLS: use redisdelay+socket://, and no ssl (broker_use_ssl)")
+
+
+def _check_alike(urls: Sequence[str]) -> None:
+    # Of URLs without sentinels and clusters, kombu tries one after the other.
+    schemes = {url.partition("://")[0] for url in urls}
+    for kind, what in (("sentinel", "sentinel"), ("cluster", "server of a cluster")):
+        if len(schemes) > 1 and any(scheme.endswith(f"-{kind}") for scheme in schemes):
+            raise ValueError(
+                f"the URL of each {what} begins with the same redisdelay-{kind}:// (or "
+                f"redisdelays-{kind}://), and no other URL may stand beside them"
+            )
