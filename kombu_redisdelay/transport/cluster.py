@@ -112,13 +112,26 @@ class ClusterChannel(Channel):
         """As for one server. Also check that the server answers at which this channel listens: no other
         connection to it may be in use."""
         super().check()
-        # kombu sends it a PING from a timer. redis-py counts those without a reply.
-        if not getattr(self.__dict__.get("subclient"), "health_check_response_counter", 0):
+        client = self.__dict__.get("subclient")
+        if client is None or client.connection is None or client.connection._sock is None:
             self._unheard_since = None
+        # redis-py counts the PINGs without a reply.
+        elif not client.health_check_response_counter:
+            self._unheard_since = None
+            self._send_ping(client)
         elif self._unheard_since is None:
             self._unheard_since = monotonic()
         elif monotonic() - self._unheard_since > self.silence_limit:
             logger.warning("Listening at another server of the cluster: this one does not answer")
+            self._stop_listening()
+
+    def _send_ping(self, client: Any) -> None:
+        """Send a PING to the server at which the channel listens, if it has said nothing for the
+        ``health_check_interval``. kombu does so from a timer of the event loop, and never without one."""
+        try:
+            client.check_health()
+        except self.connection_errors as exc:
+            logger.warning("Listening at another server of the cluster: %s", exc)
             self._stop_listening()
 
     def _stop_listening(self) -> None:
