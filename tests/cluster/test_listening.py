@@ -35,7 +35,9 @@ def test_is_heard_again_although_its_server_hangs(how: str, monkeypatch: pytest.
         numbers = range(100)
         queue = next(f"q{n}" for n in numbers if cluster.node_of(f"{{q{n}}}") is bindings)
         # PUB/SUB is everywhere, but is published at the server that its channel belongs to.
-        control = Exchange(next(f"e{n}" for n in numbers if cluster.node_of(f"/0.e{n}") is bindings), "fanout")
+        control = Exchange(
+            next(f"e{n}" for n in numbers if cluster.node_of(f"/0.e{n}") is bindings), "fanout"
+        )
         # It listens there.
         monkeypatch.setattr(
             cluster_transport.random,

@@ -1,4 +1,4 @@
-"""Sentinels that hang: their connections stay open, and nothing comes through them. The primary is in order."""
+"""Sentinels that hang: their connections stay open, and nothing comes through them. The primary works."""
 
 from __future__ import annotations
 
