@@ -16,6 +16,7 @@ from harness.cluster_view import SLOTS, View, slot_of, trouble, wait_while
 from harness.redis_server import HOST
 from harness.resharding import Move, evened
 from harness.server_binary import ServerBinary, servers
+from harness.tls import Tls
 
 if TYPE_CHECKING:
     # In `typing` from Python 3.11 on.
@@ -37,6 +38,7 @@ class Cluster:
             before it was replaced comes back empty, and so do its replicas.
         requirepass: the password of the default user, which the nodes use among themselves as well.
         full_coverage: whether a node serves nothing while any slot has no primary, as by default.
+        tls: the certificate of all nodes, if they speak TLS, among each other too.
         args: further arguments for each server, such as ``"--user", "shop", "on", ">secret", "~*", "+@all"``.
     """
 
@@ -50,6 +52,7 @@ class Cluster:
         appendonly: bool = False,
         requirepass: str | None = None,
         full_coverage: bool = True,
+        tls: Tls | None = None,
         args: Sequence[str] = (),
     ) -> None:
         self.binary = binary or servers()[0]
@@ -57,6 +60,7 @@ class Cluster:
         self.nodes: list[Node] = []
         self._shape = primaries, replicas
         self._appendonly = appendonly
+        self._tls = tls
         self._args = (
             *("--cluster-node-timeout", str(node_timeout)),
             *("--cluster-require-full-coverage", "yes" if full_coverage else "no"),
@@ -204,7 +208,7 @@ class Cluster:
         node.wait_ready()
         node.introduce()
         for other in known:
-            node.call("CLUSTER", "MEET", HOST, other.port)
+            node.call("CLUSTER", "MEET", HOST, other.announced_port)
         if replica_of is not None:
             wait_while(lambda: View(self.live).strangers(), 30)
             node.call("CLUSTER", "REPLICATE", replica_of.id)
@@ -249,7 +253,7 @@ class Cluster:
             node.call("CLUSTER", "ADDSLOTS", *range(first, end))
         # Each meets each: to hear of one another by gossip takes longer.
         for node, other in combinations(nodes, 2):
-            node.call("CLUSTER", "MEET", HOST, other.port)
+            node.call("CLUSTER", "MEET", HOST, other.announced_port)
         if replicas:
             wait_while(lambda: View(self.live).strangers(), 30)
         for number, node in enumerate(nodes[count:]):
@@ -262,7 +266,12 @@ class Cluster:
         while (port := free_port_with_bus()) in ports:
             pass
         node = Node(
-            self.binary, port=port, appendonly=self._appendonly, requirepass=self.password, args=self._args
+            self.binary,
+            port=port,
+            appendonly=self._appendonly,
+            requirepass=self.password,
+            args=self._args,
+            tls=self._tls,
         )
         self._exit.push(node)
         self.nodes.append(node)

@@ -1,4 +1,4 @@
-"""What a reader sees of a queue with partitions: with the option it is one queue, without it there are several."""
+"""What a reader sees of a queue with partitions: one queue with the option, several without it."""
 
 from __future__ import annotations
 

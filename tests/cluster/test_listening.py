@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,7 +14,6 @@ from kombu.entity import Exchange, Queue
 from harness.cluster import Cluster
 from harness.cluster_node import Node
 from harness.process import wait_until
-from kombu_redisdelay.transport import cluster as cluster_transport
 from kombu_redisdelay.transport.cluster import ClusterChannel
 from tests.transport.kit import Inbox, drain, event_loop, publish, turn
 
@@ -40,7 +40,7 @@ def test_is_heard_again_although_its_server_hangs(how: str, monkeypatch: pytest.
         )
         # It listens there.
         monkeypatch.setattr(
-            cluster_transport.random,
+            random,
             "shuffle",
             lambda addresses: addresses.sort(key=lambda address: address.port != hanging.port),
         )

@@ -18,7 +18,7 @@ ANSWER = 0.3
 IMPATIENT = {"sentinel_kwargs": {"socket_timeout": ANSWER, "socket_connect_timeout": ANSWER}}
 
 #: Seconds of looking at it.
-WATCHED = 5.0
+WATCHED = 4.0
 
 #: Seconds that a publish, or an idle turn of a consumer, may take.
 USUAL = 0.15
