@@ -76,8 +76,10 @@ def test_a_cluster(tls: tuple[ServerBinary, Tls], tmp_path: Path) -> None:
         Cluster(primaries=3, binary=binary, tls=certificate) as cluster,
         Installation(cluster, tmp_path, broker_use_ssl=certificate.client_options) as site,
     ):
-        with Connection(cluster.url(scheme)) as stranger:
-            with pytest.raises(RedisConnectionError, match="certificate verify failed"):
-                stranger.ensure_connection(max_retries=1, interval_start=0, reraise_as_library_errors=False)
+        with (
+            Connection(cluster.url(scheme)) as stranger,
+            pytest.raises(RedisConnectionError, match="certificate verify failed"),
+        ):
+            stranger.ensure_connection(max_retries=1, interval_start=0, reraise_as_library_errors=False)
         site.worker(scheme=scheme, pool="threads", queues=[QUEUE])
         check_that_all_goes(site, scheme, "at first")
