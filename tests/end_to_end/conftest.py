@@ -12,7 +12,7 @@ from tests.end_to_end.installation import Installation
 from tests.environments import CLUSTERS
 
 #: What differs with redis-py only: with the oldest and the newest.
-collect_ignore = [] if CLUSTERS else ["test_permissions_on_many.py", "test_tls.py"]
+collect_ignore = [] if CLUSTERS else ["test_tls.py"]
 
 
 @pytest.fixture
