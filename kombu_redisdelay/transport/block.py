@@ -15,6 +15,7 @@ from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
 from kombu_redisdelay.broker.message import message_id
+from kombu_redisdelay.public import public
 from kombu_redisdelay.transport.held import Held
 from kombu_redisdelay.transport.urls import SEPARATOR
 
@@ -29,6 +30,7 @@ PORTION = 500
 PORTION_BYTES = 4 * 1024 * 1024
 
 
+@public
 class BatchPublishError(OperationalError):
     """A batch has ended early: messages were not published, or nobody knows whether they were, or its
     progress callback has raised an exception. ``__cause__`` is the first error behind it.

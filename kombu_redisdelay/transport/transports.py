@@ -14,6 +14,7 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.server.errors import WrongServer
+from kombu_redisdelay.public import public
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.poller import Poller
@@ -39,6 +40,7 @@ PAUSE = 1.0
 _lost_soon: dict[Any, float] = {}
 
 
+@public
 class Transport(redis.Transport):
     """``redisdelay://``, and ``redisdelay+socket://`` for a Unix socket. With ``ssl``, it uses TLS and
     verifies the server, unless the options in ``ssl`` turn this off.
