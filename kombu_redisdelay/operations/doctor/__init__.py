@@ -51,11 +51,13 @@ def _check_rest(access: Access, queues: Sequence[str]) -> list[Finding]:
     store = access.store
     names = names_of(access, queues)
     known = list(_known(access))
+    # There are no redis:// workers of a cluster.
+    leftovers = iter(()) if store.server.has_slots else check_leftovers(store.server, *access.stock_keys)
     return [
         *check_permissions(store, names),
         *check_transport_options(access.unknown_options()),
         *check_lease(access.options),
-        *_as_far_as_allowed("redis:// leftovers", check_leftovers(store.server, *access.stock_keys)),
+        *_as_far_as_allowed("redis:// leftovers", leftovers),
         *_as_far_as_allowed("partitions", check_partitions(store, known, queues)),
         *_as_far_as_allowed("queues", check_queues(store, queues or attended(store, known), access.options)),
     ]
