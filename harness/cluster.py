@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from redis.cluster import ClusterNode, RedisCluster
 
+from harness.assembly import Assembly
 from harness.cluster_node import Node, free_port_with_bus
 from harness.cluster_view import SLOTS, View, slot_of, trouble, wait_while
 from harness.redis_server import HOST
@@ -18,12 +19,8 @@ from harness.resharding import Move, evened
 from harness.server_binary import ServerBinary, servers
 from harness.tls import Tls
 
-if TYPE_CHECKING:
-    # In `typing` from Python 3.11 on.
-    from typing_extensions import Self
 
-
-class Cluster:
+class Cluster(Assembly):
     """Primaries with about as many slots each, and *replicas* of each of them.
 
     What changes the cluster's nodes or slots returns when all nodes agree on it; what harms it returns at
@@ -55,6 +52,7 @@ class Cluster:
         tls: Tls | None = None,
         args: Sequence[str] = (),
     ) -> None:
+        super().__init__()
         self.binary = binary or servers()[0]
         self.password = requirepass
         self.nodes: list[Node] = []
@@ -66,7 +64,6 @@ class Cluster:
             *("--cluster-require-full-coverage", "yes" if full_coverage else "no"),
             *args,
         )
-        self._exit = ExitStack()
 
     @property
     def addresses(self) -> list[str]:
@@ -228,18 +225,7 @@ class Cluster:
         self.wait_until_ok()
         return moved
 
-    def __enter__(self) -> Self:
-        try:
-            self._build()
-        except BaseException:
-            self._exit.close()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._exit.close()
-
-    def _build(self) -> None:
+    def _start(self) -> None:
         count, replicas = self._shape
         nodes = [self._new_node() for _ in range(count * (1 + replicas))]
         for epoch, node in enumerate(nodes, 1):

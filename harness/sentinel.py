@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import Any
 
 import redis
 import redis.sentinel
 
+from harness.assembly import Assembly
 from harness.process import wait_until
 from harness.redis_server import HOST, RedisServer
 from harness.server_binary import ServerBinary
 from harness.tls import Tls
-
-if TYPE_CHECKING:
-    # In `typing` from Python 3.11 on.
-    from typing_extensions import Self
 
 #: The name by which the sentinels know the primary.
 MASTER = "mymaster"
@@ -93,7 +90,7 @@ class Sentinel(RedisServer):
         return int(port)
 
 
-class SentinelSite:
+class SentinelSite(Assembly):
     """Servers and sentinels. Leave the ``with`` block, and all of them end.
 
     Attributes:
@@ -115,6 +112,7 @@ class SentinelSite:
         args: Sequence[str] = (),
         tls: Tls | None = None,
     ) -> None:
+        super().__init__()
         common = [*args, "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
         common += ["--user", _WATCHER, *_RULES, "--masteruser", _WATCHER, "--masterauth", _SECRET]
         # Without a password of their own, those who may not log in could do as much.
@@ -125,28 +123,21 @@ class SentinelSite:
         self.sentinels = [Sentinel(first, binary, tls=tls) for _ in range(sentinels)]
         self._tls = tls
         self._hasty = hasty
-        self._exit = ExitStack()
 
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            primary, *replicas = self.servers
-            # A sentinel asks for the replicas when it starts, and then every ten seconds.
-            for servers in ((primary,), replicas, self.sentinels):
-                for server in servers:
-                    stack.push(server)
-                    server.start()
-                for server in servers:
-                    server.wait_ready()
-                if servers is replicas:
-                    wait_until(lambda: all(map(follows, replicas)), PATIENCE, "the replicas do not follow")
-            if self._hasty:
-                self._hurry()
-            self.wait_whole()
-            self._exit = stack.pop_all()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._exit.close()
+    def _start(self) -> None:
+        primary, *replicas = self.servers
+        # A sentinel asks for the replicas when it starts, and then every ten seconds.
+        for servers in ((primary,), replicas, self.sentinels):
+            for server in servers:
+                self._exit.push(server)
+                server.start()
+            for server in servers:
+                server.wait_ready()
+            if servers is replicas:
+                wait_until(lambda: all(map(follows, replicas)), PATIENCE, "the replicas do not follow")
+        if self._hasty:
+            self._hurry()
+        self.wait_whole()
 
     # -- who is what ---------------------------------------------------------------------------------------
 

@@ -61,6 +61,7 @@ class Lease:
         self._changed = Event()
         self._thread: Thread | None = None
         self._untold = ""
+        self._renews_again = False
 
     def cover(self, keys: QueueKeys) -> None:
         """Renew the lease in this queue too, from now on."""
@@ -105,7 +106,7 @@ class Lease:
             self._thread = Thread(self._run)
 
     def tell(self) -> None:
-        """Log why the lease could not be renewed, unless that was logged before.
+        """Log why the lease could not be renewed, and that it is renewed again, unless that was logged.
 
         The heartbeat's thread must not call this: log handlers have locks, and those of eventlet do not work
         across threads.
@@ -113,6 +114,9 @@ class Lease:
         failure, self._untold = self._untold, ""
         if failure:
             logger.warning("Could not renew the lease of this consumer, trying on: %s", failure)
+        if self._renews_again:
+            self._renews_again = False
+            logger.warning("The lease of this consumer is renewed again.")
 
     def stop(self, server: Server) -> None:
         """End the lease: leave the queues in which the consumer holds nothing. In the others it runs out.
@@ -142,7 +146,9 @@ class Lease:
                 if not failing:
                     self._untold = str(exc)
                 failing = True
+                self._renews_again = False
             else:
+                self._renews_again |= failing
                 failing = False
             # After a failure little of the lease may be left, so try again soon.
             interval = self._interval()

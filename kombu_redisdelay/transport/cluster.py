@@ -10,7 +10,6 @@ from functools import cached_property
 from time import monotonic
 from typing import Any, cast
 
-from kombu.utils.url import parse_url
 from redis import ConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -22,6 +21,7 @@ from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.cluster_client import ClusterClient
 from kombu_redisdelay.transport.publishing import PrefixedClient
 from kombu_redisdelay.transport.transports import Transport
+from kombu_redisdelay.transport.urls import read_together
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ class ClusterChannel(Channel):
     kombu gets complete names of keys from here, with the ``global_keyprefix``.
     """
 
+    connection: ClusterTransport
     keyprefix_queue = bindings(in_slots=True) + ".%s"
     keyprefix_binding_deadlines = bindings(in_slots=True) + "_deadlines"
     keyprefix_binding_permanent = bindings(in_slots=True) + "_permanent.%s"
@@ -57,7 +58,7 @@ class ClusterChannel(Channel):
     @cached_property
     def nodes(self) -> Nodes:
         """The servers of the cluster."""
-        self._nodes = Nodes(_addresses(self.connection.client), self.pool)
+        self._nodes = Nodes(self.connection.addresses, self.pool)
         return self._nodes
 
     def _new_server(self) -> Server:
@@ -209,11 +210,23 @@ class ClusterChannel(Channel):
 
 
 class ClusterTransport(Transport):
-    """``redisdelay-cluster://``."""
+    """``redisdelay-cluster://``.
+
+    Attributes:
+        addresses: of some of the servers.
+    """
 
     Channel = ClusterChannel
     # What is not of a cluster is found out by the nodes.
     other_modes: Mapping[str, str] = {}
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        """
+        Raises:
+            ValueError: the URLs contradict each other.
+        """
+        super().__init__(client, **kwargs)
+        self.addresses = read_together(client, self.default_port)
 
 
 class SecureClusterTransport(ClusterTransport):
@@ -234,20 +247,3 @@ def check_prefix(prefix: str) -> None:
             f"global_keyprefix {prefix!r} has braces that divide the keys of a queue among the servers of a "
             "cluster: leave them out, or write {tag} to have all keys at one server"
         )
-
-
-def _addresses(client: Any) -> list[Address]:
-    """The servers in the URLs of *client*, a ``Connection`` of kombu.
-
-    Raises:
-        ValueError: the URLs contradict each other.
-    """
-    default = client.transport.default_port
-    if not client.alt:
-        return [Address(client.hostname or "localhost", client.port or default)]
-    urls = [parse_url(url) for url in client.alt]
-    if len({(url["userid"], url["password"]) for url in urls} - {(None, None)}) > 1:
-        raise ValueError("the URLs of a cluster have several users or passwords: write one, in any of them")
-    return list(
-        dict.fromkeys(Address(url["hostname"] or "localhost", url["port"] or default) for url in urls)
-    )

@@ -115,23 +115,27 @@ def test_who_holds_nothing_is_no_consumer_although_the_heartbeat_hangs(rig: Rig)
         assert not rig.client.exists(KEY)
 
 
-def test_goes_on_after_an_error_which_it_says_once(
+def test_goes_on_after_an_error_and_says_both_once(
     rig: Rig, lease: Lease, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.client.set(KEY, "of the wrong type")
     lease.cover(QUEUE)
 
-    def is_told() -> bool:
+    def told() -> int:
         lease.tell()
-        return bool(caplog.records)
+        return len(caplog.records)
 
-    wait_until(is_told, 5, "the error is told")
+    wait_until(told, 5, "the error is told")
     lease.cover(ANOTHER)
     rig.client.delete(KEY)
     wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease is renewed again")
+    wait_until(lambda: told() > 1, 5, "that is told")
+    end = rig.client.zscore(KEY, "me")
+    wait_until(lambda: rig.client.zscore(KEY, "me") > end, 5, "it is renewed once more")
     lease.tell()
-    [record] = caplog.records
-    assert record.levelno == logging.WARNING
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert caplog.messages[0].startswith("Could not renew the lease of this consumer")
+    assert caplog.messages[1] == "The lease of this consumer is renewed again."
 
 
 def test_an_error_that_nobody_asked_for_is_told_at_the_end(

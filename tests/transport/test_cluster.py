@@ -230,14 +230,15 @@ class TestWrongUse:
             return connection.channel()
 
     def test_another_database(self, cluster: Cluster) -> None:
-        with pytest.raises(ValueError, match="only database 0"):
+        with pytest.raises(ValueError, match="only database 0") as raised:
             self.opens(f"redisdelay-cluster://{cluster.addresses[0]}/1")
+        assert raised.value.__context__ is None, "no other error is shown"
 
     def test_a_single_server(self, server: RedisServer) -> None:
-        with pytest.raises(ValueError, match="not a server of a cluster: use redisdelay://"):
+        with pytest.raises(ValueError, match=r"not a server of a cluster: .* redisdelay://"):
             self.opens(server.url("redisdelay-cluster"))
 
     def test_a_server_of_a_cluster_as_a_single_one(self, cluster: Cluster) -> None:
         connection = Connection(f"redisdelay://{cluster.addresses[0]}")
-        with pytest.raises(connection.connection_errors, match="redisdelay-cluster://"):
+        with pytest.raises(ValueError, match="redisdelay-cluster://"):
             connection.connect()
