@@ -13,8 +13,6 @@ SEPARATOR = ";"
 
 _LOCAL = "127.0.0.1"
 
-_EACH = "each of the URLs that are joined in the broker URL"
-
 #: What may stand in any of the URLs: its name in a URL -> its name in a ``Connection`` of kombu, and a word.
 _ONCE = {
     "username": ("userid", "user"),
@@ -62,8 +60,6 @@ def check_host(host: str | None) -> None:
 
 def _parts(url: str) -> urlparts:
     address = url.rpartition("@")[2]
-    if "://" not in url:
-        raise ValueError(f"{_EACH} begins with the scheme, also {address!r}")
     # Behind a comma, Python takes the rest for a part of the port.
     check_host(address)
     return url_to_parts(url)
