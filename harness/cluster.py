@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from redis.cluster import ClusterNode, RedisCluster
 
+from harness.assembly import Assembly
 from harness.cluster_node import Node, free_port_with_bus
 from harness.cluster_view import SLOTS, View, slot_of, trouble, wait_while
 from harness.redis_server import HOST
 from harness.resharding import Move, evened
 from harness.server_binary import ServerBinary, servers
-
-if TYPE_CHECKING:
-    # In `typing` from Python 3.11 on.
-    from typing_extensions import Self
+from harness.tls import Tls
 
 
-class Cluster:
+class Cluster(Assembly):
     """Primaries with about as many slots each, and *replicas* of each of them.
 
     What changes the cluster's nodes or slots returns when all nodes agree on it; what harms it returns at
@@ -37,6 +35,7 @@ class Cluster:
             before it was replaced comes back empty, and so do its replicas.
         requirepass: the password of the default user, which the nodes use among themselves as well.
         full_coverage: whether a node serves nothing while any slot has no primary, as by default.
+        tls: the certificate of all nodes, if they speak TLS, among each other too.
         args: further arguments for each server, such as ``"--user", "shop", "on", ">secret", "~*", "+@all"``.
     """
 
@@ -50,19 +49,21 @@ class Cluster:
         appendonly: bool = False,
         requirepass: str | None = None,
         full_coverage: bool = True,
+        tls: Tls | None = None,
         args: Sequence[str] = (),
     ) -> None:
+        super().__init__()
         self.binary = binary or servers()[0]
         self.password = requirepass
         self.nodes: list[Node] = []
         self._shape = primaries, replicas
         self._appendonly = appendonly
+        self._tls = tls
         self._args = (
             *("--cluster-node-timeout", str(node_timeout)),
             *("--cluster-require-full-coverage", "yes" if full_coverage else "no"),
             *args,
         )
-        self._exit = ExitStack()
 
     @property
     def addresses(self) -> list[str]:
@@ -204,7 +205,7 @@ class Cluster:
         node.wait_ready()
         node.introduce()
         for other in known:
-            node.call("CLUSTER", "MEET", HOST, other.port)
+            node.call("CLUSTER", "MEET", HOST, other.announced_port)
         if replica_of is not None:
             wait_while(lambda: View(self.live).strangers(), 30)
             node.call("CLUSTER", "REPLICATE", replica_of.id)
@@ -224,18 +225,7 @@ class Cluster:
         self.wait_until_ok()
         return moved
 
-    def __enter__(self) -> Self:
-        try:
-            self._build()
-        except BaseException:
-            self._exit.close()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._exit.close()
-
-    def _build(self) -> None:
+    def _start(self) -> None:
         count, replicas = self._shape
         nodes = [self._new_node() for _ in range(count * (1 + replicas))]
         for epoch, node in enumerate(nodes, 1):
@@ -249,7 +239,7 @@ class Cluster:
             node.call("CLUSTER", "ADDSLOTS", *range(first, end))
         # Each meets each: to hear of one another by gossip takes longer.
         for node, other in combinations(nodes, 2):
-            node.call("CLUSTER", "MEET", HOST, other.port)
+            node.call("CLUSTER", "MEET", HOST, other.announced_port)
         if replicas:
             wait_while(lambda: View(self.live).strangers(), 30)
         for number, node in enumerate(nodes[count:]):
@@ -262,7 +252,12 @@ class Cluster:
         while (port := free_port_with_bus()) in ports:
             pass
         node = Node(
-            self.binary, port=port, appendonly=self._appendonly, requirepass=self.password, args=self._args
+            self.binary,
+            port=port,
+            appendonly=self._appendonly,
+            requirepass=self.password,
+            args=self._args,
+            tls=self._tls,
         )
         self._exit.push(node)
         self.nodes.append(node)

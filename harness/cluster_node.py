@@ -15,6 +15,7 @@ from redis.retry import Retry
 from harness.cluster_view import Known, parsed
 from harness.redis_server import HOST, RedisServer
 from harness.server_binary import ServerBinary
+from harness.tls import Tls
 
 #: The nodes talk to each other at a port that is this much higher. Redis 6.2 knows no other way.
 _TO_BUS = 10_000
@@ -36,6 +37,7 @@ class Node(RedisServer):
         appendonly: bool = False,
         requirepass: str | None = None,
         args: Sequence[str] = (),
+        tls: Tls | None = None,
     ) -> None:
         own = {
             "cluster-enabled": "yes",
@@ -47,16 +49,21 @@ class Node(RedisServer):
         }
         if requirepass is not None:
             own["masterauth"] = requirepass
+        if tls is not None:
+            own["tls-cluster"] = "yes"
         flags = [word for name, value in own.items() for word in (f"--{name}", value)]
-        super().__init__(binary, appendonly=appendonly, requirepass=requirepass, args=[*flags, *args])
+        super().__init__(
+            binary, appendonly=appendonly, requirepass=requirepass, args=[*flags, *args], tls=tls
+        )
         self.port = port or free_port_with_bus()
+        self.tls_port = free_port_with_bus()
         self.id = ""
         self.paused = False
         self._client = self.client(socket_timeout=10, retry=Retry(NoBackoff(), 1))
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.port}"
+        return f"{HOST}:{self.announced_port}"
 
     @property
     def live(self) -> bool:

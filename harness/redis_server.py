@@ -14,12 +14,18 @@ from redis.retry import Retry
 
 from harness.process import ChildProcess
 from harness.server_binary import ServerBinary, servers
+from harness.tls import Tls
 
 HOST = "127.0.0.1"
 
 
 class RedisServer(ChildProcess):
-    """A server with a port, a Unix socket and a directory of its own, kept over restarts."""
+    """A server with a port, a Unix socket and a directory of its own, kept over restarts.
+
+    Attributes:
+        tls_port: where it speaks TLS, if it has a certificate: other servers and the URLs use this port then.
+            The port without TLS is there all the same, for `client`.
+    """
 
     def __init__(
         self,
@@ -28,6 +34,7 @@ class RedisServer(ChildProcess):
         appendonly: bool = False,
         requirepass: str | None = None,
         args: Sequence[str] = (),
+        tls: Tls | None = None,
     ) -> None:
         binary = binary or servers()[0]
         super().__init__()
@@ -37,6 +44,13 @@ class RedisServer(ChildProcess):
         self.password = requirepass
         self._appendonly = appendonly
         self._args = args
+        self._tls = tls
+        self.tls_port = free_port()
+
+    @property
+    def announced_port(self) -> int:
+        """The port at which others find it."""
+        return self.port if self._tls is None else self.tls_port
 
     def command(self) -> Sequence[str]:
         options = {
@@ -49,6 +63,8 @@ class RedisServer(ChildProcess):
         }
         if self.password is not None:
             options["requirepass"] = self.password
+        if self._tls is not None:
+            options |= self._tls.settings(self.tls_port)
         flags = [word for name, value in options.items() for word in (f"--{name}", value)]
         return [self.binary.path, *flags, *self._args]
 
@@ -68,7 +84,7 @@ class RedisServer(ChildProcess):
 
     def url(self, scheme: str = "redisdelay", db: int = 0) -> str:
         login = "" if self.password is None else f":{quote(self.password, safe='')}@"
-        return f"{scheme}://{login}{HOST}:{self.port}/{db}"
+        return f"{scheme}://{login}{HOST}:{self.announced_port}/{db}"
 
     def client(self, **options: Any) -> redis.Redis:
         return redis.Redis(host=HOST, port=self.port, password=self.password, **options)

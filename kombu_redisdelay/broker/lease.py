@@ -61,6 +61,7 @@ class Lease:
         self._changed = Event()
         self._thread: Thread | None = None
         self._untold = ""
+        self._renews_again = False
 
     def cover(self, keys: QueueKeys) -> None:
         """Renew the lease in this queue too, from now on."""
@@ -105,7 +106,7 @@ class Lease:
             self._thread = Thread(self._run)
 
     def tell(self) -> None:
-        """Log why the lease could not be renewed, unless that was logged before.
+        """Log why the lease could not be renewed, and that it is renewed again, unless that was logged.
 
         The heartbeat's thread must not call this: log handlers have locks, and those of eventlet do not work
         across threads.
@@ -113,15 +114,25 @@ class Lease:
         failure, self._untold = self._untold, ""
         if failure:
             logger.warning("Could not renew the lease of this consumer, trying on: %s", failure)
+        if self._renews_again:
+            self._renews_again = False
+            logger.warning("The lease of this consumer is renewed again.")
 
-    def stop(self) -> None:
-        """End the lease: leave the queues in which the consumer holds nothing. In the others it runs out."""
+    def stop(self, server: Server) -> None:
+        """End the lease: leave the queues in which the consumer holds nothing. In the others it runs out.
+
+        Arguments:
+            server: of the caller. The queues are left over its connections if the heartbeat hangs: a failover
+                may have left the heartbeat with a server that does not answer any more.
+        """
         self._stopped.set()
         self._changed.set()
         if self._thread is not None:
-            # A renewal that hangs may still reach the server later. It can only list a consumer that holds
-            # nothing, and that is not worth a longer wait.
             self._thread.join(timeout=JOIN_TIMEOUT)
+            if not self._thread.ended.is_set():
+                # A renewal that hangs may still reach the server later. It can only list a consumer that
+                # holds nothing, and that is not worth a longer wait.
+                self._leave(server)
         self.tell()
 
     def _run(self) -> None:
@@ -135,22 +146,24 @@ class Lease:
                 if not failing:
                     self._untold = str(exc)
                 failing = True
+                self._renews_again = False
             else:
+                self._renews_again |= failing
                 failing = False
             # After a failure little of the lease may be left, so try again soon.
             interval = self._interval()
             self._changed.wait(min(1.0, interval) if failing else interval)
             self._changed.clear()
-        self._leave()
+        # After the last renewal, which could undo an earlier leave.
+        self._leave(self._server)
         self._server.disconnect()
 
-    def _leave(self) -> None:
-        """Leave the queues. This thread does it after its last renewal, which could undo an earlier leave."""
+    def _leave(self, server: Server) -> None:
         calls = [(LEAVE, item, (self._consumer,)) for item in list(self._covered.items())]
         # If this fails, others forget this consumer when its lease has ended.
         with suppress(RedisError, OSError):
             for first in range(0, len(calls), QUEUES_PER_SCRIPT):
-                try_each(self._server, calls[first : first + QUEUES_PER_SCRIPT])
+                try_each(server, calls[first : first + QUEUES_PER_SCRIPT])
 
     def _interval(self) -> float:
         """Seconds between two renewals."""

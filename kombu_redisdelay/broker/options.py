@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kombu_redisdelay.broker.partitions import Partitions, taken
+
 #: What `max_batch` may be at most.
 MAX_BATCH_LIMIT = 500
 
@@ -77,6 +79,11 @@ class Options:
         ):
             expected = f"a dict of queues and whole numbers from 1 to {MAX_PARTITIONS}"
             raise _error("partitions", partitions, expected)
+        names = Partitions(partitions)
+        whose = {name: queue for queue in partitions for name in names.names(queue)[1:]}
+        for queue in partitions:
+            if queue in whose:
+                raise ValueError(taken(queue, whose[queue]))
         return options
 
     @property

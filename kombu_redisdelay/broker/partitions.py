@@ -18,6 +18,9 @@ class Partitions:
 
     Arguments:
         counts: queue -> how many partitions it has.
+
+    Attributes:
+        spread: the queues that have partitions.
     """
 
     def __init__(self, counts: Mapping[str, int]) -> None:
@@ -25,6 +28,7 @@ class Partitions:
             queue: (queue, *(f"{queue}{MARK}{number}" for number in range(1, count)))
             for queue, count in counts.items()
         }
+        self.spread: Sequence[str] = tuple(counts)
         self._queues = {name: queue for queue, names in self._names.items() for name in names}
 
     def names(self, queue: str) -> Sequence[str]:
@@ -44,3 +48,11 @@ class Partitions:
     def queue_of(self, name: str) -> str:
         """The queue that has this partition."""
         return self._queues.get(name, name)
+
+
+def taken(name: str, queue: str) -> str:
+    """Why a queue cannot be named *name*, if this is the name of a partition of *queue*."""
+    return (
+        f"a queue cannot be named {name!r}, because this is a partition of the queue {queue!r} (transport "
+        "option 'partitions'): give it another name"
+    )

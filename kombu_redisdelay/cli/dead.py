@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timezone
-from itertools import islice
 
 import click
+from rich.table import Table
 
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import confirm, echo
@@ -18,17 +18,14 @@ from kombu_redisdelay.cli.output import (
     fixed,
     flexible,
     right,
-    show,
     show_fields,
     show_json,
     show_outcome,
+    show_pages,
     table,
     when,
 )
 from kombu_redisdelay.operations.dead_letters import DeadLetter, DeadLetters
-
-#: The largest number of dead letters in one table.
-_PAGE = 1000
 
 
 @click.group("dead")
@@ -46,20 +43,15 @@ def list_(queue: str | None, task: str | None, limit: int | None, as_json: bool)
     found = connect(DeadLetters).iter(queue, task=task, limit=limit)
     if as_json:
         show_json(found)
-        return
-    page = list(islice(found, _PAGE))
-    if not page:
+    elif not show_pages(found, _page):
         echo("No dead letters found.", err=True)
-    while page:
-        _show_page(page)
-        page = list(islice(found, _PAGE))
 
 
-def _show_page(page: Iterable[DeadLetter]) -> None:
+def _page(letters: Iterable[DeadLetter]) -> Table:
     now = datetime.now(timezone.utc)
     headers = (fixed("WHEN"), fixed("ID"), flexible("QUEUE"), right("TIMES"), flexible("REASON"))
     rows = table(*headers, flexible("TASK"))
-    for letter in page:
+    for letter in letters:
         rows.add_row(
             when(letter.when, now),
             letter.id,
@@ -68,7 +60,7 @@ def _show_page(page: Iterable[DeadLetter]) -> None:
             cut(letter.reason),
             cut(call(letter)),
         )
-    show(rows)
+    return rows
 
 
 @command.command("show")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import click
-from rich.table import Column
+from rich.table import Column, Table
 
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import grid, show, show_json, styled
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.doctor import Level, examine
+from kombu_redisdelay.operations.doctor import Finding, Level, examine
 
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.WRONG: "bold red"}
 
@@ -28,11 +31,35 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
         show_json(findings)
     else:
         rows = grid(Column(width=7), Column())
+        _add_servers(rows, [finding for finding in findings if finding.server])
         for finding in findings:
-            level = styled(finding.level.value, _STYLES[finding.level])
-            rows.add_row(level, f"{finding.check}: {finding.found}")
-            if finding.advice:
-                rows.add_row("", styled(finding.advice, "dim"))
+            if not finding.server:
+                _add(rows, finding)
         show(rows)
     if any(finding.level is Level.WRONG for finding in findings):
         raise click.exceptions.Exit(1)
+
+
+def _add_servers(rows: Table, findings: Iterable[Finding]) -> None:
+    """Those that are in order are one row. Those with the same problems are named together."""
+    of_each: dict[str, list[Finding]] = {}
+    for finding in findings:
+        of_each.setdefault(finding.server, []).append(replace(finding, server=""))
+    servers_with: dict[tuple[Finding, ...], list[str]] = {}
+    for server, found in of_each.items():
+        problems = tuple(finding for finding in found if finding.level is not Level.OK)
+        servers_with.setdefault(problems, []).append(server)
+    in_order = servers_with.pop((), None)
+    if in_order:
+        _add(rows, Finding(Level.OK, "servers", f"{len(in_order)} in order, {', '.join(in_order)}"))
+    for problems, servers in servers_with.items():
+        rows.add_row("", f"{'server' if len(servers) == 1 else 'servers'} {', '.join(servers)}:")
+        for finding in problems:
+            _add(rows, finding, indent="  ")
+
+
+def _add(rows: Table, finding: Finding, indent: str = "") -> None:
+    level = styled(finding.level.value, _STYLES[finding.level])
+    rows.add_row(level, f"{indent}{finding.check}: {finding.found}")
+    if finding.advice:
+        rows.add_row("", styled(f"{indent}{finding.advice}", "dim"))

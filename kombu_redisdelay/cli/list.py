@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timezone
-from itertools import islice
 
 import click
+from rich.table import Table
 
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import FromNow, json_option, queue_option, task_option
-from kombu_redisdelay.cli.output import call, cut, fixed, flexible, show, show_json, table, when
+from kombu_redisdelay.cli.output import call, cut, fixed, flexible, show_json, show_pages, table, when
 from kombu_redisdelay.operations.delayed import DelayedMessage, DelayedMessages
-
-#: The largest number of messages in one table. The width of a column is only known after all rows were read.
-_PAGE = 1000
 
 
 @click.command("list")
@@ -34,18 +31,13 @@ def command(
     found = delayed.iter(queue, due_before=before, task=task, limit=limit)
     if as_json:
         show_json(found)
-        return
-    page = list(islice(found, _PAGE))
-    if not page:
+    elif not show_pages(found, _page):
         echo("No scheduled messages found.", err=True)
-    while page:
-        _show_page(page)
-        page = list(islice(found, _PAGE))
 
 
-def _show_page(page: Iterable[DelayedMessage]) -> None:
+def _page(messages: Iterable[DelayedMessage]) -> Table:
     now = datetime.now(timezone.utc)
     rows = table(fixed("DUE"), fixed("ID"), flexible("QUEUE"), flexible("TASK"))
-    for message in page:
+    for message in messages:
         rows.add_row(when(message.due, now), message.id, cut(message.queue), cut(call(message)))
-    show(rows)
+    return rows

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import datetime
-from itertools import pairwise
-from typing import Any
+from itertools import islice, pairwise
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -21,6 +21,8 @@ from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.dead_letters import DeadLetter
 from kombu_redisdelay.operations.delayed import DelayedMessage
 
+ItemT = TypeVar("ItemT")
+
 #: Number in the stats of a queue -> its style.
 STYLES = {
     "ready": "yellow",
@@ -30,6 +32,9 @@ STYLES = {
     "dead": "red",
     "consumers": "green",
 }
+
+#: The largest number of rows in one table. The width of a column is only known after all rows were read.
+PAGE = 1000
 
 #: Wide enough for any line: text for a file or another program must not be cut.
 _UNLIMITED = 10_000
@@ -98,6 +103,17 @@ def show(rows: Table) -> None:
         target.print(rows)
     for line in capture.get().splitlines():
         echo(line.rstrip())
+
+
+def show_pages(items: Iterable[ItemT], page: Callable[[Sequence[ItemT]], Table]) -> bool:
+    """Print the tables that *page* makes of the *items*, :data:`PAGE` of them each. Returns whether there is
+    any item."""
+    rest = iter(items)
+    any_item = False
+    while some := list(islice(rest, PAGE)):
+        any_item = True
+        show(page(some))
+    return any_item
 
 
 def show_json(objects: Iterable[Any]) -> None:

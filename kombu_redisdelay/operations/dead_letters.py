@@ -13,14 +13,16 @@ from kombu_redisdelay.broker.dead import Buried, Graveyard
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.access import Access, check_limit
 from kombu_redisdelay.operations.content import Content
+from kombu_redisdelay.public import public
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A message that will not be delivered any more.
 
     Attributes:
-        id: as :attr:`DelayedMessage.id <kombu_redisdelay.operations.delayed.DelayedMessage.id>`; for an
+        id: as :attr:`DelayedMessage.id <kombu_redisdelay.DelayedMessage.id>`; for an
             entry that is not a message, the SHA-1 of its bytes in hexadecimal.
         queue: name of the queue that it comes from.
         when: when it became a dead letter, in UTC.
@@ -45,6 +47,7 @@ class DeadLetter:
     headers: Mapping[str, Any] = field(repr=False)
 
 
+@public
 class DeadLetters(Access):
     """The dead letters of a broker.
 

@@ -14,8 +14,10 @@ from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule, Scheduled
 from kombu_redisdelay.broker.times import LATEST_MS, from_ms, to_ms
 from kombu_redisdelay.operations.access import Access, check_limit
 from kombu_redisdelay.operations.content import Content, with_due, without_due
+from kombu_redisdelay.public import public
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class DelayedMessage:
     """A message that is scheduled and not delivered yet.
@@ -45,6 +47,7 @@ class DelayedMessage:
     headers: Mapping[str, Any] = field(repr=False)
 
 
+@public
 class DelayedMessages(Access):
     """The scheduled messages of a broker.
 

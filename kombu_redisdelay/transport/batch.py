@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from kombu_redisdelay.public import public
 from kombu_redisdelay.transport.block import Block, block_for, blocks, current
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.transports import Transport
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
 
+@public
 def batch(app: Celery, *, progress: Callable[[int], object] | None = None) -> AbstractContextManager[Block]:
     """Publish everything together that this thread publishes through *app* in the ``with`` block.
 

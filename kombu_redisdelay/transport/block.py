@@ -15,7 +15,9 @@ from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
 from kombu_redisdelay.broker.message import message_id
+from kombu_redisdelay.public import public
 from kombu_redisdelay.transport.held import Held
+from kombu_redisdelay.transport.urls import SEPARATOR
 
 if TYPE_CHECKING:
     from kombu_redisdelay.transport.publishing import PublishingChannel
@@ -28,6 +30,7 @@ PORTION = 500
 PORTION_BYTES = 4 * 1024 * 1024
 
 
+@public
 class BatchPublishError(OperationalError):
     """A batch has ended early: messages were not published, or nobody knows whether they were, or its
     progress callback has raised an exception. ``__cause__`` is the first error behind it.
@@ -218,6 +221,12 @@ def _running() -> tuple[Any, ...]:
 
 def _address(broker: Connection) -> tuple[Any, ...]:
     prefix = broker.transport_options.get("global_keyprefix") if broker.transport_options else None
-    # With several URLs, kombu goes on to the next when it cannot connect.
-    server = tuple(broker.alt) or (broker.hostname, broker.port, broker.virtual_host, broker.userid)
+    # With several URLs, kombu goes on to the next when it cannot connect. Those of one broker are joined when
+    # they are read.
+    server: Any = SEPARATOR.join(broker.alt) or (
+        broker.hostname,
+        broker.port,
+        broker.virtual_host,
+        broker.userid,
+    )
     return broker.transport_cls, server, prefix

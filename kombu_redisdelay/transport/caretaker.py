@@ -6,12 +6,14 @@ message that nobody can ack any more is given back at once.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
+import os
 import sys
 from collections.abc import Mapping
-from threading import Thread
-from time import monotonic, sleep
+from threading import Event, Thread
+from time import monotonic
 
 from kombu.transport import virtual
 from redis.exceptions import RedisError
@@ -33,9 +35,16 @@ PREFORK_GRACE = 3.0
 #: return when the lease ends.
 LATE_TAKE = 60.0
 
+#: Seconds that the end of the program waits for all caretakers together.
+END_PATIENCE = 1.0
+
+#: The caretakers that are at work in this process.
+_at_work: set[Caretaker] = set()
+
 
 class Caretaker(Thread):
-    """Looks after the messages that a consumer holds, until each of them was acked or given back.
+    """Looks after the messages that a consumer holds, until each of them was acked or given back, or until
+    the program ends. The consumer then leaves its queues, so that no worker is listed that has ended.
 
     Arguments:
         consumer: nothing else uses it to take messages any more.
@@ -47,12 +56,29 @@ class Caretaker(Thread):
         super().__init__(name="redisdelay-caretaker", daemon=True)
         self._consumer = consumer
         self._messages = messages
+        self._is_end = Event()
+
+    def start(self) -> None:
+        _at_work.add(self)
+        super().start()
 
     def run(self) -> None:
+        try:
+            self._look_after()
+            self._consumer.stop()
+            self._consumer.disconnect()
+        finally:
+            _at_work.discard(self)
+
+    def end(self) -> None:
+        """Look after the messages once more, now, and stop."""
+        self._is_end.set()
+
+    def _look_after(self) -> None:
         began = monotonic()
         in_touch_since: float | None = None
-        while True:
-            sleep(INTERVAL)
+        while not self._is_end.is_set():
+            self._is_end.wait(INTERVAL)
             tags = _in_use(self._messages, monotonic() - began)
             try:
                 holds_nothing = self._consumer.give_back_all(keep=tags)
@@ -64,8 +90,19 @@ class Caretaker(Thread):
             may_take = self._consumer.is_taking and monotonic() - in_touch_since < LATE_TAKE
             if holds_nothing and not may_take:
                 break
-        self._consumer.stop()
-        self._consumer.disconnect()
+
+
+@atexit.register
+def _end_all() -> None:
+    deadline, caretakers = monotonic() + END_PATIENCE, list(_at_work)
+    for caretaker in caretakers:
+        caretaker.end()
+    for caretaker in caretakers:
+        caretaker.join(max(0.0, deadline - monotonic()))
+
+
+# They belong to the parent process.
+os.register_at_fork(after_in_child=_at_work.clear)
 
 
 def _in_use(messages: Mapping[str, virtual.Message], seconds: float) -> set[str]:

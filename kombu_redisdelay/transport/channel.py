@@ -20,6 +20,7 @@ from kombu_redisdelay.broker.lease import RENEWALS_PER_LEASE, Lease
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recoverer import Recoverer
 from kombu_redisdelay.broker.rounds import Rounds
+from kombu_redisdelay.broker.server.connections import PlainConnection, SecureConnection
 from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.broker.watch import Watch
@@ -45,6 +46,8 @@ class Channel(PublishingChannel):
     """
 
     QoS = QoS  # type: ignore[assignment]
+    connection_class: Any = PlainConnection
+    connection_class_ssl: Any = SecureConnection
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         transport = args[0] if args else kwargs["connection"]

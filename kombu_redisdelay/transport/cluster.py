@@ -10,7 +10,6 @@ from functools import cached_property
 from time import monotonic
 from typing import Any, cast
 
-from kombu.utils.url import parse_url
 from redis import ConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -22,6 +21,7 @@ from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.cluster_client import ClusterClient
 from kombu_redisdelay.transport.publishing import PrefixedClient
 from kombu_redisdelay.transport.transports import Transport
+from kombu_redisdelay.transport.urls import read_together
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ class ClusterChannel(Channel):
     kombu gets complete names of keys from here, with the ``global_keyprefix``.
     """
 
+    connection: ClusterTransport
     keyprefix_queue = bindings(in_slots=True) + ".%s"
     keyprefix_binding_deadlines = bindings(in_slots=True) + "_deadlines"
     keyprefix_binding_permanent = bindings(in_slots=True) + "_permanent.%s"
@@ -57,7 +58,7 @@ class ClusterChannel(Channel):
     @cached_property
     def nodes(self) -> Nodes:
         """The servers of the cluster."""
-        self._nodes = Nodes(_addresses(self.connection.client), self.pool)
+        self._nodes = Nodes(self.connection.addresses, self.pool)
         return self._nodes
 
     def _new_server(self) -> Server:
@@ -112,13 +113,26 @@ class ClusterChannel(Channel):
         """As for one server. Also check that the server answers at which this channel listens: no other
         connection to it may be in use."""
         super().check()
-        # kombu sends it a PING from a timer. redis-py counts those without a reply.
-        if not getattr(self.__dict__.get("subclient"), "health_check_response_counter", 0):
+        client = self.__dict__.get("subclient")
+        if client is None or client.connection is None or client.connection._sock is None:
             self._unheard_since = None
+        # redis-py counts the PINGs without a reply.
+        elif not client.health_check_response_counter:
+            self._unheard_since = None
+            self._send_ping(client)
         elif self._unheard_since is None:
             self._unheard_since = monotonic()
         elif monotonic() - self._unheard_since > self.silence_limit:
             logger.warning("Listening at another server of the cluster: this one does not answer")
+            self._stop_listening()
+
+    def _send_ping(self, client: Any) -> None:
+        """Send a PING to the server at which the channel listens, if it has said nothing for the
+        ``health_check_interval``. kombu does so from a timer of the event loop, and never without one."""
+        try:
+            client.check_health()
+        except self.connection_errors as exc:
+            logger.warning("Listening at another server of the cluster: %s", exc)
             self._stop_listening()
 
     def _stop_listening(self) -> None:
@@ -196,11 +210,23 @@ class ClusterChannel(Channel):
 
 
 class ClusterTransport(Transport):
-    """``redisdelay-cluster://``."""
+    """``redisdelay-cluster://``.
+
+    Attributes:
+        addresses: of some of the servers.
+    """
 
     Channel = ClusterChannel
     # What is not of a cluster is found out by the nodes.
     other_modes: Mapping[str, str] = {}
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        """
+        Raises:
+            ValueError: the URLs contradict each other.
+        """
+        super().__init__(client, **kwargs)
+        self.addresses = read_together(client, self.default_port)
 
 
 class SecureClusterTransport(ClusterTransport):
@@ -221,22 +247,3 @@ def check_prefix(prefix: str) -> None:
             f"global_keyprefix {prefix!r} has braces that divide the keys of a queue among the servers of a "
             "cluster: leave them out, or write {tag} to have all keys at one server"
         )
-
-
-def _addresses(client: Any) -> list[Address]:
-    """The servers in the URLs of *client*, a ``Connection`` of kombu.
-
-    Raises:
-        ValueError: the URLs contradict each other.
-    """
-    default = client.transport.default_port
-    if not client.alt:
-        return [Address(client.hostname or "localhost", client.port or default)]
-    urls = [parse_url(url) for url in client.alt]
-    if len({url["transport"] for url in urls}) > 1:
-        raise ValueError("the URL of each server of a cluster begins with the same redisdelay-cluster://")
-    if len({(url["userid"], url["password"]) for url in urls} - {(None, None)}) > 1:
-        raise ValueError("the URLs of a cluster have several users or passwords: write one, in any of them")
-    return list(
-        dict.fromkeys(Address(url["hostname"] or "localhost", url["port"] or default) for url in urls)
-    )

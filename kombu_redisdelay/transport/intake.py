@@ -122,16 +122,6 @@ class Intake:
         return [*in_order, *(lane for lane in lanes if lane not in in_order)]
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether a reply is expected over a poll connection."""
-        return any(lane.is_waiting for lane in self._lanes.values())
-
-    @property
-    def is_taking(self) -> bool:
-        """Whether a reply with messages is expected over a poll connection."""
-        return any(lane.is_taking for lane in self._lanes.values())
-
-    @property
     def expects_more(self) -> bool:
         """Whether more messages are ready, or it is not known whether there are any."""
         return any(lane.expects_more for lane in self.lanes)

@@ -1,13 +1,15 @@
-"""Finds transport options that have no effect, such as misspelt ones."""
+"""Finds transport options that have no effect, such as misspelt ones, and wrong ones for sentinels."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
+from inspect import signature
 from typing import Any
 
 from kombu.transport import redis
+from redis import Redis
 
 from kombu_redisdelay.broker.options import Options
 
@@ -41,6 +43,9 @@ KNOWN = frozenset(
 #: How similar two names must be, from 0 to 1, for one to count as a misspelling of the other.
 _ALIKE = 0.8
 
+#: What redis-py is told of a sentinel by its URL.
+_OF_THE_URL = {"host", "port"}
+
 #: Names that this process has already warned of.
 _warned: set[str] = set()
 
@@ -64,6 +69,37 @@ def warn_of_misspelt_options(transport_options: Mapping[str, Any]) -> None:
             )
 
 
-def _nearest(name: str) -> str | None:
-    nearest = get_close_matches(name.lower(), sorted(KNOWN), n=1, cutoff=_ALIKE)
+def check_sentinel_options(transport_options: Mapping[str, Any]) -> None:
+    """Check kombu's options for sentinels.
+
+    Raises:
+        ValueError: one of them is missing or wrong. The error names the option, and has no password.
+    """
+    name = transport_options.get("master_name")
+    if not name:
+        raise ValueError(
+            "the transport option 'master_name' is missing: the name by which the sentinels know the "
+            "primary (in their configuration: sentinel monitor <name> ...)"
+        )
+    if not isinstance(name, str):
+        raise ValueError(f"transport option 'master_name' must be a text, not {name!r}")
+    others = transport_options.get("min_other_sentinels", 0)
+    if not isinstance(others, int) or isinstance(others, bool) or others < 0:
+        raise ValueError(
+            f"transport option 'min_other_sentinels' must be a whole number from 0, not {others!r}"
+        )
+    given = transport_options.get("sentinel_kwargs") or {}
+    if not isinstance(given, Mapping):
+        raise ValueError("transport option 'sentinel_kwargs' must be a dict of options of redis-py")
+    known = signature(Redis).parameters.keys() - _OF_THE_URL
+    for unknown in sorted(map(str, given.keys() - known)):
+        nearest = _nearest(unknown, known)
+        hint = "" if nearest is None else f". Did you mean {nearest!r}?"
+        raise ValueError(
+            f"transport option 'sentinel_kwargs' has {unknown!r}, which is no option of redis-py{hint}"
+        )
+
+
+def _nearest(name: str, known: Collection[str] = KNOWN) -> str | None:
+    nearest = get_close_matches(name.lower(), sorted(known), n=1, cutoff=_ALIKE)
     return nearest[0] if nearest else None

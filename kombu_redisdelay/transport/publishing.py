@@ -17,7 +17,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from kombu_redisdelay.broker.message import DELAY_HEADER, KEEP, Due, due, message_id, on_conflict
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.partitions import Partitions
+from kombu_redisdelay.broker.partitions import Partitions, taken
 from kombu_redisdelay.broker.server.confirming import Confirming
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import explained
@@ -256,6 +256,9 @@ class PublishingChannel(redis.Channel):
     # -- queues and bindings ---------------------------------------------------------------------------
 
     def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
+        whose = self.store.partitions.queue_of(queue)
+        if whose != queue:
+            raise ValueError(taken(queue, whose))
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
         expires_ms = (kwargs.get("arguments") or {}).get("x-expires")
         for name in self.store.partitions.names(queue):

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from kombu.transport import redis
-from kombu.utils.url import url_to_parts
 from redis import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from kombu_redisdelay.broker.server.nodes import Address
 from kombu_redisdelay.broker.server.sentinels import (
-    Address,
     PrimaryConnection,
     SecurePrimaryConnection,
     Sentinels,
 )
 from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.option_names import check_sentinel_options
 from kombu_redisdelay.transport.transports import Transport
-
-
-class BrokerUrl(NamedTuple):
-    """What the URLs of the sentinels say together.
-
-    Attributes:
-        sentinels: their addresses.
-        username: of the Redis servers; ``None`` if no URL has one. The same for the password and the
-            database.
-    """
-
-    sentinels: tuple[Address, ...]
-    username: str | None
-    password: str | None
-    database: str | None
+from kombu_redisdelay.transport.urls import read_together
 
 
 class SentinelChannel(Channel, redis.SentinelChannel):
@@ -63,24 +49,11 @@ class SentinelChannel(Channel, redis.SentinelChannel):
 
     @cached_property
     def _sentinels(self) -> Sentinels:
-        if not self.master_name:
-            raise ValueError(
-                "the transport option 'master_name' is missing: the name by which the sentinels know the "
-                "primary (in their configuration: sentinel monitor <name> ...)"
-            )
-        url = self.connection.broker_url
+        check_sentinel_options(self.connection.client.transport_options)
+        assert self.master_name is not None
         tls = {"ssl": True, **self.connection.client.ssl} if self.connection.sentinels_have_tls else {}
         options = {**tls, **(self.sentinel_kwargs or {})}
-        return Sentinels(url.sentinels, self.master_name, self.min_other_sentinels, options)
-
-    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
-        params: dict[str, Any] = super()._connparams(asynchronous)
-        url = self.connection.broker_url
-        if url.database is not None:
-            params["db"] = self._prepare_virtual_host(url.database)
-        if "credential_provider" not in params:
-            params.update(username=url.username, password=url.password)
-        return params
+        return Sentinels(self.connection.addresses, self.master_name, self.min_other_sentinels, options)
 
     def _sentinel_managed_pool(self, asynchronous: bool = False) -> ConnectionPool:
         params = self._connparams(asynchronous)
@@ -98,7 +71,7 @@ class SentinelTransport(Transport):
     ``ssl``, the Redis servers are spoken to over TLS, as with kombu's ``sentinel://``.
 
     Attributes:
-        broker_url: what the URLs say.
+        addresses: of the sentinels.
         sentinels_have_tls: whether the sentinels are spoken to over TLS, too.
     """
 
@@ -112,11 +85,11 @@ class SentinelTransport(Transport):
             ValueError: the URLs contradict each other.
         """
         super().__init__(client, **kwargs)
-        self.broker_url = _read(client, self.default_port)
+        self.addresses = read_together(client, self.default_port)
 
     @property
     def _tls_address(self) -> Address | None:
-        return self.broker_url.sentinels[0] if self.sentinels_have_tls else None
+        return self.addresses[0] if self.sentinels_have_tls else None
 
 
 class SecureSentinelTransport(SentinelTransport):
@@ -124,31 +97,3 @@ class SecureSentinelTransport(SentinelTransport):
 
     always_tls = True
     sentinels_have_tls = True
-
-
-def _read(client: Any, default_port: int) -> BrokerUrl:
-    """What the URLs of *client* say. kombu only reads the first one.
-
-    Raises:
-        ValueError: they contradict each other. No password is in the error.
-    """
-    if not client.alt:
-        address = client.hostname or "127.0.0.1", client.port or default_port
-        return BrokerUrl((address,), client.userid, client.password, client.virtual_host)
-    urls = [url_to_parts(url) for url in client.alt]
-    if len({url.scheme for url in urls}) > 1:
-        raise ValueError(
-            "the URL of each sentinel begins with the same redisdelay-sentinel:// (or redisdelays-sentinel://)"
-        )
-
-    def said(what: str) -> str | None:
-        values = {getattr(url, what) for url in urls} - {None}
-        if len(values) > 1:
-            raise ValueError(f"the URLs of the sentinels say more than one {_WORDS[what]}")
-        return values.pop() if values else None
-
-    addresses = tuple((url.hostname or "127.0.0.1", url.port or default_port) for url in urls)
-    return BrokerUrl(addresses, said("username"), said("password"), said("path"))
-
-
-_WORDS = {"username": "user", "password": "password", "path": "database"}

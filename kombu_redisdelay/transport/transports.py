@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from queue import Empty
 from time import monotonic, sleep
 from typing import Any
@@ -13,11 +13,14 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from kombu_redisdelay.broker.server.errors import WrongServer
+from kombu_redisdelay.public import public
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.signals import wake_on_signals
 from kombu_redisdelay.transport.tls import answers_without, verifying
+from kombu_redisdelay.transport.urls import check_host
 
 #: The modes of servers whose URLs begin with another scheme, as they call them.
 OTHER_MODES = {
@@ -37,6 +40,7 @@ PAUSE = 1.0
 _lost_soon: dict[Any, float] = {}
 
 
+@public
 class Transport(redis.Transport):
     """``redisdelay://``, and ``redisdelay+socket://`` for a Unix socket. With ``ssl``, it uses TLS and
     verifies the server, unless the options in ``ssl`` turn this off.
@@ -58,11 +62,13 @@ class Transport(redis.Transport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         """
         Raises:
-            ValueError: the URL has an unknown scheme, or asks for TLS over a Unix socket.
+            ValueError: the URL has an unknown scheme, or asks for TLS over a Unix socket, or there are
+                several URLs that do not belong together.
         """
         if self.always_tls:
             client.ssl = client.ssl or True
         _check_url(client)
+        _check_alike(client.alt or ())
         if client.ssl:
             # Unless `ssl` is a mapping, kombu uses no TLS.
             client.ssl = verifying(client.ssl)
@@ -75,7 +81,12 @@ class Transport(redis.Transport):
         # Warn here, not in `__init__`: a worker makes a transport for its banner before it sets up logging.
         warn_of_misspelt_options(self.client.transport_options)
         try:
-            return super().create_channel(connection)
+            if self._avail_channels:
+                return super().create_channel(connection)
+            # As kombu does it, which would show an error as that of an IndexError that it handles.
+            channel = self.Channel(connection)
+            self.channels.append(channel)
+            return channel
         except (RedisConnectionError, RedisTimeoutError) as exc:
             address = self._tls_address
             if address is not None and answers_without(*address):
@@ -97,24 +108,34 @@ class Transport(redis.Transport):
         """Open the first channel.
 
         Raises:
-            ConnectionError: the server cannot be reached, or the URL of such a server begins with another
-                scheme.
+            ConnectionError: the server cannot be reached. kombu and Celery try again.
+            ValueError: the URL or an option is wrong: the server is of another kind, or has no such database.
+                Trying again would be in vain.
         """
         _pause_for(_broker(self.client))
-        connection = super().establish_connection()
+        try:
+            connection = super().establish_connection()
+            self._check_mode(self._avail_channels[-1])
+        except WrongServer as exc:
+            raise ValueError(str(exc)) from None
+        except ResponseError as exc:
+            if "DB index is out of range" not in str(exc):
+                raise
+            raise ValueError(f"the server has no such database as in the broker URL: {exc}") from None
         self._connected_at = monotonic()
-        channel = self._avail_channels[-1]
+        return connection
+
+    def _check_mode(self, channel: Any) -> None:
         try:
             told = channel.client.info("server")
         except ResponseError:
-            return connection  # This user may not ask.
+            return  # This user may not ask.
         # Valkey has another name for it.
         mode = told.get("redis_mode") or told.get("server_mode")
         if mode in self.other_modes:
             self._avail_channels.remove(channel)
             channel.close()
-            raise RedisConnectionError(self.other_modes[mode])
-        return connection
+            raise WrongServer(self.other_modes[mode])
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         self.cycle.hub = loop
@@ -174,6 +195,7 @@ def _check_url(client: Any) -> None:
     # ignores a host name with an unknown scheme.
     kind, separator, _ = (client.hostname or "").partition("://")
     if not separator:
+        check_host(client.hostname)
         return
     if kind != "socket":
         raise ValueError(
@@ -183,3 +205,14 @@ def _check_url(client: Any) -> None:
         )
     if client.ssl:
         raise ValueError("a Unix socket has no TLS: use redisdelay+socket://, and no ssl (broker_use_ssl)")
+
+
+def _check_alike(urls: Sequence[str]) -> None:
+    # Of URLs without sentinels and clusters, kombu tries one after the other.
+    schemes = {url.partition("://")[0] for url in urls}
+    for kind, what in (("sentinel", "sentinel"), ("cluster", "server of a cluster")):
+        if len(schemes) > 1 and any(scheme.endswith(f"-{kind}") for scheme in schemes):
+            raise ValueError(
+                f"the URL of each {what} begins with the same redisdelay-{kind}:// (or "
+                f"redisdelays-{kind}://), and no other URL may stand beside them"
+            )

@@ -244,3 +244,18 @@ def test_without_rabbitmq_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) 
         records = list(run(servers, [workload], 1, quick=False, on_start=ignore, on_failure=fail))
         assert servers.missing(RABBITMQ) == "no RabbitMQ server: install rabbitmq-server"
     assert [record.case for record in records] == [MEMORY.name]
+
+
+def test_the_work_of_a_cluster_is_shared(servers: Servers) -> None:
+    workload = tiny("cluster-share", OURS, primaries=2, queues=20, messages=200, warm=50)
+    [measured_] = measured(servers, workload).values()
+    assert 0 < measured_.figures["least share"] <= 0.5 <= measured_.figures["largest share"] < 1
+
+
+def test_connections_to_a_cluster_grow_with_the_queues(servers: Servers) -> None:
+    sizes = {"primaries": 2, "warm ms": 200, "ms": 100}
+    one, four = (
+        next(iter(measured(servers, tiny("cluster-idle", OURS, queues=count, **sizes)).values()))
+        for count in (1, 4)
+    )
+    assert four.figures["connections"] >= one.figures["connections"] + 3

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.process import wait_until
+from harness.proxy import HOST, Proxy
 from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.server.pool import Pool
@@ -47,10 +48,18 @@ def long_lease(rig: Rig) -> Iterator[Lease]:
 
 
 def new_lease(rig: Rig, lease_ms: int) -> Iterator[Lease]:
-    address = rig.client.connection_pool.connection_kwargs
-    lease = Lease(SingleServer(Pool(1, host=address["host"], port=address["port"])), "me", lease_ms)
+    lease = Lease(server_of(rig), "me", lease_ms)
     yield lease
-    lease.stop()
+    lease.stop(server_of(rig))
+
+
+def server_of(rig: Rig) -> SingleServer:
+    """With connections of its own."""
+    return server_at(rig.client.connection_pool.connection_kwargs["port"])
+
+
+def server_at(port: int) -> SingleServer:
+    return SingleServer(Pool(1, host=HOST, port=port))
 
 
 def remaining_ms(rig: Rig, key: str = KEY) -> float:
@@ -76,7 +85,7 @@ def test_covers_a_queue_that_is_added(rig: Rig, lease: Lease) -> None:
 def test_who_holds_nothing_is_no_consumer_once_stopped(rig: Rig, long_lease: Lease) -> None:
     long_lease.cover(QUEUE)
     wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
-    long_lease.stop()
+    long_lease.stop(server_of(rig))
     assert not rig.client.exists(KEY)
 
 
@@ -84,33 +93,49 @@ def test_runs_out_once_stopped(rig: Rig, lease: Lease) -> None:
     rig.client.hset(QUEUE.unacked("me"), "1", "a message that is held")
     lease.cover(QUEUE)
     wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
-    lease.stop()
+    lease.stop(server_of(rig))
     end = rig.client.zscore(KEY, "me")
     wait_until(lambda: remaining_ms(rig) < 0, 5, "the lease runs out")
     assert rig.client.zscore(KEY, "me") == end
 
 
-def test_stop_without_start(lease: Lease) -> None:
-    lease.stop()
+def test_stop_without_start(rig: Rig, lease: Lease) -> None:
+    lease.stop(server_of(rig))
 
 
-def test_goes_on_after_an_error_which_it_says_once(
+def test_who_holds_nothing_is_no_consumer_although_the_heartbeat_hangs(rig: Rig) -> None:
+    """A failover leaves it with a server that does not answer any more, for as long as a reply may take."""
+    with Proxy(rig.client.connection_pool.connection_kwargs["port"]) as proxy:
+        lease = Lease(server_at(proxy.port), "me", LEASE_MS)
+        lease.cover(QUEUE)
+        wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease begins")
+        proxy.go_silent()
+        wait_until(lambda: remaining_ms(rig) < 0, 5, "no renewal comes through")
+        lease.stop(server_of(rig))
+        assert not rig.client.exists(KEY)
+
+
+def test_goes_on_after_an_error_and_says_both_once(
     rig: Rig, lease: Lease, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.client.set(KEY, "of the wrong type")
     lease.cover(QUEUE)
 
-    def is_told() -> bool:
+    def told() -> int:
         lease.tell()
-        return bool(caplog.records)
+        return len(caplog.records)
 
-    wait_until(is_told, 5, "the error is told")
+    wait_until(told, 5, "the error is told")
     lease.cover(ANOTHER)
     rig.client.delete(KEY)
     wait_until(lambda: remaining_ms(rig) > 0, 5, "the lease is renewed again")
+    wait_until(lambda: told() > 1, 5, "that is told")
+    end = rig.client.zscore(KEY, "me")
+    wait_until(lambda: rig.client.zscore(KEY, "me") > end, 5, "it is renewed once more")
     lease.tell()
-    [record] = caplog.records
-    assert record.levelno == logging.WARNING
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert caplog.messages[0].startswith("Could not renew the lease of this consumer")
+    assert caplog.messages[1] == "The lease of this consumer is renewed again."
 
 
 def test_an_error_that_nobody_asked_for_is_told_at_the_end(
@@ -121,7 +146,7 @@ def test_an_error_that_nobody_asked_for_is_told_at_the_end(
     before = rig.client.info("stats")["total_error_replies"]
     rig.client.set(KEY, "of the wrong type")
     wait_until(lambda: rig.client.info("stats")["total_error_replies"] > before, 5, "an error")
-    lease.stop()
+    lease.stop(server_of(rig))
     [record] = caplog.records
     assert KEY in record.getMessage()
 

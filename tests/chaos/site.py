@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from redis import Redis
 from redis.cluster import RedisCluster
 
+from harness.assembly import Assembly
 from harness.proxy import Proxy
 from harness.redis_server import RedisServer
 from tests.chaos.schedule import Harm
-
-if TYPE_CHECKING:
-    # In `typing` from Python 3.11 on.
-    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class Course:
     served: float | None = None
 
 
-class Site(ABC):
+class Site(Assembly):
     """The servers, from the ``with`` block's beginning to its end.
 
     Attributes:
@@ -54,8 +50,8 @@ class Site(ABC):
     proxy: Proxy | None = None
 
     def __init__(self, queues: Sequence[str]) -> None:
+        super().__init__()
         self.queues = queues
-        self._exit = ExitStack()
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -87,18 +83,3 @@ class Site(ABC):
         Arguments:
             pick: from 0 to 1, which one of those that it can be done to.
         """
-
-    @abstractmethod
-    def _start(self) -> None:
-        """Start all, and have them ended by ``self._exit``."""
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._exit.close()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._exit.close()

@@ -63,10 +63,7 @@ class Site:
 
     def run(self, *words: str, app: Celery | None = None, input: str | None = None) -> Result:
         """``celery delayed ...``, from whose errors only those are let through that are bugs."""
-        context = CLIContext(app or self.app, False, None)
-        return CliRunner().invoke(
-            delayed, words, obj=context, input=input, prog_name="celery delayed", standalone_mode=True
-        )
+        return run_delayed(app or self.app, *words, input=input)
 
     def rows(self, *words: str, status: int = 0) -> list[dict[str, Any]]:
         """What ``celery delayed ... --json`` prints."""
@@ -79,3 +76,11 @@ class Site:
         result = self.run(*words, input=input)
         assert result.exit_code == 0, (result.output, result.exception)
         return result.stdout
+
+
+def run_delayed(app: Celery, *words: str, input: str | None = None) -> Result:
+    """``celery delayed ...`` for an app."""
+    context = CLIContext(app, False, None)
+    return CliRunner().invoke(
+        delayed, words, obj=context, input=input, prog_name="celery delayed", standalone_mode=True
+    )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from celery import Celery
 
+from harness.cluster import Cluster
 from harness.redis_server import RedisServer
 from kombu_redisdelay.operations import control
-from tests.cli.site import QUEUE, Site
+from kombu_redisdelay.operations.access import natural
+from tests.cli.site import QUEUE, Site, run_delayed
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +19,12 @@ def good_server() -> Iterator[RedisServer]:
     """As the doctor wants it."""
     with RedisServer(appendonly=True) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(primaries=3, appendonly=True) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -94,6 +102,83 @@ def test_settings_of_the_server(
     finally:
         for name, value in before.items():
             site.redis.config_set(name, value)
+
+
+class TestServersOfACluster:
+    """Each is named once, and those without a finding together."""
+
+    @pytest.fixture
+    def lines(self, cluster: Cluster) -> Callable[[], list[str]]:
+        app = Celery("shop", broker=cluster.url(), set_as_current=False)
+        return lambda: run_delayed(app, "doctor").stdout.splitlines()
+
+    def test_all_are_in_order(self, cluster: Cluster, lines: Callable[[], list[str]]) -> None:
+        first, *others = lines()
+        assert first == f"ok      servers: 3 in order, {', '.join(sorted(cluster.addresses, key=natural))}"
+        assert not [line for line in others if "127.0.0.1" in line]
+        checks = [line.removeprefix("ok").strip().partition(":")[0] for line in others]
+        assert checks == ["permissions", "transport options", "visibility_timeout", "queues"]
+
+    def test_some_are_not(self, cluster: Cluster, lines: Callable[[], list[str]]) -> None:
+        one, two, three = sorted(cluster.nodes, key=lambda node: natural(node.address))
+        for node in (one, three):
+            node.call("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        cluster.pause(two)
+        try:
+            found = lines()
+        finally:
+            cluster.resume(two)
+            cluster.everywhere("CONFIG", "SET", "maxmemory-policy", "noeviction")
+            cluster.wait_until_ok()
+        assert found[0] == f"        servers {one.address}, {three.address}:"
+        assert found[1].startswith("wrong     eviction: maxmemory-policy allkeys-lru")
+        assert found[2].startswith("          CONFIG SET")
+        assert found[3] == f"        server {two.address}:"
+        assert found[4].startswith("wrong     connection: it does not answer: ")
+        assert found[5] == "          Its queues wait until it is back."
+
+
+class TestPartitions:
+    def put(self, site: Site, name: str) -> None:
+        site.store.remember(name)
+        site.store.run(site.store.put(name, 0, "{}"))
+
+    def spread(self, site: Site, **counts: int) -> None:
+        site.app.conf.broker_transport_options = {"partitions": counts}
+
+    def test_those_that_the_option_does_not_have(self, site: Site) -> None:
+        for name in ("mail", "mail#2", "mail#3", "mail#4", "room#7"):
+            self.put(site, name)
+        site.redis.delete("mail#4")
+        self.spread(site, mail=3)
+        found = [row for row in site.rows("doctor", "-Q", "mail") if "partition" in row["found"]]
+        assert [(row["check"], row["level"]) for row in found] == [("queue mail", "warning")]
+        assert "1 message(s) in the partition mail#3, which no worker takes" in found[0]["found"]
+        assert "at least 4 again" in found[0]["advice"]
+        # Those of `room#7` are those of a queue.
+        rest = {row["check"]: row["found"] for row in site.rows("doctor") if row["level"] == "warning"}
+        assert set(rest) == {"queue mail", "queue room#7"}
+        assert rest["queue room#7"] == "1 message(s) ready, and no worker"
+
+    def test_without_the_option(self, site: Site) -> None:
+        for name in ("mail", "mail#1"):
+            self.put(site, name)
+        found = [row["found"] for row in site.rows("doctor") if "partition" in row["found"]]
+        assert found == [
+            "1 message(s) in the partition mail#1, which no worker takes: the option `partitions` says 1 here"
+        ]
+
+    def test_one_that_has_a_worker_of_its_own(self, site: Site) -> None:
+        for name in ("mail", "mail#1"):
+            self.put(site, name)
+        site.add_consumer("alive", 60_000, queue="mail#1")
+        assert not [row for row in site.rows("doctor") if "partition" in row["found"]]
+
+    def test_a_queue_that_nobody_uses(self, site: Site) -> None:
+        self.spread(site, celery=2, mial=8)
+        assert _findings(site, "warning") == {
+            "queue mial": "it is in the option `partitions`, and nobody has used it yet"
+        }
 
 
 def test_a_lease_that_was_long_because_tasks_are(site: Site) -> None:

@@ -65,7 +65,8 @@ def test_a_lease_is_renewed_beside_a_server_that_is_gone() -> None:
         )
         addresses = [Address(HOST, node.port) for node in cluster.primaries]
         pool = ConnectionPool(host=HOST, port=addresses[0].port)
-        lease = Lease(ClusterServer(Nodes(addresses, pool), pool, 1), "me", LEASE_MS)
+        server = ClusterServer(Nodes(addresses, pool), pool, 1)
+        lease = Lease(server.with_own_connections(socket_timeout=1), "me", LEASE_MS)
         keys = queue_keys("", alive, ":", True)
         # The one that is gone comes first.
         lease.cover(queue_keys("", lost, ":", True))
@@ -79,4 +80,4 @@ def test_a_lease_is_renewed_beside_a_server_that_is_gone() -> None:
         cluster.kill(cluster.node_of("{" + lost + "}"))
         before = ends_at()
         wait_until(lambda: ends_at() > before + 3 * LEASE_MS, 10, "the lease is renewed")
-        lease.stop()
+        lease.stop(server)

@@ -53,7 +53,8 @@ def app(site: Installation, url: str) -> Celery:
     return app
 
 
-def _run(app: Celery, *words: str) -> str:
+def run(app: Celery, *words: str) -> str:
+    """What ``celery delayed`` prints."""
     result = CliRunner().invoke(delayed, words, obj=CLIContext(app, False, None), prog_name="celery delayed")
     assert result.exit_code == 0, (words, result.output, result.exception)
     return str(result.stdout)
@@ -76,7 +77,7 @@ def test_tasks_of_all_kinds(site: Installation, app: Celery, url: str, server: R
     app.send_task("reject", ["rejected"])
     site.wait_ended(["now", "later", "first", "last", "late ack", "late ack, later"])
     wait_until(lambda: site.ledger.started().count("retried") == 2, 20, "the retry")
-    wait_until(lambda: "reject" in _run(app, "dead", "list"), 20, "the dead letter")
+    wait_until(lambda: "reject" in run(app, "dead", "list"), 20, "the dead letter")
     assert refused(server) == []
 
 
@@ -155,7 +156,7 @@ def test_the_command_line(site: Installation, app: Celery, server: RedisServer) 
         ("dead", "requeue", "--all"),
         ("dead", "purge", "--yes"),
     ):
-        _run(app, *words)
+        run(app, *words)
     assert refused(server) == []
 
 
@@ -164,7 +165,7 @@ def test_the_doctor_finds_all_well(
 ) -> None:
     _worker(site, url)
     app.send_task("work", ["later"], countdown=60)
-    lines = _run(app, "doctor").splitlines()
+    lines = run(app, "doctor").splitlines()
     assert {line.split()[0] for line in lines} == {"ok"}, lines
     # It asks for more than it needs.
     assert set(refused(server)) <= {"command config in toplevel", f"key {prefix}unacked in toplevel"}

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.process import wait_until
-from tests.end_to_end.installation import Installation
+from tests.end_to_end.installation import QUEUE, Installation
+from tests.faults.workers import LOST_CONNECTION, kill_connections
 
 PREFETCHED = [f"prefetched {number}" for number in range(6)]
 
@@ -41,3 +42,21 @@ def test_prefetched_messages_return_and_nothing_runs_twice(
     assert site.ledger.run_twice() == {}
     # They were given back, not found when the first worker was gone.
     assert "Recovered" not in second.log()
+
+
+def test_after_an_outage_no_consumer_stays_listed(site: Installation, tmp_path: Path) -> None:
+    """The task of the connection that was lost ends last. What has looked after it has no time left."""
+    gate = tmp_path / "gate"
+    worker = site.worker(pool="threads", expected=LOST_CONNECTION)
+    site.producer().send_task("work_late", ["running"], kwargs={"gate": str(gate)})
+    site.wait_started("running")
+    kill_connections(site)
+    wait_until(lambda: worker.log().count("Connected to") == 2, 10, "it connects again")
+    os.kill(worker.pid, signal.SIGTERM)
+    wait_until(lambda: "Warm shutdown" in worker.log(), 5, "the shutdown")
+    gate.touch()
+    wait_until(lambda: not worker.running, 10, "its end")
+    consumers = f"redisdelay:{{{QUEUE}}}:consumers"
+    assert site.redis.execute_command("ZRANGE", consumers, 0, -1) == []
+    assert site.ledger.run_twice() == {}
+    assert site.unacked() == site.ready() == 0

@@ -52,7 +52,7 @@ def test_one_address_is_enough(sentinels: SentinelSite) -> None:
 
 def test_a_clone_has_all_addresses(sentinels: SentinelSite) -> None:
     with connect(sentinels.url()) as connection, connection.clone() as clone:
-        assert len(clone.transport.broker_url.sentinels) == 3
+        assert len(clone.transport.addresses) == 3
         publish(clone.channel(), "a")
 
 
@@ -85,7 +85,7 @@ def test_urls_that_contradict_each_other(first: str, second: str, said: str) -> 
 
 @pytest.mark.parametrize("second", ["h2:26379", "sentinel://h2:26379", "redisdelays-sentinel://h2:26379"])
 def test_another_scheme_behind_the_first(second: str) -> None:
-    with pytest.raises(ValueError, match="URL of each sentinel begins with"):
+    with pytest.raises(ValueError, match="each sentinel begins with the same redisdelay-sentinel://"):
         connect(f"redisdelay-sentinel://h1:26379;{second}")
 
 
@@ -110,11 +110,40 @@ class TestWrongUse:
     def test_a_server_that_is_no_sentinel(self, sentinels: SentinelSite) -> None:
         url = f"redisdelay-sentinel://:{PASSWORD}@{HOST}:{sentinels.servers[0].port}"
         options = {"sentinel_kwargs": {"password": PASSWORD}}
+        with pytest.raises(ValueError, match="not a sentinel but a Redis server"):
+            connect(url, **options)
+
+    def test_one_of_them_is_a_server_and_the_other_is_away(self, sentinels: SentinelSite) -> None:
+        """The one that is away may come back."""
+        url = f"redisdelay-sentinel://{HOST}:{sentinels.servers[0].port};redisdelay-sentinel://{HOST}:1"
+        options = {"sentinel_kwargs": {"password": PASSWORD}}
         with pytest.raises(RedisConnectionError, match="not a sentinel but a Redis server"):
             connect(url, **options)
 
+    @pytest.mark.parametrize(
+        ("option", "value", "said"),
+        [
+            ("sentinel_kwargs", {"passwrd": "s3cret"}, "has 'passwrd'.* Did you mean 'password'"),
+            ("sentinel_kwargs", {"host": "s3cret"}, "has 'host', which is no option of redis-py$"),
+            ("sentinel_kwargs", ["s3cret"], "must be a dict"),
+            ("min_other_sentinels", "1", "whole number from 0, not '1'"),
+            ("master_name", 5, "must be a text, not 5"),
+        ],
+    )
+    def test_a_wrong_option_is_named(
+        self, sentinels: SentinelSite, option: str, value: Any, said: str
+    ) -> None:
+        with pytest.raises(ValueError, match=said) as raised:
+            connect(sentinels.url(), **{option: value})
+        assert repr(option) in str(raised.value)
+        assert "s3cret" not in str(raised.value)
+
+    def test_a_database_that_is_not_there(self, sentinels: SentinelSite) -> None:
+        with pytest.raises(ValueError, match="no such database"):
+            connect(sentinels.url(db=99))
+
     def test_a_sentinel_that_is_taken_for_a_server(self, sentinels: SentinelSite) -> None:
-        with pytest.raises(RedisConnectionError, match="a sentinel, not a Redis server"):
+        with pytest.raises(ValueError, match="a sentinel, not a Redis server"):
             connect(f"redisdelay://{HOST}:{sentinels.sentinels[0].port}/0")
 
     def test_a_sentinel_without_tls(self, sentinels: SentinelSite) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
-from harness.sentinel import PASSWORD, SentinelSite
+from harness.process import wait_until
+from harness.redis_server import HOST
+from harness.sentinel import PASSWORD, SentinelSite, pause
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor import examine
 from tests.sentinel.test_connecting import connect
@@ -55,3 +58,23 @@ def test_a_user_who_may_not_wait(sentinels: SentinelSite) -> None:
     assert found(url)["permissions"][0] == "ok"
     level, text = found(url, confirm_replicas=1)["permissions"]
     assert (level, text) == ("wrong", "commands refused: WAIT")
+
+
+def test_without_a_replica_and_without_sentinels() -> None:
+    with SentinelSite() as sentinels:
+        url, primary = sentinels.url(), sentinels.primary()
+        replica, _ = sentinels.replicas()
+        first, second, third = sentinels.sentinels
+        replica.kill()
+        with primary.client() as client:
+            wait_until(lambda: client.info("replication")["connected_slaves"] == 1, 10, "it is gone")
+        first.kill()
+        pause(second)
+        findings = found(url, confirm_replicas=2)
+        assert findings["role"] == ("ok", "primary, 1 replica(s)")
+        assert findings["confirm_replicas"][0] == "wrong"
+        assert "permissions" in findings, "all else is checked"
+        third.kill()
+        with pytest.raises(RedisConnectionError, match="no sentinel knows") as raised:
+            found(url)
+        assert all(f"{HOST}:{sentinel.port}: " in str(raised.value) for sentinel in sentinels.sentinels)

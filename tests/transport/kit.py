@@ -58,6 +58,11 @@ def turn(loop: Iterator[object], until: Callable[[], object]) -> None:
         next(loop)
 
 
+def waits(channel: Any) -> bool:
+    """Whether *channel* has asked to be woken, for all its queues."""
+    return all(lane.is_waiting and not lane.is_taking for lane in channel.intake.lanes)
+
+
 def look_after_queues(channel: Any) -> None:
     """Have *channel* make a whole round of its queues, now."""
     assert channel.consumer
@@ -129,6 +134,7 @@ class Site:
         self.url = url
         self.redis = client
         self.cluster = cluster
+        self._is_cluster = "-cluster://" in url
         self._connections: list[Connection] = []
 
     def another(self) -> Site:
@@ -149,11 +155,11 @@ class Site:
             connection.release()
 
     def keys(self, queue: str = "q", prefix: str = "") -> QueueKeys:
-        return queue_keys(prefix, queue, SEPARATOR, in_slots=self.cluster is not None)
+        return queue_keys(prefix, queue, SEPARATOR, in_slots=self._is_cluster)
 
     def bindings(self, exchange: str) -> str:
         """The key of the bindings of *exchange*."""
-        return f"_kombu.binding.{exchange}" if self.cluster is None else f"{{_kombu.binding}}.{exchange}"
+        return f"{{_kombu.binding}}.{exchange}" if self._is_cluster else f"_kombu.binding.{exchange}"
 
     def all_keys(self, pattern: str = "*") -> list[bytes]:
         """All keys that there are."""

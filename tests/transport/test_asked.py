@@ -15,7 +15,7 @@ def asking(site: Site) -> tuple[Any, Inbox, Iterator[object]]:
     inbox = Inbox(channel, prefetch=2)
     loop = event_loop(channel.connection.client)
     channel.connection.cycle.on_poll_start()
-    assert channel.intake.is_taking
+    assert all(lane.is_taking for lane in channel.intake.lanes)
     return channel, inbox, loop
 
 

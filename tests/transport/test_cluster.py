@@ -15,7 +15,7 @@ from harness.cluster import Cluster
 from harness.cluster_node import Node
 from harness.cluster_view import slot_of
 from harness.redis_server import RedisServer
-from tests.transport.kit import Inbox, Site, drain, event_loop, publish, turn
+from tests.transport.kit import Inbox, Site, drain, event_loop, publish, turn, waits
 
 QUEUES = [f"q{number:02}" for number in range(12)]
 
@@ -102,7 +102,7 @@ class TestManySlots:
     def test_each_is_woken(self, cluster_site: Site, wait: Wait) -> None:
         channel, other = cluster_site.channel(), cluster_site.channel()
         inbox = Inbox(channel, *QUEUES, prefetch=3, on_message=virtual.Message.ack)
-        wait(channel.connection.client, lambda: all(lane.is_waiting for lane in channel.intake.lanes))
+        wait(channel.connection.client, lambda: waits(channel))
         for count, queue in enumerate(QUEUES, 1):
             publish(other, queue, queue=queue)
             wait(channel.connection.client, lambda count=count: len(inbox) == count)  # type: ignore[misc]
@@ -111,7 +111,7 @@ class TestManySlots:
     def test_queues_that_are_cancelled_and_consumed_again(self, cluster_site: Site, wait: Wait) -> None:
         channel, other = cluster_site.channel(), cluster_site.channel()
         inbox = Inbox(channel, *QUEUES, on_message=virtual.Message.ack)
-        wait(channel.connection.client, lambda: all(lane.is_waiting for lane in channel.intake.lanes))
+        wait(channel.connection.client, lambda: waits(channel))
         for queue in QUEUES[::2]:
             inbox.consumer.cancel_by_queue(queue)
         for queue in QUEUES:
@@ -162,7 +162,7 @@ class TestSlotsThatMove:
     def test_while_it_waits(self, cluster_site: Site, cluster: Cluster, wait: Wait) -> None:
         channel, other = cluster_site.channel(), cluster_site.channel()
         inbox = Inbox(channel, "q", prefetch=4, on_message=virtual.Message.ack)
-        wait(channel.connection.client, lambda: channel.intake.is_waiting and not channel.intake.is_taking)
+        wait(channel.connection.client, lambda: waits(channel))
         with cluster.moving(slot_of("q"), to=other_primary(cluster, cluster.node_of("q"))):
             pass
         publish(other, "a")
@@ -230,14 +230,15 @@ class TestWrongUse:
             return connection.channel()
 
     def test_another_database(self, cluster: Cluster) -> None:
-        with pytest.raises(ValueError, match="only database 0"):
+        with pytest.raises(ValueError, match="only database 0") as raised:
             self.opens(f"redisdelay-cluster://{cluster.addresses[0]}/1")
+        assert raised.value.__context__ is None, "no other error is shown"
 
     def test_a_single_server(self, server: RedisServer) -> None:
-        with pytest.raises(ValueError, match="not a server of a cluster: use redisdelay://"):
+        with pytest.raises(ValueError, match=r"not a server of a cluster: .* redisdelay://"):
             self.opens(server.url("redisdelay-cluster"))
 
     def test_a_server_of_a_cluster_as_a_single_one(self, cluster: Cluster) -> None:
         connection = Connection(f"redisdelay://{cluster.addresses[0]}")
-        with pytest.raises(connection.connection_errors, match="redisdelay-cluster://"):
+        with pytest.raises(ValueError, match="redisdelay-cluster://"):
             connection.connect()

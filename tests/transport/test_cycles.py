@@ -4,21 +4,25 @@ the garbage collector comes. A Celery result that goes that late makes another r
 from __future__ import annotations
 
 import gc
-import os
-import traceback
+import re
+import subprocess
+import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
 import pytest
 from kombu.entity import Exchange, Queue
+from redis import Redis, RedisCluster
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.operations.delayed import DelayedMessages
 from tests.transport.kit import Inbox, Site, drain, look_after_queues, publish
 
+ROOT = Path(__file__).parents[2]
 KEEPING_CALLERS = (FrameType, TracebackType, BaseException)
 LATER: dict[str, Any] = {"headers": {"x-delay": 60_000}}
 
@@ -97,7 +101,7 @@ def reject(site: Site, channel: Any) -> None:
 def ack_in_vain(site: Site, channel: Any) -> None:
     publish(channel, "a")
     message = channel.basic_get("q")
-    site.redis.delete(*site.all_keys("*unacked*"))
+    site.redis.delete(site.keys().unacked(channel.consumer.name))
     message.ack()
     channel.consumer.confirm_acks()
 
@@ -165,42 +169,56 @@ def steer(site: Site, channel: Any) -> None:
         delayed.purge("q")
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
+USES: dict[str, Callable[[Site, Any], None]] = {
+    use.__name__: use
+    for use in (
         *(publish_all_kinds, take_and_ack, reject, ack_in_vain, consume, unknown_scripts),
         *(wrong_types, refused_batch, steer),
-    ],
-)
-def test_nothing_is_left(site: Site, use: Callable[[Site, Any], None]) -> None:
-    in_a_child(lambda: check_nothing_is_left(site, use))
+    )
+}
+#: At a cluster, redis-py leaves a cycle of its own when it finds out about the servers.
+ON_ONE_SERVER = {lost_connections.__name__: lost_connections}
 
 
-def in_a_child(check: Callable[[], None]) -> None:
-    """There, nothing comes from threads of other tests: some still look for a server that is gone."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            check()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0, "see what the child has printed"
+def test_nothing_is_left(site: Site) -> None:
+    check_in_a_process_of_its_own(site, USES)
 
 
-def check_nothing_is_left(site: Site, use: Callable[[Site, Any], None]) -> None:
-    channel = site.channel()
-    Queue("q", Exchange("x", "direct"), "q")(channel).declare()
-    # What is made once, and stays.
-    use(site, channel)
-    with nothing_is_left():
-        use(site, channel)
-
-
-# At a cluster, redis-py leaves a cycle of its own when it finds out about the servers.
 @pytest.mark.one_server
 def test_lost_connections_leave_nothing(site: Site) -> None:
-    test_nothing_is_left(site, lost_connections)
+    check_in_a_process_of_its_own(site, ON_ONE_SERVER)
+
+
+def check_in_a_process_of_its_own(site: Site, uses: Iterable[str]) -> None:
+    """There, nothing comes from threads of other tests: some still look for a server that is gone."""
+    result = subprocess.run(
+        [sys.executable, "-m", __name__, site.url, *uses],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (result.returncode, result.stdout.split()) == (0, list(uses)), result.stderr
+
+
+def check(url: str, use: Callable[[Site, Any], None]) -> None:
+    """Check that *use* leaves nothing behind, at the servers of this URL."""
+    [(host, port), *_] = re.findall(r"([\d.]+):(\d+)", url)
+    kind: Any = RedisCluster if "-cluster://" in url else Redis
+    with kind(host=host, port=int(port)) as client:
+        client.flushall()
+        site = Site(url, client)
+        channel = site.channel()
+        Queue("q", Exchange("x", "direct"), "q")(channel).declare()
+        # What is made once, and stays.
+        use(site, channel)
+        with nothing_is_left():
+            use(site, channel)
+        site.close()
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:]:
+        check(sys.argv[1], {**USES, **ON_ONE_SERVER}[name])
+        print(name)

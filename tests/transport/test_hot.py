@@ -13,7 +13,7 @@ from kombu_redisdelay.broker.delivery import Glance, Looked, Taken
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 from kombu_redisdelay.transport.hot import LOOK_AFTER, QUEUES_OF_MORE, HotQueues
 from tests.clock import Clock
-from tests.transport.kit import Inbox, Site, drain, publish
+from tests.transport.kit import Inbox, Site, drain, publish, waits
 
 MANY = [f"q{number:02}" for number in range(3 * QUEUES_PER_TAKE)]
 
@@ -208,7 +208,7 @@ class TestChannel:
         monkeypatch.setattr(channel.consumer, "glance", lambda queues: Glance(False, {}, ()))
         monkeypatch.setattr(channel.consumer, "look", lambda queues: Looked({}, {}))
         inbox = Inbox(channel, *MANY, on_message=virtual.Message.ack)
-        drain(channel.connection.client, lambda: channel.intake.is_waiting and not channel.intake.is_taking)
+        drain(channel.connection.client, lambda: waits(channel))
         assert channel.basic_get("another") is None
         publish(site.channel(), "m", queue=MANY[40])
         drain(channel.connection.client, lambda: len(inbox) == 1)

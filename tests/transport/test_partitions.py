@@ -98,6 +98,15 @@ def test_operators_see_one_queue(site: Site, channel: Any) -> None:
         assert dead.requeue_all("q") == 5
 
 
+def test_a_queue_that_is_named_as_a_partition(site: Site, channel: Any) -> None:
+    """Its messages would be those of the other queue."""
+    with pytest.raises(ValueError, match="'q#3', because this is a partition of the queue 'q'"):
+        Queue("q#3")(channel).declare()
+    Queue("q#4")(channel).declare()
+    with pytest.raises(ValueError, match="'q#3', because"):
+        site.channel(partitions={"q": 4, "q#3": 2})
+
+
 def test_what_is_wrong_is_said(site: Site) -> None:
     for wrong in ({"q": 0}, {"q": "4"}, {1: 4}, ["q"], {"q": 2000}):
         with pytest.raises(

@@ -69,7 +69,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
     (
         SentinelChannel,
         redis.SentinelChannel,
-        {"_connparams", "_sentinel_managed_pool", "_disconnect_pools"},
+        {"_sentinel_managed_pool", "_disconnect_pools"},
     ),
     (SentinelTransport, redis.SentinelTransport, set()),
 ]

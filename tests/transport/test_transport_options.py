@@ -9,7 +9,7 @@ import pytest
 from kombu.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from harness.redis_server import RedisServer
+from harness.redis_server import HOST, RedisServer
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
 
 
@@ -193,6 +193,32 @@ class TestTls:
             with pytest.raises(RedisConnectionError) as raised:
                 connection.connect()
             assert "TLS" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [
+        ("redisdelay-cluster://h1", "redisdelay://h2", "server of a cluster"),
+        ("redisdelay://h1", "redisdelay-cluster://h2", "server of a cluster"),
+        ("redisdelay-cluster://h1", "redisdelays-cluster://h2", "server of a cluster"),
+        ("redisdelay-cluster://h1", "h2", "server of a cluster"),
+        ("redisdelay-sentinel://h1", "redisdelay://h2", "sentinel"),
+        ("redisdelay://h1", "redisdelay-sentinel://h2", "sentinel"),
+        ("redisdelay-sentinel://h1", "redisdelay-cluster://h2", "sentinel"),
+    ],
+)
+def test_urls_that_do_not_belong_together(first: str, second: str, kind: str) -> None:
+    """It is said at once, not when the first server is lost and kombu tries the second URL."""
+    said = f"the URL of each {kind} begins with the same"
+    with Connection(f"{first};{second}") as connection, pytest.raises(ValueError, match=said):
+        connection.transport  # noqa: B018
+
+
+def test_servers_are_tried_one_after_the_other(server: RedisServer) -> None:
+    """As with kombu's redis://."""
+    with Connection(f"redisdelay://{HOST}:1;{server.url()}") as connection:
+        connection.ensure_connection(max_retries=1, interval_start=0)
+        publish(connection.channel(), "a")
 
 
 @pytest.mark.parametrize("scheme", ["redisdelay+sentinel", "redisdelay+ssl", "redisdelays+x"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import select
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.transport.kit import PATIENCE, Inbox, Site, drain
+from tests.transport.kit import PATIENCE, Inbox, Site, drain, waits
 
 pytestmark = pytest.mark.one_server
 
@@ -20,8 +21,7 @@ def waiting(site: Site) -> list[Inbox]:
     for _ in range(CONSUMERS):
         inbox = Inbox(site.channel(), prefetch=PREFETCH)
         channel: Any = inbox.consumer.channel
-        intake = channel.intake
-        drain(channel.connection.client, lambda intake=intake: intake.is_waiting and not intake.is_taking)  # type: ignore[misc]
+        drain(channel.connection.client, partial(waits, channel))
         inboxes.append(inbox)
     return inboxes
 

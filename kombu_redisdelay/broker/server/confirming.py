@@ -9,11 +9,13 @@ from redis.exceptions import RedisError, ResponseError
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.public import public
 
 #: The commands that publish. The others in their packets add wake-up tokens, or load scripts.
 _PUBLISHING = frozenset(("LPUSH", "EVALSHA", "EVAL"))
 
 
+@public
 class NotReplicatedError(RedisError):
     """The primary has a message, and fewer replicas than ``confirm_replicas`` have confirmed it in time.
 

@@ -18,6 +18,8 @@ from redis.exceptions import (
     SlotNotCoveredError,
 )
 
+from kombu_redisdelay.broker.server.errors import WrongServer
+
 try:
     # Up to redis-py 5, only this parser knows the errors of a cluster.
     from redis.cluster import ClusterParser  # type: ignore[attr-defined]
@@ -114,7 +116,7 @@ class Nodes:
 
         Raises:
             ConnectionError: no server can be reached.
-            ValueError: the server is not one of a cluster.
+            WrongServer: a server in the URL is not one of a cluster.
         """
         with self._lock:
             if self._manager is None:
@@ -137,10 +139,11 @@ class Nodes:
             if refusal is not None:
                 raise NoPermissionError(str(refusal)) from exc
             if _NO_CLUSTER in str(exc):
-                [host, port], *_ = self._addresses
-                raise ValueError(
-                    f"{host}:{port} is not a server of a cluster: use redisdelay:// for a single server, and "
-                    "redisdelay-sentinel:// for sentinels"
+                # redis-py does not say which one.
+                which = ", or ".join(f"{host}:{port}" for host, port in self._addresses)
+                raise WrongServer(
+                    f"{which} is not a server of a cluster: the URL of a single server begins with "
+                    "redisdelay://, and that of a sentinel with redisdelay-sentinel://"
                 ) from exc
             raise ConnectionError(str(exc)) from exc
 

@@ -13,6 +13,8 @@ from redis.exceptions import ConnectionError, MasterDownError, ResponseError, Ti
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelManagedConnection
 
+from kombu_redisdelay.broker.server.errors import WrongServer
+
 #: Host and port.
 Address = tuple[str, int]
 
@@ -84,19 +86,20 @@ class Sentinels:
 
         Raises:
             MasterNotFoundError: no sentinel knows. The error has the answer of each.
+            WrongServer: all of them answer, and none is a sentinel.
         """
-        answers = []
+        answers, wrong = [], []
         for address, client in tuple(self._clients):
             try:
                 self._found(address, self._ask(client))
             except (ConnectionError, TimeoutError, ResponseError) as exc:
                 answers.append(f"{address[0]}:{address[1]}: {exc}")
+                wrong.append(isinstance(exc, WrongServer))
             else:
                 assert self._primary is not None
                 return self._primary
-        raise MasterNotFoundError(
-            f"no sentinel knows where the primary {self.service_name!r} is ({'; '.join(answers)})"
-        )
+        kind = WrongServer if all(wrong) else MasterNotFoundError
+        raise kind(f"no sentinel knows where the primary {self.service_name!r} is ({'; '.join(answers)})")
 
     def has_moved(self, address: Address) -> bool:
         """Whether the primary is not at *address* any more. One sentinel is asked, once a second at most: the
@@ -140,7 +143,7 @@ class Sentinels:
             states = client.sentinel_masters()
         except ResponseError as exc:
             if "unknown command" in str(exc):
-                raise ConnectionError(
+                raise WrongServer(
                     "this is not a sentinel but a Redis server, whose URL begins with redisdelay:// (or "
                     "redisdelay-cluster://, if it is one of a cluster)"
                 ) from None

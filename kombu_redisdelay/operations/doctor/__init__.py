@@ -10,10 +10,11 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from kombu_redisdelay.operations.access import Access, natural
 from kombu_redisdelay.operations.doctor.control import check_controls
-from kombu_redisdelay.operations.doctor.finding import Finding, Level, wrong
+from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, wrong
 from kombu_redisdelay.operations.doctor.lease import check_lease
 from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
 from kombu_redisdelay.operations.doctor.names import names_of
+from kombu_redisdelay.operations.doctor.partitions import attended, check_partitions
 from kombu_redisdelay.operations.doctor.permissions import check_permissions
 from kombu_redisdelay.operations.doctor.queues import check_queues
 from kombu_redisdelay.operations.doctor.replication import check_replication
@@ -50,32 +51,37 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
 def _check_rest(access: Access, queues: Sequence[str]) -> list[Finding]:
     store = access.store
     names = names_of(access, queues)
-    stock_unacked, stock_index = access.stock_keys
-    found = list(queues or _known(access))
+    known = list(_known(access))
+    # There are no redis:// workers of a cluster.
+    leftovers = iter(()) if store.server.has_slots else check_leftovers(store.server, *access.stock_keys)
+    examined = list(queues or attended(store, known))
+    stock_unacked, _ = access.stock_keys
     return [
         *check_permissions(store, names),
         *check_transport_options(access.unknown_options()),
         *check_lease(access.options),
-        *_as_far_as_allowed("redis:// leftovers", check_leftovers(store.server, stock_unacked, stock_index)),
-        *_as_far_as_allowed("queues", check_queues(store, found, access.options)),
-        *_as_far_as_allowed("pauses and limits", check_controls(store, found, access.app, stock_unacked)),
+        *_as_far_as_allowed("redis:// leftovers", leftovers),
+        *_as_far_as_allowed("partitions", check_partitions(store, known, queues)),
+        *_as_far_as_allowed("queues", check_queues(store, examined, access.options)),
+        *_as_far_as_allowed("pauses and limits", check_controls(store, examined, access.app, stock_unacked)),
     ]
 
 
 def _check_servers(access: Access) -> Iterator[Finding]:
-    servers = access.store.server.servers()
+    servers = sorted(access.store.server.servers(), key=lambda one: natural(one.address))
     for one in servers:
         replication = check_replication(one, access.options, fails_over=access.fails_over)
         if len(servers) == 1:
+            if access.fails_over:
+                yield ok("sentinels", f"they name {one.address} as the primary")
             yield from chain(check_server(one), _as_far_as_allowed("replication", replication))
             continue
         try:
             for finding in chain(check_server(one), _as_far_as_allowed("replication", replication)):
-                yield replace(finding, check=f"{finding.check} of {one.address}")
+                yield replace(finding, server=one.address)
         except (ConnectionError, TimeoutError) as exc:
-            yield wrong(
-                f"server {one.address}", f"does not answer: {exc}", "Its queues wait until it is back."
-            )
+            silent = wrong("connection", f"it does not answer: {exc}", "Its queues wait until it is back.")
+            yield replace(silent, server=one.address)
 
 
 def _known(access: Access) -> Iterator[str]:

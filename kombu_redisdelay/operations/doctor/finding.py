@@ -25,12 +25,14 @@ class Finding:
         check: what was checked, in a word or two.
         found: the result.
         advice: what to do about it; empty if there is nothing to do.
+        server: which of several servers it is about; empty if it is about all of them, or there is one.
     """
 
     level: Level
     check: str
     found: str
     advice: str = ""
+    server: str = ""
 
 
 def ok(check: str, found: str) -> Finding:

@@ -1,0 +1,103 @@
+"""What a reader sees of a queue with partitions: one queue with the option, several without it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from harness.redis_server import RedisServer
+from kombu_redisdelay import DelayedMessages
+from tests.cli.site import Site
+
+QUEUE, COUNT = "emails", 4
+NAMES = [QUEUE, *(f"{QUEUE}#{number}" for number in range(1, COUNT))]
+MESSAGES = 24
+
+
+@pytest.fixture
+def reader(server: RedisServer) -> Iterator[Celery]:
+    """An app without the option."""
+    app = Celery("reader", broker=server.url(), set_as_current=False)
+    app.conf.task_default_queue = QUEUE
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def producer(server: RedisServer, site: Site) -> Iterator[Celery]:
+    """An app with the option, which has published to all partitions: as many due now as later."""
+    app = Celery("producer", broker=server.url(), set_as_current=False)
+    app.conf.task_default_queue = QUEUE
+    app.conf.broker_transport_options = {"partitions": {QUEUE: COUNT}}
+    for number in range(MESSAGES):
+        app.send_task("t", task_id=f"later {number}", countdown=600)
+        app.send_task("t", task_id=f"now {number}")
+    yield app
+    app.close()
+
+
+def rows(site: Site, app: Celery, *words: str) -> list[dict[str, Any]]:
+    site.app = app
+    return site.rows(*words)
+
+
+class TestWithTheOption:
+    def test_it_is_one_queue(self, site: Site, producer: Celery) -> None:
+        [row] = rows(site, producer, "stats")
+        assert (row["queue"], row["ready"], row["scheduled"]) == (QUEUE, MESSAGES, MESSAGES)
+        assert Counter(row["queue"] for row in rows(site, producer, "list")) == {QUEUE: MESSAGES}
+        with DelayedMessages(producer) as delayed:
+            assert delayed.queues() == [QUEUE]
+            assert delayed.count() == delayed.count(QUEUE) == MESSAGES
+
+    def test_a_partition_can_be_asked_for(self, site: Site, producer: Celery) -> None:
+        each = rows(site, producer, "stats", *(word for name in NAMES for word in ("-Q", name)))
+        assert [row["queue"] for row in each] == NAMES
+        whole, *parts = each
+        assert whole["scheduled"] == MESSAGES, "the name of the queue stands for all of them"
+        assert all(0 < row["scheduled"] < MESSAGES for row in parts)
+        assert len(rows(site, producer, "list", "-Q", NAMES[1])) == parts[0]["scheduled"]
+
+    def test_cancel_and_purge_are_about_all(self, producer: Celery) -> None:
+        with DelayedMessages(producer) as delayed:
+            ids = [f"later {number}" for number in range(MESSAGES)]
+            assert delayed.cancel_many(ids[:10]) == ids[:10]
+            assert delayed.purge(QUEUE) == MESSAGES - 10
+            assert delayed.count() == 0
+
+
+class TestWithoutTheOption:
+    def test_each_partition_is_a_queue(self, site: Site, producer: Celery, reader: Celery) -> None:
+        each = rows(site, reader, "stats")
+        assert [row["queue"] for row in each] == NAMES
+        assert sum(row["scheduled"] for row in each) == sum(row["ready"] for row in each) == MESSAGES
+        listed = Counter(row["queue"] for row in rows(site, reader, "list"))
+        assert listed == {row["queue"]: row["scheduled"] for row in each}
+        [asked] = rows(site, reader, "stats", "-Q", NAMES[1])
+        assert asked["scheduled"] == listed[NAMES[1]] > 0
+        with DelayedMessages(reader) as delayed:
+            assert delayed.queues() == NAMES
+            assert delayed.count() == MESSAGES
+            assert {name: delayed.count(name) for name in NAMES} == listed
+
+    def test_the_name_of_the_queue_is_that_of_its_first_partition(
+        self, producer: Celery, reader: Celery
+    ) -> None:
+        with DelayedMessages(reader) as delayed:
+            first = delayed.count(QUEUE)
+            assert 0 < first < MESSAGES
+            assert delayed.purge(QUEUE) == first
+            assert delayed.count() == MESSAGES - first
+
+    def test_a_message_is_found_wherever_it_is(self, producer: Celery, reader: Celery) -> None:
+        with DelayedMessages(reader) as delayed:
+            ids = [f"later {number}" for number in range(MESSAGES)]
+            found = [delayed.get(id) for id in ids]
+            assert {message.queue for message in found if message} == set(NAMES)
+            assert delayed.reschedule(ids[0], countdown=900)
+            assert delayed.cancel_many(ids) == ids
+            assert delayed.count() == 0

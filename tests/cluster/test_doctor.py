@@ -1,0 +1,44 @@
+"""What the doctor says of a cluster that lacks a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kombu.connection import Connection
+
+from harness.cluster import Cluster
+from harness.process import wait_until
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.doctor import examine
+from tests.transport.kit import publish
+
+
+def found(cluster: Cluster, queues: Sequence[str] = (), **options: Any) -> dict[str, tuple[str, str]]:
+    """Level and finding of each check."""
+    with Connection(cluster.url(), transport_options=options) as connection, Access(connection) as access:
+        return {one.check: (one.level.value, one.found) for one in examine(access, queues)}
+
+
+def test_without_a_replica_and_without_a_server() -> None:
+    with Cluster(primaries=3, replicas=1, full_coverage=False, node_timeout=60_000) as cluster:
+        with Connection(cluster.url()) as connection:
+            publish(connection.channel(), "a", headers={"x-delay": 60_000})
+        node = cluster.node_of("{q}")
+        [replica] = cluster.replicas_of(node)
+        assert found(cluster, confirm_replicas=1)[f"confirm_replicas of {node}"][0] == "ok"
+        cluster.kill(replica)
+        wait_until(lambda: node.info("replication")["connected_slaves"] == 0, 10, "the replica is gone")
+        findings = found(cluster, confirm_replicas=1)
+        others = [one for one in cluster.primaries if one is not node]
+        assert findings[f"role of {node}"] == ("ok", "primary, 0 replica(s)")
+        assert findings[f"confirm_replicas of {node}"][0] == "wrong"
+        assert [findings[f"confirm_replicas of {one}"][0] for one in others] == ["ok", "ok"]
+        assert findings["queue q"] == ("warning", "1 message(s) scheduled, and no worker")
+
+        cluster.kill(node)
+        findings = found(cluster, ["q"])
+        level, text = findings[f"server {node}"]
+        assert (level, text.partition(":")[0]) == ("wrong", "does not answer")
+        assert [findings[f"role of {one}"] for one in others] == [("ok", "primary, 1 replica(s)")] * 2
+        assert findings["cluster"][0] == "wrong"
