@@ -54,6 +54,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     ),
     "take": lambda rig, consumer, delivery: taken(consumer, "q"),
     "requeue": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag),
+    "requeue_later": lambda rig, consumer, delivery: consumer.requeue_later("q", delivery.tag, "id", HOUR),
     "put_back": lambda rig, consumer, delivery: consumer.put_back([delivery]),
     "park": lambda rig, consumer, delivery: park(consumer, delivery, "id", rig.database.now_ms() + HOUR),
     "dead_letter": lambda rig, consumer, delivery: dead_letter(consumer, delivery, "why"),
@@ -138,7 +139,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER"),
-        *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
+        *("REQUEUE_LATER", "PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
         *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE"),
     }, "a script that CALLS does not know of"
