@@ -32,6 +32,8 @@ class Options:
         max_batch: messages that one round trip takes at most, within the prefetch count.
         confirm_replicas: how many replicas must have a message before it counts as published.
         partitions: queue -> over how many partitions it is spread.
+        revoke_scheduled: whether a Celery worker that is told to revoke a task takes it out of the schedule
+            of its queues.
     """
 
     visibility_timeout: float = 60.0
@@ -41,6 +43,7 @@ class Options:
     max_batch: int = 64
     confirm_replicas: int = 0
     partitions: Mapping[str, int] = field(default_factory=dict)
+    revoke_scheduled: bool = True
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any]) -> Options:
@@ -77,6 +80,8 @@ class Options:
         ):
             expected = f"a dict of queues and whole numbers from 1 to {MAX_PARTITIONS}"
             raise _error("partitions", partitions, expected)
+        if not isinstance(options.revoke_scheduled, bool):
+            raise _error("revoke_scheduled", options.revoke_scheduled, "True or False")
         return options
 
     @property

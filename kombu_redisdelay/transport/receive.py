@@ -120,6 +120,18 @@ def id_of(payload: bytes, otherwise: str) -> str:
     return _id_of(_decode(payload), otherwise)
 
 
+def message_in_schedule(payload: bytes, message_of: MessageOf) -> virtual.Message:
+    """The message *payload*, which was not taken.
+
+    Raises:
+        MalformedMessage: it is not a message.
+    """
+    decoded = _decode(payload)
+    decoded["properties"].setdefault("delivery_tag", "")
+    mark_delivery(decoded)
+    return _to_message(decoded, message_of)
+
+
 def _id_of(payload: dict[str, Any], otherwise: str) -> str:
     properties = payload["properties"]
     properties["delivery_tag"] = properties.get("delivery_tag") or otherwise

@@ -155,8 +155,8 @@ class ChannelMachine(RuleBasedStateMachine):
         assert sorted(map(_body, stored)) == sorted(self.unsettled)
 
     def stored(self, queue: str) -> list[bytes]:
-        """What is in *queue*, ready, scheduled or held. It takes one transaction: what a consumer has asked for may be
-        taken at any time."""
+        """What is in *queue*, ready, scheduled or held. It takes one transaction: what a consumer has asked
+        for may be taken at any time."""
         with self.site.client_of(queue).pipeline(transaction=True) as pipe:
             for key in self.producer.store.ready_keys(queue):
                 pipe.lrange(key, 0, -1)

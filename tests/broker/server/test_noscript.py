@@ -11,6 +11,7 @@ from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
+from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.broker.server.scripts import (
     CONSUMERS,
     FORGET,
@@ -69,6 +70,8 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "page": lambda rig, consumer, delivery: list(Schedule(rig.store).iter("q", None, None)),
     "find": lambda rig, consumer, delivery: list(Schedule(rig.store).find("q", "id")),
     "cancel": lambda rig, consumer, delivery: Schedule(rig.store).cancel("q", ["id"]),
+    "withdraw": lambda rig, consumer, delivery: list(Withdrawal(rig.store).by_ids("q", ["id"])),
+    "claim": lambda rig, consumer, delivery: Withdrawal(rig.store).claim("q", "what", "who"),
     "remove": lambda rig, consumer, delivery: list(
         Schedule(rig.store).remove("q", [Scheduled("q", b"id", HOUR, b"0:m")])
     ),
@@ -141,5 +144,6 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER"),
         *("REQUEUE_LATER", "PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
+        *("WITHDRAW", "CLAIM"),
         *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE"),
     }, "a script that CALLS does not know of"
