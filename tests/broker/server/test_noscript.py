@@ -11,7 +11,6 @@ from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
-from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.broker.server.scripts import (
     CONSUMERS,
     FORGET,
@@ -23,6 +22,7 @@ from kombu_redisdelay.broker.server.scripts import (
     TIDY,
     UNUSED,
 )
+from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
 from tests.broker.rig import Rig, dead_letter, park, taken
