@@ -17,6 +17,8 @@ DELAYS = (60, 5 * 60, 10 * 60, 30 * 60, 60 * 60)
 class LaterRequest(Request):  # type: ignore[misc]
     """Runs in the worker's main process, which has the message."""
 
+    acknowledged: bool
+
     def reject(self, requeue: bool = False) -> None:
         if not requeue or self.acknowledged:
             super().reject(requeue)

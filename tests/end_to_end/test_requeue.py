@@ -7,7 +7,8 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from kombu import Connection, pools
+from kombu import pools
+from kombu.connection import Connection
 
 from harness.process import wait_until
 from kombu_redisdelay import DeadLetters
@@ -34,8 +35,8 @@ def test_a_celery_task(site: Installation, pool: str) -> None:
         [letter] = dead.iter("celery")
         assert letter.deliveries == 3
     tries = site.ledger.entries("started") + site.ledger.entries("ended")
-    for order in ("2", "9"):
-        mine = [entry for entry in tries if entry.task == order]
+    for label in ("2", "9"):
+        mine = [entry for entry in tries if entry.task == label]
         assert [entry.deliveries for entry in mine] == [0, 1, 2]
         assert mine[1].at - mine[0].at >= 0.5
         assert mine[2].at - mine[1].at >= 1.0

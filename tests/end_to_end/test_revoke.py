@@ -155,7 +155,7 @@ def test_a_chord_learns_of_it(site: Installation, producer: Celery) -> None:
     wait_until(lambda: result.state == "FAILURE", 20, "the chord has failed")
 
 
-class Stamp(StampingVisitor):
+class Stamp(StampingVisitor):  # type: ignore[misc]
     def __init__(self, **stamps: Any) -> None:
         self._stamps = stamps
 
