@@ -17,6 +17,7 @@ from kombu import pools
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
 from harness.redis_server import RedisServer
+from kombu_redisdelay import DelayedMessages
 from tests.end_to_end.installation import Installation
 
 HOUR = 3600
@@ -53,9 +54,8 @@ def test_leaves_the_schedule_and_does_not_run_after_a_restart(
     site: Installation, producer: Celery, pool: str
 ) -> None:
     worker = start(site, pool=pool, concurrency=2)
-    eta = datetime.now(timezone.utc) + timedelta(seconds=4)
-    gone = producer.send_task("work", ["gone"], eta=eta)
-    producer.send_task("work", ["stays"], eta=eta + timedelta(seconds=1))
+    gone = producer.send_task("work", ["gone"], countdown=HOUR)
+    stays = producer.send_task("work", ["stays"], countdown=HOUR)
     gone.revoke()
     wait_scheduled(site, 1)
     wait_until(lambda: revoked(site) == [gone.id], 10, "the signal")
@@ -63,6 +63,8 @@ def test_leaves_the_schedule_and_does_not_run_after_a_restart(
     with pytest.raises(TaskRevokedError):
         gone.get(timeout=5)
     worker.stop()
+    with DelayedMessages(producer) as delayed:
+        assert [delayed.deliver_now(result.id) for result in (gone, stays)] == [False, True]
     start(site, pool=pool, concurrency=2)
     site.wait_ended(["stays"])
     assert site.ledger.started() == ["stays"]
