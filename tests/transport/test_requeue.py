@@ -103,7 +103,7 @@ def test_stays_in_its_partition(site: Site) -> None:
 
 def test_a_queue_that_expires(site: Site) -> None:
     channel = site.channel()
-    queue = Queue("q", expires=30, channel=channel)
+    queue = Queue("q", queue_arguments={"x-expires": 30_000}, channel=channel)
     queue.declare()
     publish(channel, "a")
     message = queue.get()
