@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kombu_redisdelay.transport import Transport
     from kombu_redisdelay.transport.batch import batch
     from kombu_redisdelay.transport.block import BatchPublishError
+    from kombu_redisdelay.transport.requeue import requeue
 
 __version__ = "0.1.0"
 __all__ = (
@@ -28,6 +29,7 @@ __all__ = (
     "NotReplicatedError",
     "Transport",
     "batch",
+    "requeue",
 )
 
 _MODULES = {
@@ -39,6 +41,7 @@ _MODULES = {
     "NotReplicatedError": "broker.server.confirming",
     "Transport": "transport",
     "batch": "transport.batch",
+    "requeue": "transport.requeue",
 }
 
 registration.register()

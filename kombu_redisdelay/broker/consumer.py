@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.delivery import Delivery, Glance, Looked, Request, Taken
 from kombu_redisdelay.broker.lease import Lease
+from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.recovery import Holder, Recovery
@@ -25,6 +26,7 @@ from kombu_redisdelay.broker.server.scripts import (
     GIVE_BACK,
     LEAVE,
     PARK,
+    REQUEUE_LATER,
     run_each,
     try_each,
 )
@@ -147,6 +149,35 @@ class Consumer:
         Returns ``False`` if it was not held any more."""
         self._failed.pop(tag, None)
         return bool(self._give_back(queue, [tag], "failed"))
+
+    def payload(self, queue: str, tag: str) -> bytes | None:
+        """A message as it is in Redis; ``None`` if it is not held any more."""
+        stored = self.store.server.call("HGET", self.store.keys(queue).unacked(self.name), tag)
+        return None if stored is None else split_stored(stored)[1]
+
+    def requeue_later(self, queue: str, tag: str, message_id: str, delay_ms: float) -> bool:
+        """Schedule a delivered message again, *delay_ms* from now. It counts as a failed delivery. Returns
+        ``False`` if it was not held any more."""
+        self._failed.pop(tag, None)
+        self.store.remember(queue)
+        k, options = self.store.keys(queue), self._options
+        held, dead, dropped = REQUEUE_LATER(
+            self.store.server,
+            (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates, k.dead),
+            (
+                tag,
+                message_id,
+                delay_ms,
+                options.delivery_limit or 0,
+                options.dead_letter_limit,
+                self.store.expires_ms.get(queue, 0),
+            ),
+        )
+        report_dead(self.store, options, queue, dead)
+        report_dropped(options, queue, dropped)
+        if queue in self._with_places:
+            self.store.wake(queue)
+        return bool(held)
 
     def fail(self, queue: str, tag: str) -> None:
         """Note that the callback of a message has failed. If the message is given back later, this delivery

@@ -50,6 +50,10 @@ class QueueKeys:
         """Hash, delivery tag -> message: what *consumer* holds."""
         return f"{self.schedule.removesuffix('schedule')}unacked:{consumer}"
 
+    def claim(self, what: str) -> str:
+        """Hash, ``by`` -> the worker that does *what*, which is nobody else's work."""
+        return f"{self.schedule.removesuffix('schedule')}claim:{what}"
+
 
 @lru_cache(maxsize=4096)
 def queue_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) -> QueueKeys:
@@ -107,4 +111,4 @@ _TYPES = {
 def expected_type(key: str) -> str:
     """The Redis type of *key*, which is one of a :class:`QueueKeys`."""
     name = key.rpartition("}:")[2]
-    return "hash" if name.startswith("unacked:") else _TYPES.get(name, "list")
+    return "hash" if name.startswith(("unacked:", "claim:")) else _TYPES.get(name, "list")

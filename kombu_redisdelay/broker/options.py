@@ -34,6 +34,8 @@ class Options:
         max_batch: messages that one round trip takes at most, within the prefetch count.
         confirm_replicas: how many replicas must have a message before it counts as published.
         partitions: queue -> over how many partitions it is spread.
+        revoke_scheduled: whether a Celery worker that is told to revoke a task takes it out of the schedule
+            of its queues.
     """
 
     visibility_timeout: float = 60.0
@@ -43,6 +45,7 @@ class Options:
     max_batch: int = 64
     confirm_replicas: int = 0
     partitions: Mapping[str, int] = field(default_factory=dict)
+    revoke_scheduled: bool = True
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any]) -> Options:
@@ -84,6 +87,8 @@ class Options:
         for queue in partitions:
             if queue in whose:
                 raise ValueError(taken(queue, whose[queue]))
+        if not isinstance(options.revoke_scheduled, bool):
+            raise _error("revoke_scheduled", options.revoke_scheduled, "True or False")
         return options
 
     @property

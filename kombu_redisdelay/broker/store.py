@@ -113,6 +113,15 @@ class Store:
         self.expires_ms: dict[str, int] = {}
         self._known_until: dict[str, float] = {}
 
+    def with_own_connections(self, *, socket_timeout: float) -> Store:
+        """The same queues over connections of their own.
+
+        Arguments:
+            socket_timeout: seconds that a reply may take.
+        """
+        server = self.server.with_own_connections(socket_timeout=socket_timeout)
+        return Store(server, self.prefix, self.steps, self.separator, partitions=self.partitions)
+
     @property
     def confirms(self) -> bool:
         """Whether replicas confirm what is published."""

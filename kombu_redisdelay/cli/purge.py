@@ -22,7 +22,7 @@ from kombu_redisdelay.operations.delayed import DelayedMessages
 @yes_option
 @json_option
 def command(queue: str | None, task: str | None, before: datetime | None, yes: bool, as_json: bool) -> None:
-    """Remove scheduled messages. Ready messages stay; `celery purge` removes them."""
+    """Remove scheduled messages. Ready messages stay; `celery purge` removes both."""
     delayed = connect(DelayedMessages)
     if not yes:
         what = f"{delayed.count(queue, due_before=before):,} scheduled message(s)"

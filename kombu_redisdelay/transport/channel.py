@@ -30,6 +30,7 @@ from kombu_redisdelay.transport.lane import Lane
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
 from kombu_redisdelay.transport.receive import check_fanout
+from kombu_redisdelay.transport.revoker import Revoker
 from kombu_redisdelay.transport.tasks import has_crashed
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class Channel(PublishingChannel):
         self._consumer_to_stop: Consumer | None = None
         self._rounds: Rounds | None = None
         self._has_given_back = True
+        #: Takes out of the schedule what Celery's worker is told to revoke; ``None`` before it is told.
+        self.revoker: Revoker | None = None
         self._gets = 0
         self._was_silent = False
         #: What `active_queues` is, ``None`` if it has changed.

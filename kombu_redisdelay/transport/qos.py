@@ -8,9 +8,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from kombu.exceptions import MessageStateError
 from kombu.transport import virtual
 
 from kombu_redisdelay import metrics
+from kombu_redisdelay.transport.receive import id_of
 from kombu_redisdelay.transport.tasks import tasks_that_ended_the_worker
 
 if TYPE_CHECKING:
@@ -77,6 +79,29 @@ class QoS(virtual.QoS):
             reject = consumer.requeue if requeue else consumer.discard
             if not reject(queue, delivery_tag):
                 self.lease_lost(queue, [delivery_tag])
+        self._forget(delivery_tag)
+
+    def requeue_later(self, delivery_tag: str, delay: float) -> None:
+        """Schedule a message again, *delay* seconds from now.
+
+        Raises:
+            MessageStateError: the message needs no ack, so the broker does not hold it.
+        """
+        queue = self._queues.get(delivery_tag)
+        if queue is None:
+            if self.channel.closed or delivery_tag in self._lost:
+                # It went back, as was logged.
+                return
+            raise MessageStateError(
+                "The broker does not hold this message: it was delivered without acks (no_ack), or through a "
+                "fanout exchange, or its queue was deleted"
+            )
+        consumer = self.channel.consumer
+        # The application may have changed the message that it got, so what was published tells the id.
+        payload = consumer.payload(queue, delivery_tag)
+        id = None if payload is None else id_of(payload, otherwise=delivery_tag)
+        if id is None or not consumer.requeue_later(queue, delivery_tag, id, delay * 1000):
+            self.lease_lost(queue, [delivery_tag])
         self._forget(delivery_tag)
 
     def restore_unacked(self) -> list[Any]:

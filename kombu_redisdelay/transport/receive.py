@@ -105,9 +105,7 @@ def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> virtua
     payload = _decode(delivery.payload)
     at_ms = _eta_ms(payload["headers"])
     if at_ms > now_ms and delivery.needs_ack:
-        properties = payload["properties"]
-        properties["delivery_tag"] = properties.get("delivery_tag") or delivery.tag
-        raise _NotDue(message_id(payload), at_ms)
+        raise _NotDue(_id_of(payload, delivery.tag), at_ms)
     mark_delivery(payload)
     payload["properties"]["delivery_tag"] = delivery.tag
     message = _to_message(payload, message_of)
@@ -115,6 +113,29 @@ def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> virtua
     was_scheduled = 0 < at_ms <= now_ms and DELIVERY_COUNT_HEADER not in message.headers
     metrics.delivered(delivery.queue, (now_ms - at_ms) / 1000 if was_scheduled else None)
     return message
+
+
+def id_of(payload: bytes, otherwise: str) -> str:
+    """The id to schedule the message *payload* under; *otherwise* if it has none."""
+    return _id_of(_decode(payload), otherwise)
+
+
+def message_in_schedule(payload: bytes, message_of: MessageOf) -> virtual.Message:
+    """The message *payload*, which was not taken.
+
+    Raises:
+        MalformedMessage: it is not a message.
+    """
+    decoded = _decode(payload)
+    decoded["properties"].setdefault("delivery_tag", "")
+    mark_delivery(decoded)
+    return _to_message(decoded, message_of)
+
+
+def _id_of(payload: dict[str, Any], otherwise: str) -> str:
+    properties = payload["properties"]
+    properties["delivery_tag"] = properties.get("delivery_tag") or otherwise
+    return message_id(payload)
 
 
 def check_fanout(channel_name: str, data: bytes) -> bool:

@@ -15,6 +15,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.server.errors import WrongServer
 from kombu_redisdelay.public import public
+from kombu_redisdelay.transport import remote_control
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.poller import Poller
@@ -80,6 +81,7 @@ class Transport(redis.Transport):
     def create_channel(self, connection: Any) -> Any:
         # Warn here, not in `__init__`: a worker makes a transport for its banner before it sets up logging.
         warn_of_misspelt_options(self.client.transport_options)
+        remote_control.extend()
         try:
             if self._avail_channels:
                 return super().create_channel(connection)

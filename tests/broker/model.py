@@ -114,6 +114,14 @@ class Queue:
         message.deliveries += 1
         (self.put_first if head else self.put)(message)
 
+    def requeue_later(self, message: Message, delivery_limit: int) -> None:
+        """Schedule a message again that was delivered once more, or bury it."""
+        message.deliveries += 1
+        if delivery_limit and message.deliveries >= delivery_limit:
+            self.dead.append(message)
+        else:
+            self.schedule(message, message.id)
+
 
 class Broker:
     """Queues, and what is taken from them.

@@ -172,7 +172,9 @@ class TestConcurrency:
         assert taken(rig.consumer("three"), "q") == []
         assert rig.tokens("q") == 0
 
-    @pytest.mark.parametrize("how", ["ack", "dead_letter", "requeue", "put_back", "park", "discard"])
+    @pytest.mark.parametrize(
+        "how", ["ack", "dead_letter", "requeue", "put_back", "park", "discard", "requeue_later"]
+    )
     def test_a_place_that_becomes_free_wakes_somebody(self, rig: Rig, how: str) -> None:
         put(rig, 2)
         limit(rig, concurrency=1)
@@ -192,6 +194,10 @@ class TestConcurrency:
             rig.schedule("q", "due before", HOUR - 1000)
             rig.use_up_token("q")
             park(consumer, delivery, "id", rig.database.now_ms() + HOUR)
+        elif how == "requeue_later":
+            rig.schedule("q", "due before", 1000)
+            rig.use_up_token("q")
+            assert consumer.requeue_later("q", delivery.tag, "id", HOUR)
         else:
             assert consumer.discard("q", delivery.tag)
             consumer.confirm_acks()

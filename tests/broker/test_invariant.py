@@ -299,6 +299,17 @@ class BrokerMachine(RuleBasedStateMachine):
         self.model.queues[delivery.queue].schedule(message, message.id)
 
     @precondition(holds_any)
+    @rule(who=consumers, which=choices, in_units=st.integers(1, 4))
+    def requeue_later(self, who: int, which: int, in_units: int) -> None:
+        consumer, delivery, message = self.one_delivery(who, which)
+        queue, tag = delivery.queue, delivery.tag
+        message.number = next(self.numbers)
+        message.due = self.model.now + in_units
+        assert consumer.requeue_later(queue, tag, message.id, self.in_ms(in_units, message.number))
+        assert not consumer.requeue_later(queue, tag, message.id, 0)
+        self.model.queues[queue].requeue_later(message, DELIVERY_LIMIT)
+
+    @precondition(holds_any)
     @rule(who=consumers, which=choices)
     def dead_letter(self, who: int, which: int) -> None:
         consumer, delivery, message = self.one_delivery(who, which)

@@ -23,6 +23,7 @@ def test_layout(prefix: str) -> None:
     assert keys.consumers == f"{prefix}redisdelay:{{celery}}:consumers"
     assert keys.wake == f"{prefix}redisdelay:{{celery}}:wake"
     assert keys.dead == f"{prefix}redisdelay:{{celery}}:dead"
+    assert keys.claim("what") == f"{prefix}redisdelay:{{celery}}:claim:what"
     assert known_queues(prefix) == f"{prefix}redisdelay:known-queues"
 
 

@@ -28,6 +28,7 @@ def test_kombus_own_options_are_not_ours() -> None:
         ("delivery_limit", 1),
         ("delivery_limit", None),
         ("dead_letter", True),
+        ("revoke_scheduled", False),
         ("dead_letter_limit", 1),
         ("max_batch", 1),
         ("max_batch", 500),
@@ -45,6 +46,7 @@ def test_accepted(name: str, value: object) -> None:
             for value in (0, -1, 10**9 + 1, math.nan, math.inf, True, "60", None, [60])
         ),
         *(("delivery_limit", value) for value in (0, -1, 1.0, True, False, "20", [20], math.inf)),
+        *(("revoke_scheduled", value) for value in (1, 0, "no", None)),
         *(("dead_letter", value) for value in (1, 0, "yes", None)),
         *(("dead_letter_limit", value) for value in (0, -1, 10.0, True, "10", None)),
         *(("max_batch", value) for value in (0, -1, 501, 64.0, True, "64", None, [64])),

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 from kombu.entity import Queue
 from kombu.messaging import Consumer
 
+from kombu_redisdelay import requeue
 from kombu_redisdelay.broker.message import split_stored
 from tests.transport.kit import Site, drain, publish
 
@@ -109,7 +110,7 @@ class ChannelMachine(RuleBasedStateMachine):
                 self._settle(reader, -1, "ack")
 
     @precondition(lambda self: any(reader.held for reader in self.readers))
-    @rule(which=choices, message=choices, how=st.sampled_from(("ack", "requeue", "reject")))
+    @rule(which=choices, message=choices, how=st.sampled_from(("ack", "requeue", "requeue later", "reject")))
     def settle(self, which: int, message: int, how: str) -> None:
         busy = [reader for reader in self.readers if reader.held]
         self._settle(busy[which % len(busy)], message, how)
@@ -154,11 +155,12 @@ class ChannelMachine(RuleBasedStateMachine):
         assert sorted(map(_body, stored)) == sorted(self.unsettled)
 
     def stored(self, queue: str) -> list[bytes]:
-        """What is in *queue*, ready or held. It takes one transaction: what a consumer has asked for may be
-        taken at any time."""
+        """What is in *queue*, ready, scheduled or held. It takes one transaction: what a consumer has asked
+        for may be taken at any time."""
         with self.site.client_of(queue).pipeline(transaction=True) as pipe:
             for key in self.producer.store.ready_keys(queue):
                 pipe.lrange(key, 0, -1)
+            pipe.hvals(self.site.keys(queue).messages)
             for reader in self.readers:
                 pipe.hvals(reader.unacked_key(queue))
             return list(chain.from_iterable(pipe.execute()))
@@ -173,8 +175,12 @@ class ChannelMachine(RuleBasedStateMachine):
     def _settle(self, reader: Reader, message: int, how: str) -> None:
         if reader.held:
             settled = reader.held.pop(message % len(reader.held))
-            getattr(settled, how)()
-            if how != "requeue":
+            if how == "requeue later":
+                # A few of them at once, and before the test ends.
+                requeue(settled, delay=0.02)
+            else:
+                getattr(settled, how)()
+            if how in ("ack", "reject"):
                 self.unsettled.remove(settled.payload)
 
     def _reader(self, which: int) -> Reader:

@@ -23,13 +23,18 @@ def check_controls(
         app: the Celery app, ``None`` if it is not known.
         stock_unacked_key: key of the hash in which workers of ``redis://`` keep what they have taken.
     """
-    queues = list(dict.fromkeys(map(store.partitions.queue_of, queues)))
-    controls = dict(zip(queues, queue_controls(store, queues), strict=True))
-    for queue, control in controls.items():
+    any_controlled = False
+    for queue in dict.fromkeys(map(store.partitions.queue_of, queues)):
+        try:
+            [control] = queue_controls(store, [queue])
+        except NoPermissionError:
+            # The check of the queues has said so.
+            continue
         yield from _pause(queue, control)
         yield from _partitions(store, queue)
         yield from _early_acks(queue, control, app)
-    if any(control.is_paused or control.is_limited for control in controls.values()):
+        any_controlled |= control.is_paused or control.is_limited
+    if any_controlled:
         yield from _stock_workers(store.server, stock_unacked_key)
 
 

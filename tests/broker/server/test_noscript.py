@@ -23,6 +23,7 @@ from kombu_redisdelay.broker.server.scripts import (
     TIDY,
     UNUSED,
 )
+from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
 from tests.broker.rig import Rig, dead_letter, park, taken
@@ -62,6 +63,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     ),
     "take": lambda rig, consumer, delivery: taken(consumer, "q"),
     "requeue": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag),
+    "requeue_later": lambda rig, consumer, delivery: consumer.requeue_later("q", delivery.tag, "id", HOUR),
     "put_back": lambda rig, consumer, delivery: consumer.put_back([delivery]),
     "park": lambda rig, consumer, delivery: park(consumer, delivery, "id", rig.database.now_ms() + HOUR),
     "dead_letter": lambda rig, consumer, delivery: dead_letter(consumer, delivery, "why"),
@@ -76,6 +78,8 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "page": lambda rig, consumer, delivery: list(Schedule(rig.store).iter("q", None, None)),
     "find": lambda rig, consumer, delivery: list(Schedule(rig.store).find("q", "id")),
     "cancel": lambda rig, consumer, delivery: Schedule(rig.store).cancel("q", ["id"]),
+    "withdraw": lambda rig, consumer, delivery: list(Withdrawal(rig.store).by_ids("q", ["id"])),
+    "claim": lambda rig, consumer, delivery: Withdrawal(rig.store).claim("q", "what", "who"),
     "remove": lambda rig, consumer, delivery: list(
         Schedule(rig.store).remove("q", [Scheduled("q", b"id", HOUR, b"0:m")])
     ),
@@ -148,7 +152,8 @@ def test_every_script_of_the_broker_is_tried() -> None:
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER", "ACK"),
-        *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
+        *("REQUEUE_LATER", "PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
+        *("WITHDRAW", "CLAIM"),
         *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "SET_CONTROL"),
     }, "a script that CALLS does not know of"

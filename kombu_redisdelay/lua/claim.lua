@@ -1,0 +1,13 @@
+-- Lets one of several workers do something about a queue: the first that asks. The claim ends by itself.
+--
+-- KEYS[1]  claim
+-- ARGV[1]  who asks
+-- ARGV[2]  how long the claim lasts, ms
+--
+-- Returns  1 if the claim is theirs, else 0
+
+if redis.call('HSETNX', KEYS[1], 'by', ARGV[1]) == 0 and redis.call('HGET', KEYS[1], 'by') ~= ARGV[1] then
+  return 0
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return 1

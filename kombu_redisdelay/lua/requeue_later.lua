@@ -1,0 +1,50 @@
+-- Moves a delivered message from the unacked hash to the schedule. The delivery counts as failed, as when it
+-- is requeued at once (include/give_back.lua). A message that has failed too often becomes a dead letter.
+--
+-- KEYS[1]  unacked of the consumer
+-- KEYS[2]  schedule
+-- KEYS[3]  messages
+-- KEYS[4]  wake zset
+-- KEYS[5]  duplicates
+-- KEYS[6]  dead
+-- ARGV[1]  delivery tag
+-- ARGV[2]  message id
+-- ARGV[3]  delay, ms from now, with a fraction
+-- ARGV[4]  how many deliveries a message may have (0: any number)
+-- ARGV[5]  how many dead letters the queue keeps
+-- ARGV[6]  x-expires of the queue, ms (0: none)
+--
+-- Returns  1 if it was held, else 0; 1 if it is a dead letter now, else 0; how many older dead letters were
+--          dropped for it
+--
+-- Keeps: the message is in exactly one place, unacked before and scheduled or dead after. A message that is
+-- not held any more is in another place by now, and is left alone.
+
+-- include: expect
+-- include: clock
+-- include: wake
+-- include: expire
+-- include: stored
+-- include: deliveries
+-- include: dead
+-- include: duplicates
+-- include: schedule
+
+local stored = redis.call('HGET', KEYS[1], ARGV[1])
+if not stored then
+  return { 0, 0, 0 }
+end
+local start, limit = stored_start(stored), tonumber(ARGV[4])
+local count = deliveries(stored, start) + 1
+if limit > 0 and count >= limit then
+  expect_list(KEYS[6])
+  redis.call('HDEL', KEYS[1], ARGV[1])
+  local reason = 'delivery limit of ' .. limit .. ' reached'
+  return { 1, 1, bury(KEYS[6], tonumber(ARGV[5]), count, reason, stored) }
+end
+expect_schedule(KEYS[2], KEYS[3])
+redis.call('HDEL', KEYS[1], ARGV[1])
+local counted = string.sub(stored, 1, start - 1) .. with_deliveries(stored, start, count)
+schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], clock_us() / 1000 + tonumber(ARGV[3]), counted)
+expire(tonumber(ARGV[6]), { KEYS[2], KEYS[3], KEYS[4], KEYS[5] })
+return { 1, 0, 0 }

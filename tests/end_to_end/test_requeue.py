@@ -1,0 +1,79 @@
+"""The recipes for messages that come back later."""
+
+from __future__ import annotations
+
+import importlib
+from threading import Thread
+from typing import Any
+
+import pytest
+from kombu import pools
+from kombu.connection import Connection
+
+from harness.process import wait_until
+from kombu_redisdelay import DeadLetters
+from tests.end_to_end.installation import ROOT, Installation
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
+def test_a_celery_task(site: Installation, pool: str) -> None:
+    pools.reset()
+    producer = site.producer()
+    options = {"broker_transport_options": {"delivery_limit": 3}}
+    site.worker(
+        app="tests.end_to_end.failing_recipe",
+        pool=pool,
+        concurrency=2,
+        settings=options,
+        expected="Traceback|the bank is closed|reached the delivery limit",
+    )
+    for order in (2, 9):
+        producer.send_task("examples.requeue_celery.charge", [order], countdown=0.1)
+    site.wait_ended(["2"])
+    with DeadLetters(producer) as dead:
+        wait_until(lambda: dead.count("celery") == 1, 20, "order 9 is a dead letter")
+        [letter] = dead.iter("celery")
+        assert letter.deliveries == 3
+    tries = site.ledger.entries("started") + site.ledger.entries("ended")
+    for label in ("2", "9"):
+        mine = [entry for entry in tries if entry.task == label]
+        assert [entry.deliveries for entry in mine] == [0, 1, 2]
+        assert mine[1].at - mine[0].at >= 0.5
+        assert mine[2].at - mine[1].at >= 1.0
+    wait_until(lambda: site.unacked() == 0, 10, "all settled")
+    assert (site.ready(), site.scheduled()) == (0, 0)
+
+
+def test_a_consumer_without_celery(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    recipe: Any = importlib.import_module("examples.requeue_kombu")
+    handled: list[str] = []
+
+    class Stop(BaseException):
+        pass
+
+    def handle(body: str) -> None:
+        handled.append(body)
+        if body == "stop":
+            raise Stop
+        if body == "bad" or len(handled) == 1:
+            raise ValueError(body)
+
+    def consume() -> None:
+        with pytest.raises(Stop):
+            recipe.consume(site.server.url())
+
+    monkeypatch.setattr(recipe, "handle", handle)
+    monkeypatch.setattr(recipe, "DELAYS", (0.1, 0.2, 0.3))
+    thread = Thread(target=consume)
+    thread.start()
+    with Connection(site.server.url()) as connection, DeadLetters(connection) as dead:
+        queue = connection.SimpleQueue("orders")
+        queue.put("good")
+        wait_until(lambda: handled == ["good", "good"], 20, "the second try")
+        queue.put("bad")
+        wait_until(lambda: dead.count("orders") == 1, 20, "a dead letter")
+        assert handled == ["good", "good", *["bad"] * 4]
+        queue.put("stop")
+        thread.join(10)
+        assert not thread.is_alive()
