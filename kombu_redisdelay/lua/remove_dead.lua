@@ -17,6 +17,7 @@
 -- include: wake
 -- include: stored
 -- include: deliveries
+-- include: due
 -- include: dead
 
 local reply, requeued = {}, false
@@ -29,7 +30,7 @@ for i = 3, #ARGV do
   -- From the tail, where the oldest are.
   reply[#reply + 1] = redis.call('LREM', KEYS[1], -1, ARGV[i])
   if ready and reply[#reply] == 1 then
-    redis.call('LPUSH', ready, dead_payload(ARGV[i]))
+    redis.call('LPUSH', ready, with_due(dead_payload(ARGV[i]), clock_ms()))
     requeued = true
   end
 end

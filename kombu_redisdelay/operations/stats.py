@@ -32,6 +32,9 @@ class QueueStats:
         consumers_lost: number of consumers that still hold messages although their lease has ended.
         next_due: when the first scheduled message is due, or was due; ``None`` if nothing is scheduled.
         lateness: seconds since the first scheduled message became due, 0 if it is not due yet.
+        waiting: seconds for which the ready message has waited that is the next to be taken, the longest of all
+            priorities; 0 if nothing is ready, ``None`` if that is unknown, because another transport has
+            published these messages.
     """
 
     queue: str
@@ -44,6 +47,7 @@ class QueueStats:
     consumers_lost: int
     next_due: datetime | None
     lateness: float
+    waiting: float | None
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
@@ -81,11 +85,17 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         consumers_lost=max(one.consumers_lost, other.consumers_lost),
         next_due=min(due, default=None),
         lateness=max(one.lateness, other.lateness),
+        waiting=_longest(one, other),
     )
 
 
+def _longest(one: QueueStats, other: QueueStats) -> float | None:
+    known = [each.waiting for each in (one, other) if each.ready and each.waiting is not None]
+    return max(known, default=None if one.ready or other.ready else 0.0)
+
+
 def _stats(queue: str, reply: Sequence[Any]) -> QueueStats:
-    ready, scheduled, overdue, unacked, dead, consumers, consumers_lost, due_ms, late_us = reply
+    ready, scheduled, overdue, unacked, dead, consumers, consumers_lost, due_ms, late_us, waiting_us = reply
     return QueueStats(
         queue=queue,
         ready=ready,
@@ -97,4 +107,5 @@ def _stats(queue: str, reply: Sequence[Any]) -> QueueStats:
         consumers_lost=consumers_lost,
         next_due=None if due_ms is None else from_ms(float(due_ms)),
         lateness=late_us / 1_000_000,
+        waiting=None if waiting_us is None else waiting_us / 1_000_000,
     )
