@@ -24,6 +24,7 @@ class QueueKeys:
         consumers: zset, consumer -> when its lease ends, ms since the epoch.
         wake: zset, at most one wake-up token.
         dead: list, dead letters.
+        history: hash, what has happened in the last minutes and hours.
     """
 
     ready: str
@@ -33,6 +34,7 @@ class QueueKeys:
     consumers: str
     wake: str
     dead: str
+    history: str
     separator: str
 
     @property
@@ -71,6 +73,7 @@ def queue_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) 
         consumers=ours + "consumers",
         wake=ours + "wake",
         dead=ours + "dead",
+        history=ours + "history",
         separator=separator,
     )
 
@@ -97,6 +100,7 @@ _TYPES = {
     "duplicates": "zset",
     "consumers": "zset",
     "wake": "zset",
+    "history": "hash",
 }
 
 

@@ -39,8 +39,8 @@ REDELIVERED_HEADER = "redelivered"
 #: (lua/include/deliveries.lua).
 DELIVERIES_MEMBER = "redisdelay-deliveries"
 
-#: The first JSON member that a publisher writes: from when on the message may be delivered, whole ms since the
-#: epoch (lua/include/due.lua).
+#: The first JSON member that a publisher writes: from when on the message may be delivered, whole ms since
+#: the epoch (lua/include/due.lua).
 DUE_MEMBER = "redisdelay-due"
 
 
@@ -75,8 +75,8 @@ def due(message: Mapping[str, Any]) -> Due | None:
 
 
 def with_due_member(message: Mapping[str, Any], when: Due | None) -> dict[str, Any]:
-    """*message*, which is published now and is due at *when*, with the time from which on it may be delivered.
-    The time is that of this machine's clock."""
+    """*message*, which is published now and is due at *when*, with the time from which on it may be
+    delivered, by this machine's clock."""
     now_ms = time() * 1000
     due_ms = now_ms if when is None else max(when.at_ms, now_ms + when.delay_ms)
     return {DUE_MEMBER: int(due_ms), **message}

@@ -19,8 +19,9 @@
 -- include: deliveries
 -- include: due
 -- include: dead
+-- include: history
 
-local reply, requeued = {}, false
+local reply, requeued = {}, 0
 for i = 3, #ARGV do
   local ready
   if ARGV[1] == 'requeue' then
@@ -31,10 +32,11 @@ for i = 3, #ARGV do
   reply[#reply + 1] = redis.call('LREM', KEYS[1], -1, ARGV[i])
   if ready and reply[#reply] == 1 then
     redis.call('LPUSH', ready, with_due(dead_payload(ARGV[i]), clock_ms()))
-    requeued = true
+    requeued = requeued + 1
   end
 end
-if requeued then
+if requeued > 0 then
+  note(KEYS[3], 'other', requeued)
   wake(KEYS[3])
 end
 return reply

@@ -51,6 +51,7 @@
 -- include: woken
 -- include: migrate
 -- include: deliveries
+-- include: history
 -- include: hand_out
 -- include: hand_out_large
 -- include: hand_out_ready
@@ -80,6 +81,7 @@ local function queue_at(index)
     messages = base .. 'messages',
     unacked = base .. 'unacked:' .. consumer,
     consumers = base .. 'consumers',
+    history = base .. 'history',
     needs_ack = option.needs_ack,
     expires_ms = option.expires_ms,
     ready = lists,

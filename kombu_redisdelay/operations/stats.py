@@ -32,8 +32,8 @@ class QueueStats:
         consumers_lost: number of consumers that still hold messages although their lease has ended.
         next_due: when the first scheduled message is due, or was due; ``None`` if nothing is scheduled.
         lateness: seconds since the first scheduled message became due, 0 if it is not due yet.
-        waiting: seconds for which the ready message has waited that is the next to be taken, the longest of all
-            priorities; 0 if nothing is ready, ``None`` if that is unknown, because another transport has
+        waiting: seconds for which the ready message has waited that is the next to be taken, the longest of
+            all priorities; 0 if nothing is ready, ``None`` if that is unknown, because another transport has
             published these messages.
     """
 

@@ -15,7 +15,15 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from kombu_redisdelay.broker.message import DELAY_HEADER, KEEP, Due, due, message_id, on_conflict, with_due_member
+from kombu_redisdelay.broker.message import (
+    DELAY_HEADER,
+    KEEP,
+    Due,
+    due,
+    message_id,
+    on_conflict,
+    with_due_member,
+)
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.partitions import Partitions
 from kombu_redisdelay.broker.server.confirming import Confirming

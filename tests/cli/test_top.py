@@ -13,7 +13,7 @@ from kombu_redisdelay.operations.timeline import EDGES, spans
 
 SIZE = ConsoleDimensions(80, 24)
 _SPANS = spans([1_000_000] * (len(EDGES) + 1))
-_QUEUE = QueueStats("celery", 10, 1000, 0, 0, 0, 1, 0, datetime(2099, 1, 1, tzinfo=timezone.utc), 0.0)
+_QUEUE = QueueStats("celery", 10, 1000, 0, 0, 0, 1, 0, datetime(2099, 1, 1, tzinfo=timezone.utc), 0.0, 0.0)
 
 
 def lines(shown: RenderableType, width: int = 80) -> list[str]:

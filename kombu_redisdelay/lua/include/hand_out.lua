@@ -4,8 +4,8 @@
 --   first_tag                delivery tag of the first message; the others follow it
 --   suspect_from             failed deliveries after which a message is the last of a batch (0: any number)
 --   messages, from           the messages, as they are stored, and the index of the queue of each
--- A `queue` has an index, the keys unacked and consumers, `needs_ack`, `expires_ms`, `lease_end_ms`, and
--- `taken`: the fields and values that hold() writes.
+-- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `expires_ms`, `lease_end_ms`,
+-- and `taken`: the fields and values that hold() writes.
 
 local function hand_out(batch, queue, stored)
   local fields = queue.taken
@@ -45,12 +45,14 @@ local function hold(queues, consumer, now_ms, lease_ms)
   for _, queue in ipairs(queues) do
     if queue.needs_ack and #queue.taken > 0 then
       redis.call('HSET', queue.unacked, unpack(queue.taken))
+      note(queue.history, 'delivered', #queue.taken / 2)
       -- As the heartbeat does, three times in a lease.
       if queue.lease_end_ms < now_ms + lease_ms * 2 / 3 then
         redis.call('ZADD', queue.consumers, now_ms + lease_ms, consumer)
       end
       if queue.expires_ms > 0 then
-        expire(held_for_ms(queue.expires_ms, lease_ms), { queue.unacked, queue.consumers })
+        local held = { queue.unacked, queue.consumers, queue.history }
+        expire(held_for_ms(queue.expires_ms, lease_ms), held)
       end
     end
   end

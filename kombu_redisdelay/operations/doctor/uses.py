@@ -57,6 +57,8 @@ _WITH: Mapping[str, Mapping[str, _Arguments]] = {
         "HSCAN": (0,),
         "HSET": ("", ""),
         "HSETNX": ("", ""),
+        "HMGET": ("",),
+        "HINCRBY": ("", 1),
         "HDEL": ("",),
     },
     "zset": {
@@ -109,7 +111,7 @@ def uses(store: Store, names: Names) -> Iterator[Use]:
         of_name = store.keys(queue.pattern).unacked("").removesuffix("unacked:")
         rule = _ready_rule(store, queue) if queue.pattern.startswith("*") else f"~{of_name}*"
         ours = (keys.schedule, keys.messages, keys.duplicates, keys.consumers, keys.wake, keys.dead)
-        for key in (*ours, keys.unacked(uuid4().hex)):
+        for key in (*ours, keys.history, keys.unacked(uuid4().hex)):
             yield from _of_key(key, expected_type(key), rule)
     for queue in names.fanout_queues:
         yield from _of_ready_lists(store, queue)

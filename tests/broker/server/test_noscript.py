@@ -40,7 +40,7 @@ def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object
 
 
 def tidy(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
-    names = ("consumers", "wake", "duplicates", "schedule", "messages", "dead")
+    names = ("consumers", "wake", "duplicates", "history", "schedule", "messages", "dead")
     keys = [rig.key("q", name) for name in names]
     return TIDY(rig.store.server, [*keys, rig.store.keys("q").ready], [rig.key("q", "unacked:"), 10])
 
