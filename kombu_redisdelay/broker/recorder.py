@@ -19,9 +19,12 @@ def record(store: Store, queues: Sequence[str]) -> None:
     Others do the same, and a refusal is none of the caller's business: the record is made another time, and
     then is about more than a minute.
     """
-    args: list[Argument] = [store.prefix, store.separator, int(store.server.has_slots), *store.steps]
-    wake_keys = [store.keys(queue).wake for queue in queues]
-    calls: list[ScriptCall] = [
-        (RECORD, some, args) for some in parts(store.server, wake_keys, str, QUEUES_PER_SCRIPT)
-    ]
-    try_each(store.server, calls)
+    some_each = parts(store.server, queues, lambda queue: store.keys(queue).wake, QUEUES_PER_SCRIPT)
+    try_each(store.server, [_call(store, some) for some in some_each])
+
+
+def _call(store: Store, queues: Sequence[str]) -> ScriptCall:
+    expires_ms = " ".join([str(store.expires_ms.get(queue, 0)) for queue in queues])
+    braces = int(store.server.has_slots)
+    args: list[Argument] = [store.prefix, store.separator, braces, expires_ms, *store.steps]
+    return RECORD, [store.keys(queue).wake for queue in queues], args

@@ -5,11 +5,13 @@
 -- ARGV[1]  global_keyprefix
 -- ARGV[2]  separator between a queue's name and a priority step
 -- ARGV[3]  how many braces a ready list has on each side of the queue's name (1 on a cluster, else 0)
--- ARGV[4+] the priority steps
+-- ARGV[4]  x-expires of each queue, ms (0: none), separated by spaces
+-- ARGV[5+] the priority steps
 --
 -- Keeps: a total never shrinks, though stock workers take messages that nobody counts.
 
 -- include: clock
+-- include: expire
 -- include: stored
 -- include: queue
 -- include: length
@@ -20,7 +22,11 @@ local SPANS = {
 }
 
 local prefix, separator, braces = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local steps = { unpack(ARGV, 4) }
+local steps = { unpack(ARGV, 5) }
+local expires_ms = {}
+for ms in string.gmatch(ARGV[4], '%d+') do
+  expires_ms[#expires_ms + 1] = tonumber(ms)
+end
 local now_s = math.floor(clock_ms() / 1000)
 
 local function join(numbers)
@@ -90,7 +96,7 @@ local function record(base, history, ready)
   end
 end
 
-for _, wake_key in ipairs(KEYS) do
+for index, wake_key in ipairs(KEYS) do
   local base = base_of(wake_key)
   local history = base .. 'history'
   local mark = redis.pcall('HGET', history, 'minute')
@@ -98,5 +104,6 @@ for _, wake_key in ipairs(KEYS) do
   local is_due = type(mark) == 'string' and is_over(mark, SPANS[1])
   if is_due or (not mark and redis.call('EXISTS', base .. 'consumers') == 1) then
     record(base, history, ready_lists(ready_of(wake_key, prefix, braces), separator, steps))
+    expire(expires_ms[index], { history })
   end
 end

@@ -14,6 +14,7 @@
 --          nothing is ready; nil: none of these messages tells)
 
 -- include: clock
+-- include: stored
 -- include: deliveries
 -- include: due
 

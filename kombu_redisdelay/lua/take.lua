@@ -241,7 +241,7 @@ for _, queue in ipairs(queues) do
   end
   if queue.expires_ms > 0 then
     expire(queue.expires_ms, queue.ready)
-    expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake })
+    expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake, queue.history })
   end
 end
 

@@ -45,14 +45,13 @@ local function hold(queues, consumer, now_ms, lease_ms)
   for _, queue in ipairs(queues) do
     if queue.needs_ack and #queue.taken > 0 then
       redis.call('HSET', queue.unacked, unpack(queue.taken))
-      note(queue.history, 'delivered', #queue.taken / 2)
+      note_delivered(queue.history, #queue.taken / 2)
       -- As the heartbeat does, three times in a lease.
       if queue.lease_end_ms < now_ms + lease_ms * 2 / 3 then
         redis.call('ZADD', queue.consumers, now_ms + lease_ms, consumer)
       end
       if queue.expires_ms > 0 then
-        local held = { queue.unacked, queue.consumers, queue.history }
-        expire(held_for_ms(queue.expires_ms, lease_ms), held)
+        expire(held_for_ms(queue.expires_ms, lease_ms), { queue.unacked, queue.consumers })
       end
     end
   end

@@ -11,19 +11,23 @@
 --                             seconds it had, and by how much the same four have grown
 -- Times are whole seconds by the server's clock. The numbers of a line are separated by spaces.
 
--- From another key of the queue, which does not end with the name of a consumer.
-local function history_of(key)
-  return string.match(key, '^.*}:') .. 'history'
+--
+-- A take begins a history, and so does a record if there is a consumer that acks. A history must not stop
+-- what it counts: errors are ignored.
+
+local function note_delivered(history, count)
+  redis.pcall('HINCRBY', history, 'delivered', count)
 end
 
--- A history must not stop what it counts: errors are ignored.
+-- `key` is another key of the queue. It does not end with the name of a consumer.
 local function note(key, field, count)
-  if count ~= 0 then
-    redis.pcall('HINCRBY', history_of(key), field, count)
+  local history = string.match(key, '^.*}:') .. 'history'
+  if count ~= 0 and redis.call('EXISTS', history) == 1 then
+    redis.pcall('HINCRBY', history, field, count)
   end
 end
 
--- For messages that were given back, `dead` of which became dead letters. `how` as in give_back.lua.
+-- Of so many messages that were given back, `dead` became dead letters. `how` is that of give_back.lua.
 local function note_given_back(key, how, count, dead)
   note(key, 'other', count - dead)
   note(key, 'dead', dead)

@@ -10,6 +10,7 @@ from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.message import Due
+from kombu_redisdelay.broker.recorder import record
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.scripts import (
     CONSUMERS,
@@ -22,6 +23,7 @@ from kombu_redisdelay.broker.server.scripts import (
     TIDY,
     UNUSED,
 )
+from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
 from tests.broker.rig import Rig, dead_letter, park, taken
@@ -80,6 +82,8 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
         [rig.key("q", name) for name in ("ready", "schedule", "messages", "wake", "consumers")],
         [1, 1, "", 0],
     ),
+    "record": lambda rig, consumer, delivery: record(rig.store, ["q"]),
+    "history": lambda rig, consumer, delivery: queue_history(rig.store, ["q"]),
     "stats": lambda rig, consumer, delivery: queue_stats(rig.store, ["q"]),
     "consumers": lambda rig, consumer, delivery: CONSUMERS(
         rig.store.server, [rig.key("q", "consumers")], [1, 0.5, 10, 10]
@@ -140,5 +144,5 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
-        *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE"),
+        *("RECORD", "HISTORY", "FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE"),
     }, "a script that CALLS does not know of"
