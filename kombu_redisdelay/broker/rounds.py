@@ -104,9 +104,9 @@ class Rounds:
             yield from self._recoverer.sweep(some)
             yield
         noted = [queue for queue in some if queue not in self._unnoted]
-        record(self._store, noted)
-        yield
         self._store.remember(*noted)
+        yield
+        record(self._store, noted)
         if self._new or self._left:
             return
         yield

@@ -93,6 +93,11 @@ class QueueHistory:
     minutes: Sequence[Period]
     hours: Sequence[Period]
 
+    @property
+    def now(self) -> Counts:
+        """The totals with what is unrecorded."""
+        return self.totals + Counts(self.unrecorded, 0, 0, 0)
+
 
 def queue_history(store: Store, queues: Iterable[str]) -> list[QueueHistory]:
     """Return the history of *queues*, each with all its partitions; of a partition, if its name is given.
