@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -43,6 +44,9 @@ DELIVERIES_MEMBER = "redisdelay-deliveries"
 #: the epoch (lua/include/due.lua).
 DUE_MEMBER = "redisdelay-due"
 
+#: A longer number is no time.
+_DUE_MEMBER = re.compile(rb'\s*{(?:"redisdelay-deliveries": ?\d+, ?)?"redisdelay-due": ?(\d{1,15}),')
+
 
 class MalformedMessage(Exception):
     """Something from Redis that cannot be delivered, because it is not a message."""
@@ -80,6 +84,12 @@ def with_due_member(message: Mapping[str, Any], when: Due | None) -> dict[str, A
     now_ms = time() * 1000
     due_ms = now_ms if when is None else max(when.at_ms, now_ms + when.delay_ms)
     return {DUE_MEMBER: int(due_ms), **message}
+
+
+def due_member_ms(payload: bytes) -> int | None:
+    """The time that :func:`with_due_member` has written, whole ms since the epoch; ``None`` if there is none."""
+    match = _DUE_MEMBER.match(payload)
+    return int(match[1]) if match else None
 
 
 def eta_ms(headers: Mapping[str, Any]) -> float:

@@ -9,34 +9,18 @@
 --
 -- Returns  ready, scheduled, overdue, unacked and dead messages; consumers; consumers whose lease has ended
 --          and that hold messages; due time of the first scheduled message, as text, ms since the epoch
---          (nil: none); microseconds for which it has been due (0: it is not due yet); microseconds for
---          which a ready message has waited that is the next one of its list, the longest of all lists (0:
---          nothing is ready; nil: none of these messages tells)
+--          (nil: none); microseconds for which it has been due (0: it is not due yet); server's clock in
+--          microseconds
 
 -- include: clock
--- include: stored
--- include: deliveries
--- include: due
 
 local now_us = clock_us()
 local now_ms = now_us / 1000
 
--- A large message takes Redis 1.5 ms per MB to read. So no list is read after such a message.
-local READ_BYTES = 256 * 1024
-
-local ready, oldest_ms, bytes = 0, nil, 0
--- Where priorities differ, the last list is the one that waits longest.
-for i = #KEYS, 4, -1 do
-  local count = redis.call('LLEN', KEYS[i])
-  ready = ready + count
-  if count > 0 and bytes < READ_BYTES then
-    local payload = redis.call('LINDEX', KEYS[i], -1)
-    local since_ms = due_ms_of(payload)
-    bytes = bytes + #payload
-    oldest_ms = since_ms and math.min(oldest_ms or since_ms, since_ms) or oldest_ms
-  end
+local ready = 0
+for i = 4, #KEYS do
+  ready = ready + redis.call('LLEN', KEYS[i])
 end
-local waiting_us = ready == 0 and 0 or oldest_ms and math.max(0, now_us - oldest_ms * 1000)
 
 local unacked, alive, lost = 0, 0, 0
 local consumers = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
@@ -61,5 +45,5 @@ return {
   lost,
   due_ms or false,
   due_ms and math.max(0, now_us - due_ms * 1000) or 0,
-  waiting_us or false,
+  now_us,
 }

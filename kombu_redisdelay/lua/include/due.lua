@@ -3,12 +3,6 @@
 -- deliveries.lua). Like the count, it is read and replaced as text. A stock publisher does not write it.
 local DUE = '^"redisdelay%-due": ?(%d+), ?'
 
--- Returns nil if the publisher has not written it.
-local function due_ms_of(payload)
-  local _, start = opening_and_rest(payload, 1)
-  return tonumber((string.match(payload, DUE, start)))
-end
-
 -- The stored message with another time. A message that has none is returned as it is.
 local function with_due(stored, due_ms)
   local _, start = opening_and_rest(stored, stored_start(stored))
