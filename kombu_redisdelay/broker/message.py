@@ -87,7 +87,7 @@ def with_due_member(message: Mapping[str, Any], when: Due | None) -> dict[str, A
 
 
 def due_member_ms(payload: bytes) -> int | None:
-    """The time that :func:`with_due_member` has written, whole ms since the epoch; ``None`` if there is none."""
+    """The time that :func:`with_due_member` has written, ms since the epoch; ``None`` if there is none."""
     match = _DUE_MEMBER.match(payload)
     return int(match[1]) if match else None
 

@@ -54,18 +54,15 @@ class QueueStats:
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
     """Return the statistics of *queues*, each with all its partitions; of a partition, if its name is given.
-    Makes two round trips for every :data:`QUEUES_PER_CALL` of them; the number of messages does not matter."""
+    Makes two round trips for every :data:`QUEUES_PER_CALL` of them, however many messages there are."""
     names = {queue: store.partitions.names(queue) for queue in queues}
     each = dict.fromkeys(name for some in names.values() for name in some)
     found: dict[str, QueueStats] = {}
     for some in portions(each, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
         replies = run_each(store.server, [_call(store, name) for name in some])
-        since_ms = _waiting_since_ms(
-            store, [name for name, (ready, *_) in zip(some, replies, strict=True) if ready]
-        )
-        found |= {
-            name: _stats(name, reply, since_ms.get(name)) for name, reply in zip(some, replies, strict=True)
-        }
+        by_name = dict(zip(some, replies, strict=True))
+        since_ms = _waiting_since_ms(store, [name for name, (ready, *_) in by_name.items() if ready])
+        found |= {name: _stats(name, reply, since_ms.get(name)) for name, reply in by_name.items()}
     return [reduce(_together, (found[name] for name in names[queue])) for queue in names]
 
 
@@ -79,8 +76,8 @@ def _call(store: Store, queue: str) -> ScriptCall:
 
 
 def _waiting_since_ms(store: Store, queues: Sequence[str]) -> dict[str, int]:
-    """Since when the next ready messages of *queues* wait, of each queue the earliest time; ms since the epoch.
-    Queues are missing whose messages do not tell."""
+    """Since when the next ready messages of *queues* wait, for each queue the earliest time, in ms since the
+    epoch. Queues are missing whose messages do not tell."""
     # No script does this: a message of 5 MB takes Redis half a millisecond, and Lua fifty times as long.
     lists = [(queue, key) for queue in queues for key in store.ready_keys(queue)]
     replies = checked(store.server.call_all(*(("LINDEX", key, -1) for _, key in lists)))
