@@ -25,6 +25,7 @@ class QueueKeys:
         wake: zset, at most one wake-up token.
         dead: list, dead letters.
         control: hash, what an operator allows: whether the queue is paused, and its limits.
+        history: hash, what has happened in the last minutes and hours.
     """
 
     ready: str
@@ -35,6 +36,7 @@ class QueueKeys:
     wake: str
     dead: str
     control: str
+    history: str
     separator: str
 
     @property
@@ -78,6 +80,7 @@ def queue_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) 
         wake=ours + "wake",
         dead=ours + "dead",
         control=ours + "control",
+        history=ours + "history",
         separator=separator,
     )
 
@@ -105,6 +108,7 @@ _TYPES = {
     "consumers": "zset",
     "wake": "zset",
     "control": "hash",
+    "history": "hash",
 }
 
 

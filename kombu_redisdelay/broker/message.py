@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,6 +40,13 @@ REDELIVERED_HEADER = "redelivered"
 #: (lua/include/deliveries.lua).
 DELIVERIES_MEMBER = "redisdelay-deliveries"
 
+#: The first JSON member that a publisher writes: from when on the message may be delivered, whole ms since
+#: the epoch (lua/include/due.lua).
+DUE_MEMBER = "redisdelay-due"
+
+#: A longer number is no time.
+_DUE_MEMBER = re.compile(rb'\s*{(?:"redisdelay-deliveries": ?\d+, ?)?"redisdelay-due": ?(\d{1,15}),')
+
 
 class MalformedMessage(Exception):
     """Something from Redis that cannot be delivered, because it is not a message."""
@@ -68,6 +76,20 @@ def due(message: Mapping[str, Any]) -> Due | None:
     at_ms = eta_ms(headers)
     delay_ms = _delay_ms(headers)
     return Due(at_ms, delay_ms) if at_ms or delay_ms else None
+
+
+def with_due_member(message: Mapping[str, Any], when: Due | None) -> dict[str, Any]:
+    """*message*, which is published now and is due at *when*, with the time from which on it may be
+    delivered, by this machine's clock."""
+    now_ms = time() * 1000
+    due_ms = now_ms if when is None else max(when.at_ms, now_ms + when.delay_ms)
+    return {DUE_MEMBER: int(due_ms), **message}
+
+
+def due_member_ms(payload: bytes) -> int | None:
+    """The time that :func:`with_due_member` has written, ms since the epoch; ``None`` if there is none."""
+    match = _DUE_MEMBER.match(payload)
+    return int(match[1]) if match else None
 
 
 def eta_ms(headers: Mapping[str, Any]) -> float:

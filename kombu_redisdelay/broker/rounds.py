@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Sequence
 from time import monotonic
 
 from kombu_redisdelay.broker.janitor import QUEUES_PER_ROUND, Janitor
+from kombu_redisdelay.broker.recorder import record
 from kombu_redisdelay.broker.recoverer import Recoverer
 from kombu_redisdelay.broker.steps import Steps
 from kombu_redisdelay.broker.store import Store
@@ -102,7 +103,10 @@ class Rounds:
         if are_new or self._round % ROUNDS_PER_SWEEP == 0:
             yield from self._recoverer.sweep(some)
             yield
-        self._store.remember(*(queue for queue in some if queue not in self._unnoted))
+        noted = [queue for queue in some if queue not in self._unnoted]
+        self._store.remember(*noted)
+        yield
+        record(self._store, noted)
         if self._new or self._left:
             return
         yield

@@ -255,6 +255,11 @@ class Store:
         count = CLEAR(self.server, (*ready_keys, *keys.scheduling, keys.wake), (len(ready_keys), 1))
         return int(count)
 
+    def delete(self, queue: str) -> None:
+        """Remove all ready and scheduled messages, and the history."""
+        self.purge(queue)
+        self.server.call("UNLINK", self.keys(queue).history)
+
     def _with_expiring(self, queue: str, used: tuple[str, ...]) -> tuple[str, ...]:
         if queue not in self.expires_ms:
             return used

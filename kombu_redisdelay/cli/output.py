@@ -211,6 +211,11 @@ def when(moment: datetime, now: datetime) -> str:
     return f"in {span(seconds)}" if seconds >= 0 else f"{span(-seconds)} ago"
 
 
+def waiting(seconds: float | None) -> Text:
+    """Return for how long the next ready message has waited; ``?`` if that is unknown."""
+    return styled("?" if seconds is None else span(seconds) if seconds else "-", "" if seconds else "dim")
+
+
 def next_due(moment: datetime | None, now: datetime) -> Text:
     """Return when the next message is due, such as ``in 5m``, or how late it is, such as ``5m late``."""
     if moment is None:

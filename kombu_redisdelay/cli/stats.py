@@ -17,12 +17,12 @@ from kombu_redisdelay.cli.output import (
     count,
     cut,
     flexible,
+    next_due,
     right,
     show,
     show_json,
-    span,
     table,
-    when,
+    waiting,
 )
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
@@ -34,7 +34,8 @@ from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 def command(queues: tuple[str, ...], as_json: bool) -> None:
     """Show what is in each queue, and who looks after it.
 
-    LATE is the time for which the first scheduled message has been due without being taken.
+    WAIT is the time that the next ready message has waited; ? if another transport has published it. NEXT DUE
+    is when the first scheduled message is due, or for how long it has been.
     """
     access = connect(Access)
     found = queue_stats(access.store, queue_names(access, queues))
@@ -50,18 +51,19 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
 
 def stats_table(stats: Iterable[QueueStats]) -> Table:
     now = datetime.now(timezone.utc)
-    headers = ("READY", "SCHEDULED", "OVERDUE", "UNACKED", "DEAD", "CONSUMERS", "NEXT DUE", "LATE")
+    headers = ("READY", "WAIT", "SCHEDULED", "OVERDUE", "UNACKED", "DEAD", "CONSUMERS", "NEXT DUE")
     rows = table(flexible("QUEUE"), *map(right, headers))
+    rows.padding = (0, 1, 0, 0)
     for queue in stats:
         rows.add_row(
             cut(queue.queue),
             count(queue.ready, STYLES["ready"]),
+            waiting(queue.waiting),
             count(queue.scheduled, STYLES["scheduled"]),
             count(queue.overdue, STYLES["overdue"]),
             count(queue.unacked, STYLES["unacked"]),
             count(queue.dead, STYLES["dead"]),
             count(queue.consumers, STYLES["consumers"]),
-            when(queue.next_due, now) if queue.next_due else "-",
-            span(queue.lateness) if queue.overdue else "-",
+            next_due(queue.next_due, now),
         )
     return rows

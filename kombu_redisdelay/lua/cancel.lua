@@ -13,6 +13,7 @@
 -- Keeps: a message that is delivered in the meantime is in another place by now, and is left alone.
 
 -- include: duplicates
+-- include: history
 
 local messages_left, bytes_left = tonumber(ARGV[1]), tonumber(ARGV[2])
 local reply = { 0 }
@@ -20,7 +21,9 @@ local reply = { 0 }
 local function remove(member)
   messages_left = messages_left - 1
   bytes_left = bytes_left - redis.call('HSTRLEN', KEYS[2], member)
-  return unschedule(KEYS[1], KEYS[2], KEYS[3], member)
+  local removed = unschedule(KEYS[1], KEYS[2], KEYS[3], member)
+  note(KEYS[1], 'other', -removed)
+  return removed
 end
 
 for i = 3, #ARGV do

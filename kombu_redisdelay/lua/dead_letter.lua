@@ -18,6 +18,7 @@
 -- include: stored
 -- include: deliveries
 -- include: dead
+-- include: history
 
 expect_list(KEYS[2])
 local stored = ARGV[4]
@@ -28,5 +29,6 @@ if ARGV[1] ~= '' then
   end
   redis.call('HDEL', KEYS[1], ARGV[1])
 end
+note(KEYS[2], 'dead', 1)
 local count = deliveries(stored, stored_start(stored)) + tonumber(ARGV[5])
 return { 1, bury(KEYS[2], tonumber(ARGV[3]), count, ARGV[2], stored) }

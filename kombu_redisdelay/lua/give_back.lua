@@ -25,6 +25,7 @@
 -- include: deliveries
 -- include: dead
 -- include: give_back
+-- include: history
 
 local how = ARGV[2]
 local queue = {
@@ -45,6 +46,7 @@ for i = 6, #ARGV do
     dead, dropped = dead + is_dead, dropped + gone
   end
 end
+note_given_back(KEYS[3], how, held, dead)
 if held > dead then
   wake(KEYS[3])
   expire(queue.expires_ms, { KEYS[3] })

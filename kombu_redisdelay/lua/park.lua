@@ -17,13 +17,18 @@
 -- include: clock
 -- include: wake
 -- include: expire
+-- include: stored
+-- include: deliveries
+-- include: due
 -- include: duplicates
 -- include: schedule
+-- include: history
 
 expect_schedule(KEYS[2], KEYS[3])
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
 if stored then
   redis.call('HDEL', KEYS[1], ARGV[1])
-  schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], ARGV[3], stored)
+  schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], ARGV[3], with_due(stored, ARGV[3]))
+  note(KEYS[4], 'other', 1)
   expire(tonumber(ARGV[4]), { KEYS[2], KEYS[3], KEYS[4], KEYS[5] })
 end

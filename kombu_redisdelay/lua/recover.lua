@@ -31,6 +31,7 @@
 -- include: deliveries
 -- include: dead
 -- include: give_back
+-- include: history
 
 local FIRST_TAG = 10
 
@@ -62,6 +63,7 @@ for i = FIRST_TAG, #ARGV do
     dead, dropped = dead + is_dead, dropped + gone
   end
 end
+note_given_back(KEYS[4], ARGV[3], held, dead)
 if held > dead then
   wake(KEYS[4])
   expire(queue.expires_ms, { KEYS[4] })

@@ -10,13 +10,15 @@
 -- Keeps: a message that is delivered in the meantime is in another place by now, and is left alone.
 
 -- include: duplicates
+-- include: history
 
-local reply = {}
+local reply, removed = {}, 0
 for i = 1, #ARGV, 2 do
   local same = redis.call('HGET', KEYS[2], ARGV[i]) == ARGV[i + 1]
   if same then
-    unschedule(KEYS[1], KEYS[2], KEYS[3], ARGV[i])
+    removed = removed + unschedule(KEYS[1], KEYS[2], KEYS[3], ARGV[i])
   end
   reply[#reply + 1] = same and 1 or 0
 end
+note(KEYS[1], 'other', -removed)
 return reply

@@ -17,9 +17,11 @@
 -- include: wake
 -- include: stored
 -- include: deliveries
+-- include: due
 -- include: dead
+-- include: history
 
-local reply, requeued = {}, false
+local reply, requeued = {}, 0
 for i = 3, #ARGV do
   local ready
   if ARGV[1] == 'requeue' then
@@ -29,11 +31,12 @@ for i = 3, #ARGV do
   -- From the tail, where the oldest are.
   reply[#reply + 1] = redis.call('LREM', KEYS[1], -1, ARGV[i])
   if ready and reply[#reply] == 1 then
-    redis.call('LPUSH', ready, dead_payload(ARGV[i]))
-    requeued = true
+    redis.call('LPUSH', ready, with_due(dead_payload(ARGV[i]), clock_ms()))
+    requeued = requeued + 1
   end
 end
-if requeued then
+if requeued > 0 then
+  note(KEYS[3], 'other', requeued)
   wake(KEYS[3])
 end
 return reply

@@ -26,9 +26,11 @@
 -- include: expire
 -- include: stored
 -- include: deliveries
+-- include: due
 -- include: dead
 -- include: duplicates
 -- include: schedule
+-- include: history
 
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
 if not stored then
@@ -39,12 +41,15 @@ local count = deliveries(stored, start) + 1
 if limit > 0 and count >= limit then
   expect_list(KEYS[6])
   redis.call('HDEL', KEYS[1], ARGV[1])
+  note_given_back(KEYS[4], 'failed', 1, 1)
   local reason = 'delivery limit of ' .. limit .. ' reached'
   return { 1, 1, bury(KEYS[6], tonumber(ARGV[5]), count, reason, stored) }
 end
 expect_schedule(KEYS[2], KEYS[3])
 redis.call('HDEL', KEYS[1], ARGV[1])
+note_given_back(KEYS[4], 'failed', 1, 0)
+local due_ms = clock_us() / 1000 + tonumber(ARGV[3])
 local counted = string.sub(stored, 1, start - 1) .. with_deliveries(stored, start, count)
-schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], clock_us() / 1000 + tonumber(ARGV[3]), counted)
+schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], due_ms, with_due(counted, due_ms))
 expire(tonumber(ARGV[6]), { KEYS[2], KEYS[3], KEYS[4], KEYS[5] })
 return { 1, 0, 0 }

@@ -22,14 +22,17 @@
 -- include: expire
 -- include: expect
 -- include: stored
+-- include: deliveries
+-- include: due
 -- include: duplicates
 
-local member, stored = ARGV[1], ARGV[3]
+local member = ARGV[1]
 if redis.call('HGET', KEYS[2], member) ~= ARGV[2] then
   return 0
 end
-local due_ms = tonumber(ARGV[4])
-if due_ms <= clock_us() / 1000 then
+local due_ms, now_ms = tonumber(ARGV[4]), clock_us() / 1000
+local stored = with_due(ARGV[3], math.max(due_ms, now_ms))
+if due_ms <= now_ms then
   local expires_ms = redis.call('PTTL', KEYS[1])
   local ready = ready_key(KEYS[4], ARGV[5], stored_step(stored))
   expect_list(ready)

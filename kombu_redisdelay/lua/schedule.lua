@@ -28,6 +28,7 @@
 -- include: duplicates
 -- include: schedule
 -- include: bindings
+-- include: history
 
 -- There are several only if some were published with "keep". The limit keeps the script bounded.
 local REPLACED_AT_MOST = 500
@@ -54,10 +55,11 @@ if on_conflict == 'ignore' and is_scheduled() then
 end
 if on_conflict == 'replace' then
   expect_list(KEYS[1])
-  unschedule(KEYS[3], KEYS[4], KEYS[5], id)
+  local replaced = unschedule(KEYS[3], KEYS[4], KEYS[5], id)
   for _, member in ipairs(duplicates_of(KEYS[5], id, '', REPLACED_AT_MOST)) do
-    unschedule(KEYS[3], KEYS[4], KEYS[5], member)
+    replaced = replaced + unschedule(KEYS[3], KEYS[4], KEYS[5], member)
   end
+  note(KEYS[3], 'other', -replaced)
 end
 
 local now_ms = clock_us() / 1000

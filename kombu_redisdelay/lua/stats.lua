@@ -9,7 +9,8 @@
 --
 -- Returns  ready, scheduled, overdue, unacked and dead messages; consumers; consumers whose lease has ended
 --          and that hold messages; due time of the first scheduled message, as text, ms since the epoch
---          (nil: none); microseconds for which it has been due (0: it is not due yet)
+--          (nil: none); microseconds for which it has been due (0: it is not due yet); server's clock in
+--          microseconds
 
 -- include: clock
 
@@ -44,4 +45,5 @@ return {
   lost,
   due_ms or false,
   due_ms and math.max(0, now_us - due_ms * 1000) or 0,
+  now_us,
 }

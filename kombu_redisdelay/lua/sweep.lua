@@ -22,6 +22,7 @@
 -- include: deliveries
 -- include: duplicates
 -- include: dead
+-- include: history
 
 if ARGV[1] == '0' then
   forget_duplicates(KEYS[4], KEYS[2], ARGV[2])
@@ -44,4 +45,5 @@ for i = 1, #scan[2], 2 do
     found = found + 1
   end
 end
+note(KEYS[3], 'dead', found)
 return { scan[1], found, dropped }

@@ -53,6 +53,7 @@
 -- include: control
 -- include: migrate
 -- include: deliveries
+-- include: history
 -- include: hand_out
 -- include: hand_out_large
 -- include: hand_out_ready
@@ -83,6 +84,7 @@ local function queue_at(index)
     messages = base .. 'messages',
     unacked = base .. 'unacked:' .. consumer,
     consumers = base .. 'consumers',
+    history = base .. 'history',
     needs_ack = option.needs_ack,
     expires_ms = option.expires_ms,
     ready = lists,
@@ -252,7 +254,7 @@ for _, queue in ipairs(queues) do
   end
   if queue.expires_ms > 0 then
     expire(queue.expires_ms, queue.ready)
-    expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake })
+    expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake, queue.history })
   end
 end
 

@@ -4,11 +4,12 @@
 -- KEYS[1]  consumers
 -- KEYS[2]  wake zset
 -- KEYS[3]  duplicates
--- KEYS[4]  schedule
--- KEYS[5]  messages
--- KEYS[6]  dead
--- KEYS[7]  control
--- KEYS[8+] ready lists of all steps
+-- KEYS[4]  history
+-- KEYS[5]  schedule
+-- KEYS[6]  messages
+-- KEYS[7]  dead
+-- KEYS[8]  control
+-- KEYS[9+] ready lists of all steps
 -- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
 -- ARGV[2]  how many consumers to look at
 --
@@ -23,8 +24,8 @@ for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', clock_ms(
     redis.call('ZREM', KEYS[1], consumer)
   end
 end
-if redis.call('EXISTS', KEYS[1], unpack(KEYS, 4)) > 0 then
+if redis.call('EXISTS', KEYS[1], unpack(KEYS, 5)) > 0 then
   return 0
 end
-redis.call('DEL', KEYS[2], KEYS[3])
+redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
 return 1

@@ -14,6 +14,7 @@
 -- several callers, one gets the message.
 
 -- include: duplicates
+-- include: history
 
 local bytes_left, most_duplicates = tonumber(ARGV[1]), tonumber(ARGV[2])
 local has_duplicates = redis.call('EXISTS', KEYS[3]) == 1
@@ -26,7 +27,7 @@ local function withdraw(member, is_listed)
     bytes_left = bytes_left - #stored
   end
   if stored or is_listed then
-    unschedule(KEYS[1], KEYS[2], KEYS[3], member)
+    note(KEYS[1], 'other', -unschedule(KEYS[1], KEYS[2], KEYS[3], member))
   end
 end
 

@@ -1,4 +1,4 @@
-"""The stats of the queues as Prometheus gauges."""
+"""The stats of the queues as Prometheus gauges, and the totals of their histories as counters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.history import Counts, queue_history
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 
 logger = logging.getLogger(__name__)
 
 #: Name of a metric -> its description, and how to get its value from the stats of a queue.
-_GAUGES: dict[str, tuple[str, Callable[[QueueStats], float]]] = {
+_GAUGES: dict[str, tuple[str, Callable[[QueueStats], float | None]]] = {
     "redisdelay_queue_ready_messages": ("Messages that a worker may take now.", lambda q: q.ready),
     "redisdelay_queue_scheduled_messages": ("Messages that wait for their time.", lambda q: q.scheduled),
     "redisdelay_queue_overdue_messages": (
@@ -43,19 +44,27 @@ _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float]]] = {
         "When the first scheduled message is due, 0 if nothing is scheduled.",
         lambda q: q.next_due.timestamp() if q.next_due else 0,
     ),
+    "redisdelay_queue_waiting_seconds": (
+        "For how long the next ready message has waited, 0 if there is none. Missing if that is unknown.",
+        lambda q: q.waiting,
+    ),
 }
 
-#: The same for counters.
-_COUNTERS: dict[str, tuple[str, Callable[[QueueStats], float]]] = {
-    "redisdelay_queue_held_back": (
-        "Takes that got less than was ready, because the queue is paused or limited.",
-        lambda q: q.control.held_back,
+#: The same for the totals of its history.
+_COUNTERS: dict[str, tuple[str, Callable[[Counts], int]]] = {
+    "redisdelay_queue_published": ("Messages that were published.", lambda c: c.published),
+    "redisdelay_queue_delivered": (
+        "Messages that were delivered, redelivered ones included.",
+        lambda c: c.delivered,
     ),
+    "redisdelay_queue_failed": ("Deliveries that have failed.", lambda c: c.failed),
+    "redisdelay_queue_dead_lettered": ("Messages that became dead letters.", lambda c: c.dead),
 }
 
 
 class QueueCollector(Collector):
-    """Collects the stats of the queues. It reads them from Redis whenever they are collected.
+    """Collects the stats of the queues and the totals of their histories. It reads them from Redis whenever
+    they are collected.
 
     Arguments:
         store: the queues in Redis.
@@ -68,10 +77,11 @@ class QueueCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         try:
-            stats = queue_stats(self._store, self._find_queues())
+            queues = list(self._find_queues())
+            stats, histories = queue_stats(self._store, queues), queue_history(self._store, queues)
         except (RedisError, OSError) as exc:
             logger.error("Cannot read the queues: %s", printable(str(exc)))
-            stats = []
+            stats, histories = [], []
             up = 0
         else:
             up = 1
@@ -79,10 +89,20 @@ class QueueCollector(Collector):
         for name, (documentation, value) in _GAUGES.items():
             family = GaugeMetricFamily(name, documentation, labels=["queue"])
             for queue in stats:
-                family.add_metric([printable(queue.queue)], value(queue))
+                number = value(queue)
+                if number is not None:
+                    family.add_metric([printable(queue.queue)], number)
             yield family
-        for name, (documentation, value) in _COUNTERS.items():
+        for name, (documentation, total) in _COUNTERS.items():
             counter = CounterMetricFamily(name, documentation, labels=["queue"])
-            for queue in stats:
-                counter.add_metric([printable(queue.queue)], value(queue))
+            for history in histories:
+                counter.add_metric([printable(history.queue)], total(history.totals))
             yield counter
+        held_back = CounterMetricFamily(
+            "redisdelay_queue_held_back",
+            "Takes that got less than was ready, because the queue is paused or limited.",
+            labels=["queue"],
+        )
+        for queue in stats:
+            held_back.add_metric([printable(queue.queue)], queue.control.held_back)
+        yield held_back

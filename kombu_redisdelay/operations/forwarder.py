@@ -22,8 +22,9 @@ from time import monotonic
 from redis.exceptions import RedisError, ResponseError
 
 from kombu_redisdelay.broker.janitor import QUEUES_PER_ROUND, Janitor
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.broker.recorder import record
 from kombu_redisdelay.broker.server.scripts import FORWARD, ScriptCall, try_each
 from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.broker.store import Store
@@ -132,9 +133,12 @@ class Forwarder:
             self._forward([queue_with_token], has_token=True)
 
     def _tidy(self) -> None:
-        """Forget queues that are not used. Where there are workers, they do the same."""
+        """Forget queues that are not used, and record the histories of the others. Where there are workers,
+        they do the same."""
         if self._tidy_at <= monotonic():
             looked_at = finish(self._janitor.tidy())
+            for some in portions(self._look_at, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
+                record(self._store, some)
             self._tidy_at = monotonic() + (0.0 if looked_at >= QUEUES_PER_ROUND else TIDY_INTERVAL)
 
     def _forward(self, queues: Sequence[str], has_token: bool = False) -> None:

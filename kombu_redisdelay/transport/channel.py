@@ -280,7 +280,7 @@ class Channel(PublishingChannel):
             self.store.expires_ms.pop(name, None)
             metrics.forget(name)
             if not is_fanout:
-                self.store.purge(name)
+                self.store.delete(name)
                 self.intake.forget_queue(name)
                 if self._consumer is not None:
                     self._consumer.forget_queue(name)

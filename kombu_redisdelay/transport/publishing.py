@@ -15,7 +15,15 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from kombu_redisdelay.broker.message import DELAY_HEADER, KEEP, Due, due, message_id, on_conflict
+from kombu_redisdelay.broker.message import (
+    DELAY_HEADER,
+    KEEP,
+    Due,
+    due,
+    message_id,
+    on_conflict,
+    with_due_member,
+)
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.partitions import Partitions, taken
 from kombu_redisdelay.broker.server.confirming import Confirming
@@ -227,7 +235,7 @@ class PublishingChannel(redis.Channel):
         if when is None and conflict != KEEP:
             when = Due()
         step = self.priority(self._get_message_priority(message))
-        payload = _encoder.encode(message)
+        payload = _encoder.encode(with_due_member(message, when))
         if when is None:
             return self.store.put(queue, step, payload, bound=bound)
         return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)

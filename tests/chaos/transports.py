@@ -62,7 +62,8 @@ TRANSPORTS = {
             scheme="redisdelay",
             visibility_timeout=3,
             patience=20,
-            expected=rf"{_BINDINGS}|redisdelay:known-queues",
+            # A queue keeps its history as long as it is known.
+            expected=rf"{_BINDINGS}|redisdelay:known-queues|redisdelay:\{{.*\}}:history",
         ),
         Transport(
             name="redis",

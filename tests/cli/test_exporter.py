@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from harness.redis_server import RedisServer
 from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.recorder import record
 from kombu_redisdelay.operations.exporter import QueueCollector
 from tests.cli.site import QUEUE, Site
 
@@ -50,6 +51,7 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
     assert 10 <= lateness < 70
     due_ms = site.redis.zscore(site.store.keys(QUEUE).schedule, first)
     assert found.pop(("redisdelay_queue_next_due_timestamp_seconds", QUEUE)) == pytest.approx(due_ms / 1000)
+    assert 0 < found.pop(("redisdelay_queue_waiting_seconds", QUEUE)) < 60
     of_queue = {name: value for (name, queue), value in found.items() if queue == QUEUE}
     assert of_queue == {
         "redisdelay_queue_ready_messages": 1,
@@ -62,10 +64,37 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
         "redisdelay_queue_concurrency_limit": 0,
         "redisdelay_queue_rate_limit_per_second": 0,
         "redisdelay_queue_held_back_total": 0,
+        "redisdelay_queue_published_total": 0,
+        "redisdelay_queue_delivered_total": 0,
+        "redisdelay_queue_failed_total": 0,
+        "redisdelay_queue_dead_lettered_total": 0,
     }
     assert {value for (_, queue), value in found.items() if queue == "other"} == {0}
     assert found["redisdelay_up", ""] == 1
     assert second
+
+
+def test_the_totals_of_the_history_are_counters(site: Site) -> None:
+    for _ in range(3):
+        site.send()
+    with site.app.connection_for_read() as connection:
+        channel = connection.channel()
+        channel.basic_get(QUEUE).reject(requeue=True)
+        channel.basic_get(QUEUE).ack()
+        record(site.store, [QUEUE])
+        found = {name: value for (name, queue), value in _exported(site).items() if queue == QUEUE}
+        totals = {name: value for name, value in found.items() if name.endswith("_total")}
+        assert totals == {
+            "redisdelay_queue_published_total": 3,
+            "redisdelay_queue_delivered_total": 2,
+            "redisdelay_queue_failed_total": 1,
+            "redisdelay_queue_dead_lettered_total": 0,
+        }
+
+
+def test_a_time_that_is_unknown_is_left_out(site: Site) -> None:
+    site.redis.lpush(QUEUE, "of a stock producer")
+    assert ("redisdelay_queue_waiting_seconds", QUEUE) not in _exported(site)
 
 
 def test_a_redis_that_is_gone_is_said_so() -> None:

@@ -20,6 +20,7 @@ from kombu_redisdelay import cli
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.cli.top import View
 from kombu_redisdelay.operations.exporter import QueueCollector
+from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.stats import queue_stats
 from kombu_redisdelay.operations.timeline import timeline
 from tests.cli.site import Site
@@ -175,8 +176,8 @@ def test_what_commands_are_given(
 
 def test_top(hostile: Site) -> None:
     view = View(f"redisdelay://{HOSTILE}")
-    stats = queue_stats(hostile.store, [QUEUE])
-    shown = lines(view.render(stats, timeline(hostile.store, [QUEUE]), 0.0, SIZE))
+    stats, histories = queue_stats(hostile.store, [QUEUE]), queue_history(hostile.store, [QUEUE])
+    shown = lines(view.render(stats, histories, timeline(hostile.store, [QUEUE]), 0.0, SIZE))
     assert any(line.startswith("queue\\x1b") for line in shown)
     _assert_printable("\n".join(shown))
 

@@ -4,8 +4,8 @@
 --   first_tag                delivery tag of the first message; the others follow it
 --   suspect_from             failed deliveries after which a message is the last of a batch (0: any number)
 --   messages, from           the messages, as they are stored, and the index of the queue of each
--- A `queue` has an index, the keys unacked and consumers, `needs_ack`, `expires_ms`, `lease_end_ms`, what
--- control.lua allows, and `taken`: the fields and values that hold() writes.
+-- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `expires_ms`, `lease_end_ms`,
+-- what control.lua allows, and `taken`: the fields and values that hold() writes.
 
 local function hand_out(batch, queue, stored)
   local fields = queue.taken
@@ -46,6 +46,7 @@ local function hold(queues, consumer, now_ms, lease_ms)
   for _, queue in ipairs(queues) do
     if queue.needs_ack and #queue.taken > 0 then
       redis.call('HSET', queue.unacked, unpack(queue.taken))
+      note_delivered(queue.history, #queue.taken / 2)
       -- As the heartbeat does, three times in a lease.
       if queue.lease_end_ms < now_ms + lease_ms * 2 / 3 then
         redis.call('ZADD', queue.consumers, now_ms + lease_ms, consumer)

@@ -11,6 +11,7 @@ from kombu_redisdelay.broker.control import Controls
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.message import Due
+from kombu_redisdelay.broker.recorder import record
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.scripts import (
     CONSUMERS,
@@ -24,6 +25,7 @@ from kombu_redisdelay.broker.server.scripts import (
     UNUSED,
 )
 from kombu_redisdelay.broker.withdrawal import Withdrawal
+from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
 from tests.broker.rig import Rig, dead_letter, park, taken
@@ -49,7 +51,7 @@ def ack_where_places_are_limited(rig: Rig, consumer: Consumer, delivery: Deliver
 
 
 def tidy(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
-    names = ("consumers", "wake", "duplicates", "schedule", "messages", "dead", "control")
+    names = ("consumers", "wake", "duplicates", "history", "schedule", "messages", "dead", "control")
     keys = [rig.key("q", name) for name in names]
     return TIDY(rig.store.server, [*keys, rig.store.keys("q").ready], [rig.key("q", "unacked:"), 10])
 
@@ -92,6 +94,8 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
         [rig.key("q", name) for name in ("ready", "schedule", "messages", "wake", "consumers")],
         [1, 1, "", 0],
     ),
+    "record": lambda rig, consumer, delivery: record(rig.store, ["q"]),
+    "history": lambda rig, consumer, delivery: queue_history(rig.store, ["q"]),
     "stats": lambda rig, consumer, delivery: queue_stats(rig.store, ["q"]),
     "consumers": lambda rig, consumer, delivery: CONSUMERS(
         rig.store.server, [rig.key("q", "consumers")], [1, 0.5, 10, 10]
@@ -154,6 +158,6 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER", "ACK"),
         *("REQUEUE_LATER", "PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
-        *("WITHDRAW", "CLAIM"),
-        *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "SET_CONTROL"),
+        *("WITHDRAW", "CLAIM", "SET_CONTROL", "RECORD", "HISTORY"),
+        *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE"),
     }, "a script that CALLS does not know of"

@@ -1,0 +1,37 @@
+-- The history of a queue is a hash. Scripts count in it what they do:
+--   delivered, failed, dead   since the history began; they only grow
+--   other                     messages that have come back to the queue, less those that were removed: what
+--                             changes its length and is neither published nor delivered
+-- record.lua does the rest. Publishing needs no script, so it is derived: a queue has grown by what was
+-- published, less what was delivered, and by the others.
+--   published                 it only grows, too
+--   flow                      length of the queue + delivered - other, as it was at the latest record
+--   minute, hour              when it began, and what published, delivered, failed and dead were then
+--   minutes, hours            a line for each in which something has happened: when it began, how many
+--                             seconds it had, and by how much the same four have grown
+-- Times are whole seconds by the server's clock. The numbers of a line are separated by spaces.
+
+--
+-- A take begins a history, and so does a record if there is a consumer that acks. A history must not stop
+-- what it counts: errors are ignored.
+
+local function note_delivered(history, count)
+  redis.pcall('HINCRBY', history, 'delivered', count)
+end
+
+-- `key` is another key of the queue. It does not end with the name of a consumer.
+local function note(key, field, count)
+  local history = string.match(key, '^.*}:') .. 'history'
+  if count ~= 0 and redis.call('EXISTS', history) == 1 then
+    redis.pcall('HINCRBY', history, field, count)
+  end
+end
+
+-- Of so many messages that were given back, `dead` became dead letters. `how` is that of give_back.lua.
+local function note_given_back(key, how, count, dead)
+  note(key, 'other', count - dead)
+  note(key, 'dead', dead)
+  if how == 'failed' or how == 'lost' then
+    note(key, 'failed', count)
+  end
+end

@@ -1,0 +1,109 @@
+-- Records in the histories of queues what has happened since the latest record (see include/history.lua).
+-- Does nothing for a queue that has a record of this minute, or that nobody has ever consumed from.
+--
+-- KEYS     wake of each queue; the other keys are made from it (see include/queue.lua)
+-- ARGV[1]  global_keyprefix
+-- ARGV[2]  separator between a queue's name and a priority step
+-- ARGV[3]  how many braces a ready list has on each side of the queue's name (1 on a cluster, else 0)
+-- ARGV[4]  x-expires of each queue, ms (0: none), separated by spaces
+-- ARGV[5+] the priority steps
+--
+-- Keeps: a total never shrinks, though stock workers take messages that nobody counts.
+
+-- include: clock
+-- include: expire
+-- include: stored
+-- include: queue
+-- include: length
+
+local SPANS = {
+  { mark = 'minute', lines = 'minutes', seconds = 60, kept_s = 3600 },
+  { mark = 'hour', lines = 'hours', seconds = 3600, kept_s = 7 * 24 * 3600 },
+}
+
+local prefix, separator, braces = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local steps = { unpack(ARGV, 5) }
+local expires_ms = {}
+for ms in string.gmatch(ARGV[4], '%d+') do
+  expires_ms[#expires_ms + 1] = tonumber(ms)
+end
+local now_s = math.floor(clock_ms() / 1000)
+
+local function join(numbers)
+  local texts = {}
+  for i, number in ipairs(numbers) do
+    texts[i] = string.format('%.0f', number)
+  end
+  return table.concat(texts, ' ')
+end
+
+local function is_over(mark, span)
+  local began_s = tonumber(string.match(mark, '^%d+'))
+  return math.floor(began_s / span.seconds) ~= math.floor(now_s / span.seconds)
+end
+
+-- The lines without those that are too old, or that were written when the clock was ahead.
+local function cut(lines, span)
+  local start = 1
+  while start <= #lines do
+    local began_s = tonumber(string.match(lines, '^%d+', start))
+    if began_s > now_s - span.kept_s - span.seconds and began_s <= now_s then
+      break
+    end
+    start = string.find(lines, '\n', start, true) + 1
+  end
+  return string.sub(lines, start)
+end
+
+-- Ends a minute or an hour, and begins another one.
+local function turn(history, span, mark, totals)
+  local before = {}
+  for number in string.gmatch(mark, '%d+') do
+    before[#before + 1] = tonumber(number)
+  end
+  local line, happened = { before[1], math.max(0, now_s - before[1]) }, 0
+  for i, total in ipairs(totals) do
+    line[i + 2] = total - before[i + 1]
+    happened = happened + line[i + 2]
+  end
+  if happened > 0 then
+    local lines = cut(redis.call('HGET', history, span.lines) or '', span)
+    redis.call('HSET', history, span.lines, lines .. join(line) .. '\n')
+  end
+end
+
+local function record(base, history, ready)
+  local found = redis.call('HMGET', history, 'delivered', 'failed', 'dead', 'other', 'published', 'flow')
+  local delivered, failed, dead, other = unpack({
+    tonumber(found[1]) or 0,
+    tonumber(found[2]) or 0,
+    tonumber(found[3]) or 0,
+    tonumber(found[4]) or 0,
+  })
+  local flow = length(ready, base .. 'schedule') + delivered - other
+  local published = (tonumber(found[5]) or 0) + math.max(0, flow - (tonumber(found[6]) or 0))
+  local totals = { published, delivered, failed, dead }
+  local beginning = join({ now_s, unpack(totals) })
+  redis.call('HSET', history, 'published', join({ published }), 'flow', join({ flow }))
+  for _, span in ipairs(SPANS) do
+    local mark = redis.call('HGET', history, span.mark)
+    if not mark or is_over(mark, span) then
+      if mark then
+        turn(history, span, mark, totals)
+      end
+      redis.call('HSET', history, span.mark, beginning)
+    end
+  end
+end
+
+for index, wake_key in ipairs(KEYS) do
+  local base = base_of(wake_key)
+  local history = base .. 'history'
+  local mark = redis.pcall('HGET', history, 'minute')
+  -- A table is an error: the key has another type.
+  local is_due = type(mark) == 'string' and is_over(mark, SPANS[1])
+  if is_due or (not mark and redis.call('EXISTS', base .. 'consumers') == 1) then
+    record(base, history, ready_lists(ready_of(wake_key, prefix, braces), separator, steps))
+    expire(expires_ms[index], { history })
+  end
+end
