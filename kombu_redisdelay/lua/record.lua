@@ -46,8 +46,8 @@ end
 local function cut(lines, span)
   local start = 1
   while start <= #lines do
-    local began_s = tonumber(string.match(lines, '^%d+', start))
-    if began_s > now_s - span.kept_s - span.seconds and began_s <= now_s then
+    local began_s, seconds = string.match(lines, '^(%d+) (%d+)', start)
+    if began_s + seconds > now_s - span.kept_s and tonumber(began_s) <= now_s then
       break
     end
     start = string.find(lines, '\n', start, true) + 1

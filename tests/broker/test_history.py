@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from harness.moved_clock import MovedClockServer, compiler
@@ -236,6 +236,9 @@ def fake_rig() -> Iterator[Rig]:
 
 
 @given(steps=_STEPS)
+# A period that is longer than an hour, and has ended in this one.
+@example(steps=[("put", 1), ("pass", 90_000), ("put", 1), ("pass", 59)])
+@example(steps=[("put", 1), ("pass", 90_000), ("put", 1), ("pass", 61)])
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_says_what_has_happened(fake_rig: Rig, steps: list[tuple[str, int]]) -> None:
     rig = fake_rig

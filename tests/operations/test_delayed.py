@@ -229,7 +229,9 @@ class TestReschedule:
         assert message is not None
         assert timedelta(seconds=50) < message.due - in_seconds(0) < timedelta(seconds=61)
         assert datetime.fromisoformat(after["headers"].pop("eta")) == message.due
+        assert after.pop("redisdelay-due") == pytest.approx(message.due.timestamp() * 1000, abs=1)
         before["headers"].pop("eta")
+        before.pop("redisdelay-due")
         assert after == before
         assert b64decode(after["body"]) == b64decode(before["body"])
 
