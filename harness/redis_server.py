@@ -19,7 +19,12 @@ HOST = "127.0.0.1"
 
 
 class RedisServer(ChildProcess):
-    """A server with a port, a Unix socket and a directory of its own, kept over restarts."""
+    """A server with a port, a Unix socket and a directory of its own, kept over restarts.
+
+    Attributes:
+        announced: the port at which other servers and their clients look for it: its own one, or that of a
+            proxy. *args* must have the server tell it.
+    """
 
     def __init__(
         self,
@@ -27,12 +32,15 @@ class RedisServer(ChildProcess):
         *,
         appendonly: bool = False,
         requirepass: str | None = None,
+        port: int | None = None,
+        announced: int | None = None,
         args: Sequence[str] = (),
     ) -> None:
         binary = binary or servers()[0]
         super().__init__()
         self.binary = binary
-        self.port = free_port()
+        self.port = port or free_port()
+        self.announced = announced or self.port
         self.socket = self.directory / "socket"
         self.password = requirepass
         self._appendonly = appendonly

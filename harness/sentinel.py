@@ -12,7 +12,8 @@ import redis
 import redis.sentinel
 
 from harness.process import wait_until
-from harness.redis_server import HOST, RedisServer
+from harness.proxy import Proxy
+from harness.redis_server import HOST, RedisServer, free_port
 from harness.server_binary import ServerBinary
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ PASSWORD = "of-clients"
 #: The user that replicas and sentinels log in as, everywhere.
 _WATCHER, _SECRET = "watcher", "of-servers"
 _RULES = ("on", f">{_SECRET}", "~*", "&*", "+@all")
+
+#: The address that proxied servers and sentinels connect from. Clients have another one.
+_INSIDE = "127.0.0.2"
 
 #: Milliseconds without an answer after which a sentinel takes a server for down.
 DOWN_AFTER_MS = 1000
@@ -49,13 +53,15 @@ class Sentinel(RedisServer):
         *,
         requirepass: str | None = None,
         quorum: int = 2,
+        lines: Sequence[str] = (),
     ) -> None:
         super().__init__(binary, requirepass=requirepass)
         lines = [
+            *lines,
             f"port {self.port}",
             f"bind {HOST}",
             f"dir {self.directory}",
-            f"sentinel monitor {MASTER} {HOST} {monitored.port} {quorum}",
+            f"sentinel monitor {MASTER} {HOST} {monitored.announced} {quorum}",
             f"sentinel auth-user {MASTER} {_WATCHER}",
             f"sentinel auth-pass {MASTER} {_SECRET}",
             f"sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}",
@@ -94,10 +100,12 @@ class SentinelSite:
 
     Attributes:
         servers: the first one is the primary at first.
+        proxies: the way to each server for clients, sentinels and replicas, if it is *proxied*.
 
     Arguments:
         hasty: whether the sentinels ask and tell each other more often than they do by default, so that all
             is in order again sooner after a failover. Redis 6.2 has no such setting.
+        proxied: whether there is a proxy in front of each server. It takes Redis 7.0.
     """
 
     def __init__(
@@ -107,21 +115,26 @@ class SentinelSite:
         replicas: int = 2,
         sentinels: int = 3,
         hasty: bool = False,
+        proxied: bool = False,
         args: Sequence[str] = (),
     ) -> None:
         common = [*args, "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
         common += ["--user", _WATCHER, *_RULES, "--masteruser", _WATCHER, "--masterauth", _SECRET]
         # Without a password of their own, those who may not log in could do as much.
-        first = RedisServer(binary, requirepass=PASSWORD, args=common)
-        following = [*common, "--replicaof", HOST, str(first.port)]
-        others = [RedisServer(binary, requirepass=PASSWORD, args=following) for _ in range(replicas)]
-        self.servers = [first, *others]
-        self.sentinels = [Sentinel(first, binary) for _ in range(sentinels)]
+        self.servers: list[RedisServer] = []
+        self.proxies: dict[RedisServer, Proxy] = {}
+        for _ in range(1 + replicas):
+            self._add_server(binary, common, proxied=proxied)
+        # Without being told, a sentinel announces the address that it connects from.
+        lines = [f"bind-source-addr {_INSIDE}", f"sentinel announce-ip {HOST}"] if proxied else []
+        self.sentinels = [Sentinel(self.servers[0], binary, lines=lines) for _ in range(sentinels)]
         self._hasty = hasty
         self._exit = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            for proxy in self.proxies.values():
+                stack.enter_context(proxy)
             primary, *replicas = self.servers
             # A sentinel asks for the replicas when it starts, and then every ten seconds.
             for servers in ((primary,), replicas, self.sentinels):
@@ -159,7 +172,7 @@ class SentinelSite:
         """The server that most sentinels name."""
         ports = [sentinel.primary_port() for sentinel in self.sentinels if sentinel.running]
         port = max(ports, key=ports.count)
-        return next(server for server in self.servers if server.port == port)
+        return next(server for server in self.servers if server.announced == port)
 
     def replicas(self) -> list[RedisServer]:
         """The others."""
@@ -177,7 +190,7 @@ class SentinelSite:
             # at it refuses, too.
             with suppress(redis.ResponseError), first.client() as client:
                 client.execute_command("SENTINEL FAILOVER", MASTER)
-            return first.primary_port() != before.port
+            return first.primary_port() != before.announced
 
         wait_until(is_begun, PATIENCE, "a sentinel does not begin a failover")
         return self.wait_failover(before)
@@ -187,7 +200,7 @@ class SentinelSite:
 
         def is_over() -> bool:
             ports = {sentinel.primary_port() for sentinel in self.sentinels}
-            return len(ports) == 1 and before.port not in ports and role(self.primary())[0] == b"master"
+            return len(ports) == 1 and before.announced not in ports and role(self.primary())[0] == b"master"
 
         wait_until(is_over, PATIENCE, "no failover")
         return self.primary()
@@ -205,12 +218,34 @@ class SentinelSite:
         expected = len(self.servers) - 1, len(self.sentinels) - 1
 
         def is_whole() -> bool:
-            port = self.primary().port
+            port = self.primary().announced
             return all(follows(replica, port) for replica in self.replicas()) and all(
                 sentinel.knows() == expected for sentinel in self.sentinels
             )
 
         wait_until(is_whole, PATIENCE, "the replicas or the sentinels have not found each other")
+
+    def partition(self, server: RedisServer) -> None:
+        """Have the network in front of a server swallow everything."""
+        self.proxies[server].go_silent()
+
+    def reunite(self, server: RedisServer) -> None:
+        """End what `partition` has begun. Sentinels and replicas connect at once; clients have to find out."""
+        self.proxies[server].pass_on()
+        self.proxies[server].reset([_INSIDE])
+
+    def _add_server(self, binary: ServerBinary | None, args: Sequence[str], *, proxied: bool) -> None:
+        port, announced = free_port(), None
+        args = [*args, "--replicaof", HOST, str(self.servers[0].announced)] if self.servers else args
+        proxy = Proxy(port) if proxied else None
+        if proxy:
+            announced = proxy.port
+            args = [*args, "--bind-source-addr", _INSIDE]
+            args += ["--replica-announce-ip", HOST, "--replica-announce-port", str(announced)]
+        server = RedisServer(binary, requirepass=PASSWORD, port=port, announced=announced, args=args)
+        self.servers.append(server)
+        if proxy:
+            self.proxies[server] = proxy
 
     def _hurry(self) -> None:
         for sentinel in self.sentinels:
