@@ -1,4 +1,4 @@
-"""The network around one node of a cluster: what comes in goes through proxies, what goes out has an address."""
+"""The network around one node of a cluster: what comes in passes proxies, what goes out has an address."""
 
 from __future__ import annotations
 

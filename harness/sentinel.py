@@ -230,7 +230,7 @@ class SentinelSite:
         self.proxies[server].go_silent()
 
     def reunite(self, server: RedisServer) -> None:
-        """End what `partition` has begun. Sentinels and replicas connect at once; clients have to find out."""
+        """End what `partition` has begun. Sentinels connect at once; clients have to find out."""
         self.proxies[server].pass_on()
         self.proxies[server].reset([_INSIDE])
 

@@ -48,6 +48,17 @@ class Past:
             if not following.redelivered and self.rerun.worker in (take.worker, following.worker)
         ]
 
+    def given_back(self, *, unacked_at: float) -> list[tuple[Entry, Entry]]:
+        """Each take of the message and the next one, if that is why it was started twice: the server gave
+        back what a worker had, which had not acked it by then, seconds since the epoch."""
+        return [
+            (take, following)
+            for take, following in pairwise(self.takes)
+            if following.redelivered
+            and self.rerun.worker in (take.worker, following.worker)
+            and not any(ack.worker == take.worker and take.at <= ack.at < unacked_at for ack in self._acks)
+        ]
+
     def was_forgotten(self) -> bool:
         """Whether a worker that had the message ended the task, and never acked."""
         return not self.acks() and bool(self._of_holders(self._ends))

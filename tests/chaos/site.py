@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,11 +13,15 @@ from redis.cluster import RedisCluster
 
 from harness.proxy import Proxy
 from harness.redis_server import RedisServer
-from tests.chaos.schedule import Harm
+from tests.chaos.schedule import OF_CONNECTIONS, Harm
 
 if TYPE_CHECKING:
     # In `typing` from Python 3.11 on.
     from typing_extensions import Self
+
+
+#: Seconds to wait for a proxy that somebody else uses.
+PATIENCE = 30.0
 
 
 @dataclass(frozen=True)
@@ -38,20 +42,22 @@ class Site(ABC):
 
     Attributes:
         others: the kinds of harm that come beside the kills of workers, whatever happens to the servers.
+        shared: those that all workers feel, less often.
         failovers: those that have another server become the primary.
         changes: others that happen to the servers, less often.
         count: how many queues there are, unless somebody says it.
-        proxy: some workers' way to the servers, where there is one.
+        all_proxied: whether all clients come through the proxies, or only the workers that are told to.
 
     Arguments:
         queues: the names of the queues.
     """
 
     others: ClassVar[tuple[Harm, ...]] = (Harm.TERMINATE, Harm.STOP, Harm.CLIENT_KILL)
+    shared: ClassVar[tuple[Harm, ...]] = OF_CONNECTIONS
     failovers: ClassVar[tuple[Harm, ...]] = ()
     changes: ClassVar[tuple[Harm, ...]] = ()
     count: ClassVar[int] = 1
-    proxy: Proxy | None = None
+    all_proxied: ClassVar[bool] = True
 
     def __init__(self, queues: Sequence[str]) -> None:
         self.queues = queues
@@ -72,9 +78,14 @@ class Site(ABC):
     def servers(self) -> list[RedisServer]:
         """Those that clients may be connected to, and that can answer."""
 
+    @property
+    @abstractmethod
+    def proxies(self) -> list[Proxy]:
+        """Those in front of servers that serve clients just now."""
+
     @abstractmethod
     def url(self, scheme: str, *, proxied: bool = False) -> str:
-        """The URL for a transport. *proxied* is heard where there is a proxy."""
+        """The URL for a transport. *proxied* is heard unless all are."""
 
     @abstractmethod
     def client(self) -> Redis | RedisCluster:
@@ -102,3 +113,14 @@ class Site(ABC):
 
     def __exit__(self, *error: object) -> None:
         self._exit.close()
+
+
+@contextmanager
+def in_use(proxy: Proxy) -> Iterator[None]:
+    """Have nobody else do harm with a proxy in the block: the server behind it is being failed over."""
+    if not proxy.use.acquire(timeout=PATIENCE):
+        raise TimeoutError("somebody else does harm with the proxy")
+    try:
+        yield
+    finally:
+        proxy.use.release()

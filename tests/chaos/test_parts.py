@@ -8,24 +8,27 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Semaphore
 from typing import ClassVar
+from unittest.mock import ANY
 
 import pytest
 from redis import Redis
 
 from harness.process import wait_until
+from harness.proxy import Proxy
 from harness.redis_server import RedisServer
 from tests.chaos.cluster import Shards
 from tests.chaos.damage import Damage
 from tests.chaos.environment import Environment
 from tests.chaos.fleet import Fleet
+from tests.chaos.inflict import Inflictor
 from tests.chaos.ledger import ACK, END, START, TAKE, Entry, Ledger
 from tests.chaos.producer import Submission
 from tests.chaos.report import failures
 from tests.chaos.resumption import Resumption, resumptions
 from tests.chaos.run import Result
-from tests.chaos.schedule import SERVERS_INTERVAL, Harm, plan
+from tests.chaos.schedule import FAILOVERS, SERVERS_INTERVAL, Harm, Planned, plan
 from tests.chaos.single import Single
-from tests.chaos.site import Course, Site
+from tests.chaos.site import Course, Site, in_use
 from tests.chaos.transports import TRANSPORTS
 from tests.chaos.upheavals import Upheavals
 from tests.chaos.verdict import Cause, Judge, Verdict
@@ -44,17 +47,21 @@ def test_a_seed_makes_the_same_schedule_and_a_short_run_has_every_harm() -> None
 
 
 def test_kills_are_spread_over_the_failovers_and_other_changes_come_in_between() -> None:
-    schedule = plan(1, 30, failovers=6, kinds=Shards.failovers, changes=Shards.changes)
+    schedule = plan(1, 30, shared=Shards.shared, failovers=8, kinds=Shards.failovers, changes=Shards.changes)
 
     harms = Counter(each.harm for each in schedule)
     assert harms == {
         Harm.KILL: 30,
-        Harm.PRIMARY_KILL: 3,
-        Harm.PRIMARY_STOP: 3,
-        **dict.fromkeys(Shards.changes, 1),
+        Harm.PRIMARY_KILL: 2,
+        Harm.PRIMARY_STOP: 2,
+        Harm.PRIMARY_CUT: 2,
+        Harm.PRIMARY_PARTITION: 2,
+        **dict.fromkeys(Shards.changes, ANY),
+        **dict.fromkeys(Shards.shared, ANY),
     }
+    assert sum(harms[change] for change in Shards.changes) == 4
     kills = [each.at for each in schedule if each.harm is Harm.KILL]
-    others = [each.at for each in schedule if each.harm is not Harm.KILL]
+    others = [each.at for each in schedule if each.harm in (*FAILOVERS, *Shards.changes)]
     assert kills[-1] - kills[0] == pytest.approx(others[-1] - others[0], abs=SERVERS_INTERVAL)
 
 
@@ -127,6 +134,44 @@ class TestVerdict:
     def test_a_rerun_after_other_harm(self, damage: Damage, cause: Cause) -> None:
         entries = [*done(10), *[entry(event, 14, worker="b") for event in (TAKE, START)]]
         assert judge(entries, damage=[damage]).causes == {cause: 1}
+
+    @pytest.mark.parametrize(
+        ("acked_at", "taken_by", "given_back_at", "redelivered"),
+        [
+            # The server had the ack, the lease had not ended yet, who had it was not out of reach, or nobody
+            # had it any more.
+            (10.5, "a", 14, True),
+            (12, "a", 13, True),
+            (12, "c", 14, True),
+            (12, "a", 14, False),
+        ],
+    )
+    def test_who_was_out_of_reach_is_not_to_blame_for_everything(
+        self, acked_at: float, taken_by: str, given_back_at: float, redelivered: bool
+    ) -> None:
+        entries = [
+            *(entry(event, 10, worker=taken_by) for event in (TAKE, START)),
+            entry(ACK, acked_at, worker=taken_by),
+            *(
+                replace(entry(event, given_back_at, worker="b"), redelivered=redelivered)
+                for event in (TAKE, START)
+            ),
+        ]
+        silence = Damage(Harm.SILENCE, ("a", "b"), 12, 16)
+        assert judge(entries, damage=[silence]).causes == {Cause.UNEXPLAINED: 1}
+        as_it_must_be = [
+            entry(TAKE, 10),
+            entry(START, 10),
+            entry(ACK, 12),
+            entry(TAKE, 14, "b"),
+            entry(START, 14, "b"),
+        ]
+        assert judge(as_it_must_be, damage=[silence]).causes == {Cause.UNREACHABLE: 1}
+
+    def test_a_copy_in_the_memory_of_who_was_out_of_reach(self) -> None:
+        entries = [entry(TAKE, 10), entry(TAKE, 15, "b"), entry(START, 15, "b"), entry(START, 17)]
+        silence = Damage(Harm.SILENCE, ("a", "b"), 12, 16)
+        assert judge(entries, damage=[silence]).causes == {Cause.UNREACHABLE: 1}
 
     @pytest.mark.parametrize(
         ("ended_at", "cause"),
@@ -232,10 +277,28 @@ def test_what_happens_to_servers_happens_one_after_the_other_and_is_noted() -> N
             wait_until(upheavals.are_over, 10, "the end")
 
 
+def test_connections_are_harmed_by_one_at_a_time() -> None:
+    fleet, site = Fleet((), lambda _kind, name: Environment("", Path(), name), None), NoServers([])
+    with ThreadPoolExecutor(1) as executor, Proxy(1) as proxy:
+        inflictor = Inflictor(fleet, site, Upheavals(fleet, site, executor), LEASE)
+        silence, reset = Planned(0, Harm.SILENCE, 0.5), Planned(0, Harm.RESET, 0.5)
+        assert not inflictor.do(silence), "there is none"
+        site.proxies = [proxy]
+        with in_use(proxy):
+            assert not inflictor.do(silence), "its server is being failed over"
+        assert inflictor.do(silence)
+        assert not inflictor.do(reset)
+        assert not proxy.use.acquire(blocking=False), "its server must not be failed over"
+        inflictor.end_what_is_over(everything=True)
+        assert inflictor.do(reset)
+        assert [each.harm for each in fleet.damage] == [Harm.SILENCE, Harm.RESET]
+
+
 class NoServers(Site):
     """It says when what happens is over."""
 
     servers: ClassVar[list[RedisServer]] = []
+    proxies: list[Proxy] = []  # noqa: RUF012  # each test sets its own
     go_on = Semaphore(0)
 
     def url(self, scheme: str, *, proxied: bool = False) -> str:

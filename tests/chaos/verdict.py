@@ -19,7 +19,11 @@ AFTERMATH_LEASES = 4.0
 #: An ack that was under way when the connection broke was noted up to so many seconds before. So was what a
 #: primary had not yet told its replicas.
 IN_FLIGHT = 1.0
+#: A worker that gets out of reach keeps its messages for this part of the lease at least: it renews the lease
+#: each third of it, or somewhat later.
+KEPT = 0.5
 
+_SILENT = (Harm.SILENCE, Harm.HALF_OPEN)
 _CONNECTION = (Harm.CLIENT_KILL, Harm.RESTART, Harm.RESET, Harm.DELAY, *FAILOVERS, Harm.DOWN)
 
 
@@ -161,7 +165,7 @@ class Judge:
             return Rerun(rerun.task, rerun.at, Cause.ACK_FORGOTTEN)
         causes: list[tuple[Cause, Iterable[Harm], Callable[[Damage], bool]]] = [
             (Cause.STOPPED, [Harm.STOP], lambda _: True),
-            (Cause.UNREACHABLE, [Harm.SILENCE, Harm.HALF_OPEN], lambda _: True),
+            (Cause.UNREACHABLE, _SILENT, lambda damage: self._was_out_of_reach(past, damage)),
             (Cause.ACK_LOST, _CONNECTION, lambda damage: _ack_was_under_way(damage, past)),
             (Cause.FORGOTTEN, _CONNECTION, lambda _: past.was_forgotten()),
             (Cause.OUTLIVED, _CONNECTION, lambda damage: self._outlived(past, damage)),
@@ -181,6 +185,15 @@ class Judge:
 
     def _is_in_time(self, rerun: Entry, damage: Damage) -> bool:
         return damage.at <= rerun.at <= damage.until + AFTERMATH_LEASES * self._lease
+
+    def _was_out_of_reach(self, past: Past, damage: Damage) -> bool:
+        """Whether a worker had the message when it got out of reach, and the message came back later."""
+        return any(
+            take.worker in damage.workers
+            and take.at <= damage.until
+            and following.at >= damage.at + KEPT * self._lease
+            for take, following in past.given_back(unacked_at=damage.at - IN_FLIGHT)
+        )
 
     def _outlived(self, past: Past, damage: Damage) -> bool:
         """Whether the message was held when the connection was lost, and came back by the lease's end."""
