@@ -50,12 +50,13 @@ class Past:
 
     def given_back(self, *, unacked_at: float) -> list[tuple[Entry, Entry]]:
         """Each take of the message and the next one, if that is why it was started twice: the server gave
-        back what a worker had, which had not acked it by then, seconds since the epoch."""
+        back what a worker had, which had not acked it by then, seconds since the epoch. This worker had
+        started it last before, or has started it now."""
         return [
             (take, following)
             for take, following in pairwise(self.takes)
             if following.redelivered
-            and self.rerun.worker in (take.worker, following.worker)
+            and take.worker in (self.ran_last, self.rerun.worker)
             and not any(ack.worker == take.worker and take.at <= ack.at < unacked_at for ack in self._acks)
         ]
 

@@ -31,7 +31,7 @@ from tests.chaos.single import Single
 from tests.chaos.site import Course, Site, in_use
 from tests.chaos.transports import TRANSPORTS
 from tests.chaos.upheavals import Upheavals
-from tests.chaos.verdict import Cause, Judge, Verdict
+from tests.chaos.verdict import AFTERMATH_LEASES, Cause, Judge, Verdict
 
 LEASE = 3.0
 
@@ -136,42 +136,41 @@ class TestVerdict:
         assert judge(entries, damage=[damage]).causes == {cause: 1}
 
     @pytest.mark.parametrize(
-        ("acked_at", "taken_by", "given_back_at", "redelivered"),
+        ("acked_at", "taken_by", "given_back_at", "redelivered", "cause"),
         [
-            # The server had the ack, the lease had not ended yet, who had it was not out of reach, or nobody
-            # had it any more.
-            (10.5, "a", 14, True),
-            (12, "a", 13, True),
-            (12, "c", 14, True),
-            (12, "a", 14, False),
+            (12, "a", 14, True, Cause.UNREACHABLE),
+            # The server had the ack, the lease had not ended yet, who had it was not out of reach, or it was
+            # not given back.
+            (10.5, "a", 14, True, Cause.UNEXPLAINED),
+            (12, "a", 13, True, Cause.UNEXPLAINED),
+            (12, "c", 14, True, Cause.UNEXPLAINED),
+            (12, "a", 14, False, Cause.UNEXPLAINED),
         ],
     )
     def test_who_was_out_of_reach_is_not_to_blame_for_everything(
-        self, acked_at: float, taken_by: str, given_back_at: float, redelivered: bool
+        self, acked_at: float, taken_by: str, given_back_at: float, redelivered: bool, cause: Cause
     ) -> None:
+        again = [entry(event, given_back_at, "b") for event in (TAKE, START)]
         entries = [
-            *(entry(event, 10, worker=taken_by) for event in (TAKE, START)),
-            entry(ACK, acked_at, worker=taken_by),
-            *(
-                replace(entry(event, given_back_at, worker="b"), redelivered=redelivered)
-                for event in (TAKE, START)
-            ),
+            entry(TAKE, 10, taken_by),
+            entry(START, 10, taken_by),
+            entry(ACK, acked_at, taken_by),
+            *(replace(each, redelivered=redelivered) for each in again),
         ]
         silence = Damage(Harm.SILENCE, ("a", "b"), 12, 16)
-        assert judge(entries, damage=[silence]).causes == {Cause.UNEXPLAINED: 1}
-        as_it_must_be = [
-            entry(TAKE, 10),
-            entry(START, 10),
-            entry(ACK, 12),
-            entry(TAKE, 14, "b"),
-            entry(START, 14, "b"),
-        ]
-        assert judge(as_it_must_be, damage=[silence]).causes == {Cause.UNREACHABLE: 1}
+        assert judge(entries, damage=[silence]).causes == {cause: 1}
 
     def test_a_copy_in_the_memory_of_who_was_out_of_reach(self) -> None:
         entries = [entry(TAKE, 10), entry(TAKE, 15, "b"), entry(START, 15, "b"), entry(START, 17)]
         silence = Damage(Harm.SILENCE, ("a", "b"), 12, 16)
         assert judge(entries, damage=[silence]).causes == {Cause.UNREACHABLE: 1}
+
+    def test_who_gets_it_next_may_die_before_it_starts(self) -> None:
+        late = 13.5 + AFTERMATH_LEASES * LEASE + 1
+        entries = [*done(10), entry(TAKE, 14, "b"), *(entry(event, late, "c") for event in (TAKE, START))]
+        for harm, cause in [(Harm.STOP, Cause.STOPPED), (Harm.SILENCE, Cause.UNREACHABLE)]:
+            damage = [Damage(harm, ("a",), 9, 13.5), kill("b", 14.5)]
+            assert judge(entries, damage=damage).causes == {cause: 1}
 
     @pytest.mark.parametrize(
         ("ended_at", "cause"),

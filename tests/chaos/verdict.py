@@ -19,8 +19,8 @@ AFTERMATH_LEASES = 4.0
 #: An ack that was under way when the connection broke was noted up to so many seconds before. So was what a
 #: primary had not yet told its replicas.
 IN_FLIGHT = 1.0
-#: A worker that gets out of reach keeps its messages for this part of the lease at least: it renews the lease
-#: each third of it, or somewhat later.
+#: A worker that stops or gets out of reach keeps its messages for this part of the lease at least: it renews
+#: the lease each third of it, or somewhat later.
 KEPT = 0.5
 
 _SILENT = (Harm.SILENCE, Harm.HALF_OPEN)
@@ -163,18 +163,25 @@ class Judge:
                 return Rerun(rerun.task, rerun.at, Cause.KILLED, after, damage.isolated)
         if forgetting:
             return Rerun(rerun.task, rerun.at, Cause.ACK_FORGOTTEN)
+
+        def in_time(harm: Damage) -> bool:
+            return self._is_in_time(rerun, harm)
+
+        def given_back(harm: Damage) -> bool:
+            return self._was_given_back(past, harm)
+
         causes: list[tuple[Cause, Iterable[Harm], Callable[[Damage], bool]]] = [
-            (Cause.STOPPED, [Harm.STOP], lambda _: True),
-            (Cause.UNREACHABLE, _SILENT, lambda damage: self._was_out_of_reach(past, damage)),
-            (Cause.ACK_LOST, _CONNECTION, lambda damage: _ack_was_under_way(damage, past)),
-            (Cause.FORGOTTEN, _CONNECTION, lambda _: past.was_forgotten()),
-            (Cause.OUTLIVED, _CONNECTION, lambda damage: self._outlived(past, damage)),
+            (Cause.STOPPED, [Harm.STOP], lambda harm: in_time(harm) or given_back(harm)),
+            (Cause.UNREACHABLE, _SILENT, given_back),
+            (Cause.ACK_LOST, _CONNECTION, lambda harm: in_time(harm) and _ack_was_under_way(harm, past)),
+            (Cause.FORGOTTEN, _CONNECTION, lambda harm: in_time(harm) and past.was_forgotten()),
+            (Cause.OUTLIVED, _CONNECTION, lambda harm: in_time(harm) and self._outlived(past, harm)),
         ]
         for cause, harms, applies in causes:
             for harm in harms:
                 for damage in self._by_harm[harm]:
                     felt = past.workers.intersection(damage.workers)
-                    if felt and self._is_in_time(rerun, damage) and applies(damage):
+                    if felt and applies(damage):
                         return Rerun(rerun.task, rerun.at, cause)
         return Rerun(rerun.task, rerun.at, Cause.UNEXPLAINED)
 
@@ -183,15 +190,17 @@ class Judge:
         failovers = [each for harm in FAILOVERS for each in self._by_harm[harm] if each.at <= rerun.at]
         return [each for each in failovers if any(_may_forget(each, event.at) for event in events)]
 
-    def _is_in_time(self, rerun: Entry, damage: Damage) -> bool:
-        return damage.at <= rerun.at <= damage.until + AFTERMATH_LEASES * self._lease
+    def _is_in_time(self, entry: Entry, damage: Damage) -> bool:
+        return damage.at <= entry.at <= damage.until + AFTERMATH_LEASES * self._lease
 
-    def _was_out_of_reach(self, past: Past, damage: Damage) -> bool:
-        """Whether a worker had the message when it got out of reach, and the message came back later."""
+    def _was_given_back(self, past: Past, damage: Damage) -> bool:
+        """Whether a worker had the message when it was harmed, and another one got it when the lease had
+        ended."""
         return any(
             take.worker in damage.workers
             and take.at <= damage.until
             and following.at >= damage.at + KEPT * self._lease
+            and self._is_in_time(following, damage)
             for take, following in past.given_back(unacked_at=damage.at - IN_FLIGHT)
         )
 
