@@ -49,13 +49,18 @@ class Past:
         ]
 
     def given_back(self, *, unacked_at: float) -> list[tuple[Entry, Entry]]:
-        """Each take of the message and the next one, if that is why it was started twice: the server gave
-        back what a worker had, which had not acked it by then, seconds since the epoch. This worker had
-        started it last before, or has started it now."""
+        """Each take of the message and the one to which that led, if this is why it was started twice: the
+        server gave back what a worker had, which had not acked it by then, seconds since the epoch.
+
+        This worker had started it last before, or has started it now. One that was stopped may have noted its
+        take after that of the other one.
+        """
+        pairs = [*pairwise(self.takes), *((take, other) for other, take in pairwise(self.takes))]
         return [
             (take, following)
-            for take, following in pairwise(self.takes)
+            for take, following in pairs
             if following.redelivered
+            and (take.at <= following.at or not take.redelivered)
             and take.worker in (self.ran_last, self.rerun.worker)
             and not any(ack.worker == take.worker and take.at <= ack.at < unacked_at for ack in self._acks)
         ]

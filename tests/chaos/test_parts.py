@@ -108,6 +108,26 @@ class TestVerdict:
         assert verdict.recovery_times(isolated=False) == []
 
     @pytest.mark.parametrize(
+        ("damage", "cause"),
+        [
+            # Its ack had arrived, or may not have.
+            ([], Cause.UNEXPLAINED),
+            ([Damage(Harm.STOP, ("b",), 9, 10)], Cause.UNEXPLAINED),
+            ([Damage(Harm.STOP, ("a",), 6, 9.5)], Cause.KILLED),
+            ([Damage(Harm.SILENCE, ("a",), 11, 15)], Cause.KILLED),
+        ],
+    )
+    def test_who_was_killed_long_after_it_had_acked(self, damage: list[Damage], cause: Cause) -> None:
+        entries = [*done(10), *(entry(event, 14, "b") for event in (TAKE, START))]
+        assert judge(entries, damage=[*damage, kill("a", 12)]).causes == {cause: 1}
+        assert judge(entries, damage=[*damage, kill("a", 10.9)]).causes == {Cause.KILLED: 1}
+
+    def test_an_ack_into_a_silence_is_not_forgotten_by_a_failover(self) -> None:
+        entries = [entry(TAKE, 6), *done(10)[1:], *(entry(event, 20, "b") for event in (TAKE, START))]
+        damage = [failover(at=10, until=16), Damage(Harm.SILENCE, ("a", "b"), 10.5, 15)]
+        assert judge(entries, damage=damage).causes == {Cause.UNREACHABLE: 1}
+
+    @pytest.mark.parametrize(
         "damage",
         [
             [],
@@ -164,6 +184,11 @@ class TestVerdict:
         entries = [entry(TAKE, 10), entry(TAKE, 15, "b"), entry(START, 15, "b"), entry(START, 17)]
         silence = Damage(Harm.SILENCE, ("a", "b"), 12, 16)
         assert judge(entries, damage=[silence]).causes == {Cause.UNREACHABLE: 1}
+
+    def test_a_copy_that_was_on_its_way_to_who_was_stopped(self) -> None:
+        entries = [entry(TAKE, 13, "b"), entry(START, 13, "b"), entry(TAKE, 13.6), entry(START, 13.6)]
+        assert judge(entries, damage=[Damage(Harm.STOP, ("a",), 9, 13.5)]).causes == {Cause.STOPPED: 1}
+        assert judge(entries, damage=[Damage(Harm.STOP, ("c",), 9, 13.5)]).causes == {Cause.UNEXPLAINED: 1}
 
     def test_who_gets_it_next_may_die_before_it_starts(self) -> None:
         late = 13.5 + AFTERMATH_LEASES * LEASE + 1

@@ -25,6 +25,8 @@ KEPT = 0.5
 
 _SILENT = (Harm.SILENCE, Harm.HALF_OPEN)
 _CONNECTION = (Harm.CLIENT_KILL, Harm.RESTART, Harm.RESET, Harm.DELAY, *FAILOVERS, Harm.DOWN)
+#: What may keep an ack from the server for longer than it is in flight.
+_HINDRANCES = (Harm.STOP, *_SILENT, *_CONNECTION)
 
 
 class Cause(str, Enum):
@@ -154,11 +156,14 @@ class Judge:
         if any(self._is_in_time(rerun, failover) for failover in self._forgetting(past.untaken(), rerun)):
             return Rerun(rerun.task, rerun.at, Cause.TAKE_FORGOTTEN)
         acks = [ack for ack in past.acks() if ack.worker == past.ran_last]
-        forgetting = self._forgetting(acks, rerun)
+        forgetting = self._forgetting([ack for ack in acks if not self._befell(_SILENT, ack, ack.at)], rerun)
         for damage in self._by_harm[Harm.KILL]:
             killed = past.ran_last in damage.workers and past.starts[-1].at <= damage.until <= rerun.at
-            # What acked, and lived on after the failover, had nothing left that its death could give back.
-            if killed and all(damage.at < failover.until for failover in forgetting):
+            # What acked, and lived on, had nothing left that its death could give back.
+            was_acking = all(
+                damage.at - IN_FLIGHT <= ack.at or self._befell(_HINDRANCES, ack, damage.at) for ack in acks
+            )
+            if killed and was_acking and all(damage.at < failover.until for failover in forgetting):
                 after = rerun.at - damage.at
                 return Rerun(rerun.task, rerun.at, Cause.KILLED, after, damage.isolated)
         if forgetting:
@@ -171,7 +176,7 @@ class Judge:
             return self._was_given_back(past, harm)
 
         causes: list[tuple[Cause, Iterable[Harm], Callable[[Damage], bool]]] = [
-            (Cause.STOPPED, [Harm.STOP], lambda harm: in_time(harm) or given_back(harm)),
+            (Cause.STOPPED, [Harm.STOP], given_back),
             (Cause.UNREACHABLE, _SILENT, given_back),
             (Cause.ACK_LOST, _CONNECTION, lambda harm: in_time(harm) and _ack_was_under_way(harm, past)),
             (Cause.FORGOTTEN, _CONNECTION, lambda harm: in_time(harm) and past.was_forgotten()),
@@ -190,6 +195,14 @@ class Judge:
         failovers = [each for harm in FAILOVERS for each in self._by_harm[harm] if each.at <= rerun.at]
         return [each for each in failovers if any(_may_forget(each, event.at) for event in events)]
 
+    def _befell(self, harms: Iterable[Harm], ack: Entry, until: float) -> bool:
+        """Whether one of these harms befell a worker between its ack and *until*, seconds since the epoch."""
+        return any(
+            ack.worker in each.workers and each.at - IN_FLIGHT <= until and ack.at <= each.until + IN_FLIGHT
+            for harm in harms
+            for each in self._by_harm[harm]
+        )
+
     def _is_in_time(self, entry: Entry, damage: Damage) -> bool:
         return damage.at <= entry.at <= damage.until + AFTERMATH_LEASES * self._lease
 
@@ -198,7 +211,7 @@ class Judge:
         ended."""
         return any(
             take.worker in damage.workers
-            and take.at <= damage.until
+            and take.at <= damage.until + IN_FLIGHT
             and following.at >= damage.at + KEPT * self._lease
             and self._is_in_time(following, damage)
             for take, following in past.given_back(unacked_at=damage.at - IN_FLIGHT)
