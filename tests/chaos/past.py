@@ -31,6 +31,12 @@ class Past:
         return self.starts[-1].worker
 
     @property
+    def came_back(self) -> Entry:
+        """The first take after that start, where there is one: whoever took it next may have died before it
+        could start it. Else the rerun."""
+        return next((take for take in self.takes if take.at > self.starts[-1].at), self.rerun)
+
+    @property
     def workers(self) -> frozenset[str]:
         """All that have started it."""
         return frozenset(start.worker for start in (self.rerun, *self.starts))

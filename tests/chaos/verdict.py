@@ -170,7 +170,7 @@ class Judge:
             return Rerun(rerun.task, rerun.at, Cause.ACK_FORGOTTEN)
 
         def in_time(harm: Damage) -> bool:
-            return self._is_in_time(rerun, harm)
+            return self._is_in_time(past.came_back, harm)
 
         def given_back(harm: Damage) -> bool:
             return self._was_given_back(past, harm)

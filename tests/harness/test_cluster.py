@@ -14,7 +14,7 @@ from harness.cluster import Cluster
 from harness.cluster_node import Node, free_port_with_bus
 from harness.cluster_view import slot_of
 from harness.redis_server import HOST
-from harness.server_binary import servers
+from tests.environments import PROXIES
 
 
 @pytest.fixture(scope="module")
@@ -164,10 +164,7 @@ def test_a_paused_primary_is_replaced(cluster: Cluster) -> None:
     assert cluster.replicas_of(replica) == [paused]
 
 
-@pytest.mark.skipif(
-    servers()[0].version.startswith("6."),
-    reason="Redis 6.2 cannot choose the address that it connects from",
-)
+@pytest.mark.skipif(not PROXIES, reason="Redis 6.2 cannot choose the address that it connects from")
 @pytest.mark.parametrize("clients", [True, False])
 def test_a_primary_that_is_cut_off_is_replaced(clients: bool) -> None:
     with Cluster(3, replicas=1, node_timeout=1000, proxied=True) as cluster:

@@ -7,11 +7,10 @@ import redis
 
 from harness.process import wait_until
 from harness.sentinel import PATIENCE, SentinelSite, follows
-from harness.server_binary import servers
+from tests.environments import PROXIES
 
 pytestmark = pytest.mark.skipif(
-    servers()[0].version.startswith("6."),
-    reason="Redis 6.2 cannot choose the address that it connects from",
+    not PROXIES, reason="Redis 6.2 cannot choose the address that it connects from"
 )
 
 
