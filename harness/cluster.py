@@ -12,6 +12,7 @@ from urllib.parse import quote
 from redis.cluster import ClusterNode, RedisCluster
 
 from harness.assembly import Assembly
+from harness.cluster_gate import Gate
 from harness.cluster_node import Node, free_port_with_bus
 from harness.cluster_view import SLOTS, View, slot_of, trouble, wait_while
 from harness.redis_server import HOST
@@ -26,6 +27,9 @@ class Cluster(Assembly):
     What changes the cluster's nodes or slots returns when all nodes agree on it; what harms it returns at
     once. Nodes are started by the thread that calls, and end with it; see `ChildProcess`.
 
+    Attributes:
+        gates: the network around each node, if it is *proxied*.
+
     Args:
         primaries: at least 3 where one shall fail and be replaced: a majority of them decides.
         replicas: of each primary.
@@ -36,6 +40,7 @@ class Cluster(Assembly):
         requirepass: the password of the default user, which the nodes use among themselves as well.
         full_coverage: whether a node serves nothing while any slot has no primary, as by default.
         tls: the certificate of all nodes, if they speak TLS, among each other too.
+        proxied: whether clients and nodes reach each node through proxies, which takes Redis 7.0, and no TLS.
         args: further arguments for each server, such as ``"--user", "shop", "on", ">secret", "~*", "+@all"``.
     """
 
@@ -50,15 +55,18 @@ class Cluster(Assembly):
         requirepass: str | None = None,
         full_coverage: bool = True,
         tls: Tls | None = None,
+        proxied: bool = False,
         args: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.binary = binary or servers()[0]
         self.password = requirepass
         self.nodes: list[Node] = []
+        self.gates: dict[Node, Gate] = {}
         self._shape = primaries, replicas
         self._appendonly = appendonly
         self._tls = tls
+        self._proxied = proxied
         self._args = (
             *("--cluster-node-timeout", str(node_timeout)),
             *("--cluster-require-full-coverage", "yes" if full_coverage else "no"),
@@ -78,12 +86,14 @@ class Cluster(Assembly):
         return ";".join(f"{scheme}://{login}{address}" for address in self.addresses)
 
     def client(self, **options: Any) -> RedisCluster:
-        nodes = [ClusterNode(HOST, node.port) for node in self.nodes if node.running]
+        # Without TLS, as nodes can always be asked.
+        ports = [node.port if self._tls else node.announced_port for node in self.nodes if node.running]
+        nodes = [ClusterNode(HOST, port) for port in ports]
         return RedisCluster(startup_nodes=nodes, **{"password": self.password, **options})
 
     @property
     def live(self) -> list[Node]:
-        """The nodes that run and are not paused."""
+        """The nodes that run, and are not paused or cut off."""
         return [node for node in self.nodes if node.live]
 
     @property
@@ -139,6 +149,24 @@ class Cluster(Assembly):
 
     def resume(self, node: Node) -> None:
         node.resume()
+
+    def cut_off(self, node: Node, *, clients: bool = False) -> None:
+        """Have the network between a node and the others swallow everything, and that between it and clients,
+        too, if asked to."""
+        others = [gate for other, gate in self.gates.items() if other is not node]
+        self.gates[node].close([gate.source for gate in others], clients=clients)
+        for gate in others:
+            gate.bus.go_silent([self.gates[node].source])
+        node.apart = True
+
+    def reunite(self, node: Node) -> None:
+        """End what `cut_off` has begun. It comes back as a stale primary if it was replaced meanwhile."""
+        others = [gate for other, gate in self.gates.items() if other is not node]
+        self.gates[node].open([gate.source for gate in others])
+        for gate in others:
+            gate.bus.pass_on()
+            gate.bus.reset([self.gates[node].source])
+        node.apart = False
 
     def start(self, node: Node) -> None:
         """Start a node that has ended, with its port and what it has kept, and wait until it answers."""
@@ -205,7 +233,7 @@ class Cluster(Assembly):
         node.wait_ready()
         node.introduce()
         for other in known:
-            node.call("CLUSTER", "MEET", HOST, other.announced_port)
+            self._meet(node, other)
         if replica_of is not None:
             wait_while(lambda: View(self.live).strangers(), 30)
             node.call("CLUSTER", "REPLICATE", replica_of.id)
@@ -239,27 +267,35 @@ class Cluster(Assembly):
             node.call("CLUSTER", "ADDSLOTS", *range(first, end))
         # Each meets each: to hear of one another by gossip takes longer.
         for node, other in combinations(nodes, 2):
-            node.call("CLUSTER", "MEET", HOST, other.announced_port)
+            self._meet(node, other)
         if replicas:
             wait_while(lambda: View(self.live).strangers(), 30)
         for number, node in enumerate(nodes[count:]):
             node.call("CLUSTER", "REPLICATE", primaries[number % count].id)
         self.wait_until_ok()
 
+    def _meet(self, node: Node, other: Node) -> None:
+        bus = (self.gates[other].bus.port,) if self._proxied else ()
+        node.call("CLUSTER", "MEET", HOST, other.announced_port, *bus)
+
     def _new_node(self) -> Node:
         """A node that was started, and belongs to this cluster until the end."""
         ports = {node.port for node in self.nodes}
         while (port := free_port_with_bus()) in ports:
             pass
+        gate = self._exit.enter_context(Gate(port, len(self.nodes) + 2)) if self._proxied else None
         node = Node(
             self.binary,
             port=port,
+            announced=gate.clients.port if gate else None,
             appendonly=self._appendonly,
             requirepass=self.password,
-            args=self._args,
+            args=[*self._args, *(gate.arguments if gate else ())],
             tls=self._tls,
         )
         self._exit.push(node)
         self.nodes.append(node)
+        if gate:
+            self.gates[node] = gate
         node.start()
         return node

@@ -12,13 +12,11 @@ from typing import Any
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from harness.cluster_gate import TO_BUS
 from harness.cluster_view import Known, parsed
 from harness.redis_server import HOST, RedisServer
 from harness.server_binary import ServerBinary
 from harness.tls import Tls
-
-#: The nodes talk to each other at a port that is this much higher. Redis 6.2 knows no other way.
-_TO_BUS = 10_000
 
 
 class Node(RedisServer):
@@ -27,6 +25,7 @@ class Node(RedisServer):
     Attributes:
         id: its name in the cluster, 40 hexadecimal digits, kept over restarts; "" before `introduce`.
         paused: whether the process is stopped by `pause`.
+        apart: whether the other nodes cannot reach it; see `harness.cluster.Cluster.cut_off`.
     """
 
     def __init__(
@@ -36,6 +35,7 @@ class Node(RedisServer):
         port: int | None = None,
         appendonly: bool = False,
         requirepass: str | None = None,
+        announced: int | None = None,
         args: Sequence[str] = (),
         tls: Tls | None = None,
     ) -> None:
@@ -53,12 +53,18 @@ class Node(RedisServer):
             own["tls-cluster"] = "yes"
         flags = [word for name, value in own.items() for word in (f"--{name}", value)]
         super().__init__(
-            binary, appendonly=appendonly, requirepass=requirepass, args=[*flags, *args], tls=tls
+            binary,
+            appendonly=appendonly,
+            requirepass=requirepass,
+            port=port or free_port_with_bus(),
+            announced=announced,
+            args=[*flags, *args],
+            tls=tls,
         )
-        self.port = port or free_port_with_bus()
         self.tls_port = free_port_with_bus()
         self.id = ""
         self.paused = False
+        self.apart = False
         self._client = self.client(socket_timeout=10, retry=Retry(NoBackoff(), 1))
 
     @property
@@ -67,8 +73,8 @@ class Node(RedisServer):
 
     @property
     def live(self) -> bool:
-        """Whether it can answer."""
-        return self.running and not self.paused
+        """Whether it can answer, and agree with the other nodes."""
+        return self.running and not self.paused and not self.apart
 
     def introduce(self) -> None:
         """Learn the node's id."""
@@ -126,7 +132,7 @@ def free_port_with_bus() -> int:
         with socket.socket() as clients, socket.socket() as bus:
             try:
                 clients.bind((HOST, port))
-                bus.bind((HOST, port + _TO_BUS))
+                bus.bind((HOST, port + TO_BUS))
             except OSError:
                 continue
         return port

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,9 +44,14 @@ class _Link:
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
-    silent: bool
+    origin: str
+    silent: bool = False
     trap: Trap | None = None
     passed: int = 0
+
+    def is_from(self, origins: Collection[str] | None) -> bool:
+        """Whether the client has one of these addresses; ``None`` stands for all."""
+        return origins is None or self.origin in origins
 
     def spring(self, trap: Trap) -> None:
         self.trap = None
@@ -59,37 +64,49 @@ class _Link:
 
 
 class Proxy:
-    """Passes bytes on between clients and *port* on this machine, from a thread of its own."""
+    """Passes bytes on between clients and *port* on this machine, from a thread of its own.
+
+    Harm is done to all connections, or to those *of* clients that have some addresses.
+
+    Attributes:
+        use: for those who share the proxy, so that only one of them does harm at a time.
+    """
 
     def __init__(self, port: int) -> None:
         self._upstream = port
         self._loop = asyncio.new_event_loop()
         self._links: set[_Link] = set()
-        self._silent = False
+        self._silent: Collection[str] | None = ()
+        self._delayed: Collection[str] | None = None
         self._delay = 0.0
         self._trap: Trap | None = None
         self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, HOST, 0))
         self.port: int = self._server.sockets[0].getsockname()[1]
+        self.use = Lock()
         self._thread = Thread(target=self._loop.run_forever, name="proxy", daemon=True)
 
     def url(self, scheme: str = "redisdelay") -> str:
         return f"{scheme}://{HOST}:{self.port}/0"
 
-    def go_silent(self) -> None:
-        """Make all connections half-open, also later ones: data that is sent is swallowed."""
-        self._do(self._silence_all)
+    def go_silent(self, of: Collection[str] | None = None) -> None:
+        """Make connections half-open, also later ones: data that is sent is swallowed."""
+        self._do(lambda: self._silence(of))
 
     def pass_on(self) -> None:
         """Make connections work that are opened from now on. Those that went silent stay silent."""
-        self._do(lambda: setattr(self, "_silent", False))
+        self._do(lambda: setattr(self, "_silent", ()))
 
-    def delay(self, seconds: float) -> None:
+    def delay(self, seconds: float, of: Collection[str] | None = None) -> None:
         """Delay everything by *seconds*, in both directions."""
-        self._do(lambda: setattr(self, "_delay", seconds))
 
-    def reset(self) -> None:
-        """Reset all connections, even if data is on its way."""
-        self._do(self._reset_all)
+        def delay() -> None:
+            self._delay, self._delayed = seconds, of
+
+        self._do(delay)
+
+    def reset(self, of: Collection[str] | None = None) -> None:
+        """Reset connections, even if data is on its way."""
+        self._do(lambda: self._reset(of))
 
     def set_trap(self, trap: Trap) -> Trap:
         """Do the harm of *trap* to the next request that matches it, on any connection."""
@@ -108,7 +125,7 @@ class Proxy:
 
     async def _end(self) -> None:
         self._server.close()
-        self._reset_all()
+        self._reset(None)
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -126,13 +143,15 @@ class Proxy:
         if not done.wait(10):
             raise TimeoutError("the proxy does not answer")
 
-    def _silence_all(self) -> None:
-        self._silent = True
+    def _silence(self, of: Collection[str] | None) -> None:
+        self._silent = of
         for link in self._links:
-            link.silent = True
+            link.silent = link.silent or link.is_from(of)
 
-    def _reset_all(self) -> None:
+    def _reset(self, of: Collection[str] | None) -> None:
         for link in self._links:
+            if not link.is_from(of):
+                continue
             for writer in (link.client, link.server):
                 # The socket is gone already if the other end was faster.
                 with suppress(OSError):
@@ -146,7 +165,10 @@ class Proxy:
             # Redis is down.
             writer.close()
             return
-        link = _Link(writer, server_writer, self._silent)
+        # A client that has gone again has no address.
+        origin, *_ = writer.get_extra_info("peername") or ("",)
+        link = _Link(writer, server_writer, origin)
+        link.silent = link.is_from(self._silent)
         self._links.add(link)
         # At the end, asyncio before Python 3.12 complains of a connection whose task was cancelled.
         with suppress(asyncio.CancelledError):
@@ -184,7 +206,8 @@ class Proxy:
                     data = await reader.read(65536)
                 except OSError:
                     data = b""
-                line.put_nowait((self._loop.time() + self._delay, data))
+                delay = self._delay if link.is_from(self._delayed) else 0
+                line.put_nowait((self._loop.time() + delay, data))
 
         with suppress(OSError):
             await asyncio.gather(depart(), arrive())

@@ -25,6 +25,10 @@ class RedisServer(ChildProcess):
     Attributes:
         tls_port: where it speaks TLS, if it has a certificate: other servers and the URLs use this port then.
             The port without TLS is there all the same, for `client`.
+
+    Arguments:
+        announced: the port at which other servers and their clients look for it, if it is that of a proxy.
+            *args* must have the server tell it.
     """
 
     def __init__(
@@ -33,13 +37,16 @@ class RedisServer(ChildProcess):
         *,
         appendonly: bool = False,
         requirepass: str | None = None,
+        port: int | None = None,
+        announced: int | None = None,
         args: Sequence[str] = (),
         tls: Tls | None = None,
     ) -> None:
         binary = binary or servers()[0]
         super().__init__()
         self.binary = binary
-        self.port = free_port()
+        self.port = port or free_port()
+        self._announced = announced
         self.socket = self.directory / "socket"
         self.password = requirepass
         self._appendonly = appendonly
@@ -50,7 +57,7 @@ class RedisServer(ChildProcess):
     @property
     def announced_port(self) -> int:
         """The port at which others find it."""
-        return self.port if self._tls is None else self.tls_port
+        return self._announced or (self.port if self._tls is None else self.tls_port)
 
     def command(self) -> Sequence[str]:
         options = {

@@ -13,7 +13,8 @@ import redis.sentinel
 
 from harness.assembly import Assembly
 from harness.process import wait_until
-from harness.redis_server import HOST, RedisServer
+from harness.proxy import Proxy
+from harness.redis_server import HOST, RedisServer, free_port
 from harness.server_binary import ServerBinary
 from harness.tls import Tls
 
@@ -26,6 +27,9 @@ PASSWORD = "of-clients"
 #: The user that replicas and sentinels log in as, everywhere.
 _WATCHER, _SECRET = "watcher", "of-servers"
 _RULES = ("on", f">{_SECRET}", "~*", "&*", "+@all")
+
+#: The address that proxied servers and sentinels connect from. Clients have another one.
+_INSIDE = "127.0.0.2"
 
 #: Milliseconds without an answer after which a sentinel takes a server for down.
 DOWN_AFTER_MS = 1000
@@ -48,9 +52,11 @@ class Sentinel(RedisServer):
         requirepass: str | None = None,
         quorum: int = 2,
         tls: Tls | None = None,
+        lines: Sequence[str] = (),
     ) -> None:
         super().__init__(binary, requirepass=requirepass, tls=tls)
         lines = [
+            *lines,
             f"port {self.port}",
             f"bind {HOST}",
             f"dir {self.directory}",
@@ -95,11 +101,13 @@ class SentinelSite(Assembly):
 
     Attributes:
         servers: the first one is the primary at first.
+        proxies: the way to each server for clients, sentinels and replicas, if it is *proxied*.
 
     Arguments:
         hasty: whether the sentinels ask and tell each other more often than they do by default, so that all
             is in order again sooner after a failover. Redis 6.2 has no such setting.
         tls: the certificate of all, if they speak TLS, among each other too.
+        proxied: whether there is a proxy in front of each server, which takes Redis 7.0, and no TLS.
     """
 
     def __init__(
@@ -109,6 +117,7 @@ class SentinelSite(Assembly):
         replicas: int = 2,
         sentinels: int = 3,
         hasty: bool = False,
+        proxied: bool = False,
         args: Sequence[str] = (),
         tls: Tls | None = None,
     ) -> None:
@@ -116,15 +125,20 @@ class SentinelSite(Assembly):
         common = [*args, "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
         common += ["--user", _WATCHER, *_RULES, "--masteruser", _WATCHER, "--masterauth", _SECRET]
         # Without a password of their own, those who may not log in could do as much.
-        first = RedisServer(binary, requirepass=PASSWORD, args=common, tls=tls)
-        following = [*common, "--replicaof", HOST, str(first.announced_port)]
-        others = [RedisServer(binary, requirepass=PASSWORD, args=following, tls=tls) for _ in range(replicas)]
-        self.servers = [first, *others]
-        self.sentinels = [Sentinel(first, binary, tls=tls) for _ in range(sentinels)]
         self._tls = tls
+        self.servers: list[RedisServer] = []
+        self.proxies: dict[RedisServer, Proxy] = {}
+        for _ in range(1 + replicas):
+            self._add_server(binary, common, proxied=proxied)
+        # Without being told, a sentinel announces the address that it connects from.
+        lines = [f"bind-source-addr {_INSIDE}", f"sentinel announce-ip {HOST}"] if proxied else []
+        first = self.servers[0]
+        self.sentinels = [Sentinel(first, binary, tls=tls, lines=lines) for _ in range(sentinels)]
         self._hasty = hasty
 
     def _start(self) -> None:
+        for proxy in self.proxies.values():
+            self._exit.enter_context(proxy)
         primary, *replicas = self.servers
         # A sentinel asks for the replicas when it starts, and then every ten seconds.
         for servers in ((primary,), replicas, self.sentinels):
@@ -215,6 +229,30 @@ class SentinelSite(Assembly):
             )
 
         wait_until(is_whole, PATIENCE, "the replicas or the sentinels have not found each other")
+
+    def partition(self, server: RedisServer) -> None:
+        """Have the network in front of a server swallow everything."""
+        self.proxies[server].go_silent()
+
+    def reunite(self, server: RedisServer) -> None:
+        """End what `partition` has begun. Sentinels connect at once; clients have to find out."""
+        self.proxies[server].pass_on()
+        self.proxies[server].reset([_INSIDE])
+
+    def _add_server(self, binary: ServerBinary | None, args: Sequence[str], *, proxied: bool) -> None:
+        port, announced = free_port(), None
+        args = [*args, "--replicaof", HOST, str(self.servers[0].announced_port)] if self.servers else args
+        proxy = Proxy(port) if proxied else None
+        if proxy:
+            announced = proxy.port
+            args = [*args, "--bind-source-addr", _INSIDE]
+            args += ["--replica-announce-ip", HOST, "--replica-announce-port", str(announced)]
+        server = RedisServer(
+            binary, requirepass=PASSWORD, port=port, announced=announced, args=args, tls=self._tls
+        )
+        self.servers.append(server)
+        if proxy:
+            self.proxies[server] = proxy
 
     def _hurry(self) -> None:
         for sentinel in self.sentinels:

@@ -34,6 +34,7 @@ def main() -> int:
         seed,
         kills,
         () if options.only_kills else topology.others,
+        shared=() if options.only_kills else topology.shared,
         failovers=failovers,
         kinds=topology.failovers,
         changes=topology.changes,

@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from redis.cluster import RedisCluster
+from redis.exceptions import RedisError
 
 from harness.cluster import Cluster
 from harness.cluster_node import Node
 from harness.cluster_view import slot_of
+from harness.proxy import Proxy
 from harness.redis_server import RedisServer
 from tests.chaos.schedule import Harm
-from tests.chaos.site import Course, Site
+from tests.chaos.site import Course, Site, in_use
 
 #: Of the first queue.
 PARTITIONS = 4
@@ -25,7 +27,12 @@ DOWN_FOR = 5.0
 class Shards(Site):
     """A replica has what a producer was told to be published."""
 
-    failovers: ClassVar = (Harm.PRIMARY_KILL, Harm.PRIMARY_STOP)
+    failovers: ClassVar = (
+        Harm.PRIMARY_KILL,
+        Harm.PRIMARY_STOP,
+        Harm.PRIMARY_CUT,
+        Harm.PRIMARY_PARTITION,
+    )
     changes: ClassVar = (Harm.MOVE, Harm.GROW, Harm.DOWN)
     count: ClassVar = 6
     _cluster: Cluster
@@ -42,6 +49,15 @@ class Shards(Site):
     def servers(self) -> list[RedisServer]:
         return [*self._cluster.live]
 
+    @property
+    def proxies(self) -> list[Proxy]:
+        try:
+            primaries = self._cluster.primaries
+        except RedisError:
+            # One has failed just now.
+            return []
+        return [self._cluster.gates[node].clients for node in primaries]
+
     def url(self, scheme: str, *, proxied: bool = False) -> str:
         return self._cluster.url(f"{scheme}-cluster")
 
@@ -49,17 +65,24 @@ class Shards(Site):
         return self._cluster.client()
 
     def befall(self, harm: Harm, pick: float) -> Course:
-        does: dict[Harm, Callable[[float], Course]] = {
-            Harm.PRIMARY_KILL: self._kill,
-            Harm.PRIMARY_STOP: self._stop,
+        changes: dict[Harm, Callable[[float], Course]] = {
             Harm.MOVE: self._move,
             Harm.GROW: self._grow,
             Harm.DOWN: self._take_down,
         }
-        return does[harm](pick)
-
-    def _kill(self, pick: float) -> Course:
+        if harm in changes:
+            return changes[harm](pick)
+        failovers: dict[Harm, Callable[[Node], Course]] = {
+            Harm.PRIMARY_KILL: self._kill,
+            Harm.PRIMARY_STOP: self._stop,
+            Harm.PRIMARY_CUT: self._cut_off,
+            Harm.PRIMARY_PARTITION: self._partition,
+        }
         primary = self._primary(pick)
+        with in_use(self._cluster.gates[primary].clients):
+            return failovers[harm](primary)
+
+    def _kill(self, primary: Node) -> Course:
         self._cluster.kill(primary)
         # It says nothing any more.
         killed = time.time()
@@ -69,14 +92,31 @@ class Shards(Site):
         self._cluster.wait_until_ok()
         return Course(killed, served)
 
-    def _stop(self, pick: float) -> Course:
-        primary = self._primary(pick)
+    def _stop(self, primary: Node) -> Course:
         self._cluster.pause(primary)
         self._cluster.wait_for_failover(primary)
         served = time.time()
         self._cluster.resume(primary)
         self._cluster.wait_until_ok()
         return Course(time.time(), served)
+
+    def _cut_off(self, primary: Node) -> Course:
+        """It goes on for as long as it takes the others for reachable, and comes back as a replica."""
+        self._cluster.cut_off(primary)
+        self._cluster.wait_for_failover(primary)
+        served = time.time()
+        self._cluster.reunite(primary)
+        self._cluster.wait_until_ok()
+        return Course(served, served)
+
+    def _partition(self, primary: Node) -> Course:
+        self._cluster.cut_off(primary, clients=True)
+        cut = time.time()
+        self._cluster.wait_for_failover(primary)
+        served = time.time()
+        self._cluster.reunite(primary)
+        self._cluster.wait_until_ok()
+        return Course(cut, served)
 
     def _move(self, pick: float) -> Course:
         """Move the slot of each queue, with what is in it."""
@@ -108,4 +148,4 @@ class Shards(Site):
 
     def _start(self) -> None:
         # What is on disk outlives the processes.
-        self._cluster = self._exit.enter_context(Cluster(3, replicas=1, appendonly=True))
+        self._cluster = self._exit.enter_context(Cluster(3, replicas=1, appendonly=True, proxied=True))

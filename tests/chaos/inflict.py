@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from redis import Redis
 from redis.exceptions import RedisError
 
-from harness.proxy import Proxy
+from harness.proxy import HOST
 from tests.chaos.damage import Damage
 from tests.chaos.fleet import Fleet
-from tests.chaos.schedule import Harm, Planned
+from tests.chaos.schedule import OF_CONNECTIONS, Harm, Planned
 from tests.chaos.site import Site
 from tests.chaos.upheavals import Upheavals
 from tests.chaos.worker import Worker
 
+#: The addresses of workers and producers. Servers have others, where they come through proxies.
+CLIENTS = (HOST,)
+#: After these, connections are half-open.
+SILENT = (Harm.HALF_OPEN, Harm.SILENCE)
 #: Seconds that connections are slow, and by how much in each direction.
 SLOW_FOR = 2.0
 SLOW_BY = 0.1
@@ -41,7 +45,6 @@ class Inflictor:
         self._upheavals = upheavals
         self._lease = lease
         self._endings: list[tuple[float, Callable[[], None]]] = []
-        self._proxy_is_busy = False
 
     def do(self, planned: Planned) -> bool:
         """Do it now. False if there is nothing just now to do it to."""
@@ -51,24 +54,15 @@ class Inflictor:
             if targets:
                 self._harm(targets[int(planned.pick * len(targets))], harm)
             return bool(targets)
+        if harm in OF_CONNECTIONS:
+            return self._harm_connections(harm, planned.pick)
         if harm is Harm.RESTART:
             # Meanwhile there is nothing else to be harmed.
             self._upheavals.do(harm, planned.pick)
         elif harm in (*self._site.failovers, *self._site.changes):
             self._upheavals.begin(harm, planned.pick)
-        elif harm is Harm.CLIENT_KILL:
-            self._kill_clients(planned.pick)
-        elif self._proxy_is_busy:
-            return False
-        elif harm is Harm.RESET:
-            self._proxy.reset()
-            self._note(harm, time.time(), proxied=True)
-        elif harm is Harm.HALF_OPEN:
-            self._proxy.go_silent()
-            self._proxy.pass_on()
-            self._note(harm, time.time(), proxied=True, lasting=HALF_OPEN_FOR)
         else:
-            self._harm_proxy(harm)
+            self._kill_clients(planned.pick)
         return True
 
     def end_what_is_over(self, *, everything: bool = False) -> None:
@@ -97,43 +91,42 @@ class Inflictor:
                 victims = ids if pick < 0.5 else [ids[int((pick - 0.5) * 2 * len(ids))]]
                 for victim in victims:
                     _kill_client(client, victim)
-        self._note(Harm.CLIENT_KILL, at)
+        self._note(Harm.CLIENT_KILL, at, self._fleet.labels())
 
-    @property
-    def _proxy(self) -> Proxy:
-        if self._site.proxy is None:
-            raise ValueError("there is no proxy")
-        return self._site.proxy
-
-    def _harm_proxy(self, harm: Harm) -> None:
-        at, workers = time.time(), self._fleet.labels(proxied=True)
-        self._proxy_is_busy = True
-        if harm is Harm.SILENCE:
-            self._proxy.go_silent()
+    def _harm_connections(self, harm: Harm, pick: float) -> bool:
+        """Harm those of the clients of one server. False if each server is being failed over, or harmed."""
+        free = [proxy for proxy in self._site.proxies if not proxy.use.locked()]
+        proxy = free[int(pick * len(free))] if free else None
+        if proxy is None or not proxy.use.acquire(blocking=False):
+            return False
+        at, workers = time.time(), self._proxied()
+        if harm is Harm.RESET:
+            proxy.reset(CLIENTS)
+        elif harm is Harm.DELAY:
+            proxy.delay(SLOW_BY, CLIENTS)
         else:
-            self._proxy.delay(SLOW_BY)
+            proxy.go_silent(CLIENTS)
 
         def recover() -> None:
-            self._proxy.pass_on()
-            self._proxy.delay(0)
-            self._proxy_is_busy = False
-            lasting = HALF_OPEN_FOR if harm is Harm.SILENCE else 0
+            proxy.pass_on()
+            proxy.delay(0)
+            proxy.use.release()
             # Also those that were killed meanwhile.
-            self._note(harm, at, proxied=True, lasting=lasting, workers=workers)
+            everyone = {*workers, *self._proxied()}
+            self._note(harm, at, everyone, HALF_OPEN_FOR if harm in SILENT else 0)
 
-        self._later(LONGER * self._lease if harm is Harm.SILENCE else SLOW_FOR, recover)
+        lasting = {Harm.SILENCE: LONGER * self._lease, Harm.DELAY: SLOW_FOR}
+        if harm in lasting:
+            self._later(lasting[harm], recover)
+        else:
+            recover()
+        return True
 
-    def _note(
-        self,
-        harm: Harm,
-        at: float,
-        *,
-        proxied: bool = False,
-        lasting: float = 0,
-        workers: tuple[str, ...] = (),
-    ) -> None:
-        everyone = {*workers, *self._fleet.labels(proxied=proxied)}
-        self._fleet.damage.append(Damage(harm, tuple(sorted(everyone)), at, time.time() + lasting))
+    def _proxied(self) -> tuple[str, ...]:
+        return self._fleet.labels(proxied=not self._site.all_proxied)
+
+    def _note(self, harm: Harm, at: float, workers: Iterable[str], lasting: float = 0) -> None:
+        self._fleet.damage.append(Damage(harm, tuple(sorted(workers)), at, time.time() + lasting))
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         self._endings.append((time.monotonic() + seconds, action))

@@ -31,6 +31,12 @@ class Past:
         return self.starts[-1].worker
 
     @property
+    def came_back(self) -> Entry:
+        """The first take after that start, where there is one: whoever took it next may have died before it
+        could start it. Else the rerun."""
+        return next((take for take in self.takes if take.at > self.starts[-1].at), self.rerun)
+
+    @property
     def workers(self) -> frozenset[str]:
         """All that have started it."""
         return frozenset(start.worker for start in (self.rerun, *self.starts))
@@ -46,6 +52,23 @@ class Past:
             take
             for take, following in pairwise(self.takes)
             if not following.redelivered and self.rerun.worker in (take.worker, following.worker)
+        ]
+
+    def given_back(self, *, unacked_at: float) -> list[tuple[Entry, Entry]]:
+        """Each take of the message and the one to which that led, if this is why it was started twice: the
+        server gave back what a worker had, which had not acked it by then, seconds since the epoch.
+
+        This worker had started it last before, or has started it now. One that was stopped may have noted its
+        take after that of the other one.
+        """
+        pairs = [*pairwise(self.takes), *((take, other) for other, take in pairwise(self.takes))]
+        return [
+            (take, following)
+            for take, following in pairs
+            if following.redelivered
+            and (take.at <= following.at or not take.redelivered)
+            and take.worker in (self.ran_last, self.rerun.worker)
+            and not any(ack.worker == take.worker and take.at <= ack.at < unacked_at for ack in self._acks)
         ]
 
     def was_forgotten(self) -> bool:

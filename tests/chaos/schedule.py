@@ -8,10 +8,12 @@ from enum import Enum
 from itertools import islice
 from random import Random
 
-#: Seconds between two kills, between two harms of other kinds, and between two that happen to the servers, on
-#: average. These take as long as the servers need to be whole again.
+#: Seconds between two kills, between two harms of other kinds, between two that all workers feel, and between
+#: two that happen to the servers, on average. After the latter two, all workers have to find their way again:
+#: with kills every second and less time than that, hardly anything would get done.
 KILL_INTERVAL = 1.0
 OTHER_INTERVAL = 3.0
+SHARED_INTERVAL = 12.0
 SERVERS_INTERVAL = 15.0
 #: After so many failovers comes another change of the servers.
 FAILOVERS_PER_CHANGE = 2
@@ -24,7 +26,7 @@ class Harm(str, Enum):
     CLIENT_KILL = "CLIENT KILL"
     RESTART = "Redis restart"
     RESET = "connections reset"
-    #: Those that there are, and
+    #: Those that there are now, and
     HALF_OPEN = "connections half-open"
     #: for a while those still to come, too.
     SILENCE = "network silent"
@@ -32,15 +34,19 @@ class Harm(str, Enum):
     PRIMARY_KILL = "primary killed"
     #: With SIGSTOP, until another one has taken its place, which it does not know then.
     PRIMARY_STOP = "primary stopped"
-    #: From replicas and sentinels, not from the clients.
+    #: From replicas and sentinels or other nodes, not from the clients.
     PRIMARY_CUT = "primary cut off"
+    #: From everybody.
+    PRIMARY_PARTITION = "primary partitioned"
     MOVE = "slots moved"
     GROW = "nodes added"
     DOWN = "cluster down"
 
 
 #: What has another server become the primary.
-FAILOVERS = (Harm.PRIMARY_KILL, Harm.PRIMARY_STOP, Harm.PRIMARY_CUT)
+FAILOVERS = (Harm.PRIMARY_KILL, Harm.PRIMARY_STOP, Harm.PRIMARY_CUT, Harm.PRIMARY_PARTITION)
+#: What happens to the network between clients and a server that serves them.
+OF_CONNECTIONS = (Harm.RESET, Harm.HALF_OPEN, Harm.SILENCE, Harm.DELAY)
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ def plan(
     kills: int,
     others: Sequence[Harm] = (),
     *,
+    shared: Sequence[Harm] = (),
     failovers: int = 0,
     kinds: Sequence[Harm] = (),
     changes: Sequence[Harm] = (),
@@ -74,6 +81,7 @@ def plan(
     Arguments:
         kills: of workers, how many.
         others: the kinds of harm that come beside them.
+        shared: those that all workers feel.
         failovers: how many, of these *kinds*.
         changes: the kinds of what else happens to the servers.
     """
@@ -83,7 +91,8 @@ def plan(
     killed = _spread(random, [Harm.KILL] * kills, duration / kills)
     other = _spread(random, islice(_rounds(random, others), int(duration / OTHER_INTERVAL)), OTHER_INTERVAL)
     servers = _spread(random, of_servers, SERVERS_INTERVAL)
-    return sorted([*killed, *other, *servers], key=lambda each: each.at)
+    all_ = _spread(random, islice(_rounds(random, shared), int(duration / SHARED_INTERVAL)), SHARED_INTERVAL)
+    return sorted([*killed, *other, *servers, *all_], key=lambda each: each.at)
 
 
 def _of_servers(

@@ -9,26 +9,29 @@ from typing import Any, ClassVar
 from redis import Redis
 
 from harness.process import wait_until
+from harness.proxy import Proxy
 from harness.redis_server import RedisServer
 from harness.sentinel import MASTER, PATIENCE, SentinelSite, cut_off, follows, go_on, pause, reconnect
 from tests.chaos.schedule import Harm
-from tests.chaos.site import Course, Site
+from tests.chaos.site import Course, Site, in_use
 
 #: What the docs recommend.
 ARGUMENTS = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "10")
 
-#: What is done to a primary, and how it is ended.
+#: What is done to a primary itself, and how it is ended.
 _HARMS: dict[Harm, tuple[Callable[[RedisServer], None], Callable[[RedisServer], None]]] = {
     Harm.PRIMARY_KILL: (RedisServer.kill, RedisServer.restart),
     Harm.PRIMARY_STOP: (pause, go_on),
     Harm.PRIMARY_CUT: (cut_off, reconnect),
 }
+#: Clients have nothing from the primary any more when these are done.
+_SILENT = (Harm.PRIMARY_KILL, Harm.PRIMARY_PARTITION)
 
 
 class Sentinels(Site):
     """A replica has what a producer was told to be published."""
 
-    failovers: ClassVar = tuple(_HARMS)
+    failovers: ClassVar = (*_HARMS, Harm.PRIMARY_PARTITION)
     _site: SentinelSite
 
     @property
@@ -43,6 +46,10 @@ class Sentinels(Site):
     def servers(self) -> list[RedisServer]:
         return [self._site.primary()]
 
+    @property
+    def proxies(self) -> list[Proxy]:
+        return [self._site.proxies[self._site.primary()]]
+
     def url(self, scheme: str, *, proxied: bool = False) -> str:
         return self._site.url(f"{scheme}-sentinel")
 
@@ -50,18 +57,20 @@ class Sentinels(Site):
         return self._site.client()
 
     def befall(self, harm: Harm, pick: float) -> Course:
-        do, end = _HARMS[harm]
+        do, end = {**_HARMS, Harm.PRIMARY_PARTITION: (self._site.partition, self._site.reunite)}[harm]
         primary = self._site.primary()
-        do(primary)
-        done = time.time()
-        self._site.wait_failover(primary)
-        served = time.time()
-        end(primary)
-        wait_until(lambda: follows(primary), PATIENCE, "it does not become a replica")
-        demoted = time.time()
-        self._site.wait_whole()
-        # One that was killed says nothing any more. The others do until they are replicas.
-        return Course(done if harm is Harm.PRIMARY_KILL else demoted, served)
+        with in_use(self._site.proxies[primary]):
+            do(primary)
+            done = time.time()
+            self._site.wait_failover(primary)
+            served = time.time()
+            end(primary)
+            wait_until(lambda: follows(primary), PATIENCE, "it does not become a replica")
+            demoted = time.time()
+            self._site.wait_whole()
+        # What was silent gets no more clients when it can be reached again. The others go on until they are
+        # replicas.
+        return Course(done if harm in _SILENT else demoted, served)
 
     def _start(self) -> None:
-        self._site = self._exit.enter_context(SentinelSite(args=ARGUMENTS))
+        self._site = self._exit.enter_context(SentinelSite(proxied=True, args=ARGUMENTS))

@@ -8,32 +8,29 @@ from redis import Redis
 
 from harness.proxy import HOST, Proxy
 from harness.redis_server import RedisServer
-from tests.chaos.schedule import Harm
+from tests.chaos.schedule import OF_CONNECTIONS, Harm
 from tests.chaos.site import Course, Site
 
 
 class Single(Site):
     """It loses nothing when it is killed."""
 
-    others: ClassVar = (
-        Harm.TERMINATE,
-        Harm.STOP,
-        Harm.CLIENT_KILL,
-        Harm.RESTART,
-        Harm.RESET,
-        Harm.HALF_OPEN,
-        Harm.SILENCE,
-        Harm.DELAY,
-    )
-    proxy: Proxy
+    others: ClassVar = (Harm.TERMINATE, Harm.STOP, Harm.CLIENT_KILL, Harm.RESTART, *OF_CONNECTIONS)
+    shared: ClassVar = ()
+    all_proxied: ClassVar = False
+    _proxy: Proxy
     _server: RedisServer
 
     @property
     def servers(self) -> list[RedisServer]:
         return [self._server]
 
+    @property
+    def proxies(self) -> list[Proxy]:
+        return [self._proxy]
+
     def url(self, scheme: str, *, proxied: bool = False) -> str:
-        port = self.proxy.port if proxied else self._server.port
+        port = self._proxy.port if proxied else self._server.port
         return f"{scheme}://{HOST}:{port}/0"
 
     def client(self) -> Redis:
@@ -50,4 +47,4 @@ class Single(Site):
     def _start(self) -> None:
         server = RedisServer(appendonly=True, args=("--appendfsync", "always"))
         self._server = self._exit.enter_context(server)
-        self.proxy = self._exit.enter_context(Proxy(self._server.port))
+        self._proxy = self._exit.enter_context(Proxy(self._server.port))

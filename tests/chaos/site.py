@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +14,10 @@ from redis.cluster import RedisCluster
 from harness.assembly import Assembly
 from harness.proxy import Proxy
 from harness.redis_server import RedisServer
-from tests.chaos.schedule import Harm
+from tests.chaos.schedule import OF_CONNECTIONS, Harm
+
+#: Seconds to wait for a proxy that somebody else uses.
+PATIENCE = 30.0
 
 
 @dataclass(frozen=True)
@@ -34,20 +38,22 @@ class Site(Assembly):
 
     Attributes:
         others: the kinds of harm that come beside the kills of workers, whatever happens to the servers.
+        shared: those that all workers feel, less often.
         failovers: those that have another server become the primary.
         changes: others that happen to the servers, less often.
         count: how many queues there are, unless somebody says it.
-        proxy: some workers' way to the servers, where there is one.
+        all_proxied: whether all clients come through the proxies, or only the workers that are told to.
 
     Arguments:
         queues: the names of the queues.
     """
 
     others: ClassVar[tuple[Harm, ...]] = (Harm.TERMINATE, Harm.STOP, Harm.CLIENT_KILL)
+    shared: ClassVar[tuple[Harm, ...]] = OF_CONNECTIONS
     failovers: ClassVar[tuple[Harm, ...]] = ()
     changes: ClassVar[tuple[Harm, ...]] = ()
     count: ClassVar[int] = 1
-    proxy: Proxy | None = None
+    all_proxied: ClassVar[bool] = True
 
     def __init__(self, queues: Sequence[str]) -> None:
         super().__init__()
@@ -68,9 +74,14 @@ class Site(Assembly):
     def servers(self) -> list[RedisServer]:
         """Those that clients may be connected to, and that can answer."""
 
+    @property
+    @abstractmethod
+    def proxies(self) -> list[Proxy]:
+        """Those in front of servers that serve clients just now."""
+
     @abstractmethod
     def url(self, scheme: str, *, proxied: bool = False) -> str:
-        """The URL for a transport. *proxied* is heard where there is a proxy."""
+        """The URL for a transport. *proxied* is heard unless all are."""
 
     @abstractmethod
     def client(self) -> Redis | RedisCluster:
@@ -83,3 +94,14 @@ class Site(Assembly):
         Arguments:
             pick: from 0 to 1, which one of those that it can be done to.
         """
+
+
+@contextmanager
+def in_use(proxy: Proxy) -> Iterator[None]:
+    """Have nobody else do harm with a proxy in the block: the server behind it is being failed over."""
+    if not proxy.use.acquire(timeout=PATIENCE):
+        raise TimeoutError("somebody else does harm with the proxy")
+    try:
+        yield
+    finally:
+        proxy.use.release()

@@ -8,27 +8,30 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Semaphore
 from typing import ClassVar
+from unittest.mock import ANY
 
 import pytest
 from redis import Redis
 
 from harness.process import wait_until
+from harness.proxy import Proxy
 from harness.redis_server import RedisServer
 from tests.chaos.cluster import Shards
 from tests.chaos.damage import Damage
 from tests.chaos.environment import Environment
 from tests.chaos.fleet import Fleet
+from tests.chaos.inflict import Inflictor
 from tests.chaos.ledger import ACK, END, START, TAKE, Entry, Ledger
 from tests.chaos.producer import Submission
 from tests.chaos.report import failures
 from tests.chaos.resumption import Resumption, resumptions
 from tests.chaos.run import Result
-from tests.chaos.schedule import SERVERS_INTERVAL, Harm, plan
+from tests.chaos.schedule import FAILOVERS, SERVERS_INTERVAL, Harm, Planned, plan
 from tests.chaos.single import Single
-from tests.chaos.site import Course, Site
+from tests.chaos.site import Course, Site, in_use
 from tests.chaos.transports import TRANSPORTS
 from tests.chaos.upheavals import Upheavals
-from tests.chaos.verdict import Cause, Judge, Verdict
+from tests.chaos.verdict import AFTERMATH_LEASES, Cause, Judge, Verdict
 
 LEASE = 3.0
 
@@ -44,17 +47,21 @@ def test_a_seed_makes_the_same_schedule_and_a_short_run_has_every_harm() -> None
 
 
 def test_kills_are_spread_over_the_failovers_and_other_changes_come_in_between() -> None:
-    schedule = plan(1, 30, failovers=6, kinds=Shards.failovers, changes=Shards.changes)
+    schedule = plan(1, 30, shared=Shards.shared, failovers=8, kinds=Shards.failovers, changes=Shards.changes)
 
     harms = Counter(each.harm for each in schedule)
     assert harms == {
         Harm.KILL: 30,
-        Harm.PRIMARY_KILL: 3,
-        Harm.PRIMARY_STOP: 3,
-        **dict.fromkeys(Shards.changes, 1),
+        Harm.PRIMARY_KILL: 2,
+        Harm.PRIMARY_STOP: 2,
+        Harm.PRIMARY_CUT: 2,
+        Harm.PRIMARY_PARTITION: 2,
+        **dict.fromkeys(Shards.changes, ANY),
+        **dict.fromkeys(Shards.shared, ANY),
     }
+    assert sum(harms[change] for change in Shards.changes) == 4
     kills = [each.at for each in schedule if each.harm is Harm.KILL]
-    others = [each.at for each in schedule if each.harm is not Harm.KILL]
+    others = [each.at for each in schedule if each.harm in (*FAILOVERS, *Shards.changes)]
     assert kills[-1] - kills[0] == pytest.approx(others[-1] - others[0], abs=SERVERS_INTERVAL)
 
 
@@ -101,6 +108,26 @@ class TestVerdict:
         assert verdict.recovery_times(isolated=False) == []
 
     @pytest.mark.parametrize(
+        ("damage", "cause"),
+        [
+            # Its ack had arrived, or may not have.
+            ([], Cause.UNEXPLAINED),
+            ([Damage(Harm.STOP, ("b",), 9, 10)], Cause.UNEXPLAINED),
+            ([Damage(Harm.STOP, ("a",), 6, 9.5)], Cause.KILLED),
+            ([Damage(Harm.SILENCE, ("a",), 11, 15)], Cause.KILLED),
+        ],
+    )
+    def test_who_was_killed_long_after_it_had_acked(self, damage: list[Damage], cause: Cause) -> None:
+        entries = [*done(10), *(entry(event, 14, "b") for event in (TAKE, START))]
+        assert judge(entries, damage=[*damage, kill("a", 12)]).causes == {cause: 1}
+        assert judge(entries, damage=[*damage, kill("a", 10.9)]).causes == {Cause.KILLED: 1}
+
+    def test_an_ack_into_a_silence_is_not_forgotten_by_a_failover(self) -> None:
+        entries = [entry(TAKE, 6), *done(10)[1:], *(entry(event, 20, "b") for event in (TAKE, START))]
+        damage = [failover(at=10, until=16), Damage(Harm.SILENCE, ("a", "b"), 10.5, 15)]
+        assert judge(entries, damage=damage).causes == {Cause.UNREACHABLE: 1}
+
+    @pytest.mark.parametrize(
         "damage",
         [
             [],
@@ -127,6 +154,57 @@ class TestVerdict:
     def test_a_rerun_after_other_harm(self, damage: Damage, cause: Cause) -> None:
         entries = [*done(10), *[entry(event, 14, worker="b") for event in (TAKE, START)]]
         assert judge(entries, damage=[damage]).causes == {cause: 1}
+
+    @pytest.mark.parametrize(
+        ("acked_at", "taken_by", "given_back_at", "redelivered", "cause"),
+        [
+            (12, "a", 14, True, Cause.UNREACHABLE),
+            # The server had the ack, the lease had not ended yet, who had it was not out of reach, or it was
+            # not given back.
+            (10.5, "a", 14, True, Cause.UNEXPLAINED),
+            (12, "a", 13, True, Cause.UNEXPLAINED),
+            (12, "c", 14, True, Cause.UNEXPLAINED),
+            (12, "a", 14, False, Cause.UNEXPLAINED),
+        ],
+    )
+    def test_who_was_out_of_reach_is_not_to_blame_for_everything(
+        self, acked_at: float, taken_by: str, given_back_at: float, redelivered: bool, cause: Cause
+    ) -> None:
+        again = [entry(event, given_back_at, "b") for event in (TAKE, START)]
+        entries = [
+            entry(TAKE, 10, taken_by),
+            entry(START, 10, taken_by),
+            entry(ACK, acked_at, taken_by),
+            *(replace(each, redelivered=redelivered) for each in again),
+        ]
+        silence = Damage(Harm.SILENCE, ("a", "b"), 12, 16)
+        assert judge(entries, damage=[silence]).causes == {cause: 1}
+
+    def test_a_copy_in_the_memory_of_who_was_out_of_reach(self) -> None:
+        entries = [entry(TAKE, 10), entry(TAKE, 15, "b"), entry(START, 15, "b"), entry(START, 17)]
+        silence = Damage(Harm.SILENCE, ("a", "b"), 12, 16)
+        assert judge(entries, damage=[silence]).causes == {Cause.UNREACHABLE: 1}
+
+    def test_who_gets_what_was_forgotten_may_die_before_it_starts(self) -> None:
+        late = 11 + AFTERMATH_LEASES * LEASE + 1
+        forgotten = [entry(event, 10) for event in (TAKE, START, END)]
+        entries = [*forgotten, entry(TAKE, 11.5, "b"), *(entry(event, late, "c") for event in (TAKE, START))]
+        damage = [Damage(Harm.CLIENT_KILL, ("a",), 11, 11), kill("b", 12)]
+        assert judge(entries, damage=damage).causes == {Cause.FORGOTTEN: 1}
+        entries.remove(entry(TAKE, 11.5, "b"))
+        assert judge(entries, damage=damage).causes == {Cause.UNEXPLAINED: 1}
+
+    def test_a_copy_that_was_on_its_way_to_who_was_stopped(self) -> None:
+        entries = [entry(TAKE, 13, "b"), entry(START, 13, "b"), entry(TAKE, 13.6), entry(START, 13.6)]
+        assert judge(entries, damage=[Damage(Harm.STOP, ("a",), 9, 13.5)]).causes == {Cause.STOPPED: 1}
+        assert judge(entries, damage=[Damage(Harm.STOP, ("c",), 9, 13.5)]).causes == {Cause.UNEXPLAINED: 1}
+
+    def test_who_gets_it_next_may_die_before_it_starts(self) -> None:
+        late = 13.5 + AFTERMATH_LEASES * LEASE + 1
+        entries = [*done(10), entry(TAKE, 14, "b"), *(entry(event, late, "c") for event in (TAKE, START))]
+        for harm, cause in [(Harm.STOP, Cause.STOPPED), (Harm.SILENCE, Cause.UNREACHABLE)]:
+            damage = [Damage(harm, ("a",), 9, 13.5), kill("b", 14.5)]
+            assert judge(entries, damage=damage).causes == {cause: 1}
 
     @pytest.mark.parametrize(
         ("ended_at", "cause"),
@@ -232,10 +310,28 @@ def test_what_happens_to_servers_happens_one_after_the_other_and_is_noted() -> N
             wait_until(upheavals.are_over, 10, "the end")
 
 
+def test_connections_are_harmed_by_one_at_a_time() -> None:
+    fleet, site = Fleet((), lambda _kind, name: Environment("", Path(), name), None), NoServers([])
+    with ThreadPoolExecutor(1) as executor, Proxy(1) as proxy:
+        inflictor = Inflictor(fleet, site, Upheavals(fleet, site, executor), LEASE)
+        silence, reset = Planned(0, Harm.SILENCE, 0.5), Planned(0, Harm.RESET, 0.5)
+        assert not inflictor.do(silence), "there is none"
+        site.proxies = [proxy]
+        with in_use(proxy):
+            assert not inflictor.do(silence), "its server is being failed over"
+        assert inflictor.do(silence)
+        assert not inflictor.do(reset)
+        assert not proxy.use.acquire(blocking=False), "its server must not be failed over"
+        inflictor.end_what_is_over(everything=True)
+        assert inflictor.do(reset)
+        assert [each.harm for each in fleet.damage] == [Harm.SILENCE, Harm.RESET]
+
+
 class NoServers(Site):
     """It says when what happens is over."""
 
     servers: ClassVar[list[RedisServer]] = []
+    proxies: list[Proxy] = []  # noqa: RUF012  # each test sets its own
     go_on = Semaphore(0)
 
     def url(self, scheme: str, *, proxied: bool = False) -> str:

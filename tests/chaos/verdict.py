@@ -19,8 +19,14 @@ AFTERMATH_LEASES = 4.0
 #: An ack that was under way when the connection broke was noted up to so many seconds before. So was what a
 #: primary had not yet told its replicas.
 IN_FLIGHT = 1.0
+#: A worker that stops or gets out of reach keeps its messages for this part of the lease at least: it renews
+#: the lease each third of it, or somewhat later.
+KEPT = 0.5
 
+_SILENT = (Harm.SILENCE, Harm.HALF_OPEN)
 _CONNECTION = (Harm.CLIENT_KILL, Harm.RESTART, Harm.RESET, Harm.DELAY, *FAILOVERS, Harm.DOWN)
+#: What may keep an ack from the server for longer than it is in flight.
+_HINDRANCES = (Harm.STOP, *_SILENT, *_CONNECTION)
 
 
 class Cause(str, Enum):
@@ -150,27 +156,37 @@ class Judge:
         if any(self._is_in_time(rerun, failover) for failover in self._forgetting(past.untaken(), rerun)):
             return Rerun(rerun.task, rerun.at, Cause.TAKE_FORGOTTEN)
         acks = [ack for ack in past.acks() if ack.worker == past.ran_last]
-        forgetting = self._forgetting(acks, rerun)
+        forgetting = self._forgetting([ack for ack in acks if not self._befell(_SILENT, ack, ack.at)], rerun)
         for damage in self._by_harm[Harm.KILL]:
             killed = past.ran_last in damage.workers and past.starts[-1].at <= damage.until <= rerun.at
-            # What acked, and lived on after the failover, had nothing left that its death could give back.
-            if killed and all(damage.at < failover.until for failover in forgetting):
+            # What acked, and lived on, had nothing left that its death could give back.
+            was_acking = all(
+                damage.at - IN_FLIGHT <= ack.at or self._befell(_HINDRANCES, ack, damage.at) for ack in acks
+            )
+            if killed and was_acking and all(damage.at < failover.until for failover in forgetting):
                 after = rerun.at - damage.at
                 return Rerun(rerun.task, rerun.at, Cause.KILLED, after, damage.isolated)
         if forgetting:
             return Rerun(rerun.task, rerun.at, Cause.ACK_FORGOTTEN)
+
+        def in_time(harm: Damage) -> bool:
+            return self._is_in_time(past.came_back, harm)
+
+        def given_back(harm: Damage) -> bool:
+            return self._was_given_back(past, harm)
+
         causes: list[tuple[Cause, Iterable[Harm], Callable[[Damage], bool]]] = [
-            (Cause.STOPPED, [Harm.STOP], lambda _: True),
-            (Cause.UNREACHABLE, [Harm.SILENCE, Harm.HALF_OPEN], lambda _: True),
-            (Cause.ACK_LOST, _CONNECTION, lambda damage: _ack_was_under_way(damage, past)),
-            (Cause.FORGOTTEN, _CONNECTION, lambda _: past.was_forgotten()),
-            (Cause.OUTLIVED, _CONNECTION, lambda damage: self._outlived(past, damage)),
+            (Cause.STOPPED, [Harm.STOP], given_back),
+            (Cause.UNREACHABLE, _SILENT, given_back),
+            (Cause.ACK_LOST, _CONNECTION, lambda harm: in_time(harm) and _ack_was_under_way(harm, past)),
+            (Cause.FORGOTTEN, _CONNECTION, lambda harm: in_time(harm) and past.was_forgotten()),
+            (Cause.OUTLIVED, _CONNECTION, lambda harm: in_time(harm) and self._outlived(past, harm)),
         ]
         for cause, harms, applies in causes:
             for harm in harms:
                 for damage in self._by_harm[harm]:
                     felt = past.workers.intersection(damage.workers)
-                    if felt and self._is_in_time(rerun, damage) and applies(damage):
+                    if felt and applies(damage):
                         return Rerun(rerun.task, rerun.at, cause)
         return Rerun(rerun.task, rerun.at, Cause.UNEXPLAINED)
 
@@ -179,8 +195,27 @@ class Judge:
         failovers = [each for harm in FAILOVERS for each in self._by_harm[harm] if each.at <= rerun.at]
         return [each for each in failovers if any(_may_forget(each, event.at) for event in events)]
 
-    def _is_in_time(self, rerun: Entry, damage: Damage) -> bool:
-        return damage.at <= rerun.at <= damage.until + AFTERMATH_LEASES * self._lease
+    def _befell(self, harms: Iterable[Harm], ack: Entry, until: float) -> bool:
+        """Whether one of these harms befell a worker between its ack and *until*, seconds since the epoch."""
+        return any(
+            ack.worker in each.workers and each.at - IN_FLIGHT <= until and ack.at <= each.until + IN_FLIGHT
+            for harm in harms
+            for each in self._by_harm[harm]
+        )
+
+    def _is_in_time(self, entry: Entry, damage: Damage) -> bool:
+        return damage.at <= entry.at <= damage.until + AFTERMATH_LEASES * self._lease
+
+    def _was_given_back(self, past: Past, damage: Damage) -> bool:
+        """Whether a worker had the message when it was harmed, and another one got it when the lease had
+        ended."""
+        return any(
+            take.worker in damage.workers
+            and take.at <= damage.until + IN_FLIGHT
+            and following.at >= damage.at + KEPT * self._lease
+            and self._is_in_time(following, damage)
+            for take, following in past.given_back(unacked_at=damage.at - IN_FLIGHT)
+        )
 
     def _outlived(self, past: Past, damage: Damage) -> bool:
         """Whether the message was held when the connection was lost, and came back by the lease's end."""

@@ -11,6 +11,7 @@ import pytest
 from harness.cluster import Cluster
 from harness.cluster_view import slot_of
 from tests.end_to_end.installation import Installation
+from tests.environments import PROXIES
 from tests.faults.workers import LOST_CONNECTION
 from tests.sentinel.load import Load, wait_all_work
 
@@ -67,6 +68,24 @@ def pause_a_primary(cluster: Cluster) -> None:
     cluster.wait_until_ok()
 
 
+def cut_off_a_primary(cluster: Cluster) -> None:
+    """From the other nodes. It serves its clients until it finds that it is in a minority."""
+    node = cluster.node_of(slot_of(POOLS[0]))
+    cluster.cut_off(node)
+    cluster.wait_for_failover(of=node)
+    cluster.reunite(node)
+    cluster.wait_until_ok()
+
+
+def partition_a_primary(cluster: Cluster) -> None:
+    """From nodes and clients."""
+    node = cluster.node_of(slot_of(POOLS[1]))
+    cluster.cut_off(node, clients=True)
+    cluster.wait_for_failover(of=node)
+    cluster.reunite(node)
+    cluster.wait_until_ok()
+
+
 def stop_all(cluster: Cluster) -> None:
     cluster.stop_all()
     time.sleep(OUTAGE)
@@ -83,6 +102,11 @@ FAILURES: dict[str, Callable[[Cluster], None]] = {
     "a primary was paused": pause_a_primary,
     "all servers were down": stop_all,
 }
+if PROXIES:
+    FAILURES |= {
+        "a primary was cut off": cut_off_a_primary,
+        "a primary was partitioned": partition_a_primary,
+    }
 
 
 @pytest.mark.timeout(240)
@@ -92,7 +116,9 @@ def test_all_go_on_by_themselves(
 ) -> None:
     options = {"confirm_replicas": replicas}
     with (
-        Cluster(primaries=3, replicas=replicas, appendonly=bool(replicas)) as cluster,
+        Cluster(
+            primaries=3, replicas=replicas, appendonly=bool(replicas), proxied=bool(replicas) and PROXIES
+        ) as cluster,
         Installation(cluster, tmp_path, broker_transport_options=options) as site,
     ):
         workers = [

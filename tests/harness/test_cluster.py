@@ -13,6 +13,8 @@ from redis.cluster import RedisCluster
 from harness.cluster import Cluster
 from harness.cluster_node import Node, free_port_with_bus
 from harness.cluster_view import slot_of
+from harness.redis_server import HOST
+from tests.environments import PROXIES
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +162,31 @@ def test_a_paused_primary_is_replaced(cluster: Cluster) -> None:
     cluster.wait_until_ok()
     assert cluster.node_of("a") is replica
     assert cluster.replicas_of(replica) == [paused]
+
+
+@pytest.mark.skipif(not PROXIES, reason="Redis 6.2 cannot choose the address that it connects from")
+@pytest.mark.parametrize("clients", [True, False])
+def test_a_primary_that_is_cut_off_is_replaced(clients: bool) -> None:
+    with Cluster(3, replicas=1, node_timeout=1000, proxied=True) as cluster:
+        client = cluster.client()
+        client.set("kept", 1)
+        cut = cluster.node_of("kept")
+        [replica] = cluster.replicas_of(cut)
+        cut.call("WAIT", 1, 5000)
+        with redis.Redis(HOST, cluster.gates[cut].clients.port, socket_timeout=1) as stays:
+            assert stays.get("kept") == b"1"
+            cluster.cut_off(cut, clients=clients)
+            cluster.wait_for_failover(of=cut)
+            assert cut.known()[cut.id].primary is None, "nobody could tell it"
+            # It serves nobody, for it sees no majority.
+            with pytest.raises(redis.TimeoutError if clients else redis.ResponseError):
+                stays.get("kept")
+        assert cluster.node_of("kept") is replica
+        assert replica.call("GET", "kept") == b"1"
+        cluster.reunite(cut)
+        cluster.wait_until_ok()
+        assert cluster.replicas_of(replica) == [cut]
+        assert cluster.client().get("kept") == b"1"
 
 
 def test_the_whole_cluster_is_down_and_comes_back(cluster: Cluster) -> None:

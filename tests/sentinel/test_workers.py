@@ -11,6 +11,7 @@ from harness.process import wait_until
 from harness.redis_server import RedisServer
 from harness.sentinel import MASTER, SentinelSite, cut_off, go_on, pause, reconnect
 from tests.end_to_end.installation import Installation
+from tests.environments import PROXIES
 from tests.faults.workers import LOST_CONNECTION
 from tests.sentinel.load import Load, wait_all_work
 
@@ -23,7 +24,7 @@ EXPECTED = f"{LOST_CONNECTION}|The lease of this consumer was lost"
 #: Seconds after a failover within which everything goes on.
 SOON = 10.0
 
-#: What happens to a primary, and what ends it.
+#: What happens to a primary, and what ends it. Where there are proxies, it is partitioned as well.
 HARMS: dict[str, tuple[Callable[[RedisServer], object], Callable[[RedisServer], object]]] = {
     "killed": (RedisServer.kill, RedisServer.restart),
     "paused": (pause, go_on),
@@ -35,9 +36,10 @@ HARMS: dict[str, tuple[Callable[[RedisServer], object], Callable[[RedisServer], 
 def test_all_go_over_by_themselves(tmp_path: Path) -> None:
     options = {"master_name": MASTER, "confirm_replicas": 1}
     with (
-        SentinelSite(hasty=True) as sentinels,
+        SentinelSite(hasty=True, proxied=PROXIES) as sentinels,
         Installation(sentinels, tmp_path, broker_transport_options=options) as site,
     ):
+        harms = {**HARMS, "partitioned": (sentinels.partition, sentinels.reunite)} if PROXIES else HARMS
         workers = [
             site.start_worker(scheme=SCHEME, pool=pool, queues=[pool], expected=EXPECTED) for pool in POOLS
         ]
@@ -45,7 +47,7 @@ def test_all_go_over_by_themselves(tmp_path: Path) -> None:
             worker.wait_ready()
         with Load(site.producer(SCHEME), POOLS) as load:
             wait_all_work(site, load, POOLS, SOON, "at first")
-            for name, (harm, mend) in HARMS.items():
+            for name, (harm, mend) in harms.items():
                 before = sentinels.primary()
                 harm(before)
                 sentinels.wait_failover(before)
