@@ -5,10 +5,10 @@ read_globals = {
   -- What Redis gives its scripts.
   "redis", "cjson", "KEYS", "ARGV",
   -- What a script gets from lua/include, pasted in where it says `-- include: <name>`.
-  "AFTER_DUPLICATES", "DUPLICATE", "base_of", "bury", "clock_ms", "clock_us", "dead_payload", "dead_step",
+  "AFTER_DUPLICATES", "DUPLICATE", "base_of", "bury", "contains_any", "clock_ms", "clock_us", "dead_payload", "dead_step",
   "deliveries", "duplicates_of", "expect_list", "expect_schedule", "expire", "find_woken", "first_due", "first_ready_step", "forget_duplicates",
-  "give_back", "hand_out", "hand_out_again", "hand_out_large", "hand_out_ready", "held_for_ms", "hold",
-  "migrate", "opening_and_rest", "ready_key", "ready_lists", "ready_of", "schedule", "still_bound", "store_under_id", "stored_payload",
+  "give_back", "hand_out", "hand_out_again", "hand_out_large", "hand_out_ready", "held_for_ms", "hold", "make_bookmarks", "mark_of",
+  "migrate", "opening_and_rest", "read_list", "ready_key", "ready_lists", "ready_of", "schedule", "still_bound", "store_under_id", "stored_payload",
   "stored_start", "stored_step", "unschedule", "until_us", "wake", "with_deliveries",
 }
 

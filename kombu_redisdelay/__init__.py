@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kombu_redisdelay.broker.server.confirming import NotReplicatedError
     from kombu_redisdelay.operations.dead_letters import DeadLetter, DeadLetters
     from kombu_redisdelay.operations.delayed import DelayedMessage, DelayedMessages
+    from kombu_redisdelay.operations.queues import QueuedMessage, Queues
     from kombu_redisdelay.transport import Transport
     from kombu_redisdelay.transport.batch import batch
     from kombu_redisdelay.transport.block import BatchPublishError
@@ -26,6 +27,8 @@ __all__ = (
     "DelayedMessage",
     "DelayedMessages",
     "NotReplicatedError",
+    "QueuedMessage",
+    "Queues",
     "Transport",
     "batch",
 )
@@ -37,6 +40,8 @@ _MODULES = {
     "DelayedMessage": "operations.delayed",
     "DelayedMessages": "operations.delayed",
     "NotReplicatedError": "broker.server.confirming",
+    "QueuedMessage": "operations.queues",
+    "Queues": "operations.queues",
     "Transport": "transport",
     "batch": "transport.batch",
 }

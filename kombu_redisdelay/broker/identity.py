@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
+from socket import gethostname
 from uuid import uuid4
 
 _UNKNOWN = "-"
@@ -25,6 +26,15 @@ def new_consumer() -> str:
 def process_of(consumer: str) -> str:
     """The part of the name that all consumers of one process share."""
     return consumer.rpartition(":")[0]
+
+
+def host_and_pid(consumer: str) -> tuple[str | None, int | None]:
+    """Where a consumer is, for people: the name of this host if it runs here, else the boot id of its host;
+    and its PID there. ``None`` for what its name does not tell."""
+    host, pid, _ = (*process_of(consumer).rsplit(":", 2), "", "")[:3]
+    boot_id = host.partition(":")[0]
+    name = gethostname() if host == _host() else boot_id
+    return (None if boot_id in ("", _UNKNOWN) else name), int(pid) if pid.isdecimal() else None
 
 
 def is_certainly_gone(process: str) -> bool:
