@@ -31,10 +31,14 @@ def process_of(consumer: str) -> str:
 def host_and_pid(consumer: str) -> tuple[str | None, int | None]:
     """Where a consumer is, for people: the name of this host if it runs here, else the boot id of its host;
     and its PID there. ``None`` for what its name does not tell."""
-    host, pid, _ = (*process_of(consumer).rsplit(":", 2), "", "")[:3]
-    boot_id = host.partition(":")[0]
-    name = gethostname() if host == _host() else boot_id
-    return (None if boot_id in ("", _UNKNOWN) else name), int(pid) if pid.isdecimal() else None
+    try:
+        host, pid_text, _ = process_of(consumer).rsplit(":", 2)
+        pid = int(pid_text)
+    except ValueError:
+        return None, None
+    if host == _UNKNOWN:
+        return None, pid
+    return gethostname() if host == _host() else host.partition(":")[0], pid
 
 
 def is_certainly_gone(process: str) -> bool:

@@ -86,8 +86,8 @@ class Walking(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(which=choices, how_many=st.integers(1, 20), counts=st.booleans(), to_head=st.booleans())
     def give_back(self, which: int, how_many: int, counts: bool, to_head: bool) -> None:
-        """To the head as it was, or with a count; to the tail with a count, or as it was: after it was parked,
-        or dead and requeued."""
+        """To the head as it was, or with a count; to the tail with a count, or as it was: after it was
+        parked, or dead and requeued."""
         for _ in range(min(how_many, len(self.held))):
             name = self.held.pop(which % len(self.held))
             self.deliveries[name] += counts
@@ -144,7 +144,7 @@ def test_whatever_happens(database: Database) -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=30 if isinstance(database, FakeDatabase) else 100,
+            max_examples=15 if isinstance(database, FakeDatabase) else 25,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
@@ -178,8 +178,8 @@ def test_large_entries_are_read_alone(rig: Rig) -> None:
     rig.client.rpush(KEY, *large)
     reader = walk(rig.store.server, [KEY])
     assert next(reader).data == large[2]
-    # Were it part of the same page, it would still come.
-    assert rig.client.lrem(KEY, 1, large[1]) == 1
+    # Were the second one part of the same page, it would still come.
+    assert rig.client.rpop(KEY, 2) == [large[2], large[1]]
     assert [entry.data for entry in reader] == [large[0]]
 
 
