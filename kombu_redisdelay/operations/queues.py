@@ -175,7 +175,7 @@ class Queues(Access):
         """All messages with this id: first those that are scheduled, then those that are ready, held and
         dead.
 
-        All ready messages are searched for it, in bounded steps: a million of them take about ten seconds.
+        All ready messages are searched for it, in bounded steps: a million of them take some seconds.
         """
         return list(self._with_id(id))
 
