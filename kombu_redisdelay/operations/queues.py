@@ -152,7 +152,7 @@ class Queues(Access):
         While messages come and go, no message is included twice, and every message that stays in its state
         during the iteration is included. With all states, one that moves on from scheduled to ready, held or
         dead is included, too; one that goes back may be missing. To tell that a message was included, about
-        100 bytes of memory are kept for each that was ready or dead, or for each with all states.
+        60 bytes of memory are kept for each that was ready or dead, or for each with all states.
 
         Arguments:
             state: only messages in this state.

@@ -144,7 +144,7 @@ def test_whatever_happens(database: Database) -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=15 if isinstance(database, FakeDatabase) else 25,
+            max_examples=20 if isinstance(database, FakeDatabase) else 40,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
