@@ -193,6 +193,19 @@ def test_it_looks_far_for_its_bookmarks(rig: Rig) -> None:
     assert [name_of(entry.data) for entry in (*first, *reader)] == list(map(str, range(40)))
 
 
+def test_it_goes_on_without_its_bookmarks(rig: Rig) -> None:
+    names = list(map(str, range(40)))
+    rig.client.lpush(KEY, *map(message, names))
+    reader = walk(rig.store.server, [KEY], size=10)
+    first = list(islice(reader, 10))
+    for name in names[-10:]:
+        assert rig.client.lrem(KEY, 1, message(name)) == 1
+    rig.client.lpush(KEY, message("new"))
+    rest = list(reader)
+    assert {name_of(entry.data) for entry in (*first, *rest)} == {*names[:-10], "new"}
+    assert not any(entry.is_sure for entry in rest)
+
+
 def test_a_list_that_never_stands_still_comes_to_an_end(rig: Rig) -> None:
     reader = walk(rig.store.server, [KEY], size=10)
     rig.client.lpush(KEY, *map(message, map(str, range(20))))
