@@ -57,7 +57,8 @@ class _Reader:
 def walk(
     server: Server, keys: Sequence[str], texts: Sequence[str] = (), size: int = MESSAGES_PER_CALL
 ) -> Iterator[Entry]:
-    """The entries of a list from the right end, where entries are taken, to the left end as it is now.
+    """The entries of a list from the right end, where entries are taken, to the left end, where they are
+    added. It ends when it has come so far: it may include entries that were added meanwhile.
 
     Every entry that stays in the list from the beginning to the end is included. An entry that was taken and
     came back, or entries beside some that were removed, may be included twice: they are not ``is_sure``, or

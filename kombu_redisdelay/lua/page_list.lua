@@ -51,7 +51,7 @@ if not is_first then
 end
 
 local place = length - 1
-local stop = is_first and 0 or ARGV[2] + shift
+local stop = is_first and 0 or math.max(0, ARGV[2] + shift)
 local is_sure = is_first
 if not is_first then
   local expected = ARGV[1] + shift
@@ -77,15 +77,17 @@ if place >= stop then
   last_mark = mark_of(last)
 end
 
-local new_bookmarks = {}
+local new_bookmarks, new_stop = {}, stop - shift
 if is_first or shift >= 64 or found_place > 0 then
   new_bookmarks = make_bookmarks(list, byte_limit)
-  shift = 0
+  -- Up to the left end as it is now. What was the left end before cannot be counted from the new bookmarks:
+  -- when an entry between them is removed, its place would be too far to the right, and it would be skipped.
+  shift, new_stop = 0, 0
 end
 return {
   'page',
-  place >= stop and place - shift or '',
-  stop - shift,
+  place >= new_stop + shift and place - shift or '',
+  new_stop,
   last_mark,
   is_sure and 1 or 0,
   new_bookmarks,

@@ -190,7 +190,20 @@ def test_it_looks_far_for_its_bookmarks(rig: Rig) -> None:
     first = list(islice(reader, 10))
     rig.client.lpush(KEY, *map(message, map(str, range(100, 5100))))
     rig.client.rpop(KEY, 5)
-    assert [name_of(entry.data) for entry in (*first, *reader)] == list(map(str, range(40)))
+    rest = [name_of(entry.data) for entry in islice(reader, 30)]
+    assert [*(name_of(entry.data) for entry in first), *rest] == list(map(str, range(40)))
+
+
+def test_one_that_was_published_meanwhile_is_removed(rig: Rig) -> None:
+    """It lies between the bookmarks, which are new, and what was there at the beginning."""
+    rig.client.lpush(KEY, *map(message, map(str, range(40))))
+    reader = walk(rig.store.server, [KEY], size=10)
+    names = [name_of(entry.data) for entry in islice(reader, 10)]
+    rig.client.lpush(KEY, *map(message, map(str, range(100, 200))))
+    names += [name_of(entry.data) for entry in islice(reader, 10)]
+    assert rig.client.lrem(KEY, 1, message("100")) == 1
+    names += map(name_of, (entry.data for entry in reader))
+    assert set(names) == {*map(str, range(40)), *map(str, range(101, 200))}
 
 
 def test_it_goes_on_without_its_bookmarks(rig: Rig) -> None:
