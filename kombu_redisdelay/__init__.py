@@ -12,8 +12,11 @@ from kombu_redisdelay import registration
 
 if TYPE_CHECKING:
     from kombu_redisdelay.broker.server.confirming import NotReplicatedError
+    from kombu_redisdelay.operations.control import QueueControl
     from kombu_redisdelay.operations.dead_letters import DeadLetter, DeadLetters
     from kombu_redisdelay.operations.delayed import DelayedMessage, DelayedMessages
+    from kombu_redisdelay.operations.queued import QueuedMessage
+    from kombu_redisdelay.operations.queues import Queues
     from kombu_redisdelay.transport import Transport
     from kombu_redisdelay.transport.batch import batch
     from kombu_redisdelay.transport.block import BatchPublishError
@@ -27,6 +30,9 @@ __all__ = (
     "DelayedMessage",
     "DelayedMessages",
     "NotReplicatedError",
+    "QueueControl",
+    "QueuedMessage",
+    "Queues",
     "Transport",
     "batch",
     "requeue",
@@ -39,6 +45,9 @@ _MODULES = {
     "DelayedMessage": "operations.delayed",
     "DelayedMessages": "operations.delayed",
     "NotReplicatedError": "broker.server.confirming",
+    "QueueControl": "operations.control",
+    "QueuedMessage": "operations.queued",
+    "Queues": "operations.queues",
     "Transport": "transport",
     "batch": "transport.batch",
     "requeue": "transport.requeue",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
+from socket import gethostname
 from uuid import uuid4
 
 _UNKNOWN = "-"
@@ -25,6 +26,19 @@ def new_consumer() -> str:
 def process_of(consumer: str) -> str:
     """The part of the name that all consumers of one process share."""
     return consumer.rpartition(":")[0]
+
+
+def host_and_pid(consumer: str) -> tuple[str | None, int | None]:
+    """Where a consumer is, for people: the name of this host if it runs here, else the boot id of its host;
+    and its PID there. ``None`` for what its name does not tell."""
+    try:
+        host, pid_text, _ = process_of(consumer).rsplit(":", 2)
+        pid = int(pid_text)
+    except ValueError:
+        return None, None
+    if host == _UNKNOWN:
+        return None, pid
+    return gethostname() if host == _host() else host.partition(":")[0], pid
 
 
 def is_certainly_gone(process: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from kombu.connection import Connection
@@ -120,6 +121,15 @@ class Access:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _check_mark_revoked(self, mark_revoked: bool) -> None:
+        if mark_revoked and self.app is None:
+            raise TypeError("mark_revoked needs the Celery app, for its result backend")
+
+    def _mark_revoked(self, ids: Iterable[str], reason: str) -> None:
+        """Write the state ``REVOKED`` to the app's result backend."""
+        for id in ids:
+            self.app.backend.mark_as_revoked(id, reason)
 
     def _queues(self, queue: str | None) -> list[str]:
         """The partitions of *queue*, or of all queues."""

@@ -10,14 +10,20 @@ from typing import Any
 
 from kombu.utils.json import loads
 
-from kombu_redisdelay.broker.message import DELAY_HEADER, ETA_HEADER, check, message_id
+from kombu_redisdelay.broker.message import DELAY_HEADER, DELIVERIES_MEMBER, ETA_HEADER, check, message_id
 from kombu_redisdelay.broker.times import from_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of a stored message. For the attributes, see
-    :class:`~kombu_redisdelay.operations.delayed.DelayedMessage`."""
+    """The content of a stored message. For the other attributes, see
+    :class:`~kombu_redisdelay.operations.delayed.DelayedMessage`.
+
+    Attributes:
+        deliveries: how many deliveries of it have failed.
+        tag: the delivery tag that it was published with. No two messages have the same; ``None`` if it has
+            none.
+    """
 
     id: str
     task: str | None = None
@@ -25,6 +31,8 @@ class Content:
     kwargs: str = ""
     priority: int = 0
     headers: Mapping[str, Any] = field(default_factory=dict)
+    deliveries: int = 0
+    tag: str | None = None
 
     @classmethod
     def of(cls, payload: bytes, otherwise: str) -> Content:
@@ -40,7 +48,8 @@ class Content:
             # Foreign bytes may make the decoder raise any exception. Such an entry must still be shown.
             return cls(otherwise)
         headers, properties = message["headers"], message["properties"]
-        properties["delivery_tag"] = properties.get("delivery_tag") or otherwise
+        tag = properties.get("delivery_tag")
+        properties["delivery_tag"] = tag or otherwise
         task, priority = headers.get("task"), properties.get("priority")
         return cls(
             message_id(message),
@@ -49,6 +58,8 @@ class Content:
             str(headers.get("kwargsrepr") or ""),
             priority if isinstance(priority, int) else 0,
             headers,
+            message.get(DELIVERIES_MEMBER, 0),
+            str(tag) if tag else None,
         )
 
 

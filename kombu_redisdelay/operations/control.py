@@ -10,8 +10,10 @@ from itertools import islice
 from kombu_redisdelay.broker.control import Control, Controls, default_burst, interval_us
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.public import public
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class QueueControl:
     """What is allowed for a queue.

@@ -255,14 +255,9 @@ class DelayedMessages(Access):
     def _message(self, found: Scheduled) -> DelayedMessage:
         return replace(_message(found), queue=self.store.partitions.queue_of(found.queue))
 
-    def _check_mark_revoked(self, mark_revoked: bool) -> None:
-        if mark_revoked and self.app is None:
-            raise TypeError("mark_revoked needs the Celery app, for its result backend")
-
     def _revoked(self, ids: list[str], mark_revoked: bool) -> list[str]:
         if mark_revoked:
-            for id in ids:
-                self.app.backend.mark_as_revoked(id, "cancelled before it was due")
+            self._mark_revoked(ids, "cancelled before it was due")
         return ids
 
 

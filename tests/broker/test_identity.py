@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from socket import gethostname
 
 import pytest
 
 from harness.process import wait_until
-from kombu_redisdelay.broker.identity import is_certainly_gone, new_consumer, process_of
+from kombu_redisdelay.broker.identity import host_and_pid, is_certainly_gone, new_consumer, process_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the proof is Linux's /proc")
 
@@ -45,6 +46,19 @@ def test_names_are_unique_and_say_who() -> None:
     assert first != second
     assert fields(first)[:4] == fields(second)[:4]
     assert fields(first)[2] == str(os.getpid())
+
+
+def test_where_it_is() -> None:
+    mine = new_consumer()
+    assert host_and_pid(mine) == (gethostname(), os.getpid())
+    boot_id, namespace, *rest = mine.split(":")
+    assert host_and_pid(":".join(("other", namespace, *rest))) == ("other", os.getpid())
+    assert host_and_pid(":".join((boot_id, "other", *rest))) == (boot_id, os.getpid())
+
+
+@pytest.mark.parametrize("name", ["", "a", "a:b", "-:17:-:x", "::::", "b:n:x:-:y"])
+def test_where_one_is_that_does_not_tell(name: str) -> None:
+    assert host_and_pid(name) == (None, 17 if "17" in name else None)
 
 
 def test_own_consumer_is_not_gone() -> None:

@@ -15,11 +15,12 @@ from kombu.transport import virtual
 
 from harness.cluster import Cluster
 from harness.process import wait_until
-from kombu_redisdelay import DeadLetters, DelayedMessages, batch
+from kombu_redisdelay import DeadLetters, DelayedMessages, Queues, batch
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor import examine
 from kombu_redisdelay.operations.exporter import QueueCollector
 from kombu_redisdelay.operations.forwarder import Forwarded, Forwarder
+from kombu_redisdelay.operations.queued import STATES
 from kombu_redisdelay.operations.stats import queue_stats
 from kombu_redisdelay.operations.timeline import timeline
 from tests.transport.kit import Inbox, Site, drain, in_seconds, look_after_queues, publish
@@ -130,6 +131,24 @@ def test_dead_letters(app: Celery, cluster_site: Site) -> None:
         assert [cluster_site.ready(queue) for queue in QUEUES] == [1] * COUNT
         bury_in_all(cluster_site)
         assert dead.purge() == COUNT
+
+
+def test_queues(app: Celery, cluster_site: Site) -> None:
+    dead = send_to_all(app)
+    bury_in_all(cluster_site)
+    held_ids = send_to_all(app)
+    channel = cluster_site.channel()
+    held = [channel.basic_get(queue) for queue in QUEUES]
+    assert all(held)
+    ready, scheduled = send_to_all(app), send_to_all(app, countdown=60)
+    with Queues(app) as queues:
+        assert [message.id for message in queues.iter()] == [*scheduled, *ready, *held_ids, *dead]
+        assert queues.count() == queues.count_by_task()["t"] == 4 * COUNT
+        places = [queues.get(ids[7]) for ids in (scheduled, ready, held_ids, dead)]
+        assert [message and (message.queue, message.state) for message in places] == [
+            (QUEUES[7], state) for state in STATES
+        ]
+        assert queues.cancel_many([*dead, *held_ids, *ready, *scheduled]) == [*ready, *scheduled]
 
 
 def test_what_is_shown(app: Celery, access: Access, cluster_site: Site) -> None:

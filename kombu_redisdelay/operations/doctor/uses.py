@@ -42,6 +42,7 @@ _WITH: Mapping[str, Mapping[str, _Arguments]] = {
     "list": {
         "LLEN": (),
         "LINDEX": (0,),
+        "LRANGE": (0, 0),
         "LPUSH": ("",),
         "RPUSH": ("",),
         "RPOP": (),

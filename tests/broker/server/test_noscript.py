@@ -10,7 +10,9 @@ from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.control import Controls
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.held import Holders
 from kombu_redisdelay.broker.message import Due
+from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.recorder import record
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.scripts import (
@@ -48,6 +50,12 @@ def ack_where_places_are_limited(rig: Rig, consumer: Consumer, delivery: Deliver
     rig.put("q", "another")
     [another] = taken(consumer, "q")
     return rig.ack(consumer, "q", another.tag)
+
+
+def remove_ready(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    rig.put("q", "another")
+    ready = ReadyLists(rig.store)
+    return [ready.remove(found) for found in ready.iter("q")]
 
 
 def tidy(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
@@ -106,6 +114,9 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "tidy": tidy,
     "control": lambda rig, consumer, delivery: Controls(rig.store).limit(["q"], 1000.0, 1, 1),
     "ack": ack_where_places_are_limited,
+    "ready": lambda rig, consumer, delivery: list(ReadyLists(rig.store).iter("q")),
+    "remove_ready": remove_ready,
+    "held": lambda rig, consumer, delivery: len(list(Holders(rig.store).iter("q"))),
     "leave": lambda rig, consumer, delivery: consumer.leave(["q"]),
 }
 
@@ -159,5 +170,6 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("REQUEUE_LATER", "PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "PAGE_DEAD", "REMOVE_DEAD"),
         *("WITHDRAW", "CLAIM", "SET_CONTROL", "RECORD", "HISTORY"),
+        *("PAGE_LIST", "REMOVE_READY", "READ_HELD"),
         *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE"),
     }, "a script that CALLS does not know of"

@@ -1,0 +1,381 @@
+"""The public API over all messages of a queue: what is scheduled, ready, held by a worker, or dead."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from hashlib import sha1
+from heapq import merge
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Any
+
+from kombu_redisdelay.broker.dead import Buried, Graveyard
+from kombu_redisdelay.broker.held import Held, Holders
+from kombu_redisdelay.broker.identity import host_and_pid
+from kombu_redisdelay.broker.ready import Ready, ReadyLists
+from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule, Scheduled
+from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations import control
+from kombu_redisdelay.operations.access import Access, check_limit
+from kombu_redisdelay.operations.content import Content
+from kombu_redisdelay.operations.control import QueueControl
+from kombu_redisdelay.operations.history import QueueHistory, queue_history
+from kombu_redisdelay.operations.queued import (
+    DEAD,
+    HELD,
+    READY,
+    SCHEDULED,
+    STATES,
+    Found,
+    QueuedMessage,
+    without_repetitions,
+)
+from kombu_redisdelay.public import public
+
+#: With more ids than this, it takes Redis longer to look for them in each message than to send the message.
+MOST_TEXTS = 10
+
+_PLAIN = re.compile(r"[\w-]+", re.ASCII)
+_SHA1 = re.compile(r"[0-9a-f]{40}")
+
+
+@public
+class Queues(Access):
+    """All messages of a broker: those that are scheduled, ready, held by a worker, and dead.
+
+    For the argument *queue*, ``None`` means all queues that have a consumer, a scheduled message or a dead
+    letter. For the argument *state*, ``None`` means all states. A queue or an id that is not known gives an
+    empty result, not an error. Only what workers of ``redisdelay://`` hold is seen: those of ``redis://``
+    keep it elsewhere.
+
+    Arguments and errors are the same as for :class:`~kombu_redisdelay.operations.access.Access`. Every method
+    may raise ``redis.exceptions.RedisError``.
+    """
+
+    def count(self, queue: str | None = None, *, state: str | None = None) -> int:
+        """The number of messages. Reads none of them.
+
+        Arguments:
+            state: only messages in this state.
+
+        Raises:
+            ValueError: there is no such state.
+        """
+        names = self._queues(queue)
+        counts: dict[str, Callable[[list[str]], int]] = {
+            SCHEDULED: lambda names: Schedule(self.store).count(names, None, None),
+            READY: ReadyLists(self.store).count,
+            HELD: Holders(self.store).count,
+            DEAD: Graveyard(self.store).count,
+        }
+        return sum(counts[each](names) for each in _states(state))
+
+    def iter(
+        self,
+        queue: str | None = None,
+        *,
+        state: str | None = None,
+        task: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[QueuedMessage]:
+        """Iterate over the messages. They are read in bounded steps.
+
+        Scheduled messages come in the order of their due times. Ready messages come queue by queue, in the
+        order in which they are taken; held ones worker by worker, in the order in which they were taken; dead
+        ones queue by queue, the oldest first. With all states, it is one state after the other.
+
+        While messages come and go, no message is included twice, and every message that stays in its state
+        during the iteration is included. With all states, one that moves on from scheduled to ready, held or
+        dead is included, too; one that goes back may be missing. To tell that a message was included, about
+        60 bytes of memory are kept for each that was ready or dead, or for each with all states.
+
+        Arguments:
+            state: only messages in this state.
+            task: only tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards.
+            limit: the largest number of messages; ``None`` for all.
+
+        Raises:
+            ValueError: there is no such state, or *limit* is not a whole number from 0.
+        """
+        check_limit(limit)
+        states = _states(state)
+        messages = self._messages(queue, states)
+        return islice((message for message in messages if _is_task(message, task)), limit)
+
+    def get(self, id: str) -> QueuedMessage | None:
+        """The message with this id, ``None`` if there is none. Of several, the first of :meth:`get_all`."""
+        return next(self._with_id(id), None)
+
+    def get_all(self, id: str) -> list[QueuedMessage]:
+        """All messages with this id: first those that are scheduled, then those that are ready, held and
+        dead.
+
+        All ready messages are searched for it, in bounded steps: a million of them take some seconds.
+        """
+        return list(self._with_id(id))
+
+    def cancel(self, id: str, *, mark_revoked: bool = False) -> bool:
+        """Remove the scheduled or ready message with this id. If there are several, remove all of them.
+
+        A message is either removed or taken by a worker, never both and never neither. To remove a ready one,
+        Redis goes through the messages between it and the nearer end of its queue, and serves nobody
+        meanwhile.
+
+        Returns:
+            Whether a message was removed. It will not be delivered. False if there is no such message, or a
+            worker has it.
+
+        Arguments:
+            mark_revoked: also write the state ``REVOKED`` to the app's result backend, as
+                :meth:`DelayedMessages.cancel <kombu_redisdelay.operations.delayed.DelayedMessages.cancel>`
+                does.
+
+        Raises:
+            TypeError: *mark_revoked* was set without a Celery app.
+        """
+        return bool(self.cancel_many([id], mark_revoked=mark_revoked))
+
+    def cancel_many(self, ids: Iterable[str], *, mark_revoked: bool = False) -> list[str]:
+        """Do the same as :meth:`cancel` for each of *ids*. The ready messages are searched once for all of
+        them.
+
+        Returns:
+            The ids that were cancelled.
+        """
+        self._check_mark_revoked(mark_revoked)
+        wanted = list(dict.fromkeys(ids))
+        cancelled: set[str] = set()
+        for queue in self._queues(None) if wanted else ():
+            cancelled |= self._cancel_scheduled(queue, wanted)
+            cancelled |= self._cancel_ready(queue, wanted)
+        done = [id for id in wanted if id in cancelled]
+        if mark_revoked:
+            self._mark_revoked(done, "cancelled before it was delivered")
+        return done
+
+    def pause(self, queue: str) -> None:
+        """Have no worker take anything from *queue*, until :meth:`resume`. What workers have taken, they run.
+        Messages can be published, and become ready when they are due."""
+        control.pause(self.store, [queue])
+
+    def resume(self, queue: str) -> None:
+        """End the pause of *queue*. Its limits stay."""
+        control.resume(self.store, [queue])
+
+    def limit(
+        self,
+        queue: str,
+        *,
+        rate: str | float | None = None,
+        burst: int | None = None,
+        concurrency: int | None = None,
+    ) -> None:
+        """Limit what all workers together take from *queue*. The limits that it had before are replaced, so
+        without arguments there are none any more.
+
+        Arguments:
+            rate: as Celery's ``rate_limit``: ``"100/m"``, or with ``/s`` or ``/h``, or a number of messages a
+                second.
+            burst: how many messages may be taken at once after a while without any. Over any time, no more
+                are taken than the rate allows in that time and *burst*. By default what the rate allows in a
+                second, and at least one; one for each partition.
+            concurrency: how many messages workers may hold together.
+
+        Raises:
+            ValueError: *rate* is no rate; *burst* is given without a rate; *burst* or *concurrency* is not a
+                whole number from 1, or smaller than the number of partitions.
+        """
+        control.limit(self.store, queue, rate, burst, concurrency)
+
+    def control(self, queue: str) -> QueueControl:
+        """Whether *queue* is paused, and its limits."""
+        [found] = control.queue_controls(self.store, [queue])
+        return found
+
+    def history(self, queue: str) -> QueueHistory:
+        """What has happened to the messages of *queue*, by minute for an hour and by hour for a week."""
+        [found] = queue_history(self.store, [queue])
+        return found
+
+    def count_by_task(self, queue: str | None = None, *, state: str | None = None) -> dict[str | None, int]:
+        """How many messages there are of each task, the most first; under ``None``, those that are not tasks.
+        Reads every message, as :meth:`tally` does."""
+        counts: Counter[str | None] = Counter()
+        for (task, _), count in self.tally(queue, state=state).items():
+            counts[task] += count
+        return dict(counts.most_common())
+
+    def count_by_priority(self, queue: str | None = None, *, state: str | None = None) -> dict[int, int]:
+        """How many messages there are of each priority, sorted by priority. Reads every message, as
+        :meth:`tally` does."""
+        counts: Counter[int] = Counter()
+        for (_, priority), count in self.tally(queue, state=state).items():
+            counts[priority] += count
+        return dict(sorted(counts.items()))
+
+    def tally(self, queue: str | None = None, *, state: str | None = None) -> Counter[tuple[str | None, int]]:
+        """How many messages there are of each task and priority. Reads every message, in bounded steps: a
+        million of them take minutes.
+
+        Arguments:
+            state: only messages in this state.
+
+        Returns:
+            A ``Counter`` with pairs of the name of the task and the priority. The name is ``None`` for
+            messages that are not tasks.
+
+        Raises:
+            ValueError: there is no such state.
+        """
+        return Counter((message.task, message.priority) for message in self.iter(queue, state=state))
+
+    def _messages(self, queue: str | None, states: Collection[str]) -> Iterator[QueuedMessage]:
+        names = self._queues(queue)
+        read: dict[str, Callable[[list[str]], Iterator[Found]]] = {
+            SCHEDULED: self._iter_scheduled,
+            READY: self._iter_ready,
+            HELD: self._iter_held,
+            DEAD: self._iter_dead,
+        }
+        found = chain.from_iterable(read[state](names) for state in states)
+        # In a schedule, and among what is held, nothing comes twice.
+        may_repeat = len(states) > 1 or not {READY, DEAD}.isdisjoint(states)
+        return without_repetitions(found) if may_repeat else (each.message for each in found)
+
+    def _iter_scheduled(self, names: Iterable[str]) -> Iterator[Found]:
+        each = (Schedule(self.store).iter(name, None, None) for name in names)
+        return map(self._of_scheduled, merge(*each, key=attrgetter("due_ms")))
+
+    def _iter_ready(self, names: Iterable[str], texts: Sequence[str] = ()) -> Iterator[Found]:
+        ready = ReadyLists(self.store)
+        return (self._of_ready(found) for name in names for found in ready.iter(name, texts))
+
+    def _iter_held(self, names: Iterable[str]) -> Iterator[Found]:
+        return (self._of_held(found) for name in names for found in Holders(self.store).iter(name))
+
+    def _iter_dead(self, names: Iterable[str]) -> Iterator[Found]:
+        graveyard = Graveyard(self.store)
+        return (self._of_dead(found, is_sure) for name in names for found, is_sure in graveyard.walk(name))
+
+    def _with_id(self, id: str) -> Iterator[QueuedMessage]:
+        def found() -> Iterator[Found]:
+            names = self._queues(None)
+            scheduled = [message for name in names for message in Schedule(self.store).find(name, id)]
+            yield from map(self._of_scheduled, sorted(scheduled, key=attrgetter("due_ms")))
+            yield from self._iter_ready(names, _texts([id]))
+            yield from self._iter_held(names)
+            yield from self._iter_dead(names)
+
+        return (message for message in without_repetitions(found()) if message.id == id)
+
+    def _cancel_scheduled(self, queue: str, ids: list[str]) -> set[str]:
+        cancelled: set[str] = set()
+        for first in range(0, len(ids), IDS_PER_CALL):
+            some = ids[first : first + IDS_PER_CALL]
+            counts = Schedule(self.store).cancel(queue, some)
+            cancelled.update(id for id, count in zip(some, counts, strict=True) if count)
+        return cancelled
+
+    def _cancel_ready(self, queue: str, ids: list[str]) -> set[str]:
+        ready, wanted = ReadyLists(self.store), frozenset(ids)
+        cancelled: set[str] = set()
+        for found in ready.iter(queue, _texts(ids)):
+            id = _content(found.payload).id
+            if id in wanted and ready.remove(found):
+                cancelled.add(id)
+        return cancelled
+
+    def _of_scheduled(self, found: Scheduled) -> Found:
+        content = Content.of(found.payload, otherwise=found.member.decode(errors="replace"))
+        return self._found(found.queue, content, SCHEDULED, found.payload, due=from_ms(found.due_ms))
+
+    def _of_ready(self, found: Ready) -> Found:
+        content = _content(found.payload)
+        return self._found(
+            found.queue, content, READY, found.payload, is_sure=found.is_sure, place=found.place
+        )
+
+    def _of_held(self, found: Held) -> Found:
+        host, pid = host_and_pid(found.consumer)
+        return self._found(
+            found.queue,
+            _content(found.payload),
+            HELD,
+            found.payload,
+            host=host,
+            pid=pid,
+            held_since=None if found.since_ms is None else from_ms(found.since_ms),
+            lease_has_ended=found.lease_has_ended,
+        )
+
+    def _of_dead(self, found: Buried, is_sure: bool) -> Found:
+        return self._found(
+            found.queue,
+            _content(found.payload),
+            DEAD,
+            found.payload,
+            is_sure=is_sure,
+            died=from_ms(found.died_ms),
+            reason=found.reason,
+            deliveries=found.deliveries,
+        )
+
+    def _found(
+        self,
+        name: str,
+        content: Content,
+        state: str,
+        payload: bytes,
+        *,
+        is_sure: bool = True,
+        **of_state: Any,
+    ) -> Found:
+        of_state.setdefault("deliveries", content.deliveries)
+        queue = self.store.partitions.queue_of(name)
+        message = QueuedMessage(
+            id=content.id,
+            queue=queue,
+            state=state,
+            task=content.task,
+            args=content.args,
+            kwargs=content.kwargs,
+            priority=content.priority,
+            size=len(payload),
+            headers=content.headers,
+            payload=payload,
+            **of_state,
+        )
+        identity = (queue, content.tag or payload, content.id)
+        return Found(message, identity, content.tag is not None, is_sure)
+
+
+def _states(state: str | None) -> tuple[str, ...]:
+    if state is None:
+        return STATES
+    if state not in STATES:
+        raise ValueError(f"state must be one of {', '.join(STATES)}, or None, not {state!r}")
+    return (state,)
+
+
+def _is_task(message: QueuedMessage, pattern: str | None) -> bool:
+    return pattern is None or (message.task is not None and fnmatchcase(message.task, pattern))
+
+
+def _content(payload: bytes) -> Content:
+    return Content.of(payload, otherwise=sha1(payload, usedforsecurity=False).hexdigest())
+
+
+def _texts(ids: Collection[str]) -> list[str]:
+    """Texts of which every message with one of *ids* contains one, however its JSON is written; empty if
+    there are none."""
+    texts = []
+    for id in ids:
+        plain = max(_PLAIN.findall(id), key=len, default="")
+        # An id that was made of the bytes of an entry is not in there.
+        if len(ids) > MOST_TEXTS or not plain or _SHA1.fullmatch(id):
+            return []
+        texts.append(plain)
+    return texts
