@@ -47,7 +47,7 @@ class Queues(Access):
     """All messages of a broker: those that are scheduled, ready, held by a worker, and dead.
 
     For the argument *queue*, ``None`` means all queues that have a consumer, a scheduled message or a dead
-    letter. For the argument *state*, ``None`` means all states. A queue or an id that is not known gives an
+    letter, and those that the Celery app declares. For the argument *state*, ``None`` means all states. A queue or an id that is not known gives an
     empty result, not an error. Only what workers of ``redisdelay://`` hold is seen: those of ``redis://``
     keep it elsewhere.
 
@@ -231,6 +231,11 @@ class Queues(Access):
             ValueError: there is no such state.
         """
         return Counter((message.task, message.priority) for message in self.iter(queue, state=state))
+
+    def _queues(self, queue: str | None) -> list[str]:
+        # Messages may be ready in a queue that never had a consumer.
+        declared = self.app.amqp.queues if queue is None and self.app is not None else ()
+        return list(dict.fromkeys((*super()._queues(queue), *self.store.partitions.all_names(declared))))
 
     def _messages(self, queue: str | None, states: Collection[str]) -> Iterator[QueuedMessage]:
         names = self._queues(queue)

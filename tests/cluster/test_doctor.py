@@ -15,9 +15,12 @@ from tests.transport.kit import publish
 
 
 def found(cluster: Cluster, queues: Sequence[str] = (), **options: Any) -> dict[str, tuple[str, str]]:
-    """Level and finding of each check."""
+    """Level and finding of each check, by the server if it is about one."""
     with Connection(cluster.url(), transport_options=options) as connection, Access(connection) as access:
-        return {one.check: (one.level.value, one.found) for one in examine(access, queues)}
+        return {
+            f"{one.check} of {one.server}" if one.server else one.check: (one.level.value, one.found)
+            for one in examine(access, queues)
+        }
 
 
 def test_without_a_replica_and_without_a_server() -> None:
@@ -38,7 +41,7 @@ def test_without_a_replica_and_without_a_server() -> None:
 
         cluster.kill(node)
         findings = found(cluster, ["q"])
-        level, text = findings[f"server {node}"]
-        assert (level, text.partition(":")[0]) == ("wrong", "does not answer")
+        level, text = findings[f"connection of {node}"]
+        assert (level, text.partition(":")[0]) == ("wrong", "it does not answer")
         assert [findings[f"role of {one}"] for one in others] == [("ok", "primary, 1 replica(s)")] * 2
         assert findings["cluster"][0] == "wrong"

@@ -20,6 +20,8 @@ def app(site: Site) -> Iterator[Celery]:
     app = Celery("api", broker=site.url, backend="cache+memory://", set_as_current=False)
     # Its producers are kombu's, which outlive it, and believe to have noted their queues in Redis.
     pools.reset()
+    # All backends of this kind in a process have the same memory.
+    app.backend.client.cache.clear()
     yield app
     app.close()
 
