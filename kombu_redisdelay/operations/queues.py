@@ -47,9 +47,9 @@ class Queues(Access):
     """All messages of a broker: those that are scheduled, ready, held by a worker, and dead.
 
     For the argument *queue*, ``None`` means all queues that have a consumer, a scheduled message or a dead
-    letter, and those that the Celery app declares. For the argument *state*, ``None`` means all states. A queue or an id that is not known gives an
-    empty result, not an error. Only what workers of ``redisdelay://`` hold is seen: those of ``redis://``
-    keep it elsewhere.
+    letter, and those that the Celery app declares. For the argument *state*, ``None`` means all states. A
+    queue or an id that is not known gives an empty result, not an error. Only what workers of
+    ``redisdelay://`` hold is seen: those of ``redis://`` keep it elsewhere.
 
     Arguments and errors are the same as for :class:`~kombu_redisdelay.operations.access.Access`. Every method
     may raise ``redis.exceptions.RedisError``.
