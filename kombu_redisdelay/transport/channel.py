@@ -77,7 +77,12 @@ class Channel(PublishingChannel):
             server = self.store.server.with_own_connections(socket_timeout=patience)
             lease = Lease(server, name, options.lease_ms)
             self._consumer = Consumer(
-                self.store, name, lease, options, lambda queue, tags: self.qos.lease_lost(queue, tags)
+                self.store,
+                name,
+                lease,
+                options,
+                lambda queue, tags: self.qos.lease_lost(queue, tags),
+                self.intake.consumed,
             )
             # One and a half times the interval between two renewals.
             watch = Watch(1.5 * timeout / RENEWALS_PER_LEASE)
