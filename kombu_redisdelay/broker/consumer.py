@@ -37,7 +37,8 @@ from kombu_redisdelay.broker.takes import Tags, Takes
 
 logger = logging.getLogger(__name__)
 
-#: A consumer tries to leave the queues that it takes nothing from any more, once there are more than this.
+#: A consumer tries to leave the queues that it does not consume from and has taken from once, as soon as there
+#: are more than this.
 MOST_LEFT = 100
 
 
@@ -51,10 +52,17 @@ class Consumer:
         name: made by :func:`kombu_redisdelay.broker.identity.new_consumer`.
         lease: kept until :meth:`stop`.
         lease_lost: called with a queue and the delivery tags of acks that found no message there.
+        consumed: the queues that are asked for again and again. The caller changes them.
     """
 
     def __init__(
-        self, store: Store, name: str, lease: Lease, options: Options, lease_lost: AckInVain
+        self,
+        store: Store,
+        name: str,
+        lease: Lease,
+        options: Options,
+        lease_lost: AckInVain,
+        consumed: Collection[str] = (),
     ) -> None:
         self.store = store
         self.name = name
@@ -63,6 +71,7 @@ class Consumer:
         self._recovery = Recovery(store, options)
         self._pid = os.getpid()
         self._queues: set[str] = set()
+        self._consumed = consumed
         self._most_queues = MOST_LEFT
         #: Queues that were cancelled and not left yet.
         self._cancelled: set[str] = set()
@@ -333,10 +342,11 @@ class Consumer:
         self._lease.tell()
         names = takes.names(request.queues)
         self._cancelled -= names
-        if len(self._queues) > self._most_queues + len(names):
-            # Some callers get messages of new queues again and again.
-            self.leave(self._queues - names)
-            self._most_queues = len(self._queues) + MOST_LEFT
+        if len(self._queues) > self._most_queues + max(len(names), len(self._consumed)):
+            # Some callers get messages of new queues again and again. These of now may be of one slot of many.
+            others = self._queues.difference(names, self._consumed)
+            self.leave(others)
+            self._most_queues = len(others & self._queues) + MOST_LEFT
         for queue in names.difference(self._queues, request.no_ack):
             self._queues.add(queue)
             self._lease.cover(self.store.keys(queue))

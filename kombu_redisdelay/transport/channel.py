@@ -9,6 +9,7 @@ from typing import Any
 
 from kombu.transport import virtual
 from kombu.utils.encoding import bytes_to_str, str_to_bytes
+from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -20,7 +21,7 @@ from kombu_redisdelay.broker.lease import RENEWALS_PER_LEASE, Lease
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recoverer import Recoverer
 from kombu_redisdelay.broker.rounds import Rounds
-from kombu_redisdelay.broker.server.connections import PlainConnection, SecureConnection
+from kombu_redisdelay.broker.server.connections import PlainConnection, SecureConnection, ToPrimary
 from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.broker.watch import Watch
@@ -79,7 +80,12 @@ class Channel(PublishingChannel):
             server = self.store.server.with_own_connections(socket_timeout=patience)
             lease = Lease(server, name, options.lease_ms)
             self._consumer = Consumer(
-                self.store, name, lease, options, lambda queue, tags: self.qos.lease_lost(queue, tags)
+                self.store,
+                name,
+                lease,
+                options,
+                lambda queue, tags: self.qos.lease_lost(queue, tags),
+                self.intake.consumed,
             )
             # One and a half times the interval between two renewals.
             watch = Watch(1.5 * timeout / RENEWALS_PER_LEASE)
@@ -89,6 +95,14 @@ class Channel(PublishingChannel):
             self._consumer_to_stop = self._consumer
             warn_of_eviction(self.store.server)
         return self._consumer
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        params: dict[str, Any] = super()._connparams(asynchronous)
+        made_by = params["connection_class"]
+        if issubclass(made_by, UnixDomainSocketConnection):
+            # kombu asks us for the classes of the others only.
+            params["connection_class"] = type("SocketConnection", (ToPrimary, made_by), {})
+        return params
 
     def _after_fork(self) -> None:
         # The consumer belongs to the parent process. This process must not touch its messages or its lease.

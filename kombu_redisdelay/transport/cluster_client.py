@@ -7,9 +7,11 @@ from typing import Any
 
 from redis import ConnectionPool, Redis
 from redis.client import Pipeline
-from redis.exceptions import ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from kombu_redisdelay.broker.server.cluster import ClusterServer
+from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.scripts import digest
 
 
 class ClusterClient(Redis):
@@ -24,29 +26,53 @@ class ClusterClient(Redis):
     def __init__(self, server: ClusterServer, like: ConnectionPool) -> None:
         super().__init__(connection_pool=like)
         self._server = server
+        #: Digest -> text of a script.
+        self._scripts: dict[str, str] = {}
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        # The name of a command may have several words.
-        return self._told(args, options, self._server.call(*args[0].split(), *args[1:]))
+        [reply] = checked(self._call_all([args]))
+        return self._told(args, options, reply)
 
     def script_load(self, script: Any) -> Any:
-        """Load *script* into all servers. Returns its digest."""
-        digests = [one.call("SCRIPT", "LOAD", script) for one in self._server.servers()]
-        return digests[0]
+        """Note *script*, for a server that does not know it. Returns its digest.
+
+        Nothing is sent: which server runs it is known only when it has done so, after a failover for one.
+        """
+        sha = digest(script)
+        self._scripts[sha] = script
+        return sha
 
     def pipeline(self, transaction: bool = False, shard_hint: Any = None) -> _Pipeline:
         """What runs commands together, though not in a transaction: they may be for several servers."""
         return _Pipeline(self, self.connection_pool, self.response_callbacks, False, shard_hint)
 
     def run_all(self, commands: Sequence[tuple[Any, Any]], scripts: Sequence[Any]) -> list[Any]:
-        """Run *commands*, with their options, after loading *scripts*. An error is a reply."""
+        """Run *commands*, with their options. *scripts* are those among them. An error is a reply."""
         for script in scripts:
             self.script_load(script)
-        replies = self._server.call_all(*(args for args, _ in commands))
+        replies = self._call_all([args for args, _ in commands])
         return [
             reply if isinstance(reply, ResponseError) else self._told(args, options, reply)
             for (args, options), reply in zip(commands, replies, strict=True)
         ]
+
+    def _call_all(self, commands: Sequence[Any]) -> list[Any]:
+        """Run *commands*. Those that run a script are run again with its text where it was not known."""
+        # The name of a command may have several words.
+        commands = [(*args[0].split(), *args[1:]) for args in commands]
+        replies = self._server.call_all(*commands)
+        unknown = [
+            index
+            for index, reply in enumerate(replies)
+            if isinstance(reply, NoScriptError) and commands[index][1] in self._scripts
+        ]
+        if unknown:
+            with_text = [
+                ("EVAL", self._scripts[commands[index][1]], *commands[index][2:]) for index in unknown
+            ]
+            for index, reply in zip(unknown, self._server.call_all(*with_text), strict=True):
+                replies[index] = reply
+        return replies
 
     def _told(self, args: Any, options: Any, reply: Any) -> Any:
         callback = self.response_callbacks.get(args[0])

@@ -10,6 +10,7 @@ from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, ResponseError
 
 from kombu_redisdelay.broker.delivery import Request, Taken
+from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
 from kombu_redisdelay.broker.server.replies import RELOCATIONS
 from kombu_redisdelay.broker.server.server import SlotUnavailable
@@ -180,7 +181,7 @@ class Lane:
         reply = None
         try:
             reply = connection.read_response()
-        except RELOCATIONS as exc:
+        except (*RELOCATIONS, NotThePrimary) as exc:
             channel.store.server.relocated(exc)
             self._rest()
             return self.next_due()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty
 from time import monotonic, sleep
@@ -100,6 +101,10 @@ class Poller(redis.MultiChannelPoller):
             channel, _, kind = key
             for fd in [fd for fd, served in self._fd_to_chan.items() if served == (channel, kind)]:
                 del self._fd_to_chan[fd]
+                # epoll forgets a socket that is closed. select does not, and eventlet has nothing else: with
+                # a socket in it that is closed, eventlet confuses the others.
+                with suppress(OSError):
+                    self.poller.unregister(fd)
                 if self.hub is not None:
                     self.hub.remove(fd)
 

@@ -50,6 +50,15 @@ def add_a_node(cluster: Cluster) -> None:
     cluster.balance()
 
 
+def replace_primaries(cluster: Cluster) -> None:
+    """As planned: their clients wait in blocking commands."""
+    for primary in list(cluster.primaries):
+        [replica] = cluster.replicas_of(primary)
+        replica.call("CLUSTER", "FAILOVER")
+        cluster.wait_for_failover(of=primary)
+    cluster.wait_until_ok()
+
+
 def kill_a_primary(cluster: Cluster) -> None:
     node = cluster.node_of(slot_of(POOLS[0]))
     cluster.kill(node)
@@ -98,6 +107,7 @@ CHANGES: dict[str, Callable[[Cluster], None]] = {
     "a node was added": add_a_node,
 }
 FAILURES: dict[str, Callable[[Cluster], None]] = {
+    "primaries were replaced": replace_primaries,
     "a primary was killed": kill_a_primary,
     "a primary was paused": pause_a_primary,
     "all servers were down": stop_all,

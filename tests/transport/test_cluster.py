@@ -15,6 +15,7 @@ from harness.cluster import Cluster
 from harness.cluster_node import Node
 from harness.cluster_view import slot_of
 from harness.redis_server import RedisServer
+from kombu_redisdelay.broker.consumer import MOST_LEFT
 from tests.transport.kit import Inbox, Site, drain, event_loop, publish, turn, waits
 
 QUEUES = [f"q{number:02}" for number in range(12)]
@@ -124,6 +125,19 @@ class TestManySlots:
         inbox.consumer.consume()
         wait(channel.connection.client, lambda: len(inbox) == len(QUEUES))
         assert sorted(inbox.bodies) == QUEUES
+
+
+    def test_it_leaves_none_of_many(self, cluster_site: Site, wait: Wait) -> None:
+        """A request is about the queues of one slot. The others are in use nevertheless."""
+        queues = [f"q{number}" for number in range(MOST_LEFT + 20)]
+        channel, other = cluster_site.channel(), cluster_site.channel()
+        inbox = Inbox(channel, *queues, on_message=virtual.Message.ack)
+        wait(channel.connection.client, lambda: waits(channel))
+        for count, queue in enumerate([*queues[-10:], *queues[:10]], 1):
+            publish(other, "m", queue=queue)
+            wait(channel.connection.client, lambda count=count: len(inbox) == count)  # type: ignore[misc]
+            channel.consumer.confirm_acks()
+            assert len(cluster_site.all_keys("redisdelay:*:consumers")) == len(queues)
 
 
 class TestSlotsThatMove:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
+from kombu.utils import eventio
 
 from kombu_redisdelay.transport import transports
-from tests.transport.kit import Site
+from tests.transport.kit import Inbox, Site, drain, publish, waits
 
 
 @pytest.mark.one_server
@@ -31,3 +32,19 @@ def test_one_that_was_of_use_is_opened_again_at_once(site: Site, monkeypatch: py
     connection.collect()
     connection.connect()
     assert connection.connected
+
+
+def test_a_connection_that_is_closed_is_not_polled(site: Site) -> None:
+    """``select`` remembers it, unlike epoll. eventlet has nothing else, and its worker ended of that."""
+    connection = site.connect()
+    channel = connection.channel()
+    connection.transport.cycle.poller.close()
+    connection.transport.cycle.poller = poller = eventio._select()
+    inbox = Inbox(channel)
+    drain(connection, lambda: waits(channel))
+    [lane] = channel.intake.lanes
+    assert poller._rfd
+    lane.close()
+    assert not poller._rfd
+    publish(channel, "a")
+    drain(connection, lambda: len(inbox) == 1)

@@ -33,6 +33,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         {
             *("_poll_error", "_basic_cancel", "_has_queue", "_size", "_purge", "_delete", "_after_fork"),
             *(
+                "_connparams",
                 "_update_queue_cycle",
                 "basic_consume",
                 "basic_get",

@@ -13,6 +13,7 @@ from redis import ConnectionPool
 from redis.crc import key_slot
 from redis.exceptions import AskError, ConnectionError, MovedError, ResponseError, TimeoutError
 
+from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.server.guard import guarded
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
 from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
@@ -147,7 +148,7 @@ class ClusterServer:
     def new_connection(self, key: str) -> Any:
         return self._server_of(key).new_connection(key)
 
-    def relocated(self, reply: ResponseError) -> None:
+    def relocated(self, reply: ResponseError | NotThePrimary) -> None:
         if isinstance(reply, MovedError):
             self._find_out()
             self.nodes.note_move(reply.slot_id, Address(reply.host, reply.port))

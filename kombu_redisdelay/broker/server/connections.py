@@ -1,32 +1,68 @@
-"""Connections that are lost when the server refuses to write, because too few replicas follow it."""
+"""Connections that are lost when the server does not write: it is no primary any more, or too few replicas
+follow it."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
 
 from redis.connection import Connection, SSLConnection
-from redis.exceptions import ConnectionError, ResponseError
+from redis.exceptions import ConnectionError, MasterDownError, ReadOnlyError, ResponseError
+
+from kombu_redisdelay.broker.server.errors import NotThePrimary
+
+if TYPE_CHECKING:
+    from redis.connection import AbstractConnection
+else:
+    AbstractConnection = object
+
+#: What a replica refuses, and what a server says to a blocked client when it becomes one. redis-py cuts off
+#: some of these words and makes a class of them. Redis 6.2 puts them into the error of a script.
+_NOT_THE_PRIMARY = re.compile(r"(?:^|-)(?:READONLY|UNBLOCKED|MASTERDOWN) ")
+_TOO_FEW_REPLICAS = re.compile(r"(?:^|-)NOREPLICAS ")
 
 
-class PlainConnection(Connection):
-    """A server with ``min-replicas-to-write`` refuses for a while. Celery would end a worker for any other
-    error; after a lost connection, it tries again."""
+class ToPrimary(AbstractConnection):
+    """What a connection to a primary does besides redis-py's.
+
+    Celery would end a worker for any other error; after a lost connection, it tries again. redis-py itself
+    takes a server that is loading for a lost connection.
+    """
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """As redis-py's.
 
         Raises:
+            NotThePrimary: the server is a replica.
             ConnectionError: as redis-py says, or too few replicas follow the server.
         """
         try:
             return super().read_response(*args, **kwargs)
         except ResponseError as exc:
-            # Redis 6.2 puts this into the error of a script.
-            if "NOREPLICAS " not in str(exc):
+            lost = self._lost(exc)
+            if lost is None:
                 raise
             self.disconnect()
-            raise ConnectionError(f"too few replicas follow {self.host}:{self.port}: {exc}") from None
+            raise lost from None
+
+    def _lost(self, error: ResponseError) -> ConnectionError | None:
+        """The error of a lost connection that *error* stands for; ``None`` if it is something else."""
+        is_replica = isinstance(error, (ReadOnlyError, MasterDownError))
+        if is_replica or _NOT_THE_PRIMARY.search(str(error)):
+            return NotThePrimary(f"{self._address} is not the primary: {error}")
+        if _TOO_FEW_REPLICAS.search(str(error)):
+            return ConnectionError(f"too few replicas follow {self._address}: {error}")
+        return None
+
+    @property
+    def _address(self) -> str:
+        where = dict(self.repr_pieces())
+        return str(where.get("path") or f"{where['host']}:{where['port']}")
 
 
-class SecureConnection(PlainConnection, SSLConnection):
+class PlainConnection(ToPrimary, Connection):
+    """A connection to the primary."""
+
+
+class SecureConnection(ToPrimary, SSLConnection):
     """The same over TLS."""

@@ -1,4 +1,4 @@
-"""What is wrong with a server, and stays wrong."""
+"""What is wrong with a server."""
 
 from __future__ import annotations
 
@@ -8,3 +8,7 @@ from redis.exceptions import ConnectionError
 class WrongServer(ConnectionError):
     """The server that answers is of another kind than the broker URL says. Connecting again would be in vain:
     the URL has to be changed."""
+
+
+class NotThePrimary(ConnectionError):
+    """The server that answers is a replica, or has just become one. Nothing was done."""

@@ -3,7 +3,8 @@ the whole client asks for all commands of the server first, which takes ten time
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from random import sample
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -52,6 +53,8 @@ class Nodes:
         self._like = like
         self._lock = RLock()
         self._manager: NodesManager | None = None
+        #: The servers at the addresses that we were given, by the names that redis-py makes.
+        self._ours: dict[str, ClusterNode] = {}
         #: What a server has told, and redis-py does not know yet.
         self._moved: dict[int, Address] = {}
 
@@ -92,8 +95,12 @@ class Nodes:
         """
         with self._lock:
             self._moved = {}
+            manager = self._known()
+            # Not the same one again: a server that is cut off from the others still answers, as if it had the
+            # slots that were its own. Ours, too, because it may not have heard of any other that is left.
+            manager.startup_nodes = _shuffled({**self._ours, **manager.startup_nodes})
             try:
-                self._known().initialize()
+                manager.initialize()
             except RedisClusterException as exc:
                 # redis-py goes on with the servers that it knows of. Begin again with ours.
                 self.close()
@@ -108,8 +115,12 @@ class Nodes:
         """Close the connections. They are opened again when they are needed."""
         with self._lock:
             manager, self._manager = self._manager, None
+            ours, self._ours = self._ours, {}
         if manager is not None:
             manager.close()
+        for node in ours.values():
+            if node.redis_connection is not None:
+                node.redis_connection.close()
 
     def _known(self) -> NodesManager:
         """What redis-py knows of the servers. It asks them first, if it does not know any.
@@ -132,8 +143,9 @@ class Nodes:
         if issubclass(self._like.connection_class, SSLConnection):
             options["ssl"] = True
         nodes = [ClusterNode(*address) for address in self._addresses]
+        self._ours = _shuffled({node.name: node for node in nodes})
         try:
-            return NodesManager(startup_nodes=nodes, **cleanup_kwargs(**options))
+            return NodesManager(startup_nodes=list(self._ours.values()), **cleanup_kwargs(**options))
         except (RedisClusterException, ResponseError) as exc:
             refusal = _refusal(exc)
             if refusal is not None:
@@ -146,6 +158,11 @@ class Nodes:
                     "redisdelay://, and that of a sentinel with redisdelay-sentinel://"
                 ) from exc
             raise ConnectionError(str(exc)) from exc
+
+
+def _shuffled(nodes: Mapping[str, ClusterNode]) -> dict[str, ClusterNode]:
+    """redis-py asks the first one that answers; from 8.0 on, it does this itself."""
+    return dict(sample(list(nodes.items()), len(nodes)))
 
 
 def _refusal(error: BaseException | None) -> NoPermissionError | None:

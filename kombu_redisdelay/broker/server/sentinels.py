@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 from redis import Redis, SSLConnection
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError, MasterDownError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelManagedConnection
 
+from kombu_redisdelay.broker.server.connections import ToPrimary
 from kombu_redisdelay.broker.server.errors import WrongServer
 
 #: Host and port.
@@ -26,10 +26,6 @@ ASK_INTERVAL = 1.0
 
 #: The same, while no sentinel answers. Asking then takes :data:`ANSWER_TIMEOUT`.
 NO_ANSWER_INTERVAL = 10.0
-
-#: What a server refuses that is not the primary, or not any more: it is a replica now, it has just ended a
-#: blocking command for that reason, or no replica follows it. Redis 6.2 puts this into the error of a script.
-_NOT_THE_PRIMARY = re.compile(r"(?:^|-)(?:READONLY|UNBLOCKED|NOREPLICAS) ")
 
 
 class Sentinels:
@@ -172,24 +168,9 @@ class Sentinels:
         return host.decode() if isinstance(host, bytes) else str(host), int(port)
 
 
-class PrimaryConnection(SentinelManagedConnection):
+class PrimaryConnection(ToPrimary, SentinelManagedConnection):
     """A connection to the primary. It finds out where that is each time it connects, and ends when the
     server turns out to be another one."""
-
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """As redis-py's.
-
-        Raises:
-            ConnectionError: as redis-py says, or the server is not the primary. The next command connects to
-                the one that is.
-        """
-        try:
-            return super().read_response(*args, **kwargs)
-        except ResponseError as exc:
-            if not isinstance(exc, MasterDownError) and not _NOT_THE_PRIMARY.search(str(exc)):
-                raise
-            self.disconnect()
-            raise ConnectionError(f"{self.host}:{self.port} is not the primary, or cut off: {exc}") from None
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """As redis-py's, which from 6.0 on connects to the old address here, and to localhost at first."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from redis.exceptions import ConnectionError, ResponseError
 
+from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
 from kombu_redisdelay.broker.server.replies import Caller
 from kombu_redisdelay.broker.server.wire import Argument, Command
@@ -118,9 +119,13 @@ class Server(Protocol):
         """A redis-py connection to the server of *key*, for the caller alone. It connects when it is first
         used."""
 
-    def relocated(self, reply: ResponseError) -> None:
+    def relocated(self, reply: ResponseError | NotThePrimary) -> None:
         """Note that a server has sent *reply* over such a connection. It is one of
-        :data:`~kombu_redisdelay.broker.server.replies.RELOCATIONS`."""
+        :data:`~kombu_redisdelay.broker.server.replies.RELOCATIONS`, or shows that the server is a replica.
+
+        Raises:
+            RedisError: there is no other server to go to.
+        """
 
     def prepared(self, command: Command) -> Command:
         """What to send for *command* over such a connection."""

@@ -9,6 +9,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.server.line import Ack, AckInVain, Line
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import checked, without_frames
@@ -71,7 +72,7 @@ class SingleServer:
     def new_connection(self, key: str) -> Any:
         return self._pool.new_connection()
 
-    def relocated(self, reply: ResponseError) -> None:
+    def relocated(self, reply: ResponseError | NotThePrimary) -> None:
         raise reply
 
     def prepared(self, command: Command) -> Command:
