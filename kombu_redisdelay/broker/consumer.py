@@ -37,8 +37,8 @@ from kombu_redisdelay.broker.takes import Tags, Takes
 
 logger = logging.getLogger(__name__)
 
-#: A consumer tries to leave the queues that it does not consume from and has taken from once, as soon as there
-#: are more than this.
+#: A consumer tries to leave the queues that it took from once and does not consume from, as soon as there are
+#: more than this.
 MOST_LEFT = 100
 
 
@@ -343,7 +343,7 @@ class Consumer:
         names = takes.names(request.queues)
         self._cancelled -= names
         if len(self._queues) > self._most_queues + max(len(names), len(self._consumed)):
-            # Some callers get messages of new queues again and again. These of now may be of one slot of many.
+            # Some callers get messages of new queues again and again.
             others = self._queues.difference(names, self._consumed)
             self.leave(others)
             self._most_queues = len(others & self._queues) + MOST_LEFT

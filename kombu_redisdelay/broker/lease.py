@@ -154,6 +154,8 @@ class Lease:
             # After a failure little of the lease may be left, so try again soon.
             interval = self._interval()
             self._changed.wait(min(1.0, interval) if failing else interval)
+            # On a cluster, a consumer joins its queues one by one.
+            self._stopped.wait(SHORTEST_INTERVAL)
             self._changed.clear()
         # After the last renewal, which could undo an earlier leave.
         self._leave(self._server)

@@ -52,6 +52,8 @@ class Intake:
         self._confirmed_at = monotonic()
         #: For each slot, the lane of its queues.
         self._lanes: dict[int, Lane] = {}
+        #: The lanes that expect a reply with messages.
+        self.taking: set[Lane] = set()
         #: The queues that the lanes were made for.
         self._in_lanes: Sequence[str] = ()
 
@@ -154,7 +156,7 @@ class Intake:
         qos, max_batch = self._channel.qos, self._channel.options.max_batch
         if not qos.can_consume():
             return 0
-        reserved = sum(lane.reserved for lane in self._lanes.values()) if len(self._lanes) > 1 else 0
+        reserved = sum(lane.reserved for lane in self.taking) if len(self._lanes) > 1 else 0
         if "can_consume" in vars(qos):
             # The application has replaced `can_consume`, to decide before each message. Celery does so for
             # worker_disable_prefetch.

@@ -87,7 +87,7 @@ class Lane:
 
     def close(self) -> None:
         """Close the poll connection. A reply that is still on its way is lost."""
-        self._sent_at = None
+        self._expects_nothing()
         client, self._client = self._client, None
         if client is not None and client.connection is not None:
             client.connection.disconnect()
@@ -108,6 +108,12 @@ class Lane:
     def reserved(self) -> int:
         """How many messages may come with the reply that is expected."""
         return self._asked_for.limit if self._sent_at is not None and self._asked_for is not None else 0
+
+    @property
+    def has_no_room(self) -> bool:
+        """Whether more messages are ready, and other lanes have asked for all that may be held. Their replies
+        come soon."""
+        return bool(self._hot) and bool(self._intake.taking) and not self._intake.credit()
 
     @property
     def is_resting(self) -> bool:
@@ -169,6 +175,8 @@ class Lane:
         connection.send_packed_command((pack(*command),))
         self._was_overdue = False
         self._sent_at = monotonic()
+        if self._asked_for is not None:
+            self._intake.taking.add(self)
 
     def answer(self) -> float | None:
         """Read the reply that came over the poll connection. If it is a wake-up, take messages.
@@ -193,7 +201,7 @@ class Lane:
             connection.disconnect()
             raise
         finally:
-            self._sent_at = None
+            self._expects_nothing()
             self._rested_since = monotonic()
         re_authenticate(connection)
         if request is not None and reply is not None:
@@ -254,9 +262,14 @@ class Lane:
 
     def _receive(self, request: Request, taken: Taken) -> None:
         self._hot.taken(request.hot or (), taken)
-        # With a limit of 0 this is true, because then it is not known whether there is more.
-        self.expects_more = len(taken.deliveries) >= request.limit or bool(self._hot)
+        # Of few queues, all are told of that have more. Of others, that are not known to be hot, some.
+        is_known = not request.limit and len(self.queues) <= QUEUES_PER_TAKE
+        self.expects_more = bool(self._hot) or (not is_known and len(taken.deliveries) >= request.limit)
         self._intake.receive(taken)
+
+    def _expects_nothing(self) -> None:
+        self._sent_at = None
+        self._intake.taking.discard(self)
 
     def _rest(self) -> None:
         """The cluster does not serve the slot here, or now. Ask again soon, over a new connection."""
@@ -269,7 +282,7 @@ class Lane:
     def is_disconnected(self, connection: Any) -> None:
         """Note that *connection* was closed, if it is the poll connection."""
         if self._client is not None and self._client.connection is connection:
-            self._sent_at = None
+            self._expects_nothing()
 
     def see_that_poll_is_open(self) -> None:
         """Close the poll connection if the server has closed it while no reply was expected. The next wait

@@ -215,7 +215,9 @@ class Poller(redis.MultiChannelPoller):
         for lane in channel.intake.lanes_in_order:
             lane.see_that_poll_is_open()
             if not channel.qos.can_consume():
-                lane.expects_more = True
+                # One that waits is told of what comes meanwhile.
+                if not lane.is_waiting:
+                    lane.expects_more = True
             elif lane.queues and not lane.is_resting:
                 self._ask_for_messages(channel, lane)
 
@@ -223,7 +225,8 @@ class Poller(redis.MultiChannelPoller):
         intake = channel.intake
         if not self._in_protected_read:
             # Only wait for more room while a timer is running that ends the wait. Nothing else may wake us.
-            if lane.is_waiting or not (self._is_pausing and lane.is_patient):
+            is_patient = self._is_pausing and lane.is_patient
+            if lane.is_waiting or not (is_patient or lane.has_no_room):
                 self._poll(channel, lane)
         else:
             # drain_events may block, so a take can wait for its reply. Messages are likely to be there.

@@ -15,7 +15,7 @@ from harness.cluster_view import slot_of
 KEY = "{q}"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster() -> Iterator[Cluster]:
     with Cluster(primaries=3) as cluster:
         yield cluster

@@ -3,6 +3,8 @@ it had."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from kombu.connection import Connection
 
 from harness.cluster import Cluster
@@ -25,5 +27,5 @@ def test_it_is_not_asked_again_and_again() -> None:
                 channel = connection.channel()
                 inbox = Inbox(channel, queue)
                 publish(channel, "a", queue=queue)
-                drain(connection, lambda inbox=inbox: len(inbox) == 1)
+                drain(connection, partial(len, inbox))
                 inbox.messages[0].ack()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -44,6 +45,12 @@ def other_primary(cluster: Cluster, node: Node) -> Node:
 
 def held(site: Site) -> int:
     return sum(site.redis.hlen(key) for key in site.all_keys("*:unacked:*"))
+
+
+def takes(cluster: Cluster) -> int:
+    """How many scripts have run."""
+    stats = [node.info("commandstats").get("cmdstat_evalsha", {"calls": 0}) for node in cluster.primaries]
+    return sum(each["calls"] for each in stats)
 
 
 class TestManySlots:
@@ -126,18 +133,35 @@ class TestManySlots:
         wait(channel.connection.client, lambda: len(inbox) == len(QUEUES))
         assert sorted(inbox.bodies) == QUEUES
 
-
     def test_it_leaves_none_of_many(self, cluster_site: Site, wait: Wait) -> None:
         """A request is about the queues of one slot. The others are in use nevertheless."""
         queues = [f"q{number}" for number in range(MOST_LEFT + 20)]
         channel, other = cluster_site.channel(), cluster_site.channel()
         inbox = Inbox(channel, *queues, on_message=virtual.Message.ack)
-        wait(channel.connection.client, lambda: waits(channel))
+        joined = partial(cluster_site.all_keys, "redisdelay:*:consumers")
+        wait(channel.connection.client, lambda: len(joined()) == len(queues))
         for count, queue in enumerate([*queues[-10:], *queues[:10]], 1):
             publish(other, "m", queue=queue)
             wait(channel.connection.client, lambda count=count: len(inbox) == count)  # type: ignore[misc]
             channel.consumer.confirm_acks()
-            assert len(cluster_site.all_keys("redisdelay:*:consumers")) == len(queues)
+            assert len(joined()) == len(queues)
+
+    def test_asking_all_of_many_costs_few_takes(self, cluster_site: Site, cluster: Cluster) -> None:
+        """There is room for the messages of one or two of them at a time. The others do not ask in vain."""
+        queues, each, prefetch = [f"q{number}" for number in range(60)], 10, 8
+        channel, other = cluster_site.channel(), cluster_site.channel()
+        for queue in queues:
+            publish(other, *["m"] * each, queue=queue)
+        loop = event_loop(channel.connection.client)
+        before = takes(cluster)
+        inbox = Inbox(channel, *queues, prefetch=prefetch)
+        acked = 0
+        while acked < each * len(queues):
+            turn(loop, lambda: len(inbox) > acked)  # noqa: B023
+            # As tasks end: later, one after the other.
+            inbox.messages[acked].ack()
+            acked += 1
+        assert takes(cluster) - before < 2 * acked
 
 
 class TestSlotsThatMove:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.server.errors import NotThePrimary
@@ -52,3 +53,14 @@ def test_binding_a_queue(site: Site, url: str) -> None:
     site.redis.replicaof("127.0.0.1", 1)
     with pytest.raises(RedisConnectionError, match="is not the primary"):
         channel._queue_bind("exchange", "key", "", "q")
+
+
+def test_a_server_that_is_silent_is_named(site: Site, server: RedisServer) -> None:
+    channel = site.channel(socket_timeout=0.2)
+    publish(channel, "a")
+    site.redis.client_pause(60_000, all=False)
+    try:
+        with pytest.raises(RedisTimeoutError, match=f"no reply from 127.0.0.1:{server.port}: "):
+            publish(channel, "b")
+    finally:
+        site.redis.client_unpause()

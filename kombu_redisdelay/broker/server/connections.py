@@ -1,5 +1,5 @@
 """Connections that are lost when the server does not write: it is no primary any more, or too few replicas
-follow it."""
+follow it. Their errors name the server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from redis.connection import Connection, SSLConnection
-from redis.exceptions import ConnectionError, MasterDownError, ReadOnlyError, ResponseError
+from redis.exceptions import ConnectionError, MasterDownError, ReadOnlyError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.server.errors import NotThePrimary
 
@@ -35,9 +35,12 @@ class ToPrimary(AbstractConnection):
         Raises:
             NotThePrimary: the server is a replica.
             ConnectionError: as redis-py says, or too few replicas follow the server.
+            TimeoutError: the server has not answered in time. redis-py does not say which one.
         """
         try:
             return super().read_response(*args, **kwargs)
+        except TimeoutError as exc:
+            raise TimeoutError(f"no reply from {self._address}: {exc}") from None
         except ResponseError as exc:
             lost = self._lost(exc)
             if lost is None:

@@ -9,7 +9,6 @@ from redis.exceptions import (
     AskError,
     ClusterDownError,
     OutOfMemoryError,
-    ReadOnlyError,
     ResponseError,
     TryAgainError,
 )
@@ -50,14 +49,13 @@ def without_frames(error: ResponseError) -> ResponseError:
 
 
 #: Redis before 7 wraps the error of a command in an error of the script. redis-py does not see it there.
-_OF_A_COMMAND = {"-OOM ": OutOfMemoryError, "-READONLY ": ReadOnlyError}
+_OUT_OF_MEMORY = "-OOM "
 
 
 def explained(error: ResponseError, server: Caller, keys: Sequence[str]) -> ResponseError:
     """The *error* of an operation on *keys*, or one that says more."""
-    for code, kind in _OF_A_COMMAND.items():
-        if code in str(error):
-            return kind(str(error))
+    if _OUT_OF_MEMORY in str(error):
+        return OutOfMemoryError(str(error))
     if "WRONGTYPE" in str(error):
         return ResponseError(_explain_wrong_type(server, keys) or str(error))
     return error

@@ -8,6 +8,7 @@ from itertools import chain
 
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
+from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.operations.access import Access, natural
 from kombu_redisdelay.operations.doctor.control import check_controls
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, wrong
@@ -41,6 +42,9 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
     servers = list(_as_far_as_allowed("server", _check_servers(access)))
     try:
         return [*servers, *_check_rest(access, queues)]
+    except NotThePrimary as exc:
+        advice = "Have the broker URL name the primary."
+        return [*servers, wrong("the rest", f"could not be checked: {exc}", advice)]
     except (ConnectionError, TimeoutError) as exc:
         if not store.server.has_slots:
             raise
