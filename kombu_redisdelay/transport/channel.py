@@ -329,7 +329,15 @@ class Channel(PublishingChannel):
             # This drops the reply that is still on its way. At most one wake-up token is lost with it, and
             # that delays messages by one second at most.
             self.intake.close()
-        super().close()
+        try:
+            super().close()
+        finally:
+            # kombu has closed its connections, unless an error has ended that.
+            self._disconnect_pools()
+            self._close_clients()
+            self._let_go()
+
+    def _let_go(self) -> None:
         consumer, self._consumer_to_stop = self._consumer_to_stop, None
         if consumer is not None:
             if self._has_given_back or not consumer.is_ours:

@@ -8,8 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from harness.redis_server import RedisServer
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
 
 
@@ -281,3 +284,20 @@ class TestCallbackThatRaisesAndIsForgiven:
         assert len(failures) == 3
         assert inbox.bodies.count("good") == 1
         assert (site.ready(), site.unacked()) == (0, 0)
+
+
+def test_connections_are_closed_although_the_server_is_gone() -> None:
+    """Nothing else does it before Python collects them: a worker with greenlets had one more after each
+    failover."""
+    with RedisServer() as server, Connection(server.url("redisdelay")) as connection:
+        channel: Any = connection.channel()
+        own = Queue("of this worker", Exchange("control", "fanout"), auto_delete=True)
+        Inbox(channel, Queue("q"), own)
+        drain_for(connection, 0.2)
+        used = [channel.client.connection, channel.subclient.connection]
+        assert all(each._sock for each in used)
+        server.kill()
+        with pytest.raises(RedisConnectionError):
+            channel.close()
+        assert not any(each._sock for each in used)
+        assert channel.store.server.line.connection._sock is None
