@@ -112,6 +112,12 @@ def test_unix_socket(site: Site, server: RedisServer) -> None:
     assert [client for client in site.redis.client_list() if str(server.socket) in client["addr"]]
 
 
+def test_the_health_check_reaches_the_connection(site: Site) -> None:
+    """kombu leaves it out where it does not see that the class of the connection takes it."""
+    channel = site.channel(health_check_interval=7)
+    assert channel.pool.connection_kwargs["health_check_interval"] == 7
+
+
 class TestTls:
     """What a connection is made with; nothing here listens with TLS."""
 

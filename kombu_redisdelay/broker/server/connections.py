@@ -4,17 +4,12 @@ follow it. Their errors name the server."""
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from redis.connection import Connection, SSLConnection
+from redis.connection import AbstractConnection, Connection, SSLConnection
 from redis.exceptions import ConnectionError, MasterDownError, ReadOnlyError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.server.errors import NotThePrimary
-
-if TYPE_CHECKING:
-    from redis.connection import AbstractConnection
-else:
-    AbstractConnection = object
 
 #: What a replica refuses, and what a server says to a blocked client when it becomes one. redis-py cuts off
 #: some of these words and makes a class of them. Redis 6.2 puts them into the error of a script.
@@ -23,7 +18,8 @@ _TOO_FEW_REPLICAS = re.compile(r"(?:^|-)NOREPLICAS ")
 
 
 class ToPrimary(AbstractConnection):
-    """What a connection to a primary does besides redis-py's.
+    """What a connection to a primary does besides redis-py's. kombu looks in the bases of the class of a
+    connection for the options that it takes.
 
     Celery would end a worker for any other error; after a lost connection, it tries again. redis-py itself
     takes a server that is loading for a lost connection.
