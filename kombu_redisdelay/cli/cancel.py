@@ -7,7 +7,7 @@ import click
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.options import json_option
 from kombu_redisdelay.cli.output import show_outcome
-from kombu_redisdelay.operations.delayed import DelayedMessages
+from kombu_redisdelay.operations.queues import Queues
 
 
 @click.command("cancel")
@@ -15,9 +15,9 @@ from kombu_redisdelay.operations.delayed import DelayedMessages
 @click.option("--mark-revoked", is_flag=True, help="Also set the state REVOKED in the app's result backend.")
 @json_option
 def command(ids: tuple[str, ...], mark_revoked: bool, as_json: bool) -> None:
-    """Remove scheduled messages. They will not run.
+    """Remove scheduled and ready messages. They will not run.
 
-    The exit status is 1 if one of them was not scheduled, or has been delivered.
+    The exit status is 1 if one of them was neither scheduled nor ready, or a worker has it.
     """
-    cancelled = connect(DelayedMessages).cancel_many(ids, mark_revoked=mark_revoked)
+    cancelled = connect(Queues).cancel_many(ids, mark_revoked=mark_revoked)
     show_outcome({id: id in cancelled for id in ids}, "cancelled", as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 
 import click
@@ -10,34 +10,148 @@ from rich.table import Table
 
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
-from kombu_redisdelay.cli.options import FromNow, json_option, queue_option, task_option
-from kombu_redisdelay.cli.output import call, cut, fixed, flexible, show_json, show_pages, table, when
+from kombu_redisdelay.cli.options import FromNow, json_option, queue_option
+from kombu_redisdelay.cli.output import (
+    call,
+    console,
+    cut,
+    fixed,
+    flexible,
+    right,
+    show_json,
+    show_pages,
+    span,
+    table,
+    when,
+    without_payload,
+)
 from kombu_redisdelay.operations.delayed import DelayedMessage, DelayedMessages
+from kombu_redisdelay.operations.queued import DEAD, HELD, READY, SCHEDULED, STATES, QueuedMessage
+from kombu_redisdelay.operations.queues import Queues
+
+_ALL = "all"
+
+#: The least room for the name of a worker's host, and the width of everything else in the list of what is
+#: held, in columns.
+_HOST_COLUMNS = 8
+_OTHER_COLUMNS = 72
 
 
 @click.command("list")
 @queue_option
-@task_option
+@click.option("--state", type=click.Choice([*STATES, _ALL]), default=SCHEDULED, show_default=True)
+@click.option("--task", help="Only tasks of this name, in which * stands for anything.")
 @click.option(
     "--before", type=FromNow(), help="Only what is due before: 90s, 10m, 2h, 3d from now, or ISO 8601."
 )
 @click.option("--limit", type=click.IntRange(1), help="At most so many.")
 @json_option
 def command(
-    queue: str | None, task: str | None, before: datetime | None, limit: int | None, as_json: bool
+    queue: str | None, state: str, task: str | None, before: datetime | None, limit: int | None, as_json: bool
 ) -> None:
-    """List scheduled messages, first those that are due first."""
-    delayed = connect(DelayedMessages)
-    found = delayed.iter(queue, due_before=before, task=task, limit=limit)
+    """List messages, by default those that are scheduled.
+
+    Scheduled ones are in the order in which they are due, ready ones queue by queue in the order in which
+    they are taken. PLACE is how many are taken before it, WAIT for how long it has waited; ? if another
+    transport has published it. HELD is for how long a worker has had it.
+    """
+    if state == SCHEDULED:
+        scheduled = connect(DelayedMessages).iter(queue, due_before=before, task=task, limit=limit)
+        if as_json:
+            show_json(scheduled)
+        elif not show_pages(scheduled, _scheduled):
+            echo("No scheduled messages found.", err=True)
+        return
+    if before is not None:
+        raise click.UsageError(f"--before is for scheduled messages, not for --state {state}.")
+    found = connect(Queues).iter(queue, state=None if state == _ALL else state, task=task, limit=limit)
     if as_json:
-        show_json(found)
-    elif not show_pages(found, _page):
-        echo("No scheduled messages found.", err=True)
+        show_json(map(without_payload, found))
+    elif not show_pages(found, _PAGES[state]):
+        echo("No messages found." if state == _ALL else f"No {state} messages found.", err=True)
 
 
-def _page(messages: Iterable[DelayedMessage]) -> Table:
+def _scheduled(messages: Iterable[DelayedMessage]) -> Table:
     now = datetime.now(timezone.utc)
     rows = table(fixed("DUE"), fixed("ID"), flexible("QUEUE"), flexible("TASK"))
     for message in messages:
         rows.add_row(when(message.due, now), message.id, cut(message.queue), cut(call(message)))
     return rows
+
+
+def _ready(messages: Iterable[QueuedMessage]) -> Table:
+    now = datetime.now(timezone.utc)
+    rows = table(right("PLACE"), right("WAIT"), fixed("ID"), flexible("QUEUE"), flexible("TASK"))
+    for message in messages:
+        rows.add_row(
+            str(message.place),
+            _since(message.waiting_since, now),
+            message.id,
+            cut(message.queue),
+            cut(call(message)),
+        )
+    return rows
+
+
+def _held(messages: Iterable[QueuedMessage]) -> Table:
+    now = datetime.now(timezone.utc)
+    room = max(_HOST_COLUMNS, console().width - _OTHER_COLUMNS)
+    rows = table(right("HELD"), fixed("ID"), fixed("WORKER"), flexible("QUEUE"), flexible("TASK"))
+    for message in messages:
+        rows.add_row(
+            _since(message.held_since, now),
+            message.id,
+            _worker(message, room),
+            cut(message.queue),
+            cut(call(message)),
+        )
+    return rows
+
+
+def _dead(messages: Iterable[QueuedMessage]) -> Table:
+    now = datetime.now(timezone.utc)
+    headers = (fixed("DIED"), fixed("ID"), flexible("QUEUE"), flexible("REASON"), flexible("TASK"))
+    rows = table(*headers)
+    for message in messages:
+        rows.add_row(
+            _when(message.died, now),
+            message.id,
+            cut(message.queue),
+            cut(message.reason),
+            cut(call(message)),
+        )
+    return rows
+
+
+def _all(messages: Iterable[QueuedMessage]) -> Table:
+    now = datetime.now(timezone.utc)
+    rows = table(fixed("STATE"), fixed("WHEN"), fixed("ID"), flexible("QUEUE"), flexible("TASK"))
+    for message in messages:
+        moment = message.due or message.waiting_since or message.held_since or message.died
+        rows.add_row(message.state, _when(moment, now), message.id, cut(message.queue), cut(call(message)))
+    return rows
+
+
+_PAGES: dict[str, Callable[[Iterable[QueuedMessage]], Table]] = {
+    READY: _ready,
+    HELD: _held,
+    DEAD: _dead,
+    _ALL: _all,
+}
+
+
+def _since(moment: datetime | None, now: datetime) -> str:
+    """For how long it has been so."""
+    return "?" if moment is None else span(max(0.0, (now - moment).total_seconds()))
+
+
+def _when(moment: datetime | None, now: datetime) -> str:
+    return "?" if moment is None else when(moment, now)
+
+
+def _worker(message: QueuedMessage, room: int) -> str:
+    """Host and process of a worker. The name of a host may be cut, the process may not."""
+    host = "?" if message.host is None else message.host
+    if len(host) > room:
+        host = f"{host[: room - 1]}…"
+    return f"{host}:{'?' if message.pid is None else message.pid}"

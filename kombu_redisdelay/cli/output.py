@@ -20,6 +20,7 @@ from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.dead_letters import DeadLetter
 from kombu_redisdelay.operations.delayed import DelayedMessage
+from kombu_redisdelay.operations.queued import QueuedMessage
 
 ItemT = TypeVar("ItemT")
 
@@ -151,7 +152,14 @@ def show_outcome(done: Mapping[str, bool], what: str, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def call(message: DelayedMessage | DeadLetter) -> str:
+def without_payload(message: QueuedMessage) -> dict[str, Any]:
+    """The fields of a message for :func:`show_json`, but for its bytes."""
+    fields = asdict(message)
+    del fields["payload"]
+    return fields
+
+
+def call(message: DelayedMessage | QueuedMessage | DeadLetter) -> str:
     """A task with its arguments, on one line."""
     if message.task is None:
         return "-"

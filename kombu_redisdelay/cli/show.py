@@ -2,39 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import click
 
 from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option
-from kombu_redisdelay.cli.output import show_fields, show_json, when
-from kombu_redisdelay.operations.delayed import DelayedMessages
+from kombu_redisdelay.cli.output import show_fields, show_json, when, without_payload
+from kombu_redisdelay.operations.queued import HELD, QueuedMessage
+from kombu_redisdelay.operations.queues import Queues
 
 
 @click.command("show")
 @click.argument("id")
 @json_option
 def command(id: str, as_json: bool) -> None:
-    """Show the scheduled message, or messages, with this id."""
-    found = connect(DelayedMessages).get_all(id)
+    """Show the message, or messages, with this id, in any state.
+
+    The exit status is 1 if there is none.
+    """
+    found = connect(Queues).get_all(id)
     if not found:
-        raise click.ClickException(f"no scheduled message has the id {id}")
+        raise click.ClickException(f"no message has the id {id}")
     if as_json:
-        show_json(found)
+        show_json(map(without_payload, found))
         return
+    if len(found) > 1:
+        echo(f"{len(found)} messages have the id {id}")
     now = datetime.now(timezone.utc)
     for message in found:
+        if len(found) > 1:
+            echo("")
         show_fields(
             {
                 "id": message.id,
                 "queue": message.queue,
-                "due": f"{message.due.isoformat(' ')} ({when(message.due, now)})",
+                "state": message.state,
+                **dict(_of_state(message, now)),
                 "task": message.task,
                 "args": message.args,
                 "kwargs": message.kwargs,
                 "priority": message.priority,
+                "deliveries": message.deliveries,
                 "size": f"{message.size:,} bytes",
                 **{f"header {name}": value for name, value in message.headers.items()},
             }
         )
+
+
+def _of_state(message: QueuedMessage, now: datetime) -> Iterator[tuple[str, str | None]]:
+    """What there is to say of a message in its state."""
+    if message.due is not None:
+        yield "due", _moment(message.due, now)
+    if message.place is not None:
+        yield "place", f"{message.place:,} before it"
+        yield "waiting since", _moment(message.waiting_since, now)
+    if message.state == HELD:
+        yield "host", message.host
+        yield "process", None if message.pid is None else str(message.pid)
+        yield "held since", _moment(message.held_since, now)
+        if message.lease_has_ended:
+            yield "lease", "has ended, another worker is about to get the message"
+    if message.died is not None:
+        yield "died", _moment(message.died, now)
+        yield "reason", message.reason
+
+
+def _moment(moment: datetime | None, now: datetime) -> str | None:
+    return None if moment is None else f"{moment.isoformat(' ')} ({when(moment, now)})"

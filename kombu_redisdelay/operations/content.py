@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from math import ceil
 from typing import Any
 
@@ -61,6 +62,12 @@ class Content:
             message.get(DELIVERIES_MEMBER, 0),
             str(tag) if tag else None,
         )
+
+
+def is_task(name: str | None, pattern: str | None) -> bool:
+    """Whether a message with the task *name* is one of those that *pattern* picks, in which ``*``, ``?`` and
+    ``[...]`` are wildcards. ``None`` as the pattern picks all, also what is not a task."""
+    return pattern is None or (name is not None and fnmatchcase(name, pattern))
 
 
 def with_due(payload: bytes, due_ms: float, now_ms: float) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule, Scheduled
 from kombu_redisdelay.broker.times import LATEST_MS, from_ms, to_ms
 from kombu_redisdelay.operations.access import Access, check_limit
-from kombu_redisdelay.operations.content import Content, with_due, without_due
+from kombu_redisdelay.operations.content import Content, is_task, with_due, without_due
 from kombu_redisdelay.public import public
 
 
@@ -105,7 +105,7 @@ class DelayedMessages(Access):
         Arguments:
             due_before: only messages that are due before this time.
             due_after: only messages that are due at this time or later.
-            task: only tasks with this name.
+            task: only tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards.
             limit: the largest number of messages; ``None`` for all.
 
         Raises:
@@ -113,7 +113,7 @@ class DelayedMessages(Access):
         """
         check_limit(limit)
         found = self._iter(self._queues(queue), _ms("due_after", due_after), _ms("due_before", due_before))
-        messages = (message for _, message in found if task is None or message.task == task)
+        messages = (message for _, message in found if is_task(message.task, task))
         return islice(messages, limit)
 
     def get(self, id: str) -> DelayedMessage | None:

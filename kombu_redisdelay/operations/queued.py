@@ -37,6 +37,8 @@ class QueuedMessage:
         size: size of the message in bytes.
         due: scheduled: when it will be delivered, in UTC, by the server's clock. Else ``None``.
         place: ready: how many messages of its queue, or of its partition, are taken before it. Else ``None``.
+        waiting_since: ready: since when it may be delivered, in UTC: when it was published, or was due, by
+            the publisher's clock. ``None`` if another transport has published it. Else ``None``.
         host: held: the name of this host if the worker runs on it (in the same PID namespace), otherwise the
             boot id of the worker's host. ``None`` if it is unknown, or the message is not held.
         pid: held: the process id of the worker on its host. ``None`` as for *host*.
@@ -60,6 +62,7 @@ class QueuedMessage:
     size: int
     due: datetime | None = None
     place: int | None = None
+    waiting_since: datetime | None = None
     host: str | None = None
     pid: int | None = None
     held_since: datetime | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from hashlib import sha1
 from heapq import merge
 from itertools import chain, islice
@@ -15,12 +14,13 @@ from typing import Any
 from kombu_redisdelay.broker.dead import Buried, Graveyard
 from kombu_redisdelay.broker.held import Held, Holders
 from kombu_redisdelay.broker.identity import host_and_pid
+from kombu_redisdelay.broker.message import due_member_ms
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule, Scheduled
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations import control
 from kombu_redisdelay.operations.access import Access, check_limit
-from kombu_redisdelay.operations.content import Content
+from kombu_redisdelay.operations.content import Content, is_task
 from kombu_redisdelay.operations.control import QueueControl
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
 from kombu_redisdelay.operations.queued import (
@@ -103,7 +103,7 @@ class Queues(Access):
         check_limit(limit)
         states = _states(state)
         messages = self._messages(queue, states)
-        return islice((message for message in messages if _is_task(message, task)), limit)
+        return islice((message for message in messages if is_task(message.task, task)), limit)
 
     def get(self, id: str) -> QueuedMessage | None:
         """The message with this id, ``None`` if there is none. Of several, the first of :meth:`get_all`."""
@@ -298,9 +298,15 @@ class Queues(Access):
         return self._found(found.queue, content, SCHEDULED, found.payload, due=from_ms(found.due_ms))
 
     def _of_ready(self, found: Ready) -> Found:
-        content = _content(found.payload)
+        since_ms = due_member_ms(found.payload)
         return self._found(
-            found.queue, content, READY, found.payload, is_sure=found.is_sure, place=found.place
+            found.queue,
+            _content(found.payload),
+            READY,
+            found.payload,
+            is_sure=found.is_sure,
+            place=found.place,
+            waiting_since=None if since_ms is None else from_ms(since_ms),
         )
 
     def _of_held(self, found: Held) -> Found:
@@ -363,10 +369,6 @@ def _states(state: str | None) -> tuple[str, ...]:
     if state not in STATES:
         raise ValueError(f"state must be one of {', '.join(STATES)}, or None, not {state!r}")
     return (state,)
-
-
-def _is_task(message: QueuedMessage, pattern: str | None) -> bool:
-    return pattern is None or (message.task is not None and fnmatchcase(message.task, pattern))
 
 
 def _content(payload: bytes) -> Content:

@@ -44,7 +44,12 @@ _BY_RICH = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]|1A|2K)|\r(?=\x1b\[)")
 QUEUE = f"queue{HOSTILE}"
 ID = f"id{HOSTILE}"
 TASK = f"task{HOSTILE}{SURROGATE}"
+READY_ID = f"ready{HOSTILE}"
+HELD_ID = f"held{HOSTILE}"
 DEAD_ID = f"dead{HOSTILE}"
+HOST = f"host{HOSTILE}"
+CONSUMER = f"{HOST}:4026531836:4321:99:consumer{HOSTILE}"
+REASON = f"reason{HOSTILE}".replace("\n", " ")
 
 #: Commands that show what is in Redis, with what each must have shown of it.
 SHOWING: dict[tuple[str, ...], tuple[str, ...]] = {
@@ -52,9 +57,16 @@ SHOWING: dict[tuple[str, ...], tuple[str, ...]] = {
     ("stats", "-Q", QUEUE): (QUEUE,),
     ("list",): (ID, QUEUE, TASK, f"args{HOSTILE}", f"kwargs{HOSTILE}"),
     ("show", ID): (ID, QUEUE, TASK, f"args{HOSTILE}", f"header name{HOSTILE}", f"value{HOSTILE}"),
+    ("list", "--state", "ready"): (READY_ID, QUEUE, TASK, f"args{HOSTILE}"),
+    ("list", "--state", "held"): (HELD_ID, HOST, QUEUE, TASK, f"args{HOSTILE}"),
+    ("list", "--state", "dead"): (DEAD_ID, REASON, QUEUE, TASK, f"args{HOSTILE}"),
+    ("list", "--state", "all"): (ID, READY_ID, HELD_ID, DEAD_ID, QUEUE, TASK, f"args{HOSTILE}"),
+    ("show", READY_ID): (READY_ID, QUEUE, TASK, f"header name{HOSTILE}", f"value{HOSTILE}"),
+    ("show", HELD_ID): (HELD_ID, HOST, QUEUE, TASK),
+    ("show", DEAD_ID): (DEAD_ID, REASON, QUEUE, TASK),
     ("timeline", "--by", "task"): (TASK,),
-    ("dead", "list"): (DEAD_ID, QUEUE, TASK, f"reason{HOSTILE}".replace("\n", " ")),
-    ("dead", "show", DEAD_ID): (DEAD_ID, QUEUE, TASK, f"reason{HOSTILE}".replace("\n", " ")),
+    ("dead", "list"): (DEAD_ID, QUEUE, TASK, REASON),
+    ("dead", "show", DEAD_ID): (DEAD_ID, QUEUE, TASK, REASON),
     ("doctor",): (QUEUE,),
 }
 
@@ -69,12 +81,14 @@ STEERING: tuple[tuple[str, ...], ...] = (
     ("stats", "-Q", QUEUE),
     ("resume", "-Q", QUEUE),
     ("list", "--before", f"no{HOSTILE}"),
+    ("list", "--state", f"no{HOSTILE}"),
+    ("list", "--state", "all", "--task", f"no{HOSTILE}"),
     ("timeline", "--by", f"no{HOSTILE}"),
     ("reschedule", ID, "--eta", f"no{HOSTILE}"),
     ("reschedule", ID, "--countdown", "3600"),
     ("dead", "purge", "-Q", QUEUE, "--task", TASK.replace(SURROGATE, "")),
     ("purge", "-Q", QUEUE, "--task", TASK.replace(SURROGATE, "")),
-    ("cancel", ID, f"no{HOSTILE}"),
+    ("cancel", ID, READY_ID, HELD_ID, f"no{HOSTILE}"),
     ("deliver-now", f"no{HOSTILE}"),
     ("dead", "requeue", DEAD_ID, f"no{HOSTILE}"),
 )
@@ -96,11 +110,12 @@ def hostile(site: Site) -> Site:
     """A hostile text in whatever a publisher, or who else may write to Redis, can choose."""
     keys = site.store.keys(QUEUE)
     site.store.remember(QUEUE)
-    site.redis.lpush(QUEUE, _message("ready"))
+    site.redis.lpush(QUEUE, _message(READY_ID))
     site.redis.zadd(keys.schedule, {ID: site.now_ms() + 3_600_000})
     site.redis.hset(keys.messages, ID, f"0:{_message(ID)}")
-    site.bury(_message(DEAD_ID), f"reason{HOSTILE}".replace("\n", " "), queue=QUEUE)
-    site.add_consumer(f"consumer{HOSTILE}", -1000, holds=1, queue=QUEUE)
+    site.bury(_message(DEAD_ID), REASON, queue=QUEUE)
+    site.add_consumer(CONSUMER, -1000, queue=QUEUE)
+    site.redis.hset(keys.unacked(CONSUMER), "0", f"0:{_message(HELD_ID)}")
     return site
 
 

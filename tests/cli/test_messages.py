@@ -1,16 +1,66 @@
-"""The commands on scheduled messages: list, show, cancel, reschedule, deliver-now, purge."""
+"""The commands on messages: list, show, cancel, reschedule, deliver-now, purge."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 
+from kombu_redisdelay import QueuedMessage
+from kombu_redisdelay.operations.queued import STATES
 from tests.cli.site import QUEUE, Site
+
+#: A worker on another machine: boot id, PID namespace, PID, start time and what tells it from others.
+ELSEWHERE = "3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d:4026531836:4321:99:consumer"
 
 
 def _scheduled(site: Site) -> list[str]:
     return list(site.redis.zrange(site.store.keys(QUEUE).schedule, 0, -1))
+
+
+def _payload(id: str) -> str:
+    headers = {"id": id, "task": "shop.close_order", "argsrepr": "()", "kwargsrepr": "{}"}
+    return json.dumps({"body": "", "headers": headers, "properties": {"delivery_tag": f"tag of {id}"}})
+
+
+@pytest.fixture
+def taken(site: Site) -> Iterator[str]:
+    """The id of a message that this process holds."""
+    task_id = site.send()
+    with site.app.connection_for_read() as connection:
+        assert connection.channel().basic_get(QUEUE).headers["id"] == task_id
+        yield task_id
+
+
+@pytest.fixture
+def in_each_state(site: Site, taken: str) -> dict[str, str]:
+    """State -> the id of a message in that state."""
+    site.bury(_payload("the dead one"), "rejected")
+    return {
+        "scheduled": site.send(countdown=3600),
+        "ready": site.send(),
+        "held": taken,
+        "dead": "the dead one",
+    }
+
+
+def _on_a_terminal(site: Site, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "80")
+    return site.text(*words).splitlines()
+
+
+def _fields(text: str) -> dict[str, str]:
+    """What `show` says of one message, by name."""
+    names = "id|queue|state|due|place|waiting since|host|process|held since|lease|died|reason|task"
+    return dict(re.findall(rf"^({names}) +(.*)$", text, re.MULTILINE))
 
 
 def test_list_is_in_due_order_across_queues(site: Site) -> None:
@@ -38,9 +88,117 @@ def test_list_shows_what_will_be_called(site: Site) -> None:
     assert row.endswith("shop.remind(1, 'x', **{'loud': True})")
 
 
+def test_list_of_each_state(site: Site, in_each_state: dict[str, str]) -> None:
+    for state, id in in_each_state.items():
+        [row] = site.rows("list", "--state", state)
+        assert row["id"] == id
+    every = site.rows("list", "--state", "all")
+    assert {row["state"]: row["id"] for row in every} == in_each_state
+    assert len(every) == 4
+    assert site.rows("list") == site.rows("list", "--state", "scheduled")
+    assert len(site.rows("list", "--state", "all", "--limit", "3")) == 3
+
+
+def test_the_json_of_all_states_has_the_same_fields(site: Site, in_each_state: dict[str, str]) -> None:
+    fields = set(QueuedMessage.__dataclass_fields__) - {"payload"}
+    for row in site.rows("list", "--state", "all"):
+        assert set(row) == fields
+        assert site.rows("show", row["id"]) == [row]
+    [scheduled] = site.rows("list")
+    assert set(scheduled) < fields
+
+
+@pytest.mark.parametrize(
+    ("state", "headers", "begins"),
+    [
+        ("ready", ["PLACE", "WAIT", "ID", "QUEUE", "TASK"], r" +0 +[\d.]+m?s  {id}  celery +"),
+        ("held", ["HELD", "ID", "WORKER", "QUEUE", "TASK"], r" *[\d.]+m?s  {id}  {worker}  celery +"),
+        ("dead", ["DIED", "ID", "QUEUE", "REASON", "TASK"], r"[\d.]+m?s ago +{id} +celery +rejected +"),
+    ],
+)
+def test_list_shows_what_there_is_to_say_of_a_state(
+    site: Site, in_each_state: dict[str, str], state: str, headers: list[str], begins: str
+) -> None:
+    header, row = site.text("list", "--state", state).splitlines()
+    assert header.split() == headers
+    worker = re.escape(f"{socket.gethostname()}:{os.getpid()}")
+    expected = begins.format(id=in_each_state[state], worker=worker) + r"shop\.close_order\(\)"
+    assert re.fullmatch(expected, row), row
+
+
+def test_list_of_all_says_the_state_and_since_when(site: Site, in_each_state: dict[str, str]) -> None:
+    header, *rows = site.text("list", "--state", "all").splitlines()
+    assert header.split() == ["STATE", "WHEN", "ID", "QUEUE", "TASK"]
+    assert [row.split()[0] for row in rows] == list(STATES)
+    assert rows[0].split()[1] == "in"
+    assert all(row.split()[2] == "ago" for row in rows[1:])
+
+
+def test_list_of_ready_ones_is_in_the_order_in_which_they_are_taken(site: Site) -> None:
+    ids = [site.send(priority=priority) for priority in (9, 0, 9)]
+    rows = site.rows("list", "--state", "ready")
+    assert [(row["place"], row["id"]) for row in rows] == [(0, ids[1]), (1, ids[0]), (2, ids[2])]
+
+
+def test_a_message_of_another_transport_does_not_say_how_long_it_waits(site: Site) -> None:
+    site.redis.lpush(QUEUE, _payload("stock"))
+    _, row = site.text("list", "--state", "ready", "-Q", QUEUE).splitlines()
+    assert row.split()[:3] == ["0", "?", "stock"]
+
+
+def test_a_worker_elsewhere(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.store.remember(QUEUE)
+    site.add_consumer(ELSEWHERE, -1000)
+    site.redis.hset(site.store.keys(QUEUE).unacked(ELSEWHERE), "1", f"0:{_payload('lost')}")
+    _, row = site.text("list", "--state", "held").splitlines()
+    assert row.split()[2] == "3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d:4321"
+    fields = _fields(site.text("show", "lost"))
+    assert (fields["host"], fields["process"]) == ("3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d", "4321")
+    assert fields["lease"].startswith("has ended")
+    # Its process is not cut off, where there is no room for all.
+    _, row = _on_a_terminal(site, monkeypatch, "list", "--state", "held")
+    assert "3f2a1c5…:4321" in row
+
+
+@pytest.mark.parametrize("state", [*STATES, "all"])
+def test_list_fits_into_80_columns(
+    site: Site, in_each_state: dict[str, str], state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header, *rows = _on_a_terminal(site, monkeypatch, "list", "--state", state)
+    ids = in_each_state.values() if state == "all" else [in_each_state[state]]
+    assert len(rows) == len(ids)
+    assert "TASK" in header
+    for id, row in zip(ids, rows, strict=True):
+        assert id in row
+        assert "shop." in row
+        assert len(row) <= 80
+
+
+@pytest.mark.parametrize("state", ["ready", "held", "dead", "all"])
+def test_only_scheduled_messages_have_a_time_to_be_before(site: Site, state: str) -> None:
+    result = site.run("list", "--state", state, "--before", "1h")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == (
+        f"Error: --before is for scheduled messages, not for --state {state}."
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"countdown": 60}])
+def test_a_task_may_be_given_with_wildcards(site: Site, options: dict[str, Any]) -> None:
+    ids = [site.send(task, **options) for task in ("shop.remind", "shop.close_order", "mail.send")]
+    state = "scheduled" if options else "ready"
+    for pattern, wanted in (("shop.*", ids[:2]), ("*.send", ids[2:]), ("shop.remind", ids[:1]), ("shop", [])):
+        assert [row["id"] for row in site.rows("list", "--state", state, "--task", pattern)] == wanted
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
-    [(("list",), "No scheduled messages found.\n"), (("dead", "list"), "No dead letters found.\n")],
+    [
+        (("list",), "No scheduled messages found.\n"),
+        (("list", "--state", "ready"), "No ready messages found.\n"),
+        (("list", "--state", "all"), "No messages found.\n"),
+        (("dead", "list"), "No dead letters found.\n"),
+    ],
 )
 def test_a_list_of_nothing_says_so_to_a_person_only(site: Site, words: tuple[str, ...], told: str) -> None:
     result = site.run(*words)
@@ -58,9 +216,36 @@ def test_show(site: Site) -> None:
     assert (fields["id"], fields["task"], fields["args"]) == (task_id, "shop.remind", "(1,)")
 
 
+def test_show_says_where_a_message_is(site: Site, in_each_state: dict[str, str]) -> None:
+    shown = {state: _fields(site.text("show", id)) for state, id in in_each_state.items()}
+    for state, id in in_each_state.items():
+        assert (shown[state]["id"], shown[state]["state"]) == (id, state)
+    assert re.fullmatch(r".*\+00:00 \(in .*\)", shown["scheduled"]["due"])
+    assert shown["ready"]["place"] == "0 before it"
+    assert shown["ready"]["waiting since"].endswith(" ago)")
+    assert (shown["held"]["host"], shown["held"]["process"]) == (socket.gethostname(), str(os.getpid()))
+    assert shown["held"]["held since"].endswith(" ago)")
+    assert "lease" not in shown["held"]
+    assert shown["dead"]["died"].endswith(" ago)")
+    assert shown["dead"]["reason"] == "rejected"
+
+
+def test_show_of_several_says_how_many(site: Site) -> None:
+    for countdown in (3600, 7200, None):
+        site.send(task_id="twice", countdown=countdown, queue="b" if countdown else QUEUE)
+    first, *blocks = site.text("show", "twice").split("\n\n")
+    assert first == "3 messages have the id twice"
+    assert [_fields(block)["state"] for block in blocks] == ["scheduled", "scheduled", "ready"]
+    assert [row["state"] for row in site.rows("show", "twice")] == ["scheduled", "scheduled", "ready"]
+
+
 def test_show_of_an_unknown_id_fails(site: Site) -> None:
     result = site.run("show", "nothing")
-    assert (result.exit_code, result.stderr) == (1, "Error: no scheduled message has the id nothing\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (
+        1,
+        "",
+        "Error: no message has the id nothing\n",
+    )
 
 
 def test_cancel_says_what_became_of_each_id(site: Site) -> None:
@@ -72,6 +257,16 @@ def test_cancel_says_what_became_of_each_id(site: Site) -> None:
     assert result.stdout == f"{ids[2]} cancelled\n"
     assert result.stderr == f"{ids[0]} not found\n"
     assert _scheduled(site) == []
+
+
+def test_cancel_of_what_is_ready_but_not_of_what_a_worker_has(
+    site: Site, in_each_state: dict[str, str]
+) -> None:
+    result = site.run("cancel", *in_each_state.values())
+    assert result.exit_code == 1
+    assert result.stdout == "".join(f"{in_each_state[state]} cancelled\n" for state in ("scheduled", "ready"))
+    assert result.stderr == "".join(f"{in_each_state[state]} not found\n" for state in ("held", "dead"))
+    assert {row["state"] for row in site.rows("list", "--state", "all")} == {"held", "dead"}
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,10 @@ def test_commands_pass_over_queues_of_others(server: RedisServer, site: Site) ->
     url = allow(server, *documented_rules(QUEUE))
     app = Celery("shop", broker=url, set_as_current=False)
     app.conf.task_default_queue = QUEUE
-    for words in (["stats"], ["list"], ["timeline"], ["dead", "list"], ["show", ours], ["cancel", ours]):
+    for words in (
+        *(["stats"], ["list"], ["list", "--state", "all"], ["timeline"], ["dead", "list"]),
+        *(["show", ours], ["cancel", ours]),
+    ):
         result = site.run(*words, app=app)
         assert result.exit_code == 0, result.output
         assert "of-others" not in result.output

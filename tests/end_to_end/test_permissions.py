@@ -144,6 +144,7 @@ def test_the_command_line(site: Installation, app: Celery, server: RedisServer) 
     for words in (
         ("stats",),
         ("list",),
+        ("list", "--state", "all"),
         ("show", ids[0]),
         ("timeline",),
         ("timeline", "--by", "task"),

@@ -78,6 +78,7 @@ def test_a_worker_and_the_command_line(tmp_path: Path, kind: Any) -> None:
         for words in (
             ("stats",),
             ("list",),
+            ("list", "--state", "all"),
             ("show", ids[0]),
             ("timeline",),
             ("cancel", ids[0]),

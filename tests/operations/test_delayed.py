@@ -82,6 +82,7 @@ class TestLooking:
         assert ids(every) == list("fedcba")
         assert ids(delayed.iter("odd")) == list("eca")
         assert ids(delayed.iter(task="digest")) == ["e", "b"]
+        assert ids(delayed.iter(task="shop.*", limit=2)) == ["f", "d"]
         assert ids(delayed.iter(limit=2)) == ["f", "e"]
         assert ids(delayed.iter(limit=0)) == []
         assert ids(delayed.iter(task="digest", limit=1)) == ["e"]

@@ -78,15 +78,17 @@ class TestLooking:
         assert scheduled.due is not None
         assert in_seconds(590) <= scheduled.due <= in_seconds(600)
         assert ready.place == 0
+        assert ready.waiting_since is not None
+        assert before <= ready.waiting_since <= in_seconds(0)
         assert (held.host, held.pid, held.lease_has_ended) == (gethostname(), os.getpid(), False)
         assert held.held_since is not None
         assert before <= held.held_since <= in_seconds(0)
         assert dead.died is not None
         assert before <= dead.died <= in_seconds(0)
         assert (dead.reason, dead.deliveries) == ("rejected", 1)
-        of_state = ("due", "place", "host", "pid", "held_since", "died")
+        of_state = ("due", "place", "waiting_since", "host", "pid", "held_since", "died")
         has = [{name for name in of_state if getattr(message, name) is not None} for message in found]
-        assert has == [{"due"}, {"place"}, {"host", "pid", "held_since"}, {"died"}]
+        assert has == [{"due"}, {"place", "waiting_since"}, {"host", "pid", "held_since"}, {"died"}]
 
     def test_ready_ones_in_the_order_in_which_they_are_taken(self, app: Celery, queues: Queues) -> None:
         for priority in (9, 0, 3):
