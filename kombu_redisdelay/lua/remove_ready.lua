@@ -1,5 +1,5 @@
--- Removes one ready message. Redis looks for it from one end of the list: in the middle of a million messages,
--- that takes 0.1 s.
+-- Removes one ready message. Redis looks for it from one end of the list: in the middle of a million
+-- messages, that takes 0.1 s.
 --
 -- KEYS[1]  ready list
 -- KEYS[2]  wake zset

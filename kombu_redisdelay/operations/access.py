@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from kombu.connection import Connection
@@ -100,7 +100,10 @@ class Access:
     def queues(self) -> list[str]:
         """The names of the queues that have a consumer, a scheduled message or a dead letter, sorted. A queue
         with partitions comes once. Queues that this user has no permission to read are left out."""
-        names = self.store.queues()
+        return self._readable(self.store.queues())
+
+    def _readable(self, names: Sequence[str]) -> list[str]:
+        """The queues of these partitions, without those that this user has no permission to read."""
         replies: list[object] = []
         for some in portions(names, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
             commands = [("EXISTS", self.store.keys(name).schedule) for name in some]

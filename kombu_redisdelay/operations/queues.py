@@ -234,8 +234,10 @@ class Queues(Access):
 
     def _queues(self, queue: str | None) -> list[str]:
         # Messages may be ready in a queue that never had a consumer.
-        declared = self.app.amqp.queues if queue is None and self.app is not None else ()
-        return list(dict.fromkeys((*super()._queues(queue), *self.store.partitions.all_names(declared))))
+        if queue is not None or self.app is None:
+            return super()._queues(queue)
+        declared = self._readable(self.store.partitions.all_names(self.app.amqp.queues))
+        return self.store.partitions.all_names([*self.queues(), *declared])
 
     def _messages(self, queue: str | None, states: Collection[str]) -> Iterator[QueuedMessage]:
         names = self._queues(queue)
