@@ -165,8 +165,12 @@ def test_the_doctor_finds_all_well(
     site: Installation, app: Celery, url: str, prefix: str, server: RedisServer
 ) -> None:
     _worker(site, url)
+    consumers = f"{prefix}redisdelay:{{celery}}:consumers"
+    with server.client() as client:
+        # The worker says that it is ready before it takes from its queue.
+        wait_until(lambda: client.exists(consumers), 10, "the worker is a consumer")
     app.send_task("work", ["later"], countdown=60)
     lines = run(app, "doctor").splitlines()
-    assert {line.split()[0] for line in lines} == {"ok"}, lines
+    assert {line.split()[0] for line in lines} == {"ok"}, "\n".join(lines)
     # It asks for more than it needs.
     assert set(refused(server)) <= {"command config in toplevel", f"key {prefix}unacked in toplevel"}

@@ -38,7 +38,15 @@ def producer(site: Installation) -> Celery:
 
 
 def start(site: Installation, **options: Any) -> CeleryWorker:
-    return site.worker(app="tests.end_to_end.revoking_app", **options)
+    """A worker that hears of what is revoked. With gevent, it says that it is ready before."""
+    worker = site.worker(app="tests.end_to_end.revoking_app", **options)
+    control = site.producer().control
+
+    def answers() -> bool:
+        return any(worker.name in name for reply in control.ping(timeout=0.5) for name in reply)
+
+    wait_until(answers, 20, "the worker answers a ping")
+    return worker
 
 
 def revoked(site: Installation) -> list[str]:
