@@ -11,7 +11,10 @@ from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
 
 POOLS = ("prefork", "gevent", "solo")
-LOST_CONNECTION = r"Traceback|Connect\w*Error|_SocketError|Connection to broker lost|Cannot connect|Could not renew the lease"
+LOST_CONNECTION = (
+    r"Traceback|Connect\w*Error|_SocketError|Connection to broker lost|Cannot connect|"
+    "Could not renew the lease"
+)
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
