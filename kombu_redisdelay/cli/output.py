@@ -133,6 +133,15 @@ def show_fields(fields: Mapping[str, Any]) -> None:
     show(rows)
 
 
+def show_done(queues: Iterable[str], what: str, as_json: bool) -> None:
+    """Print for each queue what was done to it, for example ``"paused"``."""
+    if as_json:
+        show_json({"queue": queue, what: True} for queue in queues)
+    else:
+        for queue in queues:
+            echo(f"{queue} {what}")
+
+
 def show_outcome(done: Mapping[str, bool], what: str, as_json: bool) -> None:
     """Print for each id what was done to it.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from kombu_redisdelay.cli.broker import connect, steered_queues
-from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import all_option, json_option, queues_option
-from kombu_redisdelay.cli.output import show_json
+from kombu_redisdelay.cli.output import show_done
 from kombu_redisdelay.operations import control
 from kombu_redisdelay.operations.access import Access
 
@@ -21,8 +20,4 @@ def command(queues: tuple[str, ...], every: bool, as_json: bool) -> None:
     access = connect(Access)
     names = steered_queues(access, queues, every)
     control.resume(access.store, names)
-    if as_json:
-        show_json({"queue": name, "resumed": True} for name in names)
-    else:
-        for name in names:
-            echo(f"{name} resumed")
+    show_done(names, "resumed", as_json)

@@ -4,13 +4,12 @@ taken that is not allowed."""
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
 from kombu_redisdelay.broker.control import Controls
-from tests.broker.database import Database, FakeDatabase
-from tests.broker.test_invariant import QUEUES, UNIT_MS, BrokerMachine, queues
+from tests.broker.database import Database
+from tests.broker.test_invariant import QUEUES, UNIT_MS, BrokerMachine, queues, run_machine
 
 
 class ControlMachine(BrokerMachine):
@@ -56,12 +55,4 @@ def test_nothing_is_taken_that_is_not_allowed(database: Database) -> None:
         pass
 
     Machine.database = database
-    run_state_machine_as_test(
-        Machine,
-        settings=settings(
-            max_examples=60 if isinstance(database, FakeDatabase) else 30,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(Machine)

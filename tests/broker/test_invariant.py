@@ -423,6 +423,18 @@ def copy_of(consumer: Consumer) -> Consumer:
     return twin
 
 
+def run_machine(machine: type[BrokerMachine]) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=60 if isinstance(machine.database, FakeDatabase) else 30,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
 # A failure is made as short as it can be, which takes minutes.
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("consumed", [QUEUES, MANY_QUEUES], ids=len)
@@ -431,15 +443,7 @@ def test_every_message_is_in_one_place(database: Database, consumed: tuple[str, 
         pass
 
     Machine.database, Machine.consumed = database, consumed
-    run_state_machine_as_test(
-        Machine,
-        settings=settings(
-            max_examples=60 if isinstance(database, FakeDatabase) else 30,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(Machine)
 
 
 def test_the_model_itself_takes_in_turn() -> None:
