@@ -51,7 +51,7 @@ def test_what_is_due_becomes_ready_in_the_order_in_which_it_is_due(
     site: Site, start: Callable[[], object]
 ) -> None:
     ids = [site.send(countdown=3600) for _ in range(3)]
-    for task_id, in_ms in zip(ids, (-10, -30, -20), strict=True):
+    for task_id, in_ms in zip(ids, (-10_000, -30_000, -20_000), strict=True):
         site.make_due(task_id, in_ms)
     later = site.send(countdown=3600)
     start()
