@@ -74,8 +74,7 @@ local usual = { needs_ack = true, expires_ms = 0 }
 local function queue_at(index)
   local wake_key, option = KEYS[index], options[index] or usual
   local base, name = base_of(wake_key), ready_of(wake_key, prefix, braces)
-  local lists = ready_lists(name, separator, steps)
-  local queue = {
+  return {
     index = index,
     name = name,
     base = base,
@@ -87,15 +86,19 @@ local function queue_at(index)
     history = base .. 'history',
     needs_ack = option.needs_ack,
     expires_ms = option.expires_ms,
-    ready = lists,
-    ready_at = {},
+    ready = ready_lists(name, separator, steps),
     counts = {},
     taken = {},
   }
+end
+
+-- The list of each priority step.
+local function by_step(lists)
+  local ready_at = {}
   for step_index, step in ipairs(steps) do
-    queue.ready_at[step] = lists[step_index]
+    ready_at[step] = lists[step_index]
   end
-  return queue
+  return ready_at
 end
 
 -- Of too many queues, chooses those that have the highest priorities, and then come first in order.
@@ -214,7 +217,7 @@ for _, queue in ipairs(queues) do
   if queue.next_us == 0 then
     local moved, queue_missing
     moved, queue_missing, queue.next_us = migrate(
-      queue.schedule, queue.messages, queue.name, queue.ready_at, now_us, budget, function(stored)
+      queue.schedule, queue.messages, queue.name, by_step(queue.ready), now_us, budget, function(stored)
         return hand_out_large(batch, queue, stored, queues, steps)
       end
     )

@@ -25,7 +25,7 @@ local function hand_out_large(batch, queue, stored, queues, steps)
     return false
   end
   if batch.count < batch.limit and may_take(queue) and is_next(stored, queues, steps) then
-    hand_out(batch, queue, stored)
+    hand_out(batch, queue, stored, stored_start(stored))
     return true
   end
   batch.migrates_large = true

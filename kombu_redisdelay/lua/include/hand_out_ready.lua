@@ -10,8 +10,8 @@ local function hand_out_one(batch, queue, steps, step_index)
     return false
   end
   queue.counts[step_index] = queue.counts[step_index] - 1
-  local payload = redis.call('RPOP', queue.ready[step_index])
-  hand_out(batch, queue, steps[step_index] .. ':' .. payload)
+  local step = steps[step_index] .. ':'
+  hand_out(batch, queue, step .. redis.call('RPOP', queue.ready[step_index]), #step + 1)
   return true
 end
 

@@ -16,7 +16,7 @@
 -- what it counts: errors are ignored.
 
 local function note_delivered(history, count)
-  redis.pcall('HINCRBY', history, 'delivered', count)
+  redis.pcall('HINCRBY', history, 'delivered', string.format('%d', count))
 end
 
 -- `key` is another key of the queue. It does not end with the name of a consumer.

@@ -1,6 +1,6 @@
 -- When the first message is due, in ms since the epoch with a fraction; nil if none is scheduled.
 local function first_due(schedule_key)
-  return tonumber(redis.call('ZRANGE', schedule_key, 0, 0, 'WITHSCORES')[2])
+  return tonumber(redis.call('ZRANGE', schedule_key, '0', '0', 'WITHSCORES')[2])
 end
 
 -- Thirty years: a due time may be infinite.

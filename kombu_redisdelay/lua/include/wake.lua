@@ -2,10 +2,10 @@
 -- nothing: so any number of messages wakes once. A server that is out of memory may refuse the token. A
 -- missing token delays messages by a second at most. So a token that no consumer takes need not stay: the
 -- queue may be one that nobody ever consumes from.
-local TOKEN_MS = 300000
+local TOKEN_MS = '300000'
 
 local function wake(wake_key)
-  if redis.pcall('ZADD', wake_key, 0, '1') == 1 then
+  if redis.pcall('ZADD', wake_key, '0', '1') == 1 then
     redis.pcall('PEXPIRE', wake_key, TOKEN_MS)
   end
 end
