@@ -162,6 +162,32 @@ def test_a_worker_serves_what_it_measures(server: RedisServer, site: Site, pool:
     assert f'redisdelay_lateness_seconds_count{{queue="{QUEUE}"}} 1.0\n' in text
 
 
+def test_the_counters_of_a_worker_begin_at_0(server: RedisServer, site: Site) -> None:
+    """Prometheus would not see that the first dead letter is one more."""
+    port = str(free_port())
+    environment = _environment(server, PROJECT_METRICS_PORT=port)
+    with CeleryWorker(PROJECT, env=environment, cwd=ROOT):
+        wait_until(lambda: _listens("127.0.0.1", port), 10, "that it serves")
+        text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    counted = re.findall(r"^(redisdelay_messages_\w+_total)\{queue=\"(.*)\"\} (.*)$", text, re.MULTILINE)
+    assert sorted(counted) == [
+        (f"redisdelay_messages_{what}_total", QUEUE, "0.0")
+        for what in ("dead_lettered", "delivered", "lease_lost", "recovered")
+    ]
+
+
+def test_the_counters_of_the_exporter_begin_at_0(server: RedisServer, site: Site) -> None:
+    """As those of a worker do: for every queue that it shows, from the first scrape on."""
+    site.send(countdown=3600, queue="other")
+    with Daemon(server, "exporter", "--port", "0", ready="Serving metrics") as exporter:
+        [url] = re.findall(r"http://\S+", exporter.log())
+        text = urlopen(url, timeout=10).read().decode()
+    for queue in (QUEUE, "other"):
+        assert f'redisdelay_queue_scheduled_messages{{queue="{queue}"}}' in text
+        for what in ("published", "delivered", "failed", "dead_lettered", "held_back"):
+            assert f'redisdelay_queue_{what}_total{{queue="{queue}"}} 0.0\n' in text
+
+
 def _listens(host: str, port: str) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) == 0
