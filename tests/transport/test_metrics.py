@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kombu import Exchange, Queue
+from kombu.entity import Exchange, Queue
 from prometheus_client import REGISTRY
 
 from tests.transport.kit import Inbox, Site, drain, in_seconds, publish
