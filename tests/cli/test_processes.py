@@ -148,7 +148,7 @@ def test_the_health_of_a_forwarder_is_that_of_its_rounds() -> None:
             # As long as it may be only for a moment.
             assert _get(url)[0] == 200
             wait_until(lambda: _get(url)[0] == 503, UNHEALTHY_AFTER + 10, "that it is not well")
-            status, text = _get(url)
+            _, text = _get(url)
             assert re.fullmatch(r"No round has succeeded for \d+s\. The log says why\.\n", text)
             server.restart()
             wait_until(lambda: _get(url) == (200, "ok\n"), 10, "that it is well again")
