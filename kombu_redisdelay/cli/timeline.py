@@ -70,7 +70,7 @@ def timeline_table(found: Sequence[Span], width: int) -> Table:
     for part in found:
         style = STYLES["overdue" if part.start is None else "scheduled"]
         rows.add_row(
-            label(part), count(part.messages, style), styled(_bar(part.messages / largest, columns), style)
+            label(part), count(part.messages, style), styled(bar(part.messages / largest, columns), style)
         )
     return rows
 
@@ -84,7 +84,7 @@ def label(part: Span) -> str:
     return f"up to {span(part.end)}"
 
 
-def _bar(share: float, columns: int) -> str:
+def bar(share: float, columns: int) -> str:
     """Return a bar. It is visible for every share above 0."""
     full, part = divmod(ceil(share * columns * 8), 8)
     return ("█" * full + _WIDTHS[part]).rstrip()

@@ -24,6 +24,7 @@ CALLS = {
     "reschedule": ("id", "--countdown", "60"),
     "deliver-now": ("id",),
     "timeline": (),
+    "history": (),
     "dead": ("list",),
     "purge": ("--yes",),
     "doctor": (),
