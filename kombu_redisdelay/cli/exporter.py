@@ -6,12 +6,10 @@ import signal
 from threading import Event
 
 import click
-from prometheus_client import CollectorRegistry, start_http_server
 
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.exporter import QueueCollector
 
 
 @click.command("exporter")
@@ -22,6 +20,11 @@ def command(port: int, address: str) -> None:
 
     Redis is read whenever Prometheus asks. The workers serve their own metrics.
     """
+    # Not at the top, because prometheus_client need not be installed, and the help needs none.
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    from kombu_redisdelay.operations.exporter import QueueCollector
+
     access = connect(Access)
     registry = CollectorRegistry()
     registry.register(QueueCollector(access.store, lambda: queue_names(access, ())))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import merge
 from itertools import islice
@@ -169,7 +169,7 @@ class DelayedMessages(Access):
         """
         self._check_mark_revoked(mark_revoked)
         removed = self._remove(None, None, lambda message: message.headers.get("group") == group_id)
-        ids = dict.fromkeys(_message(found).id for found in removed)
+        ids = dict.fromkeys(_message(found, found.queue).id for found in removed)
         return self._revoked(list(ids), mark_revoked)
 
     def reschedule(self, id: str, *, countdown: float | None = None, eta: datetime | None = None) -> bool:
@@ -253,7 +253,7 @@ class DelayedMessages(Access):
         return moved
 
     def _message(self, found: Scheduled) -> DelayedMessage:
-        return replace(_message(found), queue=self.store.partitions.queue_of(found.queue))
+        return _message(found, self.store.partitions.queue_of(found.queue))
 
     def _revoked(self, ids: list[str], mark_revoked: bool) -> list[str]:
         if mark_revoked:
@@ -261,11 +261,11 @@ class DelayedMessages(Access):
         return ids
 
 
-def _message(found: Scheduled) -> DelayedMessage:
+def _message(found: Scheduled, queue: str) -> DelayedMessage:
     content = Content.of(found.payload, otherwise=found.member.decode(errors="replace"))
     return DelayedMessage(
         id=content.id,
-        queue=found.queue,
+        queue=queue,
         due=from_ms(found.due_ms),
         task=content.task,
         args=content.args,
