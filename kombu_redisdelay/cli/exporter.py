@@ -34,13 +34,11 @@ def command(port: int, address: str, file: str | None) -> None:
 
 
 def _serve(port: int, address: str) -> None:
-    # What is only printed needs no prometheus_client.
-    try:
-        from prometheus_client import CollectorRegistry, start_http_server
+    # Not at the top, because prometheus_client need not be installed, and help and files need none.
+    from prometheus_client import CollectorRegistry, start_http_server
 
-        from kombu_redisdelay.operations.exporter import QueueCollector
-    except ModuleNotFoundError as exc:
-        raise click.ClickException(f"Needs {exc.name}: pip install 'kombu-redisdelay[metrics]'") from exc
+    from kombu_redisdelay.operations.exporter import QueueCollector
+
     access = connect(Access)
     registry = CollectorRegistry()
     registry.register(QueueCollector(access.store, lambda: queue_names(access, ())))

@@ -15,6 +15,7 @@ from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import count, cut, fixed, flexible, right, show, show_json, span, table, when
+from kombu_redisdelay.cli.table import Table
 from kombu_redisdelay.cli.timeline import bar
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.history import (

@@ -55,7 +55,9 @@ class Moment(Time):
     """A time in ISO 8601. Without an offset, it is in the app's timezone."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        moment = None if isinstance(value, str) and _SPAN.fullmatch(value) else super().convert(value, param, ctx)
+        moment = (
+            None if isinstance(value, str) and _SPAN.fullmatch(value) else super().convert(value, param, ctx)
+        )
         if not isinstance(moment, datetime):
             self.fail(f"{value!r} is not a time in ISO 8601, such as 2027-01-01T09:00.")
         return moment
@@ -138,7 +140,9 @@ def check_choice(ids: Sequence[str], every: bool, *picked: object) -> None:
         click.UsageError: they are chosen by both, or by neither.
     """
     if bool(ids) == (every or any(map(bool, picked))):
-        raise click.UsageError("Give either ids, or pick messages by -Q, --task, --before and --after, or --all.")
+        raise click.UsageError(
+            "Give either ids, or pick messages by -Q, --task, --before and --after, or --all."
+        )
 
 
 def _distance(text: str) -> timedelta | None:

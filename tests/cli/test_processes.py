@@ -196,7 +196,7 @@ def test_an_exporter_whose_port_is_taken_says_so(server: RedisServer) -> None:
         result = _run(server, "exporter", "--port", port)
     assert (result.returncode, result.stderr) == (
         1,
-        f"Error: cannot listen on 127.0.0.1:{port}: Address already in use\n",
+        f"Error: Cannot listen on 127.0.0.1:{port}: Address already in use.\n",
     )
 
 
