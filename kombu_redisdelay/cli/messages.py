@@ -11,9 +11,9 @@ from kombu_redisdelay.operations.dead_letters import DeadLetter
 from kombu_redisdelay.operations.delayed import DelayedMessage
 from kombu_redisdelay.operations.queued import DEAD, HELD, READY, QueuedMessage
 
-#: Room for the digests that are used as ids. Who wants to cancel a message must see all of its id.
-_ID = flexible("ID", least=64)
-_QUEUE = flexible("QUEUE", least=6)
+#: Who wants to cancel a message must see all of its id: a UUID, or the SHA-1 of what is not a message.
+_ID = flexible("ID", least=48)
+_QUEUE = flexible("QUEUE")
 _TASK = flexible("TASK", least=12)
 
 #: Why a message died and what it is are what matters of it.

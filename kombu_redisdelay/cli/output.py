@@ -37,7 +37,7 @@ STYLES = {
     "consumers": "green",
 }
 
-#: What is printed at once: so many items, or those that are there after so many seconds.
+#: What is printed at once: so many items, or those that are there so many seconds after the first one.
 PAGE = 1000
 PAGE_SECONDS = 0.3
 
@@ -119,12 +119,14 @@ def _show_all(tables: Iterable[Table]) -> bool:
 def _pages(items: Iterable[ItemT]) -> Iterator[list[ItemT]]:
     """Whatever takes long to be read is shown as far as it is there."""
     page: list[ItemT] = []
-    end = monotonic() + PAGE_SECONDS
+    end = 0.0
     for item in items:
+        if not page:
+            end = monotonic() + PAGE_SECONDS
         page.append(item)
-        if len(page) >= PAGE or monotonic() > end:
+        if len(page) >= PAGE or monotonic() >= end:
             yield page
-            page, end = [], monotonic() + PAGE_SECONDS
+            page = []
     if page:
         yield page
 
