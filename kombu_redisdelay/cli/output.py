@@ -181,25 +181,6 @@ def show_lines(lines: Iterable[str], otherwise: str) -> None:
         echo(otherwise, err=True)
 
 
-def show_outcome(done: Mapping[str, bool], what: str, as_json: bool) -> None:
-    """Print for each id what was done to it.
-
-    Arguments:
-        done: id -> whether it was done.
-        what: what was done, for example ``"cancelled"``.
-
-    Raises:
-        click.exceptions.Exit: with status 1, if it was not done to all of them.
-    """
-    if as_json:
-        show_json({"id": id, what: was_done} for id, was_done in done.items())
-    else:
-        for id, was_done in done.items():
-            echo(f"{id} {what}" if was_done else f"{id} not found", err=not was_done)
-    if not all(done.values()):
-        raise click.exceptions.Exit(1)
-
-
 def without_payload(message: QueuedMessage) -> dict[str, Any]:
     """The fields of a message for :func:`show_json`, but for its bytes."""
     return {name: getattr(message, name) for name in _names(QueuedMessage) if name != "payload"}
