@@ -170,7 +170,7 @@ class Consumer:
         self._failed.pop(tag, None)
         self.store.remember(queue)
         k, options = self.store.keys(queue), self._options
-        held, dead, dropped = REQUEUE_LATER(
+        held, dead, dropped, buried = REQUEUE_LATER(
             self.store.server,
             (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates, k.dead),
             (
@@ -182,7 +182,7 @@ class Consumer:
                 self.store.expires_ms.get(queue, 0),
             ),
         )
-        report_dead(self.store, options, queue, dead)
+        report_dead(self.store, options, queue, dead, buried)
         report_dropped(options, queue, dropped)
         if queue in self._with_places:
             self.store.wake(queue)
@@ -357,7 +357,7 @@ class Consumer:
     def _give_back(self, queue: str, tags: Sequence[str], how: str) -> int:
         """Returns how many of them were held."""
         k, options = self.store.keys(queue), self._options
-        held, dead, dropped = GIVE_BACK(
+        held, dead, dropped, buried = GIVE_BACK(
             self.store.server,
             (k.unacked(self.name), k.ready, k.wake, k.dead),
             (
@@ -369,7 +369,7 @@ class Consumer:
                 *tags,
             ),
         )
-        report_dead(self.store, options, queue, dead)
+        report_dead(self.store, options, queue, dead, buried)
         report_dropped(options, queue, dropped)
         if dead and queue in self._with_places:
             self.store.wake(queue)

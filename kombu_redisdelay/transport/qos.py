@@ -12,6 +12,7 @@ from kombu.exceptions import MessageStateError
 from kombu.transport import virtual
 
 from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.message import which
 from kombu_redisdelay.transport.receive import id_of
 from kombu_redisdelay.transport.tasks import tasks_that_ended_the_worker
 
@@ -149,12 +150,15 @@ class QoS(virtual.QoS):
         held = [tag for tag, name in list(self._queues.items()) if name == queue]
         lost = self.channel.consumer.not_held(queue, held) | untold
         self._lost |= lost - untold
+        # Those that were acked in vain may be unknown by now.
+        names = [_name(message) for tag, message in list(self._delivered.items()) if tag in lost]
         logger.warning(
             "The lease of this consumer was lost: %d message(s) of queue %r that it held were given to "
-            "other consumers, and may be handled twice. Was the process stopped, or Redis out of reach, "
+            "other consumers, and may be handled twice%s. Was the process stopped, or Redis out of reach, "
             "for longer than visibility_timeout? Or has a failover lost that they were taken?",
             len(lost),
             queue,
+            which(names, len(lost)),
         )
         metrics.lease_lost(queue, len(lost))
         for tag in lost:
@@ -183,3 +187,8 @@ class QoS(virtual.QoS):
         self._unsettled.pop(delivery_tag, None)
         if delivery_tag in self._delivered:
             super().ack(delivery_tag)
+
+
+def _name(message: virtual.Message) -> str:
+    id, task = message.headers.get("id"), message.headers.get("task")
+    return f"{task or ''}[{id}]" if id else ""
