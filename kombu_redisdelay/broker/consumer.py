@@ -256,7 +256,10 @@ class Consumer:
         """Those of *tags* that this consumer does not hold any more, because it lost its lease."""
         unacked = self.store.keys(queue).unacked(self.name)
         held = set(self.store.server.call("HKEYS", unacked))
-        return {tag for tag in tags if tag.encode() not in held}
+        lost = {tag for tag in tags if tag.encode() not in held}
+        for tag in lost:
+            self._failed.pop(tag, None)
+        return lost
 
     def give_back_all(self, keep: Collection[str] = (), *, crashed: bool = False) -> bool:
         """Give back every message that is held, except the delivery tags in *keep*. A message whose callback
