@@ -170,7 +170,6 @@ class TestDeliveryLimit:
             consumer.put_back(taken(consumer, "q"))
         assert rig.ready("q") == [payload("a")]
 
-
     def test_a_failure_does_not_outlive_the_message(self, rig: Rig) -> None:
         """Or it would be taken for the cause of a crash."""
         rig.put("q", payload("a"))

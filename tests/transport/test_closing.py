@@ -285,7 +285,6 @@ class TestCallbackThatRaisesAndIsForgiven:
         assert inbox.bodies.count("good") == 1
         assert (site.ready(), site.unacked()) == (0, 0)
 
-
     def test_a_message_that_was_acked_before_has_not_failed(self, site: Site) -> None:
         def fail(message: Any) -> None:
             message.ack()
