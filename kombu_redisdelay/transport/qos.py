@@ -105,6 +105,13 @@ class QoS(virtual.QoS):
             self.lease_lost(queue, [delivery_tag])
         self._forget(delivery_tag)
 
+    def fail(self, delivery_tag: str) -> None:
+        """Note that the callback of a message has failed. If it has settled the message before, this is
+        ignored."""
+        queue = self._queues.get(delivery_tag)
+        if queue is not None:
+            self.channel.consumer.fail(queue, delivery_tag)
+
     def restore_unacked(self) -> list[Any]:
         """Give every message back.
 
@@ -112,8 +119,7 @@ class QoS(virtual.QoS):
             An empty list, because the base class expects a list of errors.
         """
         for tag in tasks_that_ended_the_worker(self._delivered):
-            if tag in self._queues:
-                self.channel.consumer.fail(self._queues[tag], tag)
+            self.fail(tag)
         self.channel.give_back_all()
         self._queues.clear()
         self._alone.clear()
