@@ -157,8 +157,7 @@ def purge(
     as_json: bool,
 ) -> None:
     """Remove dead letters for good: all of them, those with these ids, or those that the options pick."""
-    if ids:
-        check_choice(ids, False, queues, task, before, after)
+    check_choice(ids, None, queues, task, before, after)
     letters = connect(DeadLetters)
     if ids:
         if dry_run:

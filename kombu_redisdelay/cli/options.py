@@ -128,22 +128,23 @@ def _options(command: FunctionT, *options: Callable[[FunctionT], FunctionT]) -> 
     return command
 
 
-def check_choice(ids: Sequence[str], every: bool, *picked: object) -> None:
+def check_choice(ids: Sequence[str], every: bool | None, *picked: object) -> None:
     """Check that messages are chosen either by id or by options.
 
     Arguments:
         ids: those of the command line.
-        every: whether ``--all`` is given.
+        every: whether ``--all`` is given; ``None``: the command is about all without it.
         picked: the values of the other options that pick messages.
 
     Raises:
         click.UsageError: they are chosen by both, or by neither.
     """
     # A distance of 0 is a time, too.
-    if bool(ids) == (every or any(value not in (None, ()) for value in picked)):
-        raise click.UsageError(
-            "Give either ids, or pick messages by -Q, --task, --before and --after, or --all."
-        )
+    is_picked = any(value not in (None, ()) for value in picked)
+    if ids and (every or is_picked):
+        raise click.UsageError("Give either ids, or options that pick messages, not both.")
+    if not ids and not is_picked and every is False:
+        raise click.UsageError("Give ids, or pick messages with -Q, --task, --before or --after, or --all.")
 
 
 def _distance(text: str) -> timedelta | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from kombu.connection import Connection
@@ -226,7 +227,16 @@ class _UntilClosed:
 
     def __getattr__(self, name: str) -> Any:
         self.check()
-        return getattr(self._server, name)
+        found = getattr(self._server, name)
+        return partial(self._call, found) if callable(found) else found
+
+    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except Exception:
+            # A connection that is closed while another thread reads from it fails in many ways.
+            self.check()
+            raise
 
 
 def _routed_to(routes: Any) -> Iterator[str]:
