@@ -14,6 +14,9 @@ from kombu_redisdelay.operations.content import Content
 _ID = UUID("747980a6-f22b-4a79-b3e9-fc6cf7ed85c2")
 
 
+_MESSAGE = {"body": "", "headers": {"task": "shop.close_order"}, "properties": {}}
+
+
 def _payload(**headers: Any) -> str:
     return str(dumps({"body": "", "headers": headers, "properties": {"delivery_tag": "tag"}}))
 
@@ -33,9 +36,9 @@ def test_values_that_json_does_not_have(payload: str) -> None:
     [
         b'{"__type__": "nothing", "__value__": 1}',
         b'{"headers": {"a": {"__type__": "nothing", "__value__": 1}}, "properties": {}}',
-        json.dumps({"headers": {}, "properties": {}}).encode("utf-16"),
-        b"\xef\xbb\xbf{}",
-        b"{} {}",
+        json.dumps(_MESSAGE).encode("utf-16"),
+        json.dumps(_MESSAGE).encode("utf-8-sig"),
+        json.dumps(_MESSAGE).encode() + b"{}",
         b"",
         b"\xff",
     ],
