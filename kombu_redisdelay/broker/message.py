@@ -150,15 +150,14 @@ def message_id(message: Mapping[str, Any]) -> str:
     """The id by which the application knows *message*: the task id, else the message id, else the correlation
     id, else the delivery tag that kombu gave it when it was published."""
     headers, properties = message["headers"] or {}, message["properties"]
-    candidates = (
-        headers.get("id"),
-        properties.get("message_id"),
-        properties.get("correlation_id"),
-        properties["delivery_tag"],
+    id = str(
+        headers.get("id")
+        or properties.get("message_id")
+        or properties.get("correlation_id")
+        or properties["delivery_tag"]
     )
-    id = next(candidate for candidate in candidates if candidate)
     # JSON can hold halves of a surrogate pair, which Redis could not keep.
-    return str(id).encode(errors="backslashreplace").decode()
+    return id if id.isascii() else id.encode(errors="backslashreplace").decode()
 
 
 def split_stored(stored: bytes) -> tuple[int, bytes]:
