@@ -176,7 +176,7 @@ def test_several_ids_are_shown(full: Site, words: tuple[str, ...]) -> None:
     assert result.exit_code == 1
     assert re.findall("^id +(.*)$", result.stdout, re.MULTILINE)[-1] == "c dead"
     assert "\n\nid " in result.stdout
-    assert re.fullmatch("Error: no (message|dead letter) has the id nothing\n", result.stderr)
+    assert re.fullmatch("Error: No (message|dead letter) has the id nothing\\.\n", result.stderr)
     rows = full.rows(*words, "c dead", "a mail.send")
     assert [row["id"] for row in rows][:2] == ["c dead", "a mail.send"]
 
@@ -214,7 +214,7 @@ class TestCancelOfAGroup:
         assert site.rows("show", other)[0]["state"] == "ready"
         result = site.run("cancel", "--group", "g")
         assert (result.exit_code, result.stdout) == (1, "")
-        assert result.stderr == "Error: no task of the group g is scheduled or ready\n"
+        assert result.stderr == "Error: No task of the group g is scheduled or ready.\n"
 
     def test_either_a_group_or_ids(self, site: Site) -> None:
         for words in ((), ("id", "--group", "g")):
@@ -229,7 +229,7 @@ def test_a_backend_that_cannot_be_told(site: Site, server: RedisServer) -> None:
     assert result.exit_code == 1
     assert result.stdout == "".join(f"{id} cancelled\n" for id in ids)
     [line] = result.stderr.splitlines()
-    assert line.startswith("Error: cancelled, but not marked as revoked in the result backend: ")
+    assert line.startswith("Error: Cancelled, but not marked as revoked in the result backend: ")
     assert site.rows("list", "--state", "all") == []
     app.close()
 

@@ -184,7 +184,7 @@ def test_all_states_have_no_time_in_common(site: Site, option: str, value: str) 
     result = site.run("list", "--state", "all", option, value)
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1] == (
-        f"Error: Invalid value for '{option}': each state has a time of its own. Choose one with --state."
+        f"Error: Invalid value for '{option}': Each state has a time of its own. Choose one with --state."
     )
 
 
