@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kombu.connection import Connection
 from redis.exceptions import NoPermissionError
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     # In `typing` from Python 3.11 on.
     from typing_extensions import Self
-
-T = TypeVar("T")
 
 #: The argument *queue* of a method: one, several, or ``None`` for all.
 Selection = str | Iterable[str] | None
@@ -198,12 +196,6 @@ class Access:
         else:
             names = [queue] if isinstance(queue, str) else queue
         return self.store.partitions.all_names(names)
-
-    def _while_open(self, items: Iterator[T]) -> Iterator[T]:
-        """*items*, of which some may have been read ahead, until this is closed."""
-        for item in items:
-            yield item
-            self._server.check()
 
 
 class _UntilClosed:
