@@ -242,9 +242,9 @@ class Store:
         return sorted(filter(None, map(name_of, members)))
 
     def exists(self, queue: str) -> bool:
-        """Whether there is anything to show for *queue*: a message, or a consumer."""
+        """Whether there is anything to show for *queue*: a message, a consumer, or a history."""
         keys = self.keys(queue)
-        any_of = (*self.ready_keys(queue), keys.schedule, keys.consumers)
+        any_of = (*self.ready_keys(queue), keys.schedule, keys.consumers, keys.history)
         return bool(self.server.call("EXISTS", *any_of))
 
     def wake(self, *queues: str) -> None:

@@ -11,7 +11,7 @@
 -- Keeps: a total never shrinks, though stock workers take messages that nobody counts.
 
 -- include: clock
--- include: expire
+-- include: history
 -- include: stored
 -- include: queue
 -- include: length
@@ -104,6 +104,6 @@ for index, wake_key in ipairs(KEYS) do
   local is_due = type(mark) == 'string' and is_over(mark, SPANS[1])
   if is_due or (not mark and redis.call('EXISTS', base .. 'consumers') == 1) then
     record(base, history, ready_lists(ready_of(wake_key, prefix, braces), separator, steps))
-    expire(expires_ms[index], { history })
+    redis.call('PEXPIRE', history, expires_ms[index] > 0 and expires_ms[index] or HISTORY_KEPT_MS)
   end
 end

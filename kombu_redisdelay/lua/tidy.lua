@@ -1,5 +1,6 @@
 -- Forgets the consumers of a queue that are gone and hold nothing. If the queue has nothing in it then,
--- also removes the keys that are left of it.
+-- also removes the keys that are left of it. The history stays for a while: a fleet that is scaled to zero at
+-- night has one in the morning.
 --
 -- KEYS[1]  consumers
 -- KEYS[2]  wake zset
@@ -18,6 +19,7 @@
 -- Keeps: no message is touched. A consumer that is alive after all is listed again by its next take.
 
 -- include: clock
+-- include: history
 
 for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', clock_ms(), 'LIMIT', 0, ARGV[2])) do
   if redis.call('EXISTS', ARGV[1] .. consumer) == 0 then
@@ -27,5 +29,8 @@ end
 if redis.call('EXISTS', KEYS[1], unpack(KEYS, 5)) > 0 then
   return 0
 end
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+redis.call('DEL', KEYS[2], KEYS[3])
+if redis.call('PTTL', KEYS[4]) == -1 then
+  redis.call('PEXPIRE', KEYS[4], HISTORY_KEPT_MS)
+end
 return 1

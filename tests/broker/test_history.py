@@ -160,17 +160,32 @@ def test_a_key_of_another_type_stops_nothing(rig: Rig) -> None:
     assert history(rig).totals == Counts(1, 1, 0, 0)
 
 
-def test_is_forgotten_with_its_queue(rig: Rig) -> None:
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_is_kept_for_a_week_after_its_queue_was_forgotten(rig: Rig, is_recorded: bool) -> None:
     rig.store.remember("q")
     rig.put("q", payload("m"))
     me = rig.consumer()
     [delivery] = taken(me, "q")
     assert rig.ack(me, "q", delivery.tag)
+    if is_recorded:
+        record(rig.store, ["q"])
     me.leave(["q"])
-    assert rig.all_keys("*history*") != []
     rig.database.advance(round(UNUSED_FOR * 1000) + 1000)
     assert finish(Janitor(rig.new_store()).tidy()) == 1
-    assert rig.all_keys() == []
+    key = rig.store.keys("q").history
+    assert rig.all_keys() == [key.encode()]
+    assert 0 < rig.client.pttl(key) <= WEEK * 1000
+    assert history(rig).totals.delivered == 1
+
+    # Whoever uses the queue again goes on with it.
+    rig.client.pexpire(key, 100_000)
+    rig.put("q", payload("m"))
+    taken(rig.consumer(), "q")
+    record(rig.store, ["q"])
+    assert history(rig).totals.delivered == 2
+    if not is_recorded:
+        # The first record of a minute makes it last again.
+        assert rig.client.pttl(key) > 100_000
 
 
 def test_expires_with_its_queue(rig: Rig) -> None:

@@ -11,7 +11,9 @@
 --                             seconds it had, and by how much the same four have grown
 -- Times are whole seconds by the server's clock. The numbers of a line are separated by spaces.
 
---
+-- It is kept for so long after the latest record, unless the queue is deleted or expires.
+local HISTORY_KEPT_MS = 7 * 24 * 3600 * 1000
+
 -- A take begins a history, and so does a record if there is a consumer that acks. A history must not stop
 -- what it counts: errors are ignored.
 
