@@ -102,7 +102,6 @@ def _show(letter: DeadLetter) -> None:
 
 @command.command("requeue")
 @click.argument("ids", nargs=-1, metavar="[ID...]")
-@click.option("--all", "every", is_flag=True, help="All of them, or those that the other options pick.")
 @died_options
 @many_options
 @json_option
@@ -149,6 +148,7 @@ def requeue(
 @json_option
 def purge(
     ids: tuple[str, ...],
+    every: bool,
     queues: tuple[str, ...],
     task: str | None,
     before: datetime | timedelta | None,
@@ -157,8 +157,8 @@ def purge(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove dead letters for good: all of them, those with these ids, or those that the options pick."""
-    check_choice(ids, None, queues, task, before, after)
+    """Remove dead letters for good: those with these ids, or those that the options pick."""
+    check_choice(ids, every, queues, task, before, after)
     letters = connect(DeadLetters)
     if ids:
         if dry_run:

@@ -15,7 +15,6 @@ from kombu_redisdelay.operations.delayed import DelayedMessages
 
 @click.command("deliver-now")
 @click.argument("ids", nargs=-1, metavar="[ID...]")
-@click.option("--all", "every", is_flag=True, help="All that are scheduled, or that the other options pick.")
 @due_options
 @many_options
 @json_option

@@ -20,6 +20,7 @@ def echo(line: str, *, err: bool = False) -> None:
 
     Raises:
         click.exceptions.Exit: nobody reads the output any more.
+        click.ClickException: it cannot be written, for example because a disk is full.
     """
     echo_all([line], err=err)
 
@@ -33,6 +34,9 @@ def echo_all(lines: Iterable[str], *, err: bool = False) -> None:
         # Python writes what it has still in its buffer when it ends, and would say that it cannot.
         os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
         raise click.exceptions.Exit(BROKEN_PIPE) from None
+    except OSError as exc:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
+        raise click.ClickException(f"Cannot write: {exc.strerror}.") from exc
 
 
 def confirm(question: str) -> None:

@@ -16,18 +16,21 @@ from kombu_redisdelay.operations.access import Access
 @click.command("exporter")
 @click.option("--port", type=click.IntRange(0, 65535), default=9808, show_default=True)
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen.")
-@click.option("--dashboard", "file", flag_value="dashboard.json", help="Print a dashboard for Grafana.")
-@click.option("--alerts", "file", flag_value="alerts.yml", help="Print alerts, as rules for Prometheus.")
-def command(port: int, address: str, file: str | None) -> None:
+@click.option("--dashboard", is_flag=True, help="Print a dashboard for Grafana.")
+@click.option("--alerts", is_flag=True, help="Print alerts, as rules for Prometheus.")
+def command(port: int, address: str, dashboard: bool, alerts: bool) -> None:
     """Serve what `stats` shows to Prometheus. Runs until it is told to stop.
 
     Redis is read whenever Prometheus asks. The workers serve their own metrics.
 
     With --dashboard or --alerts, it prints this file and ends. It needs no broker for that.
     """
-    if file is None:
+    if dashboard and alerts:
+        raise click.UsageError("Give either --dashboard or --alerts: each is a file of its own.")
+    if not dashboard and not alerts:
         _serve(port, address)
     else:
+        file = "dashboard.json" if dashboard else "alerts.yml"
         text = files("kombu_redisdelay").joinpath("monitoring").joinpath(file).read_text("utf-8")
         for line in text.splitlines():
             echo(line)

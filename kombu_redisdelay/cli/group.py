@@ -80,6 +80,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> N
 
 
 def _sentence(message: str) -> str:
-    """An error of the Python API as a sentence."""
+    """An error of the Python API as a sentence. A name, such as that of a host, stays as it is."""
     end = "" if message.endswith((".", "!", "?")) else "."
-    return f"{message[:1].upper()}{message[1:]}{end}"
+    first = message.partition(" ")[0]
+    return f"{message[:1].upper() if first.isalpha() else message[:1]}{message[1:]}{end}"

@@ -16,7 +16,7 @@ from kombu_redisdelay.words import span, when
 #: Who wants to cancel a message must see all of its id: a UUID, or the SHA-1 of what is not a message.
 _ID = flexible("ID", least=48)
 _QUEUE = flexible("QUEUE")
-_TASK = flexible("TASK", least=12)
+_TASK = flexible("TASK", least=20)
 
 #: Why a message died and what it is are what matters of it.
 _REASON_AND_TASK = flexible("REASON", least=28), flexible("TASK", least=20)

@@ -12,12 +12,32 @@ from kombu_redisdelay.operations.moments import Time, parse_distance, parse_mome
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
+
+class QueueName(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """The name of a queue. An empty one comes from a variable that is not set."""
+
+    name = "queue"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value:
+            self.fail("no queue has an empty name.")
+        return str(value)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 queues_option = click.option(
-    "-Q", "--queue", "queues", multiple=True, help="Only this queue; may be given again."
+    "-Q",
+    "--queue",
+    "queues",
+    multiple=True,
+    type=QueueName(),
+    help="Only this queue; may be given again.",
 )
 task_option = click.option("--task", help="Only tasks of this name, in which * stands for anything.")
 all_option = click.option("--all", "every", is_flag=True, help="All queues that are known.")
+every_option = click.option(
+    "--all", "every", is_flag=True, help="All of them, or those that the other options pick."
+)
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, say how many it would be.")
 
@@ -89,7 +109,7 @@ def died_options(command: FunctionT) -> FunctionT:
 
 def many_options(command: FunctionT) -> FunctionT:
     """Options of what changes many messages."""
-    return _options(command, yes_option, dry_run_option)
+    return _options(command, every_option, yes_option, dry_run_option)
 
 
 def _options(command: FunctionT, *options: Callable[[FunctionT], FunctionT]) -> FunctionT:
@@ -98,12 +118,13 @@ def _options(command: FunctionT, *options: Callable[[FunctionT], FunctionT]) -> 
     return command
 
 
-def check_choice(ids: Sequence[str], every: bool | None, *picked: object) -> None:
-    """Check that messages are chosen either by id or by options.
+def check_choice(ids: Sequence[str], every: bool, *picked: object) -> None:
+    """Check that messages are chosen, and either by id or by options: a script whose variable is empty must not
+    change all of them.
 
     Arguments:
         ids: those of the command line.
-        every: whether ``--all`` is given; ``None``: the command is about all without it.
+        every: whether ``--all`` is given.
         picked: the values of the other options that pick messages.
 
     Raises:
@@ -113,7 +134,7 @@ def check_choice(ids: Sequence[str], every: bool | None, *picked: object) -> Non
     is_picked = any(value not in (None, ()) for value in picked)
     if ids and (every or is_picked):
         raise click.UsageError("Give either ids, or options that pick messages, not both.")
-    if not ids and not is_picked and every is False:
+    if not ids and not is_picked and not every:
         raise click.UsageError("Give ids, or pick messages with -Q, --task, --before or --after, or --all.")
 
 

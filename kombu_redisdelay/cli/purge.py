@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import click
 
 from kombu_redisdelay.cli.broker import connect
-from kombu_redisdelay.cli.options import due_options, json_option, many_options
+from kombu_redisdelay.cli.options import check_choice, due_options, json_option, many_options
 from kombu_redisdelay.cli.outcome import change_many, show_count
 from kombu_redisdelay.cli.scheduled import Picked
 from kombu_redisdelay.operations.delayed import DelayedMessages
@@ -18,6 +18,7 @@ from kombu_redisdelay.operations.delayed import DelayedMessages
 @many_options
 @json_option
 def command(
+    every: bool,
     queues: tuple[str, ...],
     task: str | None,
     before: datetime | timedelta | None,
@@ -27,6 +28,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Remove scheduled messages. Ready messages stay; `celery purge` removes both."""
+    check_choice((), every, queues, task, before, after)
     delayed = connect(DelayedMessages)
     picked = Picked.by(queues, task, before, after)
     count = change_many(

@@ -134,7 +134,8 @@ class Layout:
                 return
             widths[max(spare, key=widths.__getitem__)] -= 1
             left += 1
-        widths[part[-1]] += left
+        if not self._columns[part[-1]].is_right:
+            widths[part[-1]] += left
 
     def _row(self, row: Row) -> Iterator[Line]:
         for number, part in enumerate(self._parts):
