@@ -336,7 +336,8 @@ def test_rates(rate: str | float, interval: float, burst: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "rate", ["", "0", "0/s", "0." + "0" * 400 + "1", "-1/s", "100/d", "1/ms", "x/s", "nan", "inf", True, None, -1, 0]
+    "rate",
+    ["", "0", "0/s", "0." + "0" * 400 + "1", "-1/s", "100/d", "1/ms", "x/s", "nan", "inf", True, None, -1, 0],
 )
 def test_no_rates(rate: object) -> None:
     with pytest.raises(ValueError, match="such as 10/s"):
