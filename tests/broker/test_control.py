@@ -349,7 +349,7 @@ def test_no_rates(rate: object) -> None:
     ["1000001/s", "10000000000/h", 1e15, "0.00999/h", "0.00001/h", "9" * 400, "9" * 5000],
 )
 def test_rates_out_of_bounds(rate: str | float) -> None:
-    with pytest.raises(ValueError, match="from 0.01/h to 1000000/s"):
+    with pytest.raises(ValueError, match=r"from 0\.01/h to 1000000/s"):
         interval_us(rate)
 
 
