@@ -326,13 +326,17 @@ def test_limited_places_and_early_acks(site: Site) -> None:
     assert _findings(site, "warning") == {}
 
 
+def _work() -> None:
+    """What the tasks below do."""
+
+
 def test_early_acks_of_the_tasks_of_a_queue(site: Site) -> None:
     site.app.conf.task_routes = {"shop.other": "other"}
-    site.app.task(name="shop.late", acks_late=True)(lambda: None)
-    site.app.task(name="shop.other")(lambda: None)
+    site.app.task(name="shop.late", acks_late=True)(_work)
+    site.app.task(name="shop.other")(_work)
     control.limit(site.store, QUEUE, concurrency=3)
     assert _findings(site, "warning") == {}
-    site.app.task(name="shop.early")(lambda: None)
+    site.app.task(name="shop.early")(_work)
     [found] = _findings(site, "warning").values()
     assert found.endswith("but these tasks are acked before they run: shop.early")
 
