@@ -108,8 +108,8 @@ class QueueCollector(Collector):
         yield held_back
 
     def _read(self, queues: Sequence[str]) -> tuple[list[QueueStats], list[QueueHistory]]:
-        """The stats and the histories of *queues*, without those for which Redis refuses that: another program
-        may have written to their keys."""
+        """The stats and the histories of *queues*, without those that Redis refuses to read: another
+        program may have written to their keys."""
         try:
             return queue_stats(self._store, queues), queue_history(self._store, queues)
         except ResponseError as exc:

@@ -98,7 +98,9 @@ def test_a_time_that_is_unknown_is_left_out(site: Site) -> None:
 def test_a_foreign_value_takes_no_metrics_away(site: Site, name: str) -> None:
     site.send()
     history = site.store.keys(QUEUE).history
-    site.redis.hset(history, mapping={"failed": 3, "minute": "1 2 3 4 5", name: "abc\n1 2 3\n\ud7ff 9 9 9 9 9\n"})
+    site.redis.hset(
+        history, mapping={"failed": 3, "minute": "1 2 3 4 5", name: "abc\n1 2 3\n\ud7ff 9 9 9 9 9\n"}
+    )
     found = exported(site)
     assert found["redisdelay_queue_ready_messages", QUEUE] == 1
     assert found["redisdelay_queue_failed_total", QUEUE] == 3
