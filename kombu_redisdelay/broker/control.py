@@ -16,7 +16,11 @@ from kombu_redisdelay.broker.store import Store
 #: The unit of a rate, and how many microseconds it has.
 _UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/([smh]))?")
+_RATE = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?:/([smh]))?", re.ASCII)
+
+#: The lowest and the highest rate, as microseconds from one message to the next. The clock of Redis counts
+#: microseconds, and :attr:`Control.rate` shows each rate between them without an exponent.
+_LONGEST_US, _SHORTEST_US = 360_000_000_000.0, 1.0
 
 
 class Control(NamedTuple):
@@ -46,6 +50,11 @@ class Control(NamedTuple):
         unit = next(whole, "h")
         return f"{counts[unit]:.10g}/{unit}"
 
+    @property
+    def per_second(self) -> float | None:
+        """The rate as messages a second."""
+        return None if self.interval_us is None else _UNITS["s"] / self.interval_us
+
 
 #: The fields of the hash in Redis, in the order of the attributes.
 _FIELDS = ("paused_ms", "interval_us", "burst", "concurrency", "held_back")
@@ -59,14 +68,17 @@ def interval_us(rate: str | float) -> float:
             second.
 
     Raises:
-        ValueError: it is none of these, or not above 0.
+        ValueError: it is none of these, below 0.01/h or above 1000000/s.
     """
     match = None if isinstance(rate, bool) else _RATE.fullmatch(str(rate).strip())
     if match is None or float(match[1]) <= 0:
         raise ValueError(
             f"a rate is a number above 0 and a unit, such as 10/s, 100/m or 1000/h, not {rate!r}"
         )
-    return _UNITS[match[2] or "s"] / float(match[1])
+    interval = _UNITS[match[2] or "s"] / float(match[1])
+    if not _SHORTEST_US <= interval <= _LONGEST_US:
+        raise ValueError(f"a rate is from 0.01/h to 1000000/s, not {rate!r}")
+    return interval
 
 
 def default_burst(interval: float) -> int:
@@ -84,6 +96,15 @@ class Controls:
         """The control of each of *queues*."""
         commands = (("HMGET", self._store.keys(queue).control, *_FIELDS) for queue in queues)
         return [control_of(row) for row in checked(self._store.server.call_all(*commands))]
+
+    def unreadable(self, queue: str) -> list[str]:
+        """The fields of the control of *queue* that do not hold what belongs there. They count as missing."""
+        row = checked(self._store.server.call_all(("HMGET", self._store.keys(queue).control, *_FIELDS)))[0]
+        found = [field for field, value in zip(_FIELDS, row, strict=True) if value is not None]
+        unreadable = [f for f, v in zip(_FIELDS, row, strict=True) if v is not None and _number(v) is None]
+        if "interval_us" in found and "burst" not in found:
+            unreadable.append("burst")
+        return unreadable
 
     def pause(self, queues: Sequence[str]) -> None:
         """Have nothing taken from *queues*."""
@@ -117,15 +138,26 @@ class Controls:
 
 def control_of(row: Sequence[Any]) -> Control:
     """The control that has these values of its fields in Redis."""
-    paused_ms, interval, burst, concurrency, held_back = row
+    paused_ms, interval, burst, concurrency, held_back = map(_number, row)
+    has_rate = interval is not None and burst is not None
     return Control(
         paused_ms=_int(paused_ms),
-        interval_us=None if interval is None else float(interval),
-        burst=_int(burst),
+        interval_us=interval if has_rate else None,
+        burst=_int(burst) if has_rate else None,
         concurrency=_int(concurrency),
         held_back=_int(held_back) or 0,
     )
 
 
-def _int(value: Any) -> int | None:
-    return None if value is None else int(value)
+def _number(value: Any) -> float | None:
+    """A value in Redis as a number. ``None`` if there is none, or another program has written something else
+    there. The bounds are those of lua/include/control.lua."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if 1e-3 <= number <= 1e17 else None
+
+
+def _int(number: float | None) -> int | None:
+    return None if number is None else int(number)

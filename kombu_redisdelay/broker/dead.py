@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,12 @@ LETTER_BYTES_PER_CALL = 1024 * 1024
 #: What is done with a dead letter that is taken out: it goes back to its queue, or is gone for good.
 REQUEUE, DROP = "requeue", "drop"
 
+#: The first line of a dead letter (lua/include/dead.lua). Longer numbers are not ours.
+_LINE = re.compile(rb"(\d{1,18}) (\d{1,18}) (\d{1,9}) ([^\n]*)\n")
+
+#: What is shown as the reason of an entry that has no such line.
+FOREIGN = "not a dead letter of ours"
+
 
 @dataclass(frozen=True, slots=True)
 class Buried:
@@ -27,7 +34,7 @@ class Buried:
 
     Attributes:
         entry: the dead letter as it is in Redis.
-        died_ms: ms since the epoch.
+        died_ms: ms since the epoch; 0 if the entry is not a dead letter of ours.
         payload: the message as its publisher wrote it.
     """
 
@@ -41,11 +48,12 @@ class Buried:
 
     @classmethod
     def of(cls, queue: str, entry: bytes) -> Buried:
-        line, _, payload = entry.partition(b"\n")
-        died_ms, deliveries, step, reason = line.split(b" ", 3)
-        return cls(
-            queue, entry, int(died_ms), int(deliveries), int(step), reason.decode(errors="replace"), payload
-        )
+        line = _LINE.match(entry)
+        if line is None:
+            return cls(queue, entry, 0, 0, 0, FOREIGN, entry)
+        died_ms, deliveries, step, reason = line.groups()
+        reason_text = reason.decode(errors="replace")
+        return cls(queue, entry, int(died_ms), int(deliveries), int(step), reason_text, entry[line.end() :])
 
 
 class Graveyard:

@@ -156,7 +156,11 @@ def message_id(message: Mapping[str, Any]) -> str:
         or properties.get("correlation_id")
         or properties["delivery_tag"]
     )
-    # JSON can hold halves of a surrogate pair, which Redis could not keep.
+    return stored_id(id)
+
+
+def stored_id(id: str) -> str:
+    """*id* as it is in Redis. JSON can hold halves of a surrogate pair, which Redis could not keep."""
     return id if id.isascii() else id.encode(errors="backslashreplace").decode()
 
 

@@ -99,4 +99,5 @@ def _when(moment: datetime | None, now: datetime) -> str:
 
 def _worker(message: QueuedMessage) -> str:
     """Host and process of a worker."""
-    return f"{message.host or '?'}:{'?' if message.pid is None else message.pid}"
+    gone = " (gone)" if message.process_is_gone else ""
+    return f"{message.host or '?'}:{'?' if message.pid is None else message.pid}{gone}"

@@ -73,10 +73,11 @@ def _of_state(message: QueuedMessage, now: datetime) -> Iterator[tuple[str, str 
         yield "waiting since", _moment(message.waiting_since, now)
     if message.state == HELD:
         yield "host", message.host
-        yield "process", None if message.pid is None else str(message.pid)
+        gone = " (gone)" if message.process_is_gone else ""
+        yield "process", None if message.pid is None else f"{message.pid}{gone}"
         yield "held since", _moment(message.held_since, now)
         if message.lease_has_ended:
-            yield "lease", "has ended, another worker is about to get the message"
+            yield "lease", "has ended, the message comes back when another worker of this queue runs"
     if message.died is not None:
         yield "died", _moment(message.died, now)
         yield "reason", message.reason

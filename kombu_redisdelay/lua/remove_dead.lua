@@ -23,15 +23,16 @@
 
 local reply, requeued = {}, 0
 for i = 3, #ARGV do
+  local step, payload = dead_step_and_payload(ARGV[i])
   local ready
   if ARGV[1] == 'requeue' then
-    ready = ready_key(KEYS[2], ARGV[2], dead_step(ARGV[i]))
+    ready = ready_key(KEYS[2], ARGV[2], step)
     expect_list(ready)
   end
   -- From the tail, where the oldest are.
   reply[#reply + 1] = redis.call('LREM', KEYS[1], -1, ARGV[i])
   if ready and reply[#reply] == 1 then
-    redis.call('LPUSH', ready, with_due(dead_payload(ARGV[i]), clock_ms()))
+    redis.call('LPUSH', ready, with_due(payload, clock_ms()))
     requeued = requeued + 1
   end
 end

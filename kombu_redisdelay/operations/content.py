@@ -102,7 +102,7 @@ def _with_headers(payload: bytes, eta: str | None, delay_ms: int) -> bytes:
             headers[ETA_HEADER] = eta
         if headers.get(DELAY_HEADER):
             headers[DELAY_HEADER] = delay_ms
-    except (ValueError, TypeError, KeyError, AttributeError):
-        # The payload is not a message, so it has no due time to change.
+        return json.dumps(message).encode()
+    except Exception:
+        # Foreign bytes may make the decoder raise any exception. They have no due time to change.
         return payload
-    return json.dumps(message).encode()

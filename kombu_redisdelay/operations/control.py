@@ -25,6 +25,7 @@ class QueueControl:
         concurrency: how many messages all workers together may hold; ``None`` for any number.
         held_back: how many times a worker asked and got less than there was, because of the pause or a limit.
             It begins again at 0 when the last limit is cleared.
+        per_second: the rate as messages a second; ``None`` without a rate.
     """
 
     paused_since: datetime | None = None
@@ -32,6 +33,7 @@ class QueueControl:
     burst: int | None = None
     concurrency: int | None = None
     held_back: int = 0
+    per_second: float | None = None
 
     @property
     def is_paused(self) -> bool:
@@ -40,11 +42,6 @@ class QueueControl:
     @property
     def is_limited(self) -> bool:
         return self.rate is not None or self.concurrency is not None
-
-    @property
-    def per_second(self) -> float | None:
-        """The rate as messages a second."""
-        return None if self.rate is None else 1_000_000 / interval_us(self.rate)
 
 
 #: The control of a queue that is neither paused nor limited.
@@ -86,8 +83,8 @@ def limit(
         concurrency: how many messages workers may hold together; ``None`` for any number.
 
     Raises:
-        ValueError: *rate* is no rate; *burst* is given without a rate; *burst* or *concurrency* is not a
-            whole number from 1, or smaller than the number of partitions.
+        ValueError: *rate* is no rate, below 0.01/h or above 1000000/s; *burst* is given without a rate;
+            *burst* or *concurrency* is not a whole number from 1, or smaller than the number of partitions.
     """
     names = store.partitions.names(queue)
     interval = None if rate is None else interval_us(rate)
@@ -120,15 +117,16 @@ def _together(controls: Sequence[Control]) -> QueueControl:
     """What the partitions of a queue allow together."""
     since = [control.paused_ms for control in controls]
     intervals = [control.interval_us for control in controls]
-    rate = None
+    together = Control()
     if all(intervals):
-        rate = Control(interval_us=1 / sum(1 / interval for interval in intervals if interval)).rate
+        together = Control(interval_us=1 / sum(1 / interval for interval in intervals if interval))
     return QueueControl(
         paused_since=None if None in since else from_ms(min(ms for ms in since if ms is not None)),
-        rate=rate,
+        rate=together.rate,
         burst=_sum([control.burst for control in controls]),
         concurrency=_sum([control.concurrency for control in controls]),
         held_back=sum(control.held_back for control in controls),
+        per_second=together.per_second,
     )
 
 

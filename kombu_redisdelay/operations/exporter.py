@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.history import Counts, queue_history
+from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class QueueCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         try:
             queues = list(self._find_queues())
-            stats, histories = queue_stats(self._store, queues), queue_history(self._store, queues)
+            stats, histories = self._read(queues)
         except (RedisError, OSError) as exc:
             logger.error("Cannot read the queues: %s", printable(str(exc)))
             stats, histories = [], []
@@ -106,3 +106,25 @@ class QueueCollector(Collector):
         for queue in stats:
             held_back.add_metric([printable(queue.queue)], queue.control.held_back)
         yield held_back
+
+    def _read(self, queues: Sequence[str]) -> tuple[list[QueueStats], list[QueueHistory]]:
+        """The stats and the histories of *queues*, without those that Redis refuses to read: another
+        program may have written to their keys."""
+        try:
+            return queue_stats(self._store, queues), queue_history(self._store, queues)
+        except ResponseError as exc:
+            if len(queues) <= 1:
+                raise
+            error = exc
+        stats, histories = [], []
+        for queue in queues:
+            try:
+                found = self._read([queue])
+            except ResponseError as exc:
+                logger.error("Cannot read queue %r: %s", queue, printable(str(exc)))
+                continue
+            stats += found[0]
+            histories += found[1]
+        if not stats:
+            raise error
+        return stats, histories

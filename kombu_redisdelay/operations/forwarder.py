@@ -94,8 +94,8 @@ class Forwarder:
 
     @property
     def failing_for(self) -> float:
-        """Seconds since a round has last succeeded, :data:`LONGEST_WAIT` at most while Redis answers soon.
-        May be read from another thread."""
+        """Seconds since a round has last succeeded, :data:`LONGEST_WAIT` at most while Redis answers soon. A
+        round does not succeed if every queue fails. May be read from another thread."""
         return monotonic() - self._succeeded_at
 
     def stop(self) -> None:
@@ -118,7 +118,8 @@ class Forwarder:
                 self._stopped.wait(LONGEST_WAIT)
             else:
                 failing = False
-                self._succeeded_at = monotonic()
+                if not self._look_at or self._failing < self._look_at.keys():
+                    self._succeeded_at = monotonic()
         # The thread still blocks for a while, and its connection must not be closed meanwhile.
         token_taker.join(timeout=2 * LONGEST_WAIT)
 
@@ -128,6 +129,7 @@ class Forwarder:
             self._find_at = monotonic() + LONGEST_WAIT
             queues = self._store.partitions.all_names(self._find_queues())
             self._look_at = {queue: self._look_at.get(queue, 0.0) for queue in queues}
+            self._failing &= self._look_at.keys()
             for queue in self._unattended.keys() - self._look_at.keys():
                 del self._unattended[queue]
         self._tidy()
@@ -208,6 +210,11 @@ class Forwarder:
                 # `run` gets the same error, and logs it.
                 self._stopped.wait(LONGEST_WAIT)
                 continue
+            except Exception:
+                if self._stopped.is_set():
+                    # `run` waits for this thread, but not for long. The connection is closed meanwhile.
+                    return
+                raise
             if reply is not None:
                 self._tokens.put(wake[reply[0].decode()])
                 self._stopped.wait(TOKEN_PAUSE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -127,9 +128,44 @@ def _call(store: Store, queue: str) -> ScriptCall:
     return HISTORY, (keys.history, keys.schedule, *store.ready_keys(queue)), ()
 
 
-def _history(queue: str, now_ms: int, length: int, *fields: bytes | None) -> QueueHistory:
-    delivered, failed, dead, other, published, flow = (int(field or 0) for field in fields[:6])
-    minute, hour, minutes, hours = (field or b"" for field in fields[6:])
+#: The fields of the hash in Redis that are one number each.
+_TOTALS = ("delivered", "failed", "dead", "other", "published", "flow")
+
+#: The fields that have lines of numbers, and how many each line has.
+_LINES = {"minute": 5, "hour": 5, "minutes": 6, "hours": 6}
+
+#: A number in Redis. What Redis counts with has no more digits.
+_NUMBER = re.compile(rb"-?\d{1,19}")
+
+
+def unreadable_fields(store: Store, queue: str) -> list[str]:
+    """The fields of the history of *queue* that do not hold what belongs there. They count as missing."""
+    [(_, _, *values)] = run_each(store.server, [_call(store, queue)])
+    fields = {name: value for name, value in zip((*_TOTALS, *_LINES), values, strict=True) if value}
+    return [
+        name
+        for name, value in fields.items()
+        if (
+            len(_rows(value, _LINES[name])) < len(value.splitlines())
+            if name in _LINES
+            else not _NUMBER.fullmatch(value)
+        )
+    ]
+
+
+def _number(value: bytes | None) -> int:
+    return int(value) if value and _NUMBER.fullmatch(value) else 0
+
+
+def _rows(value: bytes | None, length: int) -> list[list[int]]:
+    """The numbers of those lines that have so many."""
+    rows = [line.split() for line in (value or b"").splitlines()]
+    return [list(map(int, row)) for row in rows if len(row) == length and all(map(_NUMBER.fullmatch, row))]
+
+
+def _history(queue: str, now_ms: int, length: int, *values: bytes | None) -> QueueHistory:
+    delivered, failed, dead, other, published, flow = map(_number, values[: len(_TOTALS)])
+    minute, hour, minutes, hours = map(_rows, values[len(_TOTALS) :], _LINES.values())
     totals = Counts(published, delivered, failed, dead)
     unrecorded = max(0, length + delivered - other - flow) if minute else 0
     now = totals + Counts(unrecorded, 0, 0, 0)
@@ -143,12 +179,13 @@ def _history(queue: str, now_ms: int, length: int, *fields: bytes | None) -> Que
     )
 
 
-def _periods(lines: bytes, mark: bytes, now: Counts, now_s: int, kept: int) -> Iterator[Period]:
-    rows = [list(map(int, line.split())) for line in lines.splitlines()]
-    if mark:
-        start, *counts = map(int, mark.split())
-        rows.append([start, max(0, now_s - start), *_numbers(now - Counts(*counts))])
-    for start, seconds, *counts in rows:
+def _periods(
+    ended: Sequence[list[int]], marks: Sequence[list[int]], now: Counts, now_s: int, kept: int
+) -> Iterator[Period]:
+    going_on = [
+        [start, max(0, now_s - start), *_numbers(now - Counts(*counts))] for start, *counts in marks[:1]
+    ]
+    for start, seconds, *counts in (*ended, *going_on):
         if start + seconds > now_s - kept:
             yield Period(from_ms(start * 1000), seconds, Counts(*counts))
 

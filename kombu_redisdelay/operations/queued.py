@@ -48,6 +48,8 @@ class QueuedMessage:
         held_since: held: when the worker asked for it, in UTC, by the server's clock. Else ``None``.
         lease_has_ended: held: whether the worker's lease has ended, so that the message is about to be given
             to another one. Else ``False``.
+        process_is_gone: held: whether the process of the worker certainly does not exist any more, as far as
+            this host can tell. The message comes back when another worker of the queue runs. Else ``False``.
         died: dead: when it became a dead letter, in UTC. Else ``None``.
         reason: dead: why it became one, in one line. Else empty.
         headers: the headers that it was published with; empty if the entry is not a message.
@@ -70,6 +72,7 @@ class QueuedMessage:
     pid: int | None = None
     held_since: datetime | None = None
     lease_has_ended: bool = False
+    process_is_gone: bool = False
     died: datetime | None = None
     reason: str = ""
     headers: Mapping[str, Any] = field(default_factory=dict, repr=False)

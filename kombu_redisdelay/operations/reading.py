@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from hashlib import sha1
 from operator import attrgetter
 from typing import Any
 
 from kombu_redisdelay.broker.dead import Buried, Graveyard
 from kombu_redisdelay.broker.held import Held, Holders
-from kombu_redisdelay.broker.identity import host_and_pid
+from kombu_redisdelay.broker.identity import host_and_pid, is_certainly_gone, process_of
 from kombu_redisdelay.broker.message import due_member_ms
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
@@ -24,7 +25,7 @@ FoundMessage = Found[QueuedMessage]
 
 
 class Reading:
-    """Reads from a broker, until *access* is closed. The argument *names* is those of queues or partitions."""
+    """Reads from a broker, until *access* is closed. The *names* are those of queues or partitions."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -63,7 +64,9 @@ class Reading:
             skip = 0
 
     def held(self, names: Sequence[str]) -> Iterator[FoundMessage]:
-        return (self._of_held(found) for name in names for found in Holders(self.store).iter(name))
+        # One process may hold thousands of messages.
+        is_gone = cache(is_certainly_gone)
+        return (self._of_held(found, is_gone) for name in names for found in Holders(self.store).iter(name))
 
     def dead(self, names: Sequence[str], skip: int = 0) -> Iterator[FoundMessage]:
         """Dead letters, after the first *skip* of the first queue."""
@@ -100,7 +103,7 @@ class Reading:
             waiting_since=None if since_ms is None else from_ms(since_ms),
         )
 
-    def _of_held(self, found: Held) -> Found[QueuedMessage]:
+    def _of_held(self, found: Held, is_gone: Callable[[str], bool]) -> Found[QueuedMessage]:
         host, pid = host_and_pid(found.consumer)
         return self._found(
             found.queue,
@@ -111,6 +114,7 @@ class Reading:
             pid=pid,
             held_since=None if found.since_ms is None else from_ms(found.since_ms),
             lease_has_ended=found.lease_has_ended,
+            process_is_gone=is_gone(process_of(found.consumer)),
         )
 
     def _of_dead(self, found: Buried, is_sure: bool) -> Found[QueuedMessage]:

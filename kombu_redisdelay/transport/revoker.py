@@ -18,6 +18,7 @@ from kombu.utils.imports import symbol_by_name
 from kombu.utils.json import loads
 from redis.exceptions import RedisError
 
+from kombu_redisdelay.broker.message import stored_id
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.withdrawal import Withdrawal
@@ -66,7 +67,7 @@ class Revoker:
         """Begin to remove the messages of *queues* that have one of these *ids* or *stamps*."""
         with self._lock:
             self._queues = queues
-            self._ids.update(dict.fromkeys(ids))
+            self._ids.update(dict.fromkeys(map(stored_id, ids)))
             if stamps:
                 self._stamps.append(stamps)
             if self._is_running:
@@ -171,4 +172,5 @@ def _announce(state: Any, message: virtual.Message) -> None:
             return
     # The worker does not know the task, or has been told to revoke so many that it has forgotten this one.
     app.backend.mark_as_revoked(headers["id"], "revoked", request=Context(headers))
-    logger.info("Discarding revoked task: %s[%s]", printable(str(headers["task"])), headers["id"])
+    task_name, id = printable(str(headers["task"])), printable(str(headers["id"]))
+    logger.info("Discarding revoked task: %s[%s]", task_name, id)

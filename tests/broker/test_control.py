@@ -29,6 +29,50 @@ def put(rig: Rig, count: int, queue: str = "q") -> None:
     rig.put(queue, *map(str, range(count)))
 
 
+class TestForeignFields:
+    """What another program has written there is no limit, and no error for the other queues of a consumer."""
+
+    @pytest.mark.parametrize(
+        ("fields", "unreadable"),
+        [
+            ({"interval_us": "abc", "burst": "2"}, "interval_us"),
+            ({"interval_us": "1000"}, "burst"),
+            ({"interval_us": "1000", "burst": "abc"}, "burst"),
+            ({"interval_us": "0", "burst": "1"}, "interval_us"),
+            ({"interval_us": "-1", "burst": "1"}, "interval_us"),
+            ({"interval_us": "nan", "burst": "1"}, "interval_us"),
+            ({"interval_us": "inf", "burst": "1"}, "interval_us"),
+            ({"interval_us": "1e-320", "burst": "1"}, "interval_us"),
+            ({"interval_us": "1e300", "burst": "1"}, "interval_us"),
+            ({"paused_ms": "1e300"}, "paused_ms"),
+            ({"concurrency": "abc"}, "concurrency"),
+            ({"paused_ms": "abc"}, "paused_ms"),
+        ],
+        ids=str,
+    )
+    def test_are_no_limits(self, rig: Rig, fields: dict[str, str], unreadable: str) -> None:
+        put(rig, 2)
+        rig.client.hset(rig.key("q", "control"), mapping=fields)
+        controls = Controls(rig.store)
+        assert controls.get(["q"]) == [Control()]
+        assert controls.unreadable("q") == [unreadable]
+        assert taken(rig.consumer(), "q") != []
+
+    def test_the_count_of_what_was_held_back(self, rig: Rig) -> None:
+        put(rig, 2)
+        Controls(rig.store).pause(["q"])
+        rig.client.hset(rig.key("q", "control"), "held_back", "abc")
+        assert taken(rig.consumer(), "q") == []
+        assert Controls(rig.store).get(["q"])[0].held_back == 0
+        assert Controls(rig.store).unreadable("q") == ["held_back"]
+
+    def test_the_others_stay(self, rig: Rig) -> None:
+        put(rig, 3)
+        limit(rig, concurrency=2)
+        rig.client.hset(rig.key("q", "control"), mapping={"interval_us": "abc", "full_at_us": "abc"})
+        assert len(taken(rig.consumer(), "q")) == 2
+
+
 class TestPause:
     def test_nothing_is_taken(self, rig: Rig) -> None:
         put(rig, 2)
@@ -280,6 +324,10 @@ class TestControls:
         ("1/h", 3_600_000_000, 1),
         (4, 250_000, 4),
         ("0.5", 2_000_000, 1),
+        ("1/s", 1_000_000, 1),
+        (" 1000000/s ", 1, 1_000_000),
+        (2**-14, 16_384_000_000, 1),
+        ("0.01/h", 360_000_000_000, 1),
     ],
 )
 def test_rates(rate: str | float, interval: float, burst: int) -> None:
@@ -288,11 +336,21 @@ def test_rates(rate: str | float, interval: float, burst: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "rate", ["", "0", "0/s", "-1/s", "100/d", "1/ms", "x/s", "nan", "inf", True, None, -1, 0]
+    "rate",
+    ["", "0", "0/s", "0." + "0" * 400 + "1", "-1/s", "100/d", "1/ms", "x/s", "nan", "inf", True, None, -1, 0],
 )
 def test_no_rates(rate: object) -> None:
     with pytest.raises(ValueError, match="such as 10/s"):
         interval_us(rate)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "rate",
+    ["1000001/s", "10000000000/h", 1e15, "0.00999/h", "0.00001/h", "9" * 400, "9" * 5000],
+)
+def test_rates_out_of_bounds(rate: str | float) -> None:
+    with pytest.raises(ValueError, match=r"from 0\.01/h to 1000000/s"):
+        interval_us(rate)
 
 
 @pytest.mark.parametrize(
@@ -304,6 +362,9 @@ def test_no_rates(rate: object) -> None:
         ("1/h", "1/h"),
         ("0.5/h", "0.5/h"),
         ("7/m", "7/m"),
+        ("0.01/h", "0.01/h"),
+        ("1000000/s", "1000000/s"),
+        ("3599999/h", "3599999/h"),
     ],
 )
 def test_rates_are_shown(rate: str, shown: str) -> None:

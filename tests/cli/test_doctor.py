@@ -270,7 +270,7 @@ def test_a_schedule_of_which_a_part_is_gone(site: Site) -> None:
     assert "1 scheduled id, but 0 messages" in _findings(site, "wrong")[f"queue {QUEUE}"]
 
 
-@pytest.mark.parametrize("name", ["ready", "schedule", "messages", "consumers", "wake", "dead"])
+@pytest.mark.parametrize("name", ["ready", "schedule", "messages", "consumers", "wake", "dead", "history"])
 def test_a_key_of_the_wrong_type(site: Site, name: str) -> None:
     key = getattr(site.store.keys(QUEUE), name)
     site.redis.set(key, "")
@@ -320,10 +320,48 @@ def test_partitions_of_which_some_are_limited(site: Site) -> None:
 
 def test_limited_places_and_early_acks(site: Site) -> None:
     control.limit(site.store, QUEUE, concurrency=3)
-    found = "workers may hold 3 messages together, but tasks are acked before they run"
+    found = "workers may hold 3 messages together, but tasks without acks_late are acked before they run"
     assert _findings(site, "warning") == {f"queue {QUEUE}": found}
     site.app.conf.task_acks_late = True
     assert _findings(site, "warning") == {}
+
+
+def _work() -> None:
+    """What the tasks below do."""
+
+
+def test_early_acks_of_the_tasks_of_a_queue(site: Site) -> None:
+    site.app.conf.task_routes = {"shop.other": "other"}
+    site.app.task(name="shop.late", acks_late=True)(_work)
+    site.app.task(name="shop.other")(_work)
+    control.limit(site.store, QUEUE, concurrency=3)
+    assert _findings(site, "warning") == {}
+    site.app.task(name="shop.early")(_work)
+    [found] = _findings(site, "warning").values()
+    assert found.endswith("but these tasks are acked before they run: shop.early")
+
+
+def test_a_queue_with_a_warning_is_not_in_order(site: Site) -> None:
+    site.store.remember("other")
+    control.pause(site.store, [QUEUE])
+    rows = [row for row in site.rows("doctor") if row["check"].startswith("queue")]
+    assert [(row["check"], row["level"]) for row in rows] == [(f"queue {QUEUE}", "warning"), ("queues", "ok")]
+    assert rows[1]["found"] == "1 in order"
+
+
+def test_a_pause_is_told_in_the_time_zone_of_the_app(site: Site) -> None:
+    site.app.conf.timezone = "Asia/Tokyo"
+    control.pause(site.store, [QUEUE])
+    assert _findings(site, "warning")[f"queue {QUEUE}"].endswith("+09:00")
+
+
+@pytest.mark.parametrize(("key", "field"), [("control", "interval_us"), ("history", "delivered")])
+def test_a_foreign_value(site: Site, key: str, field: str) -> None:
+    name = getattr(site.store.keys(QUEUE), key)
+    site.store.remember(QUEUE)
+    site.redis.hset(name, mapping={field: "abc", "burst": 1})
+    found = _findings(site, "wrong")[f"queue {QUEUE}"]
+    assert found == f"key {name!r} has what does not belong there: {field}"
 
 
 def test_stock_workers_know_no_limits(site: Site) -> None:

@@ -92,6 +92,34 @@ def test_a_time_that_is_unknown_is_left_out(site: Site) -> None:
     assert ("redisdelay_queue_waiting_seconds", QUEUE) not in exported(site)
 
 
+@pytest.mark.parametrize(
+    "name", ["delivered", "flow", "minute", "minutes", "hours"], ids=lambda name: f"{name} of the history"
+)
+def test_a_foreign_value_takes_no_metrics_away(site: Site, name: str) -> None:
+    site.send()
+    history = site.store.keys(QUEUE).history
+    site.redis.hset(
+        history, mapping={"failed": 3, "minute": "1 2 3 4 5", name: "abc\n1 2 3\n\ud7ff 9 9 9 9 9\n"}
+    )
+    found = exported(site)
+    assert found["redisdelay_queue_ready_messages", QUEUE] == 1
+    assert found["redisdelay_queue_failed_total", QUEUE] == 3
+    assert found["redisdelay_queue_delivered_total", QUEUE] == 0
+
+
+@pytest.mark.parametrize("name", ["history", "control", "schedule"])
+def test_a_key_of_the_wrong_type_takes_only_its_queue_away(
+    site: Site, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.send(queue="other")
+    site.redis.set(getattr(site.store.keys(QUEUE), name), "x")
+    found = exported(site)
+    assert found["redisdelay_up", ""] == 1
+    assert found["redisdelay_queue_ready_messages", "other"] == 1
+    assert ("redisdelay_queue_ready_messages", QUEUE) not in found
+    assert f"Cannot read queue {QUEUE!r}" in caplog.text
+
+
 def test_a_redis_that_is_gone_is_said_so() -> None:
     with RedisServer() as server:
         site = Site(server)

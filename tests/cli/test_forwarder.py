@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from threading import Thread
 
@@ -177,3 +180,60 @@ def test_a_queue_that_is_broken_does_not_stop_the_others(
     site.redis.delete(QUEUE)
     wait_until(lambda: _ready(site) == 1, 10, "that it is forwarded once that is mended")
     assert caplog.text.count("Cannot forward queue") == 1
+
+
+def test_a_round_in_which_all_queues_fail_does_not_succeed(site: Site) -> None:
+    site.make_due(site.send(countdown=3600), -10)
+    site.redis.set(QUEUE, "")
+    access = Access(site.app)
+    forwarder = Forwarder(access.store, lambda: [QUEUE], lambda forwarded: None)
+    thread = Thread(target=forwarder.run)
+    thread.start()
+    try:
+        wait_until(lambda: forwarder.failing_for > 2 * LONGEST_WAIT, 10, "that it fails for a while")
+        site.redis.delete(QUEUE)
+        wait_until(lambda: forwarder.failing_for < LONGEST_WAIT, 10, "that it succeeds")
+    finally:
+        forwarder.stop()
+        thread.join(10)
+        access.close()
+
+
+def test_a_queue_that_fails_beside_others_is_no_failure(site: Site) -> None:
+    site.make_due(site.send(countdown=3600), -10)
+    site.redis.set(QUEUE, "")
+    access = Access(site.app)
+    forwarder = Forwarder(access.store, lambda: [QUEUE, "other"], lambda forwarded: None)
+    thread = Thread(target=forwarder.run)
+    thread.start()
+    try:
+        with pytest.raises(TimeoutError):
+            wait_until(lambda: forwarder.failing_for > 2 * LONGEST_WAIT, 4, "that it fails for a while")
+    finally:
+        forwarder.stop()
+        thread.join(10)
+        access.close()
+
+
+def test_it_stops_without_an_error_while_redis_hangs(site: Site, server: RedisServer) -> None:
+    errors: list[object] = []
+    access = Access(site.app)
+    forwarder = Forwarder(access.store, lambda: [QUEUE], lambda forwarded: None)
+    thread = Thread(target=forwarder.run)
+    before = threading.excepthook
+    threading.excepthook = errors.append
+    try:
+        site.send(countdown=3600)
+        thread.start()
+        wait_until(lambda: _blocked(site) == 1, 10, "that it waits for a token")
+        os.kill(server.pid, signal.SIGSTOP)
+        forwarder.stop()
+        thread.join(10)
+        access.close()
+        for taker in threading.enumerate():
+            if taker.name == "redisdelay-forwarder-tokens":
+                taker.join(20)
+        assert errors == []
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+        threading.excepthook = before

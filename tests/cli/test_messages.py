@@ -6,6 +6,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
@@ -360,3 +362,22 @@ def test_a_time_that_is_none_is_a_usage_error(site: Site, value: str) -> None:
     result = site.run("list", f"--before={value}")
     assert result.exit_code == 2
     assert repr(value) in result.stderr.replace("\n", " ")
+
+
+def test_what_a_process_holds_that_is_gone(site: Site) -> None:
+    dead = subprocess.run(
+        [sys.executable, "-c", "from kombu_redisdelay.broker.identity import new_consumer as n; print(n())"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    site.store.remember(QUEUE)
+    site.add_consumer(dead, -1000, holds=1)
+    [row] = site.rows("list", "--state", "held")
+    assert row["process_is_gone"]
+    assert f"{row['pid']} (gone)" in site.text("list", "--state", "held")
+    shown = site.text("show", row["id"])
+    assert f"{row['pid']} (gone)" in shown
+    assert "comes back when another worker of this queue runs" in shown
+    found = [finding["found"] for finding in site.rows("doctor", status=1)]
+    assert any("held by a process that is gone" in text for text in found)

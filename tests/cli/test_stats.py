@@ -10,7 +10,14 @@ from tests.cli.site import QUEUE, Site
 from tests.transport.kit import Inbox, drain
 
 #: In JSON.
-UNCONTROLLED = {"paused_since": None, "rate": None, "burst": None, "concurrency": None, "held_back": 0}
+UNCONTROLLED = {
+    "paused_since": None,
+    "rate": None,
+    "burst": None,
+    "concurrency": None,
+    "held_back": 0,
+    "per_second": None,
+}
 
 
 def test_every_place_of_a_message_is_counted(site: Site) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from kombu.utils.json import dumps
 
-from kombu_redisdelay.operations.content import Content
+from kombu_redisdelay.operations.content import Content, with_due, without_due
 
 _ID = UUID("747980a6-f22b-4a79-b3e9-fc6cf7ed85c2")
 
@@ -45,3 +45,19 @@ def test_values_that_json_does_not_have(payload: str) -> None:
 )
 def test_what_kombu_cannot_read_is_no_message(payload: bytes) -> None:
     assert Content.of(payload, "otherwise") == Content("otherwise")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"headers": {"eta": "soon", "deep": ' + b"[" * 100_000 + b"]" * 100_000 + b'}, "properties": {}}',
+        b'{"headers": {"eta": "soon", "long": ' + b"9" * 5000 + b'}, "properties": {}}',
+        b'{"headers": ["eta"], "properties": {}}',
+        b"[]",
+        b"\xff",
+    ],
+    ids=["deep", "long", "a list", "no object", "not UTF-8"],
+)
+def test_what_cannot_be_read_has_no_due_time_to_change(payload: bytes) -> None:
+    assert with_due(payload, 2000, 1000) == payload
+    assert without_due(payload) == payload

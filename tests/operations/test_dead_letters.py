@@ -10,8 +10,8 @@ import pytest
 from celery import Celery
 
 from harness.process import wait_until
-from kombu_redisdelay import DeadLetter, DeadLetters
-from kombu_redisdelay.broker.dead import LETTERS_PER_CALL
+from kombu_redisdelay import DeadLetter, DeadLetters, Queues
+from kombu_redisdelay.broker.dead import FOREIGN, LETTERS_PER_CALL
 from kombu_redisdelay.operations import content
 from kombu_redisdelay.operations import dead_letters as module
 from tests.transport.kit import Inbox, Site, drain, in_seconds
@@ -86,6 +86,37 @@ class TestLooking:
     def test_a_limit_that_is_none_is_a_value_error(self, dead: DeadLetters, wrong: Any) -> None:
         with pytest.raises(ValueError, match="limit"):
             dead.iter(limit=wrong)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [b"foreign", b"", b"a b c d\nbody", b"1 2\nbody", b"1 2 3 no line", b"9" * 5000 + b" 1 0 why\nbody"],
+    ids=["no line", "empty", "no numbers", "too few", "no end of a line", "a long number"],
+)
+class TestForeignEntry:
+    """Another program has written into the list of the dead letters."""
+
+    def test_is_shown(self, site: Site, app: Celery, dead: DeadLetters, entry: bytes) -> None:
+        give_up(site, app, "a")
+        self._write(site, entry)
+        assert [letter.reason for letter in dead.iter()] == ["rejected", FOREIGN]
+        foreign = dead.get(hashlib.sha1(entry).hexdigest())
+        assert foreign is not None
+        assert (foreign.payload, foreign.deliveries, foreign.when.year) == (entry, 0, 1970)
+        with Queues(app) as queues:
+            assert [message.reason for message in queues.iter(state="dead")] == ["rejected", FOREIGN]
+
+    def test_is_moved_and_removed_as_it_is(self, site: Site, dead: DeadLetters, entry: bytes) -> None:
+        self._write(site, entry)
+        assert dead.requeue_all() == 1
+        assert site.redis.lrange("celery", 0, -1) == [entry]
+        self._write(site, entry)
+        assert dead.purge() == 1
+
+    def _write(self, site: Site, entry: bytes) -> None:
+        channel = site.channel()
+        channel.store.remember("celery")
+        site.redis.lpush(channel.store.keys("celery").dead, entry)
 
 
 class TestRequeue:

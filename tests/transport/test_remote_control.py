@@ -113,6 +113,15 @@ def test_revoke(site: Site, app: Celery, ids: Any) -> None:
     assert app.AsyncResult("c").state == "PENDING"
 
 
+def test_an_id_that_utf_8_cannot_say_is_taken_out_with_the_others(site: Site, app: Celery) -> None:
+    channel = site.channel()
+    schedule(channel, "a", "\ud800", "b", "c")
+    Inbox(channel)
+    control.Panel.data["revoke"](worker_state(app, channel), ["a", "\ud800", "b"])
+    wait_until(lambda: site.scheduled() == 1, 10, "out of the schedule")
+    wait_until(lambda: app.AsyncResult("b").state == "REVOKED", 10, "marked")
+
+
 @pytest.mark.parametrize("headers", [{"customer": {"Ada"}}, ["customer=Ada"]])
 def test_revoke_by_stamped_headers(site: Site, app: Celery, headers: Any) -> None:
     channel = site.channel()

@@ -5,7 +5,14 @@
 --   full_at_us    with a rate: when so many may be taken again, microseconds since the epoch
 --   concurrency   how many messages all consumers may hold together
 --   held_back     how many takes left ready messages where they were because of this
--- Of what is not limited, the field is missing. Most queues have no such hash.
+-- Of what is not limited, the field is missing. Most queues have no such hash. What is not such a number
+-- was written by another program, and counts as missing: an error would stop all queues of a consumer.
+
+-- Every number above is within these bounds, as in broker/control.py.
+local function number_in(text)
+  local number = tonumber(text)
+  return number and number >= 1e-3 and number <= 1e17 and number
+end
 
 -- How many messages of a queue all consumers hold, counted up to `most`.
 local function count_held(queue, unacked_prefix, most)
@@ -26,9 +33,9 @@ local function read_control(queue, control_key, unacked_prefix, now_us)
     'HMGET', control_key, 'paused_ms', 'interval_us', 'burst', 'full_at_us', 'concurrency'
   ))
   queue.is_controlled = true
-  if interval_us then
-    interval_us, burst = tonumber(interval_us), tonumber(burst)
-    full_at_us = math.max(tonumber(full_at_us) or 0, now_us)
+  interval_us, burst, concurrency = number_in(interval_us), number_in(burst), number_in(concurrency)
+  if interval_us and burst then
+    full_at_us = math.max(number_in(full_at_us) or 0, now_us)
     if full_at_us > now_us + burst * interval_us then
       -- Somebody has set the clock, or changed the rate.
       full_at_us, queue.is_put_right = now_us + burst * interval_us, true
@@ -36,10 +43,9 @@ local function read_control(queue, control_key, unacked_prefix, now_us)
     queue.interval_us, queue.burst, queue.full_at_us = interval_us, burst, full_at_us
     queue.tokens = math.floor(burst - (full_at_us - now_us) / interval_us)
   end
-  if paused_ms then
+  if number_in(paused_ms) then
     queue.places = 0
   elseif concurrency and queue.needs_ack then
-    concurrency = tonumber(concurrency)
     queue.places = math.max(0, concurrency - count_held(queue, unacked_prefix, concurrency))
     queue.has_places = true
   end
@@ -97,6 +103,7 @@ local function spend(queue, how_many, is_held_back)
     redis.call('HSET', queue.base .. 'control', 'full_at_us', string.format('%.0f', queue.full_at_us))
   end
   if is_held_back then
-    redis.call('HINCRBY', queue.base .. 'control', 'held_back', 1)
+    -- An error if another program has written something else there.
+    redis.pcall('HINCRBY', queue.base .. 'control', 'held_back', 1)
   end
 end

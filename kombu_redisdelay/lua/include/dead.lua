@@ -12,10 +12,12 @@ local function bury(dead_key, limit, count, reason, stored)
   return dropped
 end
 
-local function dead_step(letter)
-  return string.match(letter, '^%d+ %d+ (%d+) ')
-end
-
-local function dead_payload(letter)
-  return string.sub(letter, string.find(letter, '\n', 1, true) + 1)
+-- Priority step and message of a dead letter. What another program has written there is a message as it is;
+-- broker/dead.py tells it in the same way.
+local function dead_step_and_payload(letter)
+  local when, deliveries, step, start = string.match(letter, '^(%d+) (%d+) (%d+) [^\n]*\n()')
+  if start and #when <= 18 and #deliveries <= 18 and #step <= 9 then
+    return step, string.sub(letter, start)
+  end
+  return '0', letter
 end

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import Access, natural
-from kombu_redisdelay.operations.doctor.control import check_controls
+from kombu_redisdelay.operations.doctor.control import check_stock_workers
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.lease import check_lease
 from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
@@ -95,8 +95,8 @@ def _check_rest(access: Access, queues: Sequence[str], silent: Collection[str]) 
         *_as_far_as_allowed("redis:// leftovers", leftovers),
         *_as_far_as_allowed("partitions", check_partitions(store, known, queues)),
         *_away(selected.away if queues else known.away),
-        *_as_far_as_allowed("queues", check_queues(store, examined, access.options)),
-        *_as_far_as_allowed("pauses and limits", check_controls(store, examined, access.app, stock_unacked)),
+        *_as_far_as_allowed("queues", check_queues(store, examined, access.options, access.app)),
+        *_as_far_as_allowed("pauses and limits", check_stock_workers(store, examined, stock_unacked)),
     ]
 
 

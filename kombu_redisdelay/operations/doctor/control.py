@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timezone
 from typing import Any
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.broker.control import Controls
 from kombu_redisdelay.broker.server.server import Server
@@ -16,35 +16,40 @@ from kombu_redisdelay.operations.doctor.finding import Finding, warning
 from kombu_redisdelay.words import number_of
 
 
-def check_controls(
-    store: Store, queues: Sequence[str], app: Any, stock_unacked_key: str
-) -> Iterator[Finding]:
+def check_control(store: Store, queue: str, control: QueueControl, app: Any) -> Iterator[Finding]:
     """
     Arguments:
         app: the Celery app, ``None`` if it is not known.
-        stock_unacked_key: key of the hash in which workers of ``redis://`` keep what they have taken.
     """
-    any_controlled = False
-    for queue in dict.fromkeys(map(store.partitions.queue_of, queues)):
-        try:
-            [control] = queue_controls(store, [queue])
-        except NoPermissionError:
-            # The check of the queues has said so.
-            continue
-        yield from _pause(queue, control)
-        yield from _partitions(store, queue)
-        yield from _early_acks(queue, control, app)
-        any_controlled |= control.is_paused or control.is_limited
-    if any_controlled:
-        yield from _stock_workers(store.server, stock_unacked_key)
+    yield from _pause(queue, control, app)
+    yield from _partitions(store, queue)
+    yield from _early_acks(queue, control, app)
 
 
-def _pause(queue: str, control: QueueControl) -> Iterator[Finding]:
+def check_stock_workers(store: Store, queues: Sequence[str], unacked_key: str) -> Iterator[Finding]:
+    """
+    Arguments:
+        unacked_key: key of the hash in which workers of ``redis://`` keep what they have taken.
+    """
+    if any(_is_controlled(store, queue) for queue in queues):
+        yield from _stock_workers(store.server, unacked_key)
+
+
+def _is_controlled(store: Store, queue: str) -> bool:
+    try:
+        [control] = queue_controls(store, [queue])
+    except ResponseError:
+        # The check of the queues has said so.
+        return False
+    return control.is_paused or control.is_limited
+
+
+def _pause(queue: str, control: QueueControl, app: Any) -> Iterator[Finding]:
     if control.paused_since is not None:
-        since = control.paused_since.astimezone(timezone.utc)
+        since = control.paused_since.astimezone(timezone.utc if app is None else app.timezone)
         yield warning(
             f"queue {queue}",
-            f"paused since {since:%Y-%m-%d %H:%M} UTC",
+            f"paused since {since.isoformat(' ', 'seconds')}",
             f"Workers take nothing from it. To go on: `celery delayed resume -Q {queue}`.",
         )
 
@@ -61,14 +66,31 @@ def _partitions(store: Store, queue: str) -> Iterator[Finding]:
 
 
 def _early_acks(queue: str, control: QueueControl, app: Any) -> Iterator[Finding]:
-    if control.concurrency is None or app is None or app.conf.task_acks_late:
+    if control.concurrency is None or app is None:
         return
+    tasks = {name: task for name, task in app.tasks.items() if not name.startswith("celery.")}
+    of_queue = [name for name in tasks if _queue_of(app, name) == queue]
+    early = sorted(name for name in of_queue or tasks if not tasks[name].acks_late)
+    if not early and (tasks or app.conf.task_acks_late):
+        return
+    which = "tasks without acks_late are acked before they run"
+    if of_queue:
+        which = f"these tasks are acked before they run: {', '.join(early)}"
     yield warning(
         f"queue {queue}",
-        f"workers may hold {number_of(control.concurrency)} together, but tasks are acked before they run",
+        f"workers may hold {number_of(control.concurrency)} together, but {which}",
         "A message that is acked is not held any more, so more tasks may run. Set task_acks_late, or "
         "acks_late for the tasks of this queue.",
     )
+
+
+def _queue_of(app: Any, task: str) -> str | None:
+    """Where the app publishes a task, as far as that is known without its arguments."""
+    try:
+        return str(app.amqp.router.route({}, task, (), {})["queue"].name)
+    except Exception:
+        # Routes may be functions of the application.
+        return None
 
 
 def _stock_workers(server: Server, unacked_key: str) -> Iterator[Finding]:

@@ -1,9 +1,10 @@
-"""Checks for messages that a consumer has held for a very long time."""
+"""Checks for messages that a consumer has held for a very long time, or whose process is gone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kombu_redisdelay.broker.identity import is_certainly_gone, process_of
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import taken_ms
@@ -20,6 +21,13 @@ MOST_MESSAGES = 10_000
 def check_held(store: Store, queue: str) -> Iterator[Finding]:
     now_ms = store.now_ms()
     for consumer, tags in _held(store, queue).items():
+        if is_certainly_gone(process_of(consumer)):
+            yield warning(
+                f"queue {queue}",
+                f"{number_of(len(tags))} held by a process that is gone{_process(consumer)}",
+                "They come back when another worker of this queue runs.",
+            )
+            continue
         seconds = [(now_ms - since_ms) / 1000 for since_ms in map(taken_ms, tags) if since_ms is not None]
         long = [held for held in seconds if held > LONG]
         if long:

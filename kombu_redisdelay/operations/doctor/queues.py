@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from redis.exceptions import NoPermissionError
 
+from kombu_redisdelay.broker.control import Controls
 from kombu_redisdelay.broker.keys import expected_type
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.doctor.control import check_control
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.held import check_held
+from kombu_redisdelay.operations.history import unreadable_fields
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import number_of
 
@@ -25,12 +29,16 @@ UNATTENDED_PATIENCE = 2.0
 DEAD_SHARE = 0.8
 
 
-def check_queues(store: Store, queues: Iterable[str], options: Options) -> Iterator[Finding]:
-    """What is to be said of each queue, and at last how many are in order."""
+def check_queues(store: Store, queues: Iterable[str], options: Options, app: Any) -> Iterator[Finding]:
+    """What is to be said of each queue, and at last how many are in order.
+
+    Arguments:
+        app: the Celery app, ``None`` if it is not known.
+    """
     in_order = 0
     for queue in dict.fromkeys(map(store.partitions.queue_of, queues)):
         try:
-            found = list(_of_queue(store, queue, options))
+            found = list(_of_queue(store, queue, options, app))
         except NoPermissionError:
             # The queue may belong to another application in this database.
             advice = (
@@ -43,7 +51,7 @@ def check_queues(store: Store, queues: Iterable[str], options: Options) -> Itera
         yield ok("queues", f"{in_order} in order")
 
 
-def _of_queue(store: Store, queue: str, options: Options) -> Iterator[Finding]:
+def _of_queue(store: Store, queue: str, options: Options, app: Any) -> Iterator[Finding]:
     names = store.partitions.names(queue)
     wrong_types = [finding for name in names for finding in _wrong_types(store, name)]
     if wrong_types:
@@ -58,11 +66,13 @@ def _of_queue(store: Store, queue: str, options: Options) -> Iterator[Finding]:
         if stats.unacked:
             yield from check_held(store, name)
         yield from _damage(store, name)
+        yield from _foreign_fields(store, name)
+    yield from check_control(store, queue, stats.control, app)
 
 
 def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:
     keys = store.keys(queue)
-    ours = (keys.schedule, keys.messages, keys.consumers, keys.wake, keys.dead, keys.control)
+    ours = (keys.schedule, keys.messages, keys.consumers, keys.wake, keys.dead, keys.control, keys.history)
     every = [*store.ready_keys(queue), *ours]
     types = checked(store.server.call_all(*(("TYPE", key) for key in every)))
     for key, reply in zip(every, types, strict=True):
@@ -137,3 +147,16 @@ def _damage(store: Store, queue: str) -> Iterator[Finding]:
             "Change these keys by `celery delayed` only. Workers skip ids that have no message, and move "
             "messages without a due time to the dead letters.",
         )
+
+
+def _foreign_fields(store: Store, queue: str) -> Iterator[Finding]:
+    keys = store.keys(queue)
+    limits = "They count as missing. Set the limits again: `celery delayed limit`."
+    history = "They count as missing. Delete the key: a new history begins."
+    for key, fields, advice in (
+        (keys.control, Controls(store).unreadable(queue), limits),
+        (keys.history, unreadable_fields(store, queue), history),
+    ):
+        if fields:
+            found = f"key {key!r} has what does not belong there: {', '.join(fields)}"
+            yield wrong(f"queue {queue}", found, advice)
