@@ -83,4 +83,4 @@ def _sentence(message: str) -> str:
     """An error of the Python API as a sentence. A name, such as that of a host, stays as it is."""
     end = "" if message.endswith((".", "!", "?")) else "."
     first = message.partition(" ")[0]
-    return f"{message[:1].upper() if first.isalpha() else message[:1]}{message[1:]}{end}"
+    return f"{message[:1].upper() if first.rstrip(',;:').isalpha() else message[:1]}{message[1:]}{end}"

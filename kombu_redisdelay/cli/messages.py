@@ -58,7 +58,7 @@ def dead(messages: Iterable[QueuedMessage]) -> Table:
 
 def in_any_state(messages: Iterable[QueuedMessage]) -> Table:
     now = _now()
-    rows = table(fixed("STATE"), fixed("WHEN"), _ID, _QUEUE, _TASK, below=2)
+    rows = table(fixed("STATE"), fixed("WHEN"), _ID, _QUEUE, flexible("TASK", least=12), below=2)
     for message in messages:
         moment = message.due or message.waiting_since or message.held_since or message.died
         rows.add_row(message.state, _when(moment, now), message.id, message.queue, call(message))

@@ -119,8 +119,8 @@ def _options(command: FunctionT, *options: Callable[[FunctionT], FunctionT]) -> 
 
 
 def check_choice(ids: Sequence[str], every: bool, *picked: object) -> None:
-    """Check that messages are chosen, and either by id or by options: a script whose variable is empty must not
-    change all of them.
+    """Check that messages are chosen, and either by id or by options: a script whose variable is empty must
+    not change all of them.
 
     Arguments:
         ids: those of the command line.
@@ -135,7 +135,10 @@ def check_choice(ids: Sequence[str], every: bool, *picked: object) -> None:
     if ids and (every or is_picked):
         raise click.UsageError("Give either ids, or options that pick messages, not both.")
     if not ids and not is_picked and not every:
-        raise click.UsageError("Give ids, or pick messages with -Q, --task, --before or --after, or --all.")
+        raise click.UsageError(
+            "Say which messages: by ids (where the command takes them), -Q, --task, --before or --after, or "
+            "--all."
+        )
 
 
 def _timezone(context: click.Context | None) -> tzinfo:

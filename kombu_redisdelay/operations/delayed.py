@@ -98,9 +98,7 @@ class DelayedMessages(Access):
         """Iterate over the messages in the order of their due times. They are read in bounded steps.
 
         Messages that are scheduled or removed during the iteration may be included or not, so one that is
-        rescheduled may come twice, with both of its due times. All others are included exactly once. See
-        :meth:`Queues.iter <kombu_redisdelay.operations.queues.Queues.iter>` for one that keeps in mind what it
-        has had.
+        rescheduled may come twice, with both of its due times. All others are included exactly once.
 
         Arguments:
             limit: the largest number of messages; ``None`` for all.
