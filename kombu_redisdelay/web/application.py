@@ -1,0 +1,102 @@
+"""The ASGI application, put together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.operations.errors import BROKER_ERRORS
+from kombu_redisdelay.operations.queues import Queues
+from kombu_redisdelay.web.doctor import doctor
+from kombu_redisdelay.web.guard import Guard
+from kombu_redisdelay.web.overview import overview
+from kombu_redisdelay.web.queue import queue
+from kombu_redisdelay.web.site import ARGUMENTS, HERE, SHORTENED, Site, render
+
+logger = logging.getLogger(__name__)
+
+
+def create(
+    broker: Any,
+    *,
+    users: Mapping[str, str] | None = None,
+    hosts: Sequence[str] = ("*",),
+    read_only: bool = False,
+    arguments: str = SHORTENED,
+    title: str | None = None,
+) -> Starlette:
+    """Return an ASGI application that shows the queues of a broker, and lets people act on them.
+
+    It may be mounted below any path of another application. Close it by its lifespan, or by
+    ``app.state.site.queues.close()``.
+
+    Arguments:
+        broker: a Celery app, a kombu ``Connection``, or a broker URL.
+        users: name -> password of those who may come. ``None`` or empty: anybody who can reach it, so another
+            layer has to ask who it is.
+        hosts: the names that requests may ask for in their header ``Host``, as in Starlette's
+            ``TrustedHostMiddleware``. Without passwords, a page on another site could else reach one that
+            listens on this machine, by a name of its own ("DNS rebinding").
+        read_only: whether nothing can be changed.
+        arguments: what is shown of the arguments of tasks, which may hold secrets: ``"shortened"`` as Celery
+            puts them into the headers, ``"all"`` with the bodies of messages, or ``"none"``.
+        title: the name of the page. By default that of the Celery app, or the address of the broker.
+
+    Raises:
+        TypeError: *broker* is none of these, or uses another transport.
+        ValueError: *arguments* is none of these.
+        redis.exceptions.RedisError: the server cannot be reached, or refuses the login.
+    """
+    if arguments not in ARGUMENTS:
+        raise ValueError(f"arguments must be one of {', '.join(ARGUMENTS)}, not {arguments!r}")
+    queues = Queues(broker)
+    name = title or getattr(queues.app, "main", None) or queues.address
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        queues.close()
+
+    app = Starlette(
+        routes=[
+            Route("/", overview, name="overview"),
+            Route("/queue", queue, name="queue"),
+            Route("/messages", queue, name="messages"),
+            Route("/message", queue, name="message"),
+            Route("/doctor", doctor, name="doctor"),
+            Mount("/static", StaticFiles(directory=HERE / "static"), name="static"),
+        ],
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
+            Middleware(Guard, users=dict(users or {})),
+        ],
+        exception_handlers={
+            HTTPException: _not_found,
+            **{error: _broker_is_away for error in BROKER_ERRORS},
+        },
+        lifespan=lifespan,
+    )
+    app.state.site = Site(queues, str(name), read_only, arguments)
+    return app
+
+
+def _not_found(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return render(request, "error.html", error.status_code, what=error.detail, error="")
+
+
+def _broker_is_away(request: Request, error: Exception) -> Response:
+    logger.error("Cannot read the queues: %s", printable(" ".join(str(error).split())))
+    return render(request, "error.html", 503, what="Redis does not answer as it should", error=str(error))
