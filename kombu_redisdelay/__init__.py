@@ -12,6 +12,7 @@ from kombu_redisdelay import registration
 
 if TYPE_CHECKING:
     from kombu_redisdelay.broker.server.confirming import NotReplicatedError
+    from kombu_redisdelay.operations.access import NotMarkedRevokedError
     from kombu_redisdelay.operations.control import QueueControl
     from kombu_redisdelay.operations.dead_letters import DeadLetter, DeadLetters
     from kombu_redisdelay.operations.delayed import DelayedMessage, DelayedMessages
@@ -29,6 +30,7 @@ __all__ = (
     "DeadLetters",
     "DelayedMessage",
     "DelayedMessages",
+    "NotMarkedRevokedError",
     "NotReplicatedError",
     "QueueControl",
     "QueuedMessage",
@@ -44,6 +46,7 @@ _MODULES = {
     "DeadLetters": "operations.dead_letters",
     "DelayedMessage": "operations.delayed",
     "DelayedMessages": "operations.delayed",
+    "NotMarkedRevokedError": "operations.access",
     "NotReplicatedError": "broker.server.confirming",
     "QueueControl": "operations.control",
     "QueuedMessage": "operations.queued",

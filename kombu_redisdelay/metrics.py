@@ -14,6 +14,10 @@ try:
     from prometheus_client import Counter, Histogram
 except ImportError:
 
+    def consuming(queue: str) -> None:
+        """This process consumes from the queue from now on. The counters of the queue exist, at 0: Prometheus
+        sees no increase in the first value of a series."""
+
     def delivered(queue: str, lateness: float | None) -> None:
         """A message was taken, to be delivered.
 
@@ -70,6 +74,10 @@ else:
     # Twice as fast as asking the metric each time. This matters, because it is done for every message.
     _delivered_of = lru_cache(maxsize=1000)(DELIVERED.labels)
     _lateness_of = lru_cache(maxsize=1000)(LATENESS.labels)
+
+    def consuming(queue: str) -> None:
+        for counter in (DELIVERED, RECOVERED, DEAD_LETTERED, LEASE_LOST):
+            counter.labels(queue)
 
     def delivered(queue: str, lateness: float | None) -> None:
         _delivered_of(queue).inc()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.server.replies import checked
-from kombu_redisdelay.broker.server.scripts import CLEAR, PAGE_DEAD, REMOVE_DEAD
+from kombu_redisdelay.broker.server.scripts import CLEAR, REMOVE_DEAD
+from kombu_redisdelay.broker.server.wire import Argument
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.walk import walk
 
@@ -14,6 +16,9 @@ from kombu_redisdelay.broker.walk import walk
 #: long. To remove a letter, it may have to look at all of them.
 LETTERS_PER_CALL = 20
 LETTER_BYTES_PER_CALL = 1024 * 1024
+
+#: What is done with a dead letter that is taken out: it goes back to its queue, or is gone for good.
+REQUEUE, DROP = "requeue", "drop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,55 +58,52 @@ class Graveyard:
         commands = (("LLEN", self._store.keys(queue).dead) for queue in queues)
         return sum(checked(self._store.server.call_all(*commands)))
 
-    def iter(self, queue: str) -> Iterator[Buried]:
-        """The dead letters of *queue*, the oldest first, read page by page."""
-        # Counted from the tail: dead letters that come meanwhile are added to the head, and shift nothing.
-        passed = 0
-        while page := self._page(queue, passed):
-            yield from page
-            passed += len(page)
-
     def walk(self, queue: str) -> Iterator[tuple[Buried, bool]]:
-        """As :meth:`iter`, exact while others remove dead letters, too. Each comes with what
-        :attr:`Entry.is_sure <kombu_redisdelay.broker.walk.Entry.is_sure>` says."""
+        """The dead letters of *queue*, the oldest first, read page by page. Each comes with what
+        :attr:`Entry.is_sure <kombu_redisdelay.broker.walk.Entry.is_sure>` says, and
+        :func:`~kombu_redisdelay.broker.walk.walk` says what may come twice."""
         for entry in walk(self._store.server, [self._store.keys(queue).dead], size=LETTERS_PER_CALL):
             yield Buried.of(queue, entry.data), entry.is_sure
 
     def requeue(self, queue: str, wanted: Callable[[Buried], bool]) -> int:
         """Move the dead letters that are *wanted* to the tails of their ready lists, with a delivery count of
         0. Dead letters that come meanwhile stay. Returns how many were moved."""
-        return self._remove(queue, "requeue", wanted)
+        return sum(1 for _ in self.take_out(queue, REQUEUE, wanted))
 
     def drop(self, queue: str, wanted: Callable[[Buried], bool]) -> int:
         """Remove the dead letters that are *wanted*. Dead letters that come meanwhile stay. Returns how
         many were removed."""
-        return self._remove(queue, "drop", wanted)
+        return sum(1 for _ in self.take_out(queue, DROP, wanted))
+
+    def take_out(self, queue: str, how: str, wanted: Callable[[Buried], bool]) -> Iterator[Buried]:
+        """Do what *how* says, :data:`REQUEUE` or :data:`DROP`, with the dead letters that are *wanted*.
+        Yields those that were there."""
+        keys = self._store.keys(queue)
+        used = (keys.dead, keys.ready, keys.wake)
+        chosen = self._chosen(queue, wanted)
+        for some in portions(chosen, _size, LETTERS_PER_CALL, LETTER_BYTES_PER_CALL):
+            args: tuple[Argument, ...] = (how, keys.separator, *(letter.entry for letter in some))
+            reply = REMOVE_DEAD(self._store.server, used, args)
+            yield from (letter for letter, done in zip(some, reply, strict=True) if done)
 
     def clear(self, queue: str) -> int:
         """Remove all dead letters of *queue*. Returns how many there were."""
         key = self._store.keys(queue).dead
         return int(CLEAR(self._store.server, (key,), (1, 0)))
 
-    def _page(self, queue: str, passed: int) -> list[Buried]:
-        key = self._store.keys(queue).dead
-        entries = PAGE_DEAD(self._store.server, (key,), (passed, LETTERS_PER_CALL, LETTER_BYTES_PER_CALL))
-        return [Buried.of(queue, entry) for entry in entries]
-
-    def _remove(self, queue: str, how: str, wanted: Callable[[Buried], bool]) -> int:
-        keys = self._store.keys(queue)
-        removed = kept = 0
-        # A requeued message may die again meanwhile. It must not be requeued twice.
+    def _chosen(self, queue: str, wanted: Callable[[Buried], bool]) -> Iterator[Buried]:
+        # A requeued message may die again meanwhile. It must not be requeued for ever.
         remaining = self.count([queue])
-        while remaining > 0 and (page := self._page(queue, kept)):
-            chosen = [letter.entry for letter in page[:remaining] if wanted(letter)]
-            remaining -= len(page)
-            kept += len(page) - len(chosen)
-            if chosen:
-                removed += sum(
-                    REMOVE_DEAD(
-                        self._store.server,
-                        (keys.dead, keys.ready, keys.wake),
-                        (how, keys.separator, *chosen),
-                    )
-                )
-        return removed
+        known: set[int] = set()
+        for letter, _ in self.walk(queue):
+            key = hash(letter.entry)
+            if key not in known:
+                if len(known) == remaining:
+                    return
+                known.add(key)
+            if wanted(letter):
+                yield letter
+
+
+def _size(letter: Buried) -> int:
+    return len(letter.entry)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import checked
-from kombu_redisdelay.broker.server.scripts import CANCEL, CLEAR, FIND, PAGE, REMOVE, RESCHEDULE
-from kombu_redisdelay.broker.server.wire import first_score
+from kombu_redisdelay.broker.server.scripts import CANCEL, CLEAR, FIND, PAGE, REMOVE, RESCHEDULE, run_each
+from kombu_redisdelay.broker.server.wire import Argument, first_score
 from kombu_redisdelay.broker.store import Store
 
 #: Half of :data:`MESSAGES_PER_CALL`, since an id may have more than one message.
 IDS_PER_CALL = 100
+
+#: Messages with an id, and their bytes, that are asked for together with those of other ids.
+_A_FEW = (2, BYTES_PER_CALL // IDS_PER_CALL)
 
 #: Messages in the first page that is read of a schedule. Each page has twice as many as the one before.
 FIRST_PAGE = 10
@@ -82,17 +86,21 @@ class Schedule:
 
     def find(self, queue: str, id: str) -> Iterator[Scheduled]:
         """The messages of *queue* with that id."""
+        return (message for _, message in self.find_all(queue, [id]))
+
+    def find_all(self, queue: str, ids: Sequence[str]) -> Iterator[tuple[str, Scheduled]]:
+        """The messages of *queue* with these ids, each with its id, in the order of the ids."""
         keys = self._store.keys(queue)
-        after, more = b"", True
-        while more:
-            after, *rows = FIND(
-                self._store.server,
-                (keys.schedule, keys.messages, keys.duplicates),
-                (id, after, MESSAGES_PER_CALL, BYTES_PER_CALL),
-            )
-            for member, score, stored in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-                yield Scheduled(queue, member, float(score), stored)
-            more = bool(after)
+        for begin in range(0, len(ids), IDS_PER_CALL):
+            some = ids[begin : begin + IDS_PER_CALL]
+            calls = [(FIND, keys.scheduling, (id, b"", *_A_FEW)) for id in some]
+            for id, reply in zip(some, run_each(self._store.server, calls), strict=True):
+                while reply:
+                    after, *rows = reply
+                    for member, score, stored in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+                        yield id, Scheduled(queue, member, float(score), stored)
+                    args = (id, after, MESSAGES_PER_CALL, BYTES_PER_CALL)
+                    reply = after and FIND(self._store.server, keys.scheduling, args)
 
     def cancel(self, queue: str, ids: Sequence[str]) -> list[int]:
         """Remove the messages of *queue* with these ids. Returns for each id how many there were."""
@@ -122,13 +130,27 @@ class Schedule:
         """Replace *message* by *payload*, which is due at *due_ms*, in ms since the epoch. If that time has
         come, it goes to the tail of its ready list. Returns ``False`` if *message* is not scheduled any more,
         or has changed."""
-        keys = self._store.keys(message.queue)
-        done = RESCHEDULE(
-            self._store.server,
-            (keys.schedule, keys.messages, keys.duplicates, keys.ready, keys.wake),
-            (message.member, message.stored, message.rewritten(payload), due_ms, keys.separator),
-        )
-        return bool(done)
+        return any(self.reschedule_all(message.queue, [message], lambda _: payload, due_ms))
+
+    def reschedule_all(
+        self, queue: str, messages: Iterable[Scheduled], rewrite: Callable[[bytes], bytes], due_ms: float
+    ) -> Iterator[Scheduled]:
+        """Do the same as :meth:`reschedule` for *messages* of *queue*, in the order given. Yields those that
+        were still scheduled, unchanged.
+
+        Arguments:
+            rewrite: makes of the payload of a message the one to replace it by.
+        """
+        keys = self._store.keys(queue)
+        used = (*keys.scheduling, keys.ready, keys.wake)
+        for some in portions(messages, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
+            each = (
+                (message.member, message.stored, message.rewritten(rewrite(message.payload)))
+                for message in some
+            )
+            args: tuple[Argument, ...] = (due_ms, keys.separator, *chain.from_iterable(each))
+            reply = RESCHEDULE(self._store.server, used, args)
+            yield from (message for message, done in zip(some, reply, strict=True) if done)
 
     def reread(self, message: Scheduled) -> Scheduled | None:
         """The message that is scheduled under the name of *message* now; ``None`` if there is none."""

@@ -122,6 +122,11 @@ class Store:
         server = self.server.with_own_connections(socket_timeout=socket_timeout)
         return Store(server, self.prefix, self.steps, self.separator, partitions=self.partitions)
 
+    def through(self, server: Server) -> Store:
+        """The same queues by way of another *server*, which leads to the same one."""
+        publisher = self._publisher if self.confirms else None
+        return Store(server, self.prefix, self.steps, self.separator, publisher, self.partitions)
+
     @property
     def confirms(self) -> bool:
         """Whether replicas confirm what is published."""

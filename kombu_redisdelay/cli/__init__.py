@@ -12,7 +12,7 @@ delayed = LazyGroup(
     "delayed",
     package=__name__,
     commands=(
-        *("stats", "list", "show", "cancel", "reschedule", "deliver-now", "timeline", "top"),
+        *("stats", "list", "show", "cancel", "reschedule", "deliver-now", "timeline", "history", "top"),
         *("pause", "resume", "limit"),
         *("dead", "purge", "doctor", "forward", "exporter"),
     ),

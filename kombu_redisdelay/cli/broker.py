@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
+from celery import _state
 
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.access import Access, natural
@@ -24,6 +25,7 @@ def connect(how: type[AccessT]) -> AccessT:
         click.ClickException: the app uses another transport, or the URL or an option is invalid.
     """
     context = click.get_current_context()
+    _check_app(context.obj.app)
     try:
         access = how(context.obj.app)
     except (TypeError, ValueError) as exc:
@@ -35,6 +37,12 @@ def connect(how: type[AccessT]) -> AccessT:
             if not access.store.exists(queue):
                 echo(f"Nobody has used a queue {queue!r} yet.", err=True)
     return access
+
+
+def _check_app(app: Any) -> None:
+    """Say so if there is no app, instead of that Celery's own one has no broker of ours."""
+    if app is _state.default_app and not app.conf.broker_url:
+        raise click.ClickException("No app was given. Use `celery -A proj delayed ...`, or -b with a URL.")
 
 
 def _selected(context: click.Context) -> Sequence[str]:

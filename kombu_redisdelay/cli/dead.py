@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime, timezone
 
 import click
-from rich.table import Table
 
+from kombu_redisdelay.cli import messages
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import confirm, echo
 from kombu_redisdelay.cli.options import json_option, queue_option, task_option, yes_option
 from kombu_redisdelay.cli.output import (
     busy,
-    call,
-    cut,
-    fixed,
-    flexible,
-    right,
+    date_and_time,
     show_fields,
     show_json,
     show_outcome,
     show_pages,
-    table,
-    when,
 )
-from kombu_redisdelay.operations.dead_letters import DeadLetter, DeadLetters
+from kombu_redisdelay.operations.dead_letters import DeadLetters
 
 
 @click.group("dead")
@@ -43,24 +36,8 @@ def list_(queue: str | None, task: str | None, limit: int | None, as_json: bool)
     found = connect(DeadLetters).iter(queue, task=task, limit=limit)
     if as_json:
         show_json(found)
-    elif not show_pages(found, _page):
+    elif not show_pages(found, messages.letters):
         echo("No dead letters found.", err=True)
-
-
-def _page(letters: Iterable[DeadLetter]) -> Table:
-    now = datetime.now(timezone.utc)
-    headers = (fixed("WHEN"), fixed("ID"), flexible("QUEUE"), right("TIMES"), flexible("REASON"))
-    rows = table(*headers, flexible("TASK"))
-    for letter in letters:
-        rows.add_row(
-            when(letter.when, now),
-            letter.id,
-            cut(letter.queue),
-            str(letter.deliveries),
-            cut(letter.reason),
-            cut(call(letter)),
-        )
-    return rows
 
 
 @command.command("show")
@@ -70,7 +47,7 @@ def show_one(id: str, as_json: bool) -> None:
     """Show the dead letter with this id, with its bytes."""
     letter = connect(DeadLetters).get(id)
     if letter is None:
-        raise click.ClickException(f"no dead letter has the id {id}")
+        raise click.ClickException(f"No dead letter has the id {id}.")
     if as_json:
         show_json([letter])
         return
@@ -78,7 +55,7 @@ def show_one(id: str, as_json: bool) -> None:
         {
             "id": letter.id,
             "queue": letter.queue,
-            "when": f"{letter.when.isoformat(' ')} ({when(letter.when, datetime.now(timezone.utc))})",
+            "when": date_and_time(letter.when, datetime.now(timezone.utc)),
             "reason": letter.reason,
             "deliveries": letter.deliveries,
             "task": letter.task,

@@ -2,17 +2,56 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import click
 
 from kombu_redisdelay.cli.broker import connect
-from kombu_redisdelay.cli.options import json_option
-from kombu_redisdelay.cli.output import show_outcome
+from kombu_redisdelay.cli.options import check_choice, due_options, json_option, many_options
+from kombu_redisdelay.cli.outcome import change_many, exit_unless_all, show_count, show_each, show_would
+from kombu_redisdelay.cli.scheduled import Picked
 from kombu_redisdelay.operations.delayed import DelayedMessages
 
 
 @click.command("deliver-now")
-@click.argument("id")
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.option("--all", "every", is_flag=True, help="All that are scheduled, or that the other options pick.")
+@due_options
+@many_options
 @json_option
-def command(id: str, as_json: bool) -> None:
-    """Move a scheduled message to its queue now."""
-    show_outcome({id: connect(DelayedMessages).deliver_now(id)}, "delivered", as_json)
+def command(
+    ids: tuple[str, ...],
+    every: bool,
+    queues: tuple[str, ...],
+    task: str | None,
+    before: datetime | timedelta | None,
+    after: datetime | timedelta | None,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Move scheduled messages to their queues now, in the order in which they are due."""
+    check_choice(ids, every, queues, task, before, after)
+    delayed = connect(DelayedMessages)
+    if ids:
+        if dry_run:
+            show_would("deliver", sum(len(delayed.get_all(id)) for id in dict.fromkeys(ids)), as_json)
+            return
+        delivered = delayed.deliver_now_many(ids)
+        show_each("delivered", delivered, as_json)
+        exit_unless_all(delivered)
+        return
+    picked = Picked.by(queues, task, before, after)
+    count = change_many(
+        "deliver",
+        "delivering",
+        lambda: picked.count(delayed),
+        lambda: delayed.deliver_now_all(**picked.arguments),
+        yes=yes,
+        dry_run=dry_run,
+        as_json=as_json,
+        queues=queues,
+        described="scheduled message",
+    )
+    if count is not None:
+        show_count("delivered", count, as_json)

@@ -6,15 +6,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import click
-from rich.table import Column, Table
 
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.options import json_option, queues_option
-from kombu_redisdelay.cli.output import grid, show, show_json, styled
+from kombu_redisdelay.cli.output import fixed, show, show_json, table
+from kombu_redisdelay.cli.table import Cell, Column, Table
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor import Finding, Level, examine
 
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.WRONG: "bold red"}
+_LEVEL_COLUMNS = max(map(len, Level))
 
 
 @click.command("doctor")
@@ -30,7 +31,7 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         show_json(findings)
     else:
-        rows = grid(Column(width=7), Column())
+        rows = table(fixed(""), Column(wraps=True), gap=1)
         _add_servers(rows, [finding for finding in findings if finding.server])
         for finding in findings:
             if not finding.server:
@@ -59,7 +60,7 @@ def _add_servers(rows: Table, findings: Iterable[Finding]) -> None:
 
 
 def _add(rows: Table, finding: Finding, indent: str = "") -> None:
-    level = styled(finding.level.value, _STYLES[finding.level])
+    level = Cell(f"{finding.level.value:{_LEVEL_COLUMNS}}", _STYLES[finding.level])
     rows.add_row(level, f"{indent}{finding.check}: {finding.found}")
     if finding.advice:
-        rows.add_row("", styled(f"{indent}{finding.advice}", "dim"))
+        rows.add_row("", Cell(f"{indent}{finding.advice}", "dim"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 
 import click
 
@@ -20,8 +21,14 @@ def echo(line: str, *, err: bool = False) -> None:
     Raises:
         click.exceptions.Exit: nobody reads the output any more.
     """
+    echo_all([line], err=err)
+
+
+def echo_all(lines: Iterable[str], *, err: bool = False) -> None:
+    """Print *lines* as :func:`echo` does, all at once."""
+    text = "".join(f"{printable(line)}\n" for line in lines)
     try:
-        click.echo(printable(line), err=err)
+        click.echo(text, nl=False, err=err)
     except BrokenPipeError:
         # Python writes what it has still in its buffer when it ends, and would say that it cannot.
         os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-#: Package that a command imports -> the extra that installs it.
+#: Package that need not be installed -> the extra that installs it.
 _EXTRAS = {"rich": "cli", "prometheus_client": "metrics"}
 
 
@@ -22,8 +22,16 @@ class LazyGroup(click.Group):
     """
 
     def __init__(self, name: str, *, package: str, commands: Sequence[str], help: str) -> None:
+        version = click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_version,
+            help="Show the version of kombu-redisdelay.",
+        )
         # Celery wraps the callback of every command if the app has its own options, so there must be one.
-        super().__init__(name, help=help, callback=lambda **kwargs: None)
+        super().__init__(name, help=help, params=[version], callback=lambda **kwargs: None)
         self._package = package
         self._names = commands
 
@@ -33,14 +41,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._names:
             return None
-        try:
-            module = import_module(f"{self._package}.{cmd_name.replace('-', '_')}")
-        except ModuleNotFoundError as exc:
-            missing = (exc.name or "").partition(".")[0]
-            if missing not in _EXTRAS:
-                raise
-            why = f"Needs {missing}: pip install 'kombu-redisdelay[{_EXTRAS[missing]}]'"
-            return _unavailable(cmd_name, why)
+        module = import_module(f"{self._package}.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 
@@ -52,20 +53,33 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as exc:
-            # Handle each line on its own: the help of a group without a command is also such an error, and it
-            # has many lines.
-            lines = map(printable, exc.message.split("\n"))
-            exc.message = "\n".join(lines)  # type: ignore[misc, unused-ignore]
+            # The help of a group without a command is also such an error, and it has many lines.
+            first, *more = map(printable, exc.message.split("\n"))
+            message = "\n".join((first, *more)) if more else _sentence(first)
+            exc.message = message  # type: ignore[misc, unused-ignore]
             raise
         except BROKER_ERRORS as exc:
-            raise click.ClickException(printable(f"Redis: {' '.join(str(exc).split())}")) from exc
+            message = _sentence(printable(f"Redis: {' '.join(str(exc).split())}"))
+            raise click.ClickException(message) from exc
+        except ModuleNotFoundError as exc:
+            # A command imports what need not be installed when it runs, so that its help is always there.
+            missing = (exc.name or "").partition(".")[0]
+            if missing not in _EXTRAS:
+                raise
+            why = f"Needs {missing}: pip install 'kombu-redisdelay[{_EXTRAS[missing]}]'"
+            raise click.ClickException(why) from exc
 
 
-def _unavailable(name: str, why: str) -> click.Command:
-    """Return a replacement for a command that cannot be imported, so that all commands can be listed."""
+def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from kombu_redisdelay import __version__
+        from kombu_redisdelay.cli.echo import echo
 
-    def fail() -> None:
-        raise click.ClickException(why)
+        echo(f"kombu-redisdelay {__version__}")
+        ctx.exit()
 
-    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-    return click.Command(name, callback=fail, short_help=why, context_settings=anything)
+
+def _sentence(message: str) -> str:
+    """An error of the Python API as a sentence."""
+    end = "" if message.endswith((".", "!", "?")) else "."
+    return f"{message[:1].upper()}{message[1:]}{end}"

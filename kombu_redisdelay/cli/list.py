@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import datetime, timezone
+from datetime import datetime
 
 import click
-from rich.table import Table
 
+from kombu_redisdelay.cli import messages
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import FromNow, json_option, queue_option
-from kombu_redisdelay.cli.output import (
-    call,
-    console,
-    cut,
-    fixed,
-    flexible,
-    right,
-    show_json,
-    show_pages,
-    span,
-    table,
-    when,
-    without_payload,
-)
-from kombu_redisdelay.operations.delayed import DelayedMessage, DelayedMessages
-from kombu_redisdelay.operations.queued import DEAD, HELD, READY, SCHEDULED, STATES, QueuedMessage
+from kombu_redisdelay.cli.output import show_json, show_pages, without_payload
+from kombu_redisdelay.operations.delayed import DelayedMessages
+from kombu_redisdelay.operations.queued import SCHEDULED, STATES
 from kombu_redisdelay.operations.queues import Queues
 
 _ALL = "all"
-
-#: The least room for the name of a worker's host, and the width of everything else in the list of what is
-#: held, in columns.
-_HOST_COLUMNS = 8
-_OTHER_COLUMNS = 72
 
 
 @click.command("list")
@@ -59,7 +40,7 @@ def command(
         scheduled = connect(DelayedMessages).iter(queue, due_before=before, task=task, limit=limit)
         if as_json:
             show_json(scheduled)
-        elif not show_pages(scheduled, _scheduled):
+        elif not show_pages(scheduled, messages.scheduled):
             echo("No scheduled messages found.", err=True)
         return
     if before is not None:
@@ -67,91 +48,5 @@ def command(
     found = connect(Queues).iter(queue, state=None if state == _ALL else state, task=task, limit=limit)
     if as_json:
         show_json(map(without_payload, found))
-    elif not show_pages(found, _PAGES[state]):
+    elif not show_pages(found, messages.OF_STATE.get(state, messages.in_any_state)):
         echo("No messages found." if state == _ALL else f"No {state} messages found.", err=True)
-
-
-def _scheduled(messages: Iterable[DelayedMessage]) -> Table:
-    now = datetime.now(timezone.utc)
-    rows = table(fixed("DUE"), fixed("ID"), flexible("QUEUE"), flexible("TASK"))
-    for message in messages:
-        rows.add_row(when(message.due, now), message.id, cut(message.queue), cut(call(message)))
-    return rows
-
-
-def _ready(messages: Iterable[QueuedMessage]) -> Table:
-    now = datetime.now(timezone.utc)
-    rows = table(right("PLACE"), right("WAIT"), fixed("ID"), flexible("QUEUE"), flexible("TASK"))
-    for message in messages:
-        rows.add_row(
-            str(message.place),
-            _since(message.waiting_since, now),
-            message.id,
-            cut(message.queue),
-            cut(call(message)),
-        )
-    return rows
-
-
-def _held(messages: Iterable[QueuedMessage]) -> Table:
-    now = datetime.now(timezone.utc)
-    room = max(_HOST_COLUMNS, console().width - _OTHER_COLUMNS)
-    rows = table(right("HELD"), fixed("ID"), fixed("WORKER"), flexible("QUEUE"), flexible("TASK"))
-    for message in messages:
-        rows.add_row(
-            _since(message.held_since, now),
-            message.id,
-            _worker(message, room),
-            cut(message.queue),
-            cut(call(message)),
-        )
-    return rows
-
-
-def _dead(messages: Iterable[QueuedMessage]) -> Table:
-    now = datetime.now(timezone.utc)
-    headers = (fixed("DIED"), fixed("ID"), flexible("QUEUE"), flexible("REASON"), flexible("TASK"))
-    rows = table(*headers)
-    for message in messages:
-        rows.add_row(
-            _when(message.died, now),
-            message.id,
-            cut(message.queue),
-            cut(message.reason),
-            cut(call(message)),
-        )
-    return rows
-
-
-def _all(messages: Iterable[QueuedMessage]) -> Table:
-    now = datetime.now(timezone.utc)
-    rows = table(fixed("STATE"), fixed("WHEN"), fixed("ID"), flexible("QUEUE"), flexible("TASK"))
-    for message in messages:
-        moment = message.due or message.waiting_since or message.held_since or message.died
-        rows.add_row(message.state, _when(moment, now), message.id, cut(message.queue), cut(call(message)))
-    return rows
-
-
-_PAGES: dict[str, Callable[[Iterable[QueuedMessage]], Table]] = {
-    READY: _ready,
-    HELD: _held,
-    DEAD: _dead,
-    _ALL: _all,
-}
-
-
-def _since(moment: datetime | None, now: datetime) -> str:
-    """For how long it has been so."""
-    return "?" if moment is None else span(max(0.0, (now - moment).total_seconds()))
-
-
-def _when(moment: datetime | None, now: datetime) -> str:
-    return "?" if moment is None else when(moment, now)
-
-
-def _worker(message: QueuedMessage, room: int) -> str:
-    """Host and process of a worker. The name of a host may be cut, the process may not."""
-    host = "?" if message.host is None else message.host
-    if len(host) > room:
-        host = f"{host[: room - 1]}…"
-    return f"{host}:{'?' if message.pid is None else message.pid}"

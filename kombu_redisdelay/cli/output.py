@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from datetime import datetime
-from itertools import islice, pairwise
-from typing import Any, TypeVar
+from functools import cache
+from itertools import pairwise
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
-from rich.text import Text
 
-from kombu_redisdelay.broker.printable import printable
-from kombu_redisdelay.cli.echo import echo
+from kombu_redisdelay.cli.echo import echo, echo_all
+from kombu_redisdelay.cli.table import Cell, Column, Layout, Table
 from kombu_redisdelay.operations.dead_letters import DeadLetter
 from kombu_redisdelay.operations.delayed import DelayedMessage
 from kombu_redisdelay.operations.queued import QueuedMessage
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 ItemT = TypeVar("ItemT")
 
@@ -34,112 +37,146 @@ STYLES = {
     "consumers": "green",
 }
 
-#: The largest number of rows in one table. The width of a column is only known after all rows were read.
+#: What is printed at once: so many items, or those that are there after so many seconds.
 PAGE = 1000
-
-#: Wide enough for any line: text for a file or another program must not be cut.
-_UNLIMITED = 10_000
+PAGE_SECONDS = 0.3
 
 
-def console(*, stderr: bool = False) -> Console:
-    no_color = getattr(click.get_current_context().obj, "no_color", False)
-    found = Console(highlight=False, markup=False, emoji=False, no_color=no_color or None, stderr=stderr)
-    if not found.is_terminal:
-        found.width = _UNLIMITED
-    return found
+def terminal(*, stderr: bool = False) -> Console | None:
+    """Standard output, or standard error, if it is a terminal and rich is installed."""
+    stream = sys.stderr if stderr else sys.stdout
+    if not stream.isatty() and "FORCE_COLOR" not in os.environ:
+        return None
+    try:
+        from kombu_redisdelay.cli.terminal import console
+    except ModuleNotFoundError:
+        return None
+    found = console(stderr=stderr)
+    return found if found.is_terminal else None
 
 
-class _PrintableTable(Table):
-    """A table whose cells are printable."""
-
-    def add_row(self, *cells: str | Text) -> None:  # type: ignore[override]
-        super().add_row(*(styled(cell) if isinstance(cell, str) else cell for cell in cells))
-
-
-def styled(text: str, style: str = "") -> Text:
-    """Return a text for rich, without control characters. Every text is made here, because rich itself keeps
-    most control characters."""
-    return Text(printable(text), style)
-
-
-def table(*columns: Column) -> Table:
-    """Return an empty table with headers. :func:`show` prints it."""
-    return _PrintableTable(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-
-
-def grid(*columns: Column) -> Table:
-    """Return an empty table without headers."""
-    return _PrintableTable(*columns, box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
+def table(*columns: Column, gap: int = 2, below: int = 0) -> Table:
+    """Return an empty table. :func:`show` prints it."""
+    return Table(columns, gap, below)
 
 
 def right(header: str) -> Column:
     """A column of numbers."""
-    return Column(header, justify="right", no_wrap=True)
+    return Column(header, is_right=True)
 
 
 def fixed(header: str) -> Column:
     """A column that is not cut."""
-    return Column(header, no_wrap=True)
+    return Column(header)
 
 
-def flexible(header: str) -> Column:
-    """A column of texts that may be cut if the table is too wide, see :func:`cut`."""
-    return Column(header, min_width=8)
+def flexible(header: str, least: int = 8) -> Column:
+    """A column of texts that may be cut if the table is too wide.
+
+    Arguments:
+        least: the columns of the terminal that it needs.
+    """
+    return Column(header, least=least)
 
 
-def cut(text: str, style: str = "") -> Text:
-    """Return a text whose end may be cut off if there is not enough room."""
-    found = styled(text, style)
-    found.no_wrap, found.overflow = True, "ellipsis"
-    return found
+def cut(text: str, style: str = "") -> Cell:
+    """Return a text for a :func:`flexible` column."""
+    return Cell(text, style)
+
+
+def count(number: int, style: str = "") -> Cell:
+    """Return a number of messages as text. A 0 is dim."""
+    return Cell(f"{number:,}", style if number else "dim")
 
 
 def show(rows: Table) -> None:
-    """Print a table. If the output is not a terminal, remove blanks at the ends of lines."""
-    target = console()
-    if target.is_terminal:
-        target.print(rows)
-        return
-    with target.capture() as capture:
-        target.print(rows)
-    for line in capture.get().splitlines():
-        echo(line.rstrip())
+    """Print a table."""
+    _show_all([rows])
 
 
 def show_pages(items: Iterable[ItemT], page: Callable[[Sequence[ItemT]], Table]) -> bool:
-    """Print the tables that *page* makes of the *items*, :data:`PAGE` of them each. Returns whether there is
+    """Print the tables that *page* makes of the *items* as one, while they are read. Returns whether there is
     any item."""
-    rest = iter(items)
-    any_item = False
-    while some := list(islice(rest, PAGE)):
-        any_item = True
-        show(page(some))
-    return any_item
+    return _show_all(map(page, _pages(items)))
+
+
+def _show_all(tables: Iterable[Table]) -> bool:
+    """Print *tables* as one: the first one says where the columns go. Returns whether there is any."""
+    target = terminal()
+    layout = None
+    for rows in tables:
+        is_first, layout = layout is None, layout or Layout(rows, target.width if target else None)
+        if target is None:
+            header = ["".join(text for text, _ in line).rstrip() for line in layout.header()]
+            echo_all([*(header if is_first else ()), *layout.texts(rows.rows)])
+        else:
+            from kombu_redisdelay.cli.terminal import colored
+
+            target.print(colored([*(layout.header() if is_first else ()), *layout.lines(rows.rows)]))
+    return layout is not None
+
+
+def _pages(items: Iterable[ItemT]) -> Iterator[list[ItemT]]:
+    """Whatever takes long to be read is shown as far as it is there."""
+    page: list[ItemT] = []
+    end = monotonic() + PAGE_SECONDS
+    for item in items:
+        page.append(item)
+        if len(page) >= PAGE or monotonic() > end:
+            yield page
+            page, end = [], monotonic() + PAGE_SECONDS
+    if page:
+        yield page
 
 
 def show_json(objects: Iterable[Any]) -> None:
     """Print each of *objects*, a dictionary or one of our dataclasses, as a line of JSON."""
-    for item in objects:
-        content = item if isinstance(item, dict) else asdict(item)
+    for page in _pages(objects):
         # json escapes everything that is not ASCII, and all control characters except this one.
-        echo(json.dumps(content, default=_json_value).replace("\x7f", "\\u007f"))
+        echo_all([_to_json(item).replace("\x7f", "\\u007f") for item in page])
+
+
+def _json_value(value: Any) -> Any:
+    if is_dataclass(value):
+        return {name: getattr(value, name) for name in _names(value.__class__)}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value)
+
+
+_to_json = json.JSONEncoder(default=_json_value).encode
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    """The names of the fields of a dataclass."""
+    return tuple(field.name for field in fields(kind))
 
 
 def show_fields(fields: Mapping[str, Any]) -> None:
     """Print the fields of one object, one on each line."""
-    rows = grid(Column(style="bold", no_wrap=True), Column(overflow="fold"))
+    rows = table(Column(style="bold"), Column(wraps=True))
     for name, value in fields.items():
-        rows.add_row(f"{name} ", "-" if value is None else str(value))
+        rows.add_row(name, "-" if value is None else str(value))
     show(rows)
 
 
-def show_done(queues: Iterable[str], what: str, as_json: bool) -> None:
+def show_done(queues: Sequence[str], what: str, as_json: bool) -> None:
     """Print for each queue what was done to it, for example ``"paused"``."""
     if as_json:
         show_json({"queue": queue, what: True} for queue in queues)
     else:
-        for queue in queues:
-            echo(f"{queue} {what}")
+        show_lines((f"{queue} {what}" for queue in queues), "No queues found.")
+
+
+def show_lines(lines: Iterable[str], otherwise: str) -> None:
+    """Print *lines*. If there are none, say on standard error what it is *otherwise*."""
+    found = list(lines)
+    echo_all(found)
+    if not found:
+        echo(otherwise, err=True)
 
 
 def show_outcome(done: Mapping[str, bool], what: str, as_json: bool) -> None:
@@ -163,9 +200,7 @@ def show_outcome(done: Mapping[str, bool], what: str, as_json: bool) -> None:
 
 def without_payload(message: QueuedMessage) -> dict[str, Any]:
     """The fields of a message for :func:`show_json`, but for its bytes."""
-    fields = asdict(message)
-    del fields["payload"]
-    return fields
+    return {name: getattr(message, name) for name in _names(QueuedMessage) if name != "payload"}
 
 
 def call(message: DelayedMessage | QueuedMessage | DeadLetter) -> str:
@@ -178,31 +213,36 @@ def call(message: DelayedMessage | QueuedMessage | DeadLetter) -> str:
     return f"{message.task}({', '.join(filter(None, (args, kwargs)))})"
 
 
-def _json_value(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    return str(value)
+class Bar(Protocol):
+    """A progress bar, which a ``with`` block shows."""
+
+    def add_task(self, description: str, *, total: float | None) -> Any: ...
+    def advance(self, task_id: Any) -> None: ...
 
 
-def progress() -> Progress:
+class _NoBar:
+    def add_task(self, description: str, *, total: float | None) -> Any:
+        return None
+
+    def advance(self, task_id: Any) -> None:
+        pass
+
+
+def progress() -> AbstractContextManager[Bar]:
     """Return a progress bar on standard error. If that is not a terminal, the bar shows nothing."""
-    target = console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=target, transient=True, disable=not target.is_terminal)
+    target = terminal(stderr=True)
+    if target is None:
+        return nullcontext(_NoBar())
+    from kombu_redisdelay.cli.terminal import progress
+
+    return progress(target)
 
 
 def busy(what: str) -> AbstractContextManager[object]:
     """Show on standard error that work of unknown length is going on. If that is not a terminal, show
     nothing."""
-    target = console(stderr=True)
-    return target.status(what) if target.is_terminal else nullcontext()
-
-
-def count(number: int, style: str = "") -> Text:
-    """Return a number of messages as text. A 0 is dim."""
-    return styled(f"{number:,}", style if number else "dim")
+    target = terminal(stderr=True)
+    return nullcontext() if target is None else target.status(what)
 
 
 def span(seconds: float) -> str:
@@ -228,16 +268,20 @@ def when(moment: datetime, now: datetime) -> str:
     return f"in {span(seconds)}" if seconds >= 0 else f"{span(-seconds)} ago"
 
 
-def waiting(seconds: float | None) -> Text:
+def date_and_time(moment: datetime, now: datetime) -> str:
+    """Return *moment* in the app's time zone, and its distance from *now*."""
+    local = moment.astimezone(click.get_current_context().obj.app.timezone)
+    return f"{local.isoformat(' ', 'seconds')} ({when(moment, now)})"
+
+
+def waiting(seconds: float | None) -> Cell:
     """Return for how long the next ready message has waited; ``?`` if that is unknown."""
-    return styled("?" if seconds is None else span(seconds) if seconds else "-", "" if seconds else "dim")
+    return Cell("?" if seconds is None else span(seconds) if seconds else "-", "" if seconds else "dim")
 
 
-def next_due(moment: datetime | None, now: datetime) -> Text:
+def next_due(moment: datetime | None, now: datetime) -> Cell:
     """Return when the next message is due, such as ``in 5m``, or how late it is, such as ``5m late``."""
     if moment is None:
-        return styled("-", "dim")
+        return Cell("-", "dim")
     seconds = (moment - now).total_seconds()
-    return (
-        styled(f"in {span(seconds)}") if seconds >= 0 else styled(f"{span(-seconds)} late", STYLES["overdue"])
-    )
+    return Cell(f"in {span(seconds)}") if seconds >= 0 else Cell(f"{span(-seconds)} late", STYLES["overdue"])

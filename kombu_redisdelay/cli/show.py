@@ -10,7 +10,7 @@ import click
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option
-from kombu_redisdelay.cli.output import show_fields, show_json, when, without_payload
+from kombu_redisdelay.cli.output import date_and_time, show_fields, show_json, without_payload
 from kombu_redisdelay.operations.queued import HELD, QueuedMessage
 from kombu_redisdelay.operations.queues import Queues
 
@@ -25,12 +25,12 @@ def command(id: str, as_json: bool) -> None:
     """
     found = connect(Queues).get_all(id)
     if not found:
-        raise click.ClickException(f"no message has the id {id}")
+        raise click.ClickException(f"No message has the id {id}.")
     if as_json:
         show_json(map(without_payload, found))
         return
     if len(found) > 1:
-        echo(f"{len(found)} messages have the id {id}")
+        echo(f"{len(found)} messages have the id {id}.")
     now = datetime.now(timezone.utc)
     for message in found:
         if len(found) > 1:
@@ -71,4 +71,4 @@ def _of_state(message: QueuedMessage, now: datetime) -> Iterator[tuple[str, str 
 
 
 def _moment(moment: datetime | None, now: datetime) -> str | None:
-    return None if moment is None else f"{moment.isoformat(' ')} ({when(moment, now)})"
+    return None if moment is None else date_and_time(moment, now)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 
 import click
-from rich.table import Table
 
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.control import remarks
@@ -15,7 +14,6 @@ from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import (
     STYLES,
     count,
-    cut,
     flexible,
     next_due,
     right,
@@ -24,6 +22,7 @@ from kombu_redisdelay.cli.output import (
     table,
     waiting,
 )
+from kombu_redisdelay.cli.table import Table
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 
@@ -41,6 +40,8 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
     found = queue_stats(access.store, queue_names(access, queues))
     if as_json:
         show_json(found)
+    elif not found:
+        echo("No queues found.", err=True)
     else:
         show(stats_table(found))
         now = datetime.now(timezone.utc)
@@ -52,11 +53,10 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
 def stats_table(stats: Iterable[QueueStats]) -> Table:
     now = datetime.now(timezone.utc)
     headers = ("READY", "WAIT", "SCHEDULED", "OVERDUE", "UNACKED", "DEAD", "CONSUMERS", "NEXT DUE")
-    rows = table(flexible("QUEUE"), *map(right, headers))
-    rows.padding = (0, 1, 0, 0)
+    rows = table(flexible("QUEUE"), *map(right, headers), gap=1)
     for queue in stats:
         rows.add_row(
-            cut(queue.queue),
+            queue.queue,
             count(queue.ready, STYLES["ready"]),
             waiting(queue.waiting),
             count(queue.scheduled, STYLES["scheduled"]),

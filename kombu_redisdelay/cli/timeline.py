@@ -7,15 +7,13 @@ from math import ceil
 from typing import Any
 
 import click
-from rich.table import Table
 
 from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import (
     STYLES,
-    console,
     count,
-    cut,
     fixed,
     flexible,
     progress,
@@ -23,9 +21,10 @@ from kombu_redisdelay.cli.output import (
     show,
     show_json,
     span,
-    styled,
     table,
+    terminal,
 )
+from kombu_redisdelay.cli.table import Cell, Table
 from kombu_redisdelay.operations.delayed import DelayedMessages
 from kombu_redisdelay.operations.timeline import EDGES, Span, span_index, spans, timeline
 
@@ -38,6 +37,7 @@ _WIDTHS = " ▏▎▍▌▋▊▉█"
 #: The width of the longest bar, if there is room for it, and of everything before the bar, in columns.
 _BAR_COLUMNS = 50
 _OTHER_COLUMNS = 28
+_WIDEST = _BAR_COLUMNS + _OTHER_COLUMNS
 
 
 @click.command("timeline")
@@ -53,10 +53,13 @@ def command(queues: tuple[str, ...], by: str | None, as_json: bool) -> None:
         if as_json:
             show_json(map(_as_json, found))
         else:
-            show(timeline_table(found, console().width))
+            target = terminal()
+            show(timeline_table(found, target.width if target else _WIDEST))
         return
     by_task = _read(delayed, names)
-    if as_json:
+    if not by_task and not as_json:
+        echo("No scheduled messages found.", err=True)
+    elif as_json:
         show_json({"task": task, **_as_json(part)} for task in by_task for part in by_task[task])
     else:
         show(_task_table(by_task))
@@ -70,7 +73,7 @@ def timeline_table(found: Sequence[Span], width: int) -> Table:
     for part in found:
         style = STYLES["overdue" if part.start is None else "scheduled"]
         rows.add_row(
-            label(part), count(part.messages, style), styled(_bar(part.messages / largest, columns), style)
+            label(part), count(part.messages, style), Cell(bar(part.messages / largest, columns), style)
         )
     return rows
 
@@ -84,7 +87,7 @@ def label(part: Span) -> str:
     return f"up to {span(part.end)}"
 
 
-def _bar(share: float, columns: int) -> str:
+def bar(share: float, columns: int) -> str:
     """Return a bar. It is visible for every share above 0."""
     full, part = divmod(ceil(share * columns * 8), 8)
     return ("█" * full + _WIDTHS[part]).rstrip()
@@ -109,7 +112,7 @@ def _task_table(by_task: dict[str, list[Span]]) -> Table:
     for task, found in by_task.items():
         largest = max(part.messages for part in found)
         line = "".join(_HEIGHTS[ceil(part.messages / largest * 8)] for part in found)
-        rows.add_row(cut(task), count(sum(part.messages for part in found), "cyan"), line)
+        rows.add_row(task, count(sum(part.messages for part in found), "cyan"), line)
     return rows
 
 

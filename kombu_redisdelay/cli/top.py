@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from time import monotonic, sleep
+from time import monotonic
 
 import click
-from rich.console import ConsoleDimensions, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
+from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.control import remarks
+from kombu_redisdelay.cli.keyboard import key_presses
 from kombu_redisdelay.cli.options import queues_option
 from kombu_redisdelay.cli.output import (
     STYLES,
-    console,
     count,
-    cut,
+    fixed,
     flexible,
     next_due,
     right,
-    styled,
     table,
+    terminal,
     waiting,
 )
+from kombu_redisdelay.cli.table import Cell, Layout, Line, Table
 from kombu_redisdelay.cli.timeline import timeline_table
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
@@ -35,6 +35,8 @@ from kombu_redisdelay.operations.timeline import EDGES, Span, timeline
 
 #: The number of lines that do not show a queue: the title, headers, blank lines and the timeline.
 _OTHER_LINES = len(EDGES) + 7
+
+_EMPTY: Line = []
 
 
 @click.command("top")
@@ -47,24 +49,33 @@ _OTHER_LINES = len(EDGES) + 7
     help="Seconds between two looks.",
 )
 def command(queues: tuple[str, ...], interval: float) -> None:
-    """Show the queues and the timeline, live. Ctrl-C ends it.
+    """Show the queues and the timeline, live. The key q ends it, as Ctrl-C does.
 
     WAIT is the time that the next ready message has waited. IN/S and OUT/S are how many messages were
     published and delivered per second since the last update.
     """
-    target = console()
-    if not target.is_terminal:
-        raise click.UsageError("top needs a terminal; see `stats` and `timeline`, which have --json, too.")
+    # Not at the top, because rich need not be installed, and the help needs none.
+    from rich.live import Live
+
+    from kombu_redisdelay.cli.terminal import colored
+
+    target = terminal()
+    if target is None:
+        raise click.UsageError("`top` needs a terminal. See `stats` and `timeline`, which have --json, too.")
     access = connect(Access)
     view = View(access.address)
+    # Without this, Python would end and leave the terminal as it is.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        with Live(console=target, screen=True, auto_refresh=False) as live:
+        with key_presses() as typed, Live(console=target, screen=True, auto_refresh=False) as live:
             while True:
                 names = queue_names(access, queues)
                 stats, histories = queue_stats(access.store, names), queue_history(access.store, names)
                 spans = timeline(access.store, names)
-                live.update(view.render(stats, histories, spans, monotonic(), target.size), refresh=True)
-                sleep(interval)
+                shown = view.render(stats, histories, spans, monotonic(), target.width, target.height)
+                live.update(colored(shown), refresh=True)
+                if b"q" in typed(interval):
+                    break
     except KeyboardInterrupt:
         pass
 
@@ -83,37 +94,42 @@ class View:
         histories: Sequence[QueueHistory],
         spans: Sequence[Span],
         now: float,
-        size: ConsoleDimensions,
-    ) -> RenderableType:
+        width: int,
+        height: int,
+    ) -> list[Line]:
         """
         Arguments:
             histories: those of the same queues.
             now: the present time, seconds of the monotonic clock.
-            size: the size of the terminal.
+            width, height: the size of the terminal.
         """
         seconds = now - self._looked_at
         moment = datetime.now(timezone.utc)
         said = [remark for queue in stats for remark in remarks(queue.queue, queue.control, moment)]
-        room = max(1, size.height - _OTHER_LINES - len(said))
+        room = max(1, height - _OTHER_LINES - len(said))
         # If there is no room for all queues, show those with the most messages, always in the same order.
         busiest = sorted(stats, key=lambda queue: -(queue.ready + queue.scheduled + queue.unacked))[:room]
         shown = [queue for queue in stats if queue in busiest]
         by_name = {history.queue: history for history in histories}
         queues = self._queue_table(shown, by_name, seconds)
-        parts: list[RenderableType] = [cut(self._title, "bold"), styled(""), queues]
+        title = table(flexible(""), fixed(""))
+        title.add_row(Cell(self._title, "bold"), Cell("Press q to end.", "dim"))
+        lines = [*_lines(title, width), _EMPTY, *_lines(queues, width)]
+        if not stats:
+            lines.append([Cell("No queues found.")])
         if len(shown) < len(stats):
-            parts.append(styled(f"and {len(stats) - len(shown)} more", "dim"))
-        parts += [cut(remark, "yellow") for remark in said]
+            lines.append([Cell(f"and {len(stats) - len(shown)} more", "dim")])
+        lines += [[Cell(printable(remark), "yellow")] for remark in said]
         self._before = by_name
         self._looked_at = now
-        return Group(*parts, styled(""), timeline_table(spans, size.width))
+        return [*lines, _EMPTY, *_lines(timeline_table(spans, width), width)]
 
     def _queue_table(
         self, stats: Sequence[QueueStats], histories: Mapping[str, QueueHistory], seconds: float
     ) -> Table:
         now = datetime.now(timezone.utc)
         rows = table(
-            flexible("QUEUE"),
+            flexible("QUEUE", least=5),
             right("READY"),
             right("WAIT"),
             right("IN/S"),
@@ -123,13 +139,13 @@ class View:
             right("DEAD"),
             right("CONSUMERS"),
             right("NEXT DUE"),
+            gap=1,
         )
-        rows.padding = (0, 1, 0, 0)
         for queue in stats:
             history = histories[queue.queue]
             grown = history.now - self._before.get(queue.queue, history).now
             rows.add_row(
-                cut(queue.queue),
+                queue.queue,
                 count(queue.ready, STYLES["ready"]),
                 waiting(queue.waiting),
                 _rate(grown.published, seconds),
@@ -143,7 +159,13 @@ class View:
         return rows
 
 
-def _rate(difference: int, seconds: float) -> Text:
+def _lines(rows: Table, width: int) -> Iterator[Line]:
+    layout = Layout(rows, width)
+    yield from layout.header()
+    yield from layout.lines(rows.rows)
+
+
+def _rate(difference: int, seconds: float) -> Cell:
     # What a stock worker takes makes the number of published messages shrink until the next record.
     rate = max(0, round(difference / seconds))
-    return styled(f"{rate:,}" if rate else "", "dim")
+    return Cell(f"{rate:,}" if rate else "", "dim")

@@ -1,20 +1,19 @@
--- Gives a scheduled message another due time. The message itself says when it is due, so the caller has
--- rewritten it. If the new time has come, the message goes to its ready list.
+-- Gives scheduled messages another due time. A message itself says when it is due, so the caller has
+-- rewritten it. If the new time has come, the messages go to their ready lists, in the order given.
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  messages
 -- KEYS[3]  duplicates
 -- KEYS[4]  ready list of step 0
 -- KEYS[5]  wake zset
--- ARGV[1]  the name that it has in the schedule
--- ARGV[2]  the message as it is stored
--- ARGV[3]  the message as it is to be stored
--- ARGV[4]  due time, ms since the epoch, with a fraction
--- ARGV[5]  separator between a queue's name and a priority step
+-- ARGV[1]  due time, ms since the epoch, with a fraction
+-- ARGV[2]  separator between a queue's name and a priority step
+-- ARGV[3+] for each: the name that it has in the schedule, the message as it is stored, the message as it is to
+--          be stored
 --
--- Returns  1 if it was done; 0 if it is not scheduled any more, or is not the same message
+-- Returns  for each: 1 if it was done; 0 if it is not scheduled any more, or is not the same message
 --
--- Keeps: the message is in exactly one place: scheduled before, scheduled or ready after. A message that is
+-- Keeps: each message is in exactly one place: scheduled before, scheduled or ready after. A message that is
 -- delivered in the meantime is in another place by now, and is left alone.
 
 -- include: clock
@@ -26,26 +25,39 @@
 -- include: due
 -- include: duplicates
 
-local member = ARGV[1]
-if redis.call('HGET', KEYS[2], member) ~= ARGV[2] then
-  return 0
-end
-local due_ms, now_ms = tonumber(ARGV[4]), clock_us() / 1000
-local stored = with_due(ARGV[3], math.max(due_ms, now_ms))
-if due_ms <= now_ms then
-  local expires_ms = redis.call('PTTL', KEYS[1])
-  local ready = ready_key(KEYS[4], ARGV[5], stored_step(stored))
+local due_ms, now_ms = tonumber(ARGV[1]), clock_us() / 1000
+local expires_ms = redis.call('PTTL', KEYS[1])
+local reply, woken, scheduled = {}, {}, {}
+
+local function deliver(member, stored)
+  local ready = ready_key(KEYS[4], ARGV[2], stored_step(stored))
   expect_list(ready)
   unschedule(KEYS[1], KEYS[2], KEYS[3], member)
   redis.call('LPUSH', ready, stored_payload(stored))
-  wake(KEYS[5])
-  -- In a queue with x-expires, the ready lists live as long as the schedule did.
-  expire(expires_ms, { ready, KEYS[5] })
-else
-  redis.call('HSET', KEYS[2], member, stored)
-  redis.call('ZADD', KEYS[1], due_ms, member)
-  if redis.call('ZRANGE', KEYS[1], 0, 0)[1] == member then
+  if not woken[ready] then
+    woken[ready] = true
     wake(KEYS[5])
+    -- In a queue with x-expires, the ready lists live as long as the schedule did.
+    expire(expires_ms, { ready, KEYS[5] })
   end
 end
-return 1
+
+for i = 3, #ARGV, 3 do
+  local member = ARGV[i]
+  local same = redis.call('HGET', KEYS[2], member) == ARGV[i + 1]
+  if same then
+    local stored = with_due(ARGV[i + 2], math.max(due_ms, now_ms))
+    if due_ms <= now_ms then
+      deliver(member, stored)
+    else
+      redis.call('HSET', KEYS[2], member, stored)
+      redis.call('ZADD', KEYS[1], due_ms, member)
+      scheduled[member] = true
+    end
+  end
+  reply[#reply + 1] = same and 1 or 0
+end
+if next(scheduled) and scheduled[redis.call('ZRANGE', KEYS[1], 0, 0)[1]] then
+  wake(KEYS[5])
+end
+return reply

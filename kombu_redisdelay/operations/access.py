@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from kombu.connection import Connection
 from redis.exceptions import NoPermissionError
 
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
+from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.times import to_ms
+from kombu_redisdelay.public import public
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.option_names import unknown_options
 from kombu_redisdelay.transport.sentinel import SentinelChannel
@@ -22,6 +26,28 @@ if TYPE_CHECKING:
 
     # In `typing` from Python 3.11 on.
     from typing_extensions import Self
+
+T = TypeVar("T")
+
+#: The argument *queue* of a method: one, several, or ``None`` for all.
+Selection = str | Iterable[str] | None
+
+
+@public
+class NotMarkedRevokedError(Exception):
+    """Messages were cancelled, and then the result backend could not be told.
+
+    Attributes:
+        cancelled: what would have been returned: id -> how many messages were removed.
+    """
+
+    def __init__(self, cancelled: Mapping[str, int], why: str) -> None:
+        super().__init__(f"cancelled, but not marked as revoked in the result backend: {why}")
+        self.cancelled = dict(cancelled)
+        self._why = why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.cancelled, self._why)
 
 
 class Access:
@@ -38,6 +64,8 @@ class Access:
     Raises:
         TypeError: *broker* is none of these, or uses another transport.
         redis.exceptions.RedisError: the server cannot be reached, or refuses the login.
+
+    After :meth:`close`, every use raises ``ValueError``, also of an iterator that was begun before.
     """
 
     def __init__(self, broker: Celery | Connection | str) -> None:
@@ -53,8 +81,10 @@ class Access:
                 max_retries=1, interval_start=0, reraise_as_library_errors=False
             )
             self._channel = cast(Channel, self._connection.channel())
+            self._server = _UntilClosed(self._channel.store.server, type(self).__name__)
+            self._store = self._channel.store.through(cast(Server, self._server))
         except BaseException:
-            self.close()
+            self._connection.release()
             raise
 
     @property
@@ -86,8 +116,13 @@ class Access:
 
     @property
     def store(self) -> Store:
-        """The queues in Redis."""
-        return self._channel.store
+        """The queues in Redis.
+
+        Raises:
+            ValueError: this is closed.
+        """
+        self._server.check()
+        return self._store
 
     def unknown_options(self) -> dict[str, str | None]:
         """The transport options that have no effect.
@@ -115,11 +150,22 @@ class Access:
         ]
         return list(dict.fromkeys(allowed))
 
+    @property
+    def declared_queues(self) -> list[str]:
+        """The names of the queues that the Celery app declares, by ``task_queues``, ``task_default_queue``,
+        or ``task_routes``. Empty without an app."""
+        if self.app is None:
+            return []
+        names = [*self.app.amqp.queues, *_routed_to(self.app.conf.task_routes)]
+        return list(dict.fromkeys(names))
+
     def close(self) -> None:
         """Close the connection. May be called more than once."""
+        self._server.close()
         self._connection.release()
 
     def __enter__(self) -> Self:
+        self._server.check()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -129,14 +175,83 @@ class Access:
         if mark_revoked and self.app is None:
             raise TypeError("mark_revoked needs the Celery app, for its result backend")
 
-    def _mark_revoked(self, ids: Iterable[str], reason: str) -> None:
-        """Write the state ``REVOKED`` to the app's result backend."""
-        for id in ids:
-            self.app.backend.mark_as_revoked(id, reason)
+    def _mark_revoked(self, cancelled: Mapping[str, int], reason: str) -> None:
+        """Write the state ``REVOKED`` of what was cancelled to the app's result backend.
 
-    def _queues(self, queue: str | None) -> list[str]:
-        """The partitions of *queue*, or of all queues."""
-        return self.store.partitions.all_names(self.queues() if queue is None else [queue])
+        Raises:
+            NotMarkedRevokedError: this failed.
+        """
+        try:
+            for id, count in cancelled.items():
+                if count:
+                    self.app.backend.mark_as_revoked(id, reason)
+        except Exception as exc:
+            # Each kind of backend has errors of its own.
+            why = " ".join(str(exc).split()) or type(exc).__name__
+            raise NotMarkedRevokedError(cancelled, why) from exc
+
+    def _queues(self, queue: Selection) -> list[str]:
+        """The partitions of *queue*, of several, or of all queues."""
+        if queue is None:
+            names: Iterable[str] = self.queues()
+        else:
+            names = [queue] if isinstance(queue, str) else queue
+        return self.store.partitions.all_names(names)
+
+    def _while_open(self, items: Iterator[T]) -> Iterator[T]:
+        """*items*, of which some may have been read ahead, until this is closed."""
+        for item in items:
+            yield item
+            self._server.check()
+
+
+class _UntilClosed:
+    """A server, for an object that may be closed: redis-py would silently connect again.
+
+    Arguments:
+        who: what is closed, for people.
+    """
+
+    def __init__(self, server: Server, who: str) -> None:
+        self._server = server
+        self._who = who
+        self._is_closed = False
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def check(self) -> None:
+        if self._is_closed:
+            raise ValueError(f"this {self._who} is closed")
+
+    def __getattr__(self, name: str) -> Any:
+        self.check()
+        return getattr(self._server, name)
+
+
+def _routed_to(routes: Any) -> Iterator[str]:
+    """The queues that *routes*, the setting ``task_routes``, names. A route that is a function names none."""
+    for table in routes if isinstance(routes, (list, tuple)) else [routes]:
+        pairs = table.items() if isinstance(table, Mapping) else table
+        for pair in () if pairs is None or callable(pairs) or isinstance(pairs, str) else pairs:
+            route = pair[1] if isinstance(pair, (list, tuple)) and len(pair) == 2 else None
+            queue = route.get("queue") if isinstance(route, Mapping) else route
+            name = getattr(queue, "name", queue)
+            if isinstance(name, str):
+                yield name
+
+
+def moment_ms(name: str, moment: object) -> float | None:
+    """The argument *name*, a time, in ms since the epoch; ``None`` if it is ``None``.
+
+    Raises:
+        ValueError: it is not a ``datetime``.
+    """
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime):
+        raise ValueError(f"{name} must be a datetime, not {moment!r}")
+    return to_ms(moment)
 
 
 def check_limit(limit: object) -> None:

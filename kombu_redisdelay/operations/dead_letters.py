@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha1
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
-from kombu_redisdelay.broker.dead import Buried, Graveyard
+from kombu_redisdelay.broker.dead import DROP, REQUEUE, Buried, Graveyard
 from kombu_redisdelay.broker.times import from_ms
-from kombu_redisdelay.operations.access import Access, check_limit
-from kombu_redisdelay.operations.content import Content
+from kombu_redisdelay.operations.access import Access, Selection, check_limit, moment_ms
+from kombu_redisdelay.operations.content import Content, is_task
+from kombu_redisdelay.operations.queued import Found, is_within, without_repetitions
 from kombu_redisdelay.public import public
 
 
@@ -51,89 +52,157 @@ class DeadLetter:
 class DeadLetters(Access):
     """The dead letters of a broker.
 
-    For the argument *queue*, ``None`` means all queues. A queue or an id that is not known gives an empty
-    result, not an error. To find dead letters by id or by task, every dead letter is read. A queue keeps at
-    most ``dead_letter_limit`` of them.
+    The argument *queue* is the name of a queue, or several names. ``None`` means all queues. A queue or an id
+    that is not known gives an empty result, not an error. To find dead letters by id, task or time, every
+    dead letter is read. A queue keeps at most ``dead_letter_limit`` of them.
+
+    The argument *task* is the name of a task, in which ``*``, ``?`` and ``[...]`` are wildcards. *before* and
+    *after* are about the time when a message became a dead letter: before *before*, and at *after* or later.
+    They are datetimes; a naive one is in UTC. A time that is not a ``datetime`` is a ``ValueError``.
 
     Arguments and errors are the same as for :class:`~kombu_redisdelay.operations.access.Access`. Every
     method may raise ``redis.exceptions.RedisError``.
     """
 
-    def count(self, queue: str | None = None) -> int:
+    def count(self, queue: Selection = None) -> int:
         """The number of dead letters."""
         return self._graveyard.count(self._queues(queue))
 
     def iter(
-        self, queue: str | None = None, *, task: str | None = None, limit: int | None = None
+        self,
+        queue: Selection = None,
+        *,
+        task: str | None = None,
+        before: datetime | None = None,
+        after: datetime | None = None,
+        limit: int | None = None,
     ) -> Iterator[DeadLetter]:
         """Iterate over the dead letters, queue by queue, the oldest of each queue first. They are read in
         bounded steps.
 
+        While dead letters come and go, none is included twice, and every one that stays is included. To tell
+        that one was included, about 60 bytes of memory are kept for each.
+
         Arguments:
-            task: only tasks with this name.
             limit: the largest number of dead letters; ``None`` for all.
 
         Raises:
-            ValueError: *limit* is not a whole number from 0.
+            ValueError: *limit* is not a whole number from 0, or a time is not a ``datetime``.
         """
         check_limit(limit)
-        each = (self._graveyard.iter(name) for name in self._queues(queue))
-        letters = map(self._letter, chain.from_iterable(each))
-        return islice((letter for letter in letters if task is None or letter.task == task), limit)
+        wanted = _matching(task, before, after)
+        graveyard, names = self._graveyard, self._queues(queue)
+        found = (
+            self._found(buried, is_sure)
+            for name in names
+            for buried, is_sure in graveyard.walk(name)
+            if wanted(buried)
+        )
+        return islice(self._while_open(without_repetitions(found)), limit)
 
     def get(self, id: str) -> DeadLetter | None:
         """The dead letter with this id, ``None`` if there is none. Of several, the oldest of the first queue
         that has one."""
         return next((letter for letter in self.iter() if letter.id == id), None)
 
-    def requeue(self, id: str) -> bool:
+    def get_all(self, id: str) -> list[DeadLetter]:
+        """All dead letters with this id."""
+        return [letter for letter in self.iter() if letter.id == id]
+
+    def requeue(self, id: str) -> int:
         """Put the dead letter with this id at the tail of the queue that it came from. Its count of
         deliveries starts at 0 again. If there are several with this id, requeue all of them.
 
         Returns:
-            Whether there was one.
+            The number of dead letters that were requeued: 0 if there is none.
         """
-        wanted = _has_id(id)
-        return sum(self._graveyard.requeue(queue, wanted) for queue in self._queues(None)) > 0
+        return self.requeue_many([id])[id]
 
-    def requeue_all(self, queue: str | None = None, *, task: str | None = None) -> int:
-        """Requeue all dead letters that are there now, as :meth:`requeue` does.
+    def requeue_many(self, ids: Iterable[str]) -> dict[str, int]:
+        """Do the same as :meth:`requeue` for each of *ids*. The dead letters are read once for all of them.
 
-        Arguments:
-            task: only tasks with this name.
+        Returns:
+            Id -> how many dead letters were requeued, for each of *ids*.
+        """
+        return self._with_ids(ids, REQUEUE)
+
+    def requeue_all(
+        self,
+        queue: Selection = None,
+        *,
+        task: str | None = None,
+        before: datetime | None = None,
+        after: datetime | None = None,
+    ) -> int:
+        """Requeue dead letters that are there now, as :meth:`requeue` does.
 
         Returns:
             The number of dead letters that were requeued.
         """
-        wanted = _is_task(task)
+        wanted = _matching(task, before, after)
         return sum(self._graveyard.requeue(name, wanted) for name in self._queues(queue))
 
-    def purge(self, queue: str | None = None, *, task: str | None = None) -> int:
-        """Remove all dead letters that are there now.
+    def remove(self, id: str) -> int:
+        """Remove the dead letter with this id. If there are several with this id, remove all of them.
 
-        Arguments:
-            task: only tasks with this name.
+        Returns:
+            The number of dead letters that were removed: 0 if there is none.
+        """
+        return self.remove_many([id])[id]
+
+    def remove_many(self, ids: Iterable[str]) -> dict[str, int]:
+        """Do the same as :meth:`remove` for each of *ids*. The dead letters are read once for all of them.
+
+        Returns:
+            Id -> how many dead letters were removed, for each of *ids*.
+        """
+        return self._with_ids(ids, DROP)
+
+    def purge(
+        self,
+        queue: Selection = None,
+        *,
+        task: str | None = None,
+        before: datetime | None = None,
+        after: datetime | None = None,
+    ) -> int:
+        """Remove dead letters that are there now.
 
         Returns:
             The number of dead letters that were removed.
         """
-        if task is None:
-            return sum(map(self._graveyard.clear, self._queues(queue)))
-        return sum(self._graveyard.drop(name, _is_task(task)) for name in self._queues(queue))
+        wanted = _matching(task, before, after)
+        names = self._queues(queue)
+        if (task, before, after) == (None, None, None):
+            return sum(map(self._graveyard.clear, names))
+        return sum(self._graveyard.drop(name, wanted) for name in names)
 
-    def _letter(self, buried: Buried) -> DeadLetter:
-        return replace(_letter(buried), queue=self.store.partitions.queue_of(buried.queue))
+    def _with_ids(self, ids: Iterable[str], how: str) -> dict[str, int]:
+        counts = dict.fromkeys(ids, 0)
+        for queue in self._queues(None) if counts else ():
+            for letter in self._graveyard.take_out(queue, how, lambda buried: _content(buried).id in counts):
+                counts[_content(letter).id] += 1
+        return counts
+
+    def _found(self, buried: Buried, is_sure: bool) -> Found[DeadLetter]:
+        queue = self.store.partitions.queue_of(buried.queue)
+        content = _content(buried)
+        identity = (queue, content.tag or buried.payload, content.id)
+        return Found(_letter(buried, queue, content), identity, content.tag is not None, is_sure)
 
     @property
     def _graveyard(self) -> Graveyard:
         return Graveyard(self.store)
 
 
-def _letter(buried: Buried) -> DeadLetter:
-    content = Content.of(buried.payload, otherwise=sha1(buried.payload, usedforsecurity=False).hexdigest())
+def _content(buried: Buried) -> Content:
+    return Content.of(buried.payload, otherwise=sha1(buried.payload, usedforsecurity=False).hexdigest())
+
+
+def _letter(buried: Buried, queue: str, content: Content) -> DeadLetter:
     return DeadLetter(
         id=content.id,
-        queue=buried.queue,
+        queue=queue,
         when=from_ms(buried.died_ms),
         reason=buried.reason,
         deliveries=buried.deliveries,
@@ -145,9 +214,16 @@ def _letter(buried: Buried) -> DeadLetter:
     )
 
 
-def _has_id(id: str) -> Callable[[Buried], bool]:
-    return lambda buried: _letter(buried).id == id
+def _matching(task: str | None, before: datetime | None, after: datetime | None) -> Callable[[Buried], bool]:
+    """Tells the dead letters of this task and between these times.
 
+    Raises:
+        ValueError: a time is not a ``datetime``.
+    """
+    after_ms, before_ms = moment_ms("after", after), moment_ms("before", before)
 
-def _is_task(task: str | None) -> Callable[[Buried], bool]:
-    return lambda buried: task is None or _letter(buried).task == task
+    def is_wanted(buried: Buried) -> bool:
+        in_time = is_within(from_ms(buried.died_ms), after_ms, before_ms)
+        return in_time and (task is None or is_task(_content(buried).task, task))
+
+    return is_wanted

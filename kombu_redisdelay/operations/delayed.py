@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import merge
 from itertools import islice
+from math import nextafter
 from operator import attrgetter
 from typing import Any
 
-from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule, Scheduled
-from kombu_redisdelay.broker.times import LATEST_MS, from_ms, to_ms
-from kombu_redisdelay.operations.access import Access, check_limit
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled
+from kombu_redisdelay.broker.times import LATEST_MS, from_ms
+from kombu_redisdelay.operations.access import Access, Selection, check_limit, moment_ms
 from kombu_redisdelay.operations.content import Content, is_task, with_due, without_due
 from kombu_redisdelay.public import public
+
+#: From which due time on and before which one, in ms since the epoch; ``None`` is no limit.
+Span = tuple[float | None, float | None]
 
 
 @public
@@ -51,13 +56,16 @@ class DelayedMessage:
 class DelayedMessages(Access):
     """The scheduled messages of a broker.
 
-    For the argument *queue*, ``None`` means all queues. A queue or an id that is not known gives an empty
-    result, not an error. Several messages may be scheduled with the same id, in one queue or in several. A
-    method that takes an id handles all of them. Each change of a message is atomic, also against workers
-    that take it at the same time: the message is either cancelled or delivered, never both and never
-    neither.
+    The argument *queue* is the name of a queue, or several names. ``None`` means all queues. A queue or an id
+    that is not known gives an empty result, not an error. Several messages may be scheduled with the same id,
+    in one queue or in several. A method that takes an id handles all of them. Each change of a message is
+    atomic, also against workers that take it at the same time: the message is either cancelled or delivered,
+    never both and never neither.
 
-    Times are aware datetimes. A naive datetime is in UTC, as in Celery's worker.
+    The argument *task* is the name of a task, in which ``*``, ``?`` and ``[...]`` are wildcards. To find the
+    messages of a task, every message is read. *due_before* and *due_after* pick what is due before a time,
+    and what is due at a time or later. Times are aware datetimes. A naive datetime is in UTC, as in Celery's
+    worker. A time that is not a ``datetime`` is a ``ValueError``.
 
     Arguments and errors are the same as for :class:`~kombu_redisdelay.operations.access.Access`. Every
     method may raise ``redis.exceptions.RedisError``.
@@ -65,32 +73,22 @@ class DelayedMessages(Access):
 
     def count(
         self,
-        queue: str | None = None,
+        queue: Selection = None,
         *,
         due_before: datetime | None = None,
         due_after: datetime | None = None,
     ) -> int:
-        """The number of scheduled messages. Takes logarithmic time at most.
+        """The number of scheduled messages. Takes logarithmic time at most."""
+        return self._schedule.count(self._queues(queue), *_span(due_after, due_before))
 
-        Arguments:
-            due_before: only messages that are due before this time.
-            due_after: only messages that are due at this time or later.
-
-        Raises:
-            ValueError: one of the times is not a ``datetime``.
-        """
-        return self._schedule.count(
-            self._queues(queue), _ms("due_after", due_after), _ms("due_before", due_before)
-        )
-
-    def next_due(self, queue: str | None = None) -> datetime | None:
+    def next_due(self, queue: Selection = None) -> datetime | None:
         """When the first message is due; ``None`` if none is scheduled."""
         due_ms = self._schedule.next_due_ms(self._queues(queue))
         return None if due_ms is None else from_ms(due_ms)
 
     def iter(
         self,
-        queue: str | None = None,
+        queue: Selection = None,
         *,
         due_before: datetime | None = None,
         due_after: datetime | None = None,
@@ -103,18 +101,16 @@ class DelayedMessages(Access):
         included exactly once.
 
         Arguments:
-            due_before: only messages that are due before this time.
-            due_after: only messages that are due at this time or later.
-            task: only tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards.
             limit: the largest number of messages; ``None`` for all.
 
         Raises:
             ValueError: a time is not a ``datetime``, or *limit* is not a whole number from 0.
         """
         check_limit(limit)
-        found = self._iter(self._queues(queue), _ms("due_after", due_after), _ms("due_before", due_before))
-        messages = (message for _, message in found if is_task(message.task, task))
-        return islice(messages, limit)
+        schedule, span = self._schedule, _span(due_after, due_before)
+        each = [schedule.iter(name, *span) for name in self._queues(queue)]
+        messages = map(self._message, merge(*each, key=attrgetter("due_ms")))
+        return islice((each for each in self._while_open(messages) if is_task(each.task, task)), limit)
 
     def get(self, id: str) -> DelayedMessage | None:
         """The message with this id, ``None`` if there is none. Of several, the one that is due first."""
@@ -125,12 +121,12 @@ class DelayedMessages(Access):
         found = [message for queue in self._queues(None) for message in self._schedule.find(queue, id)]
         return [self._message(message) for message in sorted(found, key=attrgetter("due_ms"))]
 
-    def cancel(self, id: str, *, mark_revoked: bool = False) -> bool:
+    def cancel(self, id: str, *, mark_revoked: bool = False) -> int:
         """Remove the message with this id. If there are several, remove all of them.
 
         Returns:
-            Whether a message was removed. It will not be delivered. False if there is no such message, or it
-            has been delivered already.
+            The number of messages that were removed. They will not be delivered. 0 if there is no such
+            message, or it has been delivered already.
 
         Arguments:
             mark_revoked: also write the state ``REVOKED`` to the app's result backend, so that a program that
@@ -139,25 +135,24 @@ class DelayedMessages(Access):
 
         Raises:
             TypeError: *mark_revoked* was set without a Celery app.
+            NotMarkedRevokedError: the message was cancelled, and then the result backend could not be told.
         """
-        return bool(self.cancel_many([id], mark_revoked=mark_revoked))
+        return self.cancel_many([id], mark_revoked=mark_revoked)[id]
 
-    def cancel_many(self, ids: Iterable[str], *, mark_revoked: bool = False) -> list[str]:
+    def cancel_many(self, ids: Iterable[str], *, mark_revoked: bool = False) -> dict[str, int]:
         """Do the same as :meth:`cancel` for each of *ids*, in few round trips.
 
         Returns:
-            The ids that were cancelled.
+            Id -> how many messages were removed, for each of *ids*.
         """
         self._check_mark_revoked(mark_revoked)
-        cancelled: list[str] = []
-        queues = self._queues(None)
-        remaining = iter(dict.fromkeys(ids))
-        while some := list(islice(remaining, IDS_PER_CALL)):
-            removed = [self._schedule.cancel(queue, some) for queue in queues]
-            cancelled += [id for id, *counts in zip(some, *removed, strict=True) if any(counts)]
+        cancelled = dict.fromkeys(ids, 0)
+        for queue in self._queues(None) if cancelled else ():
+            for id, count in zip(cancelled, self._schedule.cancel(queue, list(cancelled)), strict=True):
+                cancelled[id] += count
         return self._revoked(cancelled, mark_revoked)
 
-    def cancel_group(self, group_id: str, *, mark_revoked: bool = False) -> list[str]:
+    def cancel_group(self, group_id: str, *, mark_revoked: bool = False) -> dict[str, int]:
         """Cancel the tasks of a Celery group. Reads all scheduled messages, in bounded steps.
 
         Arguments:
@@ -165,15 +160,19 @@ class DelayedMessages(Access):
             mark_revoked: as for :meth:`cancel`.
 
         Returns:
-            The ids of the tasks that were cancelled.
+            Id of each task that was cancelled -> how many messages were removed.
         """
         self._check_mark_revoked(mark_revoked)
-        removed = self._remove(None, None, lambda message: message.headers.get("group") == group_id)
-        ids = dict.fromkeys(_message(found).id for found in removed)
-        return self._revoked(list(ids), mark_revoked)
+        cancelled: Counter[str] = Counter()
+        for queue in self._queues(None):
+            found = self._schedule.iter(queue, None, None)
+            wanted = (each for each in found if _content(each).headers.get("group") == group_id)
+            cancelled.update(_content(each).id for each in self._schedule.remove(queue, wanted))
+        return self._revoked(dict(cancelled), mark_revoked)
 
-    def reschedule(self, id: str, *, countdown: float | None = None, eta: datetime | None = None) -> bool:
-        """Deliver the message with this id at another time, earlier or later.
+    def reschedule(self, id: str, *, countdown: float | None = None, eta: datetime | None = None) -> int:
+        """Deliver the message with this id at another time, earlier or later. If there are several, this is
+        about all of them.
 
         This also changes its header ``eta`` or ``x-delay``, because workers use these headers. The header
         ``expires`` stays the same.
@@ -183,109 +182,188 @@ class DelayedMessages(Access):
             eta: a time in the future.
 
         Returns:
-            Whether there was such a message.
+            The number of messages that were rescheduled: 0 if there is no such message.
 
         Raises:
             ValueError: neither or both of the times were given, or one has a wrong type or is in the past.
         """
-        now_ms = self.store.now_ms()
-        due_ms = _new_due_ms(now_ms, countdown, eta)
-        return self._move(id, due_ms, lambda payload: with_due(payload, due_ms, now_ms))
+        return self.reschedule_many([id], countdown=countdown, eta=eta)[id]
 
-    def deliver_now(self, id: str) -> bool:
-        """Move the message with this id to the tail of its queue, as if it were due.
+    def reschedule_many(
+        self, ids: Iterable[str], *, countdown: float | None = None, eta: datetime | None = None
+    ) -> dict[str, int]:
+        """Do the same as :meth:`reschedule` for each of *ids*, in few round trips.
 
         Returns:
-            Whether there was such a message.
+            Id -> how many messages were rescheduled, for each of *ids*.
         """
-        return self._move(id, 0, without_due)
+        now_ms = self.store.now_ms()
+        due_ms = _new_due_ms(now_ms, countdown, eta)
+        return self._move(ids, due_ms, lambda payload: with_due(payload, due_ms, now_ms))
+
+    def reschedule_all(
+        self,
+        queue: Selection = None,
+        *,
+        task: str | None = None,
+        due_before: datetime | None = None,
+        due_after: datetime | None = None,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+    ) -> int:
+        """Do the same as :meth:`reschedule` for all scheduled messages, or for some of them. Each is moved
+        once. Those that are scheduled meanwhile may be moved or not.
+
+        Returns:
+            The number of messages that were rescheduled.
+        """
+        now_ms = self.store.now_ms()
+        due_ms = _new_due_ms(now_ms, countdown, eta)
+        return sum(
+            self._move_all(queue, task, span, due_ms, lambda payload: with_due(payload, due_ms, now_ms))
+            for span in _apart(_span(due_after, due_before), due_ms)
+        )
+
+    def deliver_now(self, id: str) -> int:
+        """Move the message with this id to the tail of its queue, as if it were due. If there are several,
+        move all of them.
+
+        Returns:
+            The number of messages that were moved: 0 if there is no such message.
+        """
+        return self.deliver_now_many([id])[id]
+
+    def deliver_now_many(self, ids: Iterable[str]) -> dict[str, int]:
+        """Do the same as :meth:`deliver_now` for each of *ids*, in few round trips. The messages go to each
+        queue in the order in which they were due.
+
+        Returns:
+            Id -> how many messages were moved, for each of *ids*.
+        """
+        return self._move(ids, 0, without_due)
+
+    def deliver_now_all(
+        self,
+        queue: Selection = None,
+        *,
+        task: str | None = None,
+        due_before: datetime | None = None,
+        due_after: datetime | None = None,
+    ) -> int:
+        """Move all scheduled messages to the tail of their queue, or some of them, as if they were due. They
+        go to each queue in the order in which they were due.
+
+        Returns:
+            The number of messages that were moved.
+        """
+        return self._move_all(queue, task, _span(due_after, due_before), 0, without_due)
 
     def purge(
-        self, queue: str | None = None, *, task: str | None = None, due_before: datetime | None = None
+        self,
+        queue: Selection = None,
+        *,
+        task: str | None = None,
+        due_before: datetime | None = None,
+        due_after: datetime | None = None,
     ) -> int:
         """Remove scheduled messages. Ready messages stay in their queues.
 
-        Arguments:
-            task: only tasks with this name.
-            due_before: only messages that are due before this time.
-
         Returns:
             The number of messages that were removed.
-
-        Raises:
-            ValueError: *due_before* is not a ``datetime``.
         """
-        before_ms = _ms("due_before", due_before)
-        if task is None and before_ms is None:
-            return sum(map(self._schedule.clear, self._queues(queue)))
-        removed = self._remove(queue, before_ms, lambda message: task is None or message.task == task)
-        return sum(1 for _ in removed)
+        span, names = _span(due_after, due_before), self._queues(queue)
+        if (task, due_before, due_after) == (None, None, None):
+            return sum(map(self._schedule.clear, names))
+        return sum(1 for name in names for _ in self._schedule.remove(name, self._chosen(name, task, span)))
 
     @property
     def _schedule(self) -> Schedule:
         return Schedule(self.store)
 
-    def _iter(
-        self, names: Iterable[str], from_ms: float | None, before_ms: float | None
-    ) -> Iterator[tuple[Scheduled, DelayedMessage]]:
-        each = [self._schedule.iter(name, from_ms, before_ms) for name in names]
-        return ((found, self._message(found)) for found in merge(*each, key=attrgetter("due_ms")))
+    def _chosen(self, name: str, task: str | None, span: Span) -> Iterator[Scheduled]:
+        found = self._schedule.iter(name, *span)
+        return (each for each in found if task is None or is_task(_content(each).task, task))
 
-    def _remove(
-        self, queue: str | None, before_ms: float | None, wanted: Callable[[DelayedMessage], bool]
-    ) -> Iterator[Scheduled]:
-        """Remove the messages that are *wanted*, and yield them."""
-        for name in self._queues(queue):
-            found = (entry for entry, message in self._iter([name], None, before_ms) if wanted(message))
-            yield from self._schedule.remove(name, found)
-
-    def _move(self, id: str, due_ms: float, rewrite: Callable[[bytes], bytes]) -> bool:
-        moved = False
-        for queue in self._queues(None):
-            for found in self._schedule.find(queue, id):
-                message: Scheduled | None = found
-                while message is not None:
-                    if self._schedule.reschedule(message, rewrite(message.payload), due_ms):
-                        moved = True
-                        break
-                    # It has been delivered, or another program has changed it meanwhile.
-                    message = self._schedule.reread(message)
+    def _move(self, ids: Iterable[str], due_ms: float, rewrite: Callable[[bytes], bytes]) -> dict[str, int]:
+        moved = dict.fromkeys(ids, 0)
+        for queue in self._queues(None) if moved else ():
+            found = list(self._schedule.find_all(queue, list(moved)))
+            found.sort(key=lambda pair: pair[1].due_ms)
+            messages = [message for _, message in found]
+            done = {each.member for each in self._schedule.reschedule_all(queue, messages, rewrite, due_ms)}
+            for id, message in found:
+                moved[id] += message.member in done or self._try_again(message, rewrite, due_ms)
         return moved
 
+    def _try_again(self, message: Scheduled, rewrite: Callable[[bytes], bytes], due_ms: float) -> bool:
+        """Move a message that has been delivered, or that another program has changed meanwhile."""
+        again = self._schedule.reread(message)
+        while again is not None:
+            if self._schedule.reschedule(again, rewrite(again.payload), due_ms):
+                return True
+            again = self._schedule.reread(message)
+        return False
+
+    def _move_all(
+        self,
+        queue: Selection,
+        task: str | None,
+        span: Span,
+        due_ms: float,
+        rewrite: Callable[[bytes], bytes],
+    ) -> int:
+        """Move the messages that are due in the *span* now. The new due time must be outside of it, or its
+        only
+        one: else a message could be moved twice."""
+        schedule, names = self._schedule, self._queues(queue)
+        return sum(
+            1
+            for name in names
+            for _ in schedule.reschedule_all(name, self._chosen(name, task, span), rewrite, due_ms)
+        )
+
     def _message(self, found: Scheduled) -> DelayedMessage:
-        return replace(_message(found), queue=self.store.partitions.queue_of(found.queue))
+        content = _content(found)
+        return DelayedMessage(
+            id=content.id,
+            queue=self.store.partitions.queue_of(found.queue),
+            due=from_ms(found.due_ms),
+            task=content.task,
+            args=content.args,
+            kwargs=content.kwargs,
+            priority=content.priority,
+            size=len(found.payload),
+            headers=content.headers,
+        )
 
-    def _revoked(self, ids: list[str], mark_revoked: bool) -> list[str]:
+    def _revoked(self, cancelled: dict[str, int], mark_revoked: bool) -> dict[str, int]:
         if mark_revoked:
-            self._mark_revoked(ids, "cancelled before it was due")
-        return ids
+            self._mark_revoked(cancelled, "cancelled before it was due")
+        return cancelled
 
 
-def _message(found: Scheduled) -> DelayedMessage:
-    content = Content.of(found.payload, otherwise=found.member.decode(errors="replace"))
-    return DelayedMessage(
-        id=content.id,
-        queue=found.queue,
-        due=from_ms(found.due_ms),
-        task=content.task,
-        args=content.args,
-        kwargs=content.kwargs,
-        priority=content.priority,
-        size=len(found.payload),
-        headers=content.headers,
-    )
+def _content(found: Scheduled) -> Content:
+    return Content.of(found.payload, otherwise=found.member.decode(errors="replace"))
 
 
-def _ms(name: str, moment: object) -> float | None:
-    if moment is None:
-        return None
-    if not isinstance(moment, datetime):
-        raise ValueError(f"{name} must be a datetime, not {moment!r}")
-    return to_ms(moment)
+def _span(due_after: datetime | None, due_before: datetime | None) -> Span:
+    return moment_ms("due_after", due_after), moment_ms("due_before", due_before)
+
+
+def _apart(span: Span, due_ms: float) -> Iterator[Span]:
+    """Parts of a *span*, so that a message of one of them, which is to be due at *due_ms*, is in none of
+    those that come later."""
+    low = float("-inf") if span[0] is None else span[0]
+    high = float("inf") if span[1] is None else span[1]
+    beyond_ms = nextafter(due_ms, float("inf"))
+    for start, end in ((due_ms, beyond_ms), (low, due_ms), (beyond_ms, high)):
+        start, end = max(start, low), min(end, high)
+        if start < end:
+            yield start, end
 
 
 def _new_due_ms(now_ms: float, countdown: Any, eta: object) -> float:
-    due_ms = _ms("eta", eta)
+    due_ms = moment_ms("eta", eta)
     if (countdown is None) == (due_ms is None):
         raise ValueError("give either a countdown or an eta")
     if due_ms is not None:

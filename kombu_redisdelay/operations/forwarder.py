@@ -90,6 +90,13 @@ class Forwarder:
         self._unattended: dict[str, None] = {}
         #: Queues for which the last call failed.
         self._failing: set[str] = set()
+        self._succeeded_at = monotonic()
+
+    @property
+    def failing_for(self) -> float:
+        """Seconds since a round has last succeeded, :data:`LONGEST_WAIT` at most while Redis answers soon.
+        May be read from another thread."""
+        return monotonic() - self._succeeded_at
 
     def stop(self) -> None:
         """Make :meth:`run` return soon. May be called from a signal handler or from another thread."""
@@ -111,6 +118,7 @@ class Forwarder:
                 self._stopped.wait(LONGEST_WAIT)
             else:
                 failing = False
+                self._succeeded_at = monotonic()
         # The thread still blocks for a while, and its connection must not be closed meanwhile.
         token_taker.join(timeout=2 * LONGEST_WAIT)
 

@@ -111,6 +111,17 @@ def queue_history(store: Store, queues: Iterable[str]) -> list[QueueHistory]:
     return [reduce(_together, (found[name] for name in names[queue])) for queue in names]
 
 
+def minutes_together(histories: Iterable[QueueHistory]) -> Sequence[Period]:
+    """What has happened in several queues together, by minute. They are recorded at different seconds of the
+    same minute."""
+    return reduce(_minutes_added, (history.minutes for history in histories), ())
+
+
+def hours_together(histories: Iterable[QueueHistory]) -> Sequence[Period]:
+    """What has happened in several queues together, by hour."""
+    return reduce(_hours_added, (history.hours for history in histories), ())
+
+
 def _call(store: Store, queue: str) -> ScriptCall:
     keys = store.keys(queue)
     return HISTORY, (keys.history, keys.schedule, *store.ready_keys(queue)), ()
@@ -152,13 +163,20 @@ def _together(one: QueueHistory, other: QueueHistory) -> QueueHistory:
         one.queue,
         one.totals + other.totals,
         one.unrecorded + other.unrecorded,
-        _added(one.minutes, other.minutes, _MINUTE),
-        _added(one.hours, other.hours, _HOUR),
+        _minutes_added(one.minutes, other.minutes),
+        _hours_added(one.hours, other.hours),
     )
 
 
+def _minutes_added(one: Sequence[Period], other: Sequence[Period]) -> Sequence[Period]:
+    return _added(one, other, _MINUTE)
+
+
+def _hours_added(one: Sequence[Period], other: Sequence[Period]) -> Sequence[Period]:
+    return _added(one, other, _HOUR)
+
+
 def _added(one: Sequence[Period], other: Sequence[Period], unit: int) -> Sequence[Period]:
-    """Partitions are recorded at different seconds of the same minute."""
     found: dict[Any, Period] = {}
     for period in (*one, *other):
         begun = period.start.timestamp() // unit

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from kombu_redisdelay.broker.times import to_ms
 from kombu_redisdelay.public import public
+
+MessageT = TypeVar("MessageT")
 
 SCHEDULED, READY, HELD, DEAD = "scheduled", "ready", "held", "dead"
 
@@ -73,8 +76,26 @@ class QueuedMessage:
     payload: bytes = field(default=b"", repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+def moment_of(message: QueuedMessage) -> datetime | None:
+    """Since when a message is in its state; if it is scheduled, when it is due. ``None`` if that is
+    unknown."""
+    return message.due or message.waiting_since or message.held_since or message.died
+
+
+def is_within(moment: datetime | None, after_ms: float | None, before_ms: float | None) -> bool:
+    """Whether *moment* is not before *after_ms*, and before *before_ms*, in ms since the epoch. ``None`` is
+    no limit. An unknown moment is only within no limits."""
+    if after_ms is None and before_ms is None:
+        return True
+    if moment is None:
+        return False
+    ms = to_ms(moment)
+    return (after_ms is None or after_ms <= ms) and (before_ms is None or ms < before_ms)
+
+
+# slots do not go together with Generic and Python 3.10.
+@dataclass(frozen=True)
+class Found(Generic[MessageT]):
     """A message, and what tells it from others.
 
     Attributes:
@@ -83,13 +104,13 @@ class Found:
         is_sure: whether this very entry was certainly not read before.
     """
 
-    message: QueuedMessage
+    message: MessageT
     identity: object
     is_unique: bool
     is_sure: bool = True
 
 
-def without_repetitions(found: Iterable[Found]) -> Iterator[QueuedMessage]:
+def without_repetitions(found: Iterable[Found[MessageT]]) -> Iterator[MessageT]:
     """The messages, each once. One without a delivery tag may have its equals, and is left out only if it may
     have been read before."""
     known: set[int] = set()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from hashlib import sha1
 from heapq import merge
 from itertools import chain, islice
@@ -16,10 +17,10 @@ from kombu_redisdelay.broker.held import Held, Holders
 from kombu_redisdelay.broker.identity import host_and_pid
 from kombu_redisdelay.broker.message import due_member_ms
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
-from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule, Scheduled
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations import control
-from kombu_redisdelay.operations.access import Access, check_limit
+from kombu_redisdelay.operations.access import Access, Selection, check_limit, moment_ms
 from kombu_redisdelay.operations.content import Content, is_task
 from kombu_redisdelay.operations.control import QueueControl
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
@@ -31,6 +32,8 @@ from kombu_redisdelay.operations.queued import (
     STATES,
     Found,
     QueuedMessage,
+    is_within,
+    moment_of,
     without_repetitions,
 )
 from kombu_redisdelay.public import public
@@ -46,16 +49,16 @@ _SHA1 = re.compile(r"[0-9a-f]{40}")
 class Queues(Access):
     """All messages of a broker: those that are scheduled, ready, held by a worker, and dead.
 
-    For the argument *queue*, ``None`` means all queues that have a consumer, a scheduled message or a dead
-    letter, and those that the Celery app declares. For the argument *state*, ``None`` means all states. A
-    queue or an id that is not known gives an empty result, not an error. Only what workers of
-    ``redisdelay://`` hold is seen: those of ``redis://`` keep it elsewhere.
+    The argument *queue* is the name of a queue, or several names. ``None`` means all queues that have a
+    consumer, a scheduled message or a dead letter, and those that the Celery app declares. For the argument
+    *state*, ``None`` means all states. A queue or an id that is not known gives an empty result, not an
+    error. Only what workers of ``redisdelay://`` hold is seen: those of ``redis://`` keep it elsewhere.
 
     Arguments and errors are the same as for :class:`~kombu_redisdelay.operations.access.Access`. Every method
     may raise ``redis.exceptions.RedisError``.
     """
 
-    def count(self, queue: str | None = None, *, state: str | None = None) -> int:
+    def count(self, queue: Selection = None, *, state: str | None = None) -> int:
         """The number of messages. Reads none of them.
 
         Arguments:
@@ -75,10 +78,12 @@ class Queues(Access):
 
     def iter(
         self,
-        queue: str | None = None,
+        queue: Selection = None,
         *,
         state: str | None = None,
         task: str | None = None,
+        before: datetime | None = None,
+        after: datetime | None = None,
         limit: int | None = None,
     ) -> Iterator[QueuedMessage]:
         """Iterate over the messages. They are read in bounded steps.
@@ -95,15 +100,21 @@ class Queues(Access):
         Arguments:
             state: only messages in this state.
             task: only tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards.
+            before: only messages that are due before this time, if they are scheduled; that wait since before
+                it, if they are ready; that a worker has held since before it; or that died before it.
+                Messages of which this is unknown are left out. A naive datetime is in UTC.
+            after: the same for this time or later.
             limit: the largest number of messages; ``None`` for all.
 
         Raises:
-            ValueError: there is no such state, or *limit* is not a whole number from 0.
+            ValueError: there is no such state, *limit* is not a whole number from 0, or a time is not a
+                ``datetime``.
         """
         check_limit(limit)
-        states = _states(state)
-        messages = self._messages(queue, states)
-        return islice((message for message in messages if is_task(message.task, task)), limit)
+        span = moment_ms("after", after), moment_ms("before", before)
+        messages = self._while_open(self._messages(queue, _states(state), *span))
+        wanted = (each for each in messages if is_task(each.task, task) and is_within(moment_of(each), *span))
+        return islice(wanted, limit)
 
     def get(self, id: str) -> QueuedMessage | None:
         """The message with this id, ``None`` if there is none. Of several, the first of :meth:`get_all`."""
@@ -117,7 +128,7 @@ class Queues(Access):
         """
         return list(self._with_id(id))
 
-    def cancel(self, id: str, *, mark_revoked: bool = False) -> bool:
+    def cancel(self, id: str, *, mark_revoked: bool = False) -> int:
         """Remove the scheduled or ready message with this id. If there are several, remove all of them.
 
         A message is either removed or taken by a worker, never both and never neither. To remove a ready one,
@@ -125,8 +136,8 @@ class Queues(Access):
         meanwhile.
 
         Returns:
-            Whether a message was removed. It will not be delivered. False if there is no such message, or a
-            worker has it.
+            The number of messages that were removed. They will not be delivered. 0 if there is no such
+            message, or a worker has it.
 
         Arguments:
             mark_revoked: also write the state ``REVOKED`` to the app's result backend, as
@@ -135,26 +146,51 @@ class Queues(Access):
 
         Raises:
             TypeError: *mark_revoked* was set without a Celery app.
+            NotMarkedRevokedError: the message was cancelled, and then the result backend could not be told.
         """
-        return bool(self.cancel_many([id], mark_revoked=mark_revoked))
+        return self.cancel_many([id], mark_revoked=mark_revoked)[id]
 
-    def cancel_many(self, ids: Iterable[str], *, mark_revoked: bool = False) -> list[str]:
+    def cancel_many(self, ids: Iterable[str], *, mark_revoked: bool = False) -> dict[str, int]:
         """Do the same as :meth:`cancel` for each of *ids*. The ready messages are searched once for all of
         them.
 
         Returns:
-            The ids that were cancelled.
+            Id -> how many messages were removed, for each of *ids*.
         """
         self._check_mark_revoked(mark_revoked)
-        wanted = list(dict.fromkeys(ids))
-        cancelled: set[str] = set()
+        cancelled = Counter(dict.fromkeys(ids, 0))
+        wanted = list(cancelled)
         for queue in self._queues(None) if wanted else ():
-            cancelled |= self._cancel_scheduled(queue, wanted)
-            cancelled |= self._cancel_ready(queue, wanted)
-        done = [id for id in wanted if id in cancelled]
-        if mark_revoked:
-            self._mark_revoked(done, "cancelled before it was delivered")
-        return done
+            counts = Schedule(self.store).cancel(queue, wanted)
+            cancelled.update(dict(zip(wanted, counts, strict=True)))
+            cancelled.update(
+                self._cancel_ready(queue, _texts(wanted), lambda content: content.id in cancelled)
+            )
+        return self._revoked(cancelled, mark_revoked)
+
+    def cancel_group(self, group_id: str, *, mark_revoked: bool = False) -> dict[str, int]:
+        """Cancel the tasks of a Celery group that are scheduled or ready. Reads all messages that are, in
+        bounded steps.
+
+        Arguments:
+            group_id: the id of the group, ``GroupResult.id``.
+            mark_revoked: as for :meth:`cancel`.
+
+        Returns:
+            Id of each task that was cancelled -> how many messages were removed.
+        """
+        self._check_mark_revoked(mark_revoked)
+
+        def is_wanted(content: Content) -> bool:
+            return content.headers.get("group") == group_id
+
+        cancelled: Counter[str] = Counter()
+        for queue in self._queues(None):
+            schedule = Schedule(self.store)
+            found = (each for each in schedule.iter(queue, None, None) if is_wanted(_of_schedule(each)))
+            cancelled.update(_of_schedule(each).id for each in schedule.remove(queue, found))
+            cancelled.update(self._cancel_ready(queue, _texts([group_id]), is_wanted))
+        return self._revoked(cancelled, mark_revoked)
 
     def pause(self, queue: str) -> None:
         """Have no worker take anything from *queue*, until :meth:`resume`. What workers have taken, they run.
@@ -200,7 +236,7 @@ class Queues(Access):
         [found] = queue_history(self.store, [queue])
         return found
 
-    def count_by_task(self, queue: str | None = None, *, state: str | None = None) -> dict[str | None, int]:
+    def count_by_task(self, queue: Selection = None, *, state: str | None = None) -> dict[str | None, int]:
         """How many messages there are of each task, the most first; under ``None``, those that are not tasks.
         Reads every message, as :meth:`tally` does."""
         counts: Counter[str | None] = Counter()
@@ -208,7 +244,7 @@ class Queues(Access):
             counts[task] += count
         return dict(counts.most_common())
 
-    def count_by_priority(self, queue: str | None = None, *, state: str | None = None) -> dict[int, int]:
+    def count_by_priority(self, queue: Selection = None, *, state: str | None = None) -> dict[int, int]:
         """How many messages there are of each priority, sorted by priority. Reads every message, as
         :meth:`tally` does."""
         counts: Counter[int] = Counter()
@@ -216,7 +252,7 @@ class Queues(Access):
             counts[priority] += count
         return dict(sorted(counts.items()))
 
-    def tally(self, queue: str | None = None, *, state: str | None = None) -> Counter[tuple[str | None, int]]:
+    def tally(self, queue: Selection = None, *, state: str | None = None) -> Counter[tuple[str | None, int]]:
         """How many messages there are of each task and priority. Reads every message, in bounded steps: a
         million of them take minutes.
 
@@ -232,17 +268,19 @@ class Queues(Access):
         """
         return Counter((message.task, message.priority) for message in self.iter(queue, state=state))
 
-    def _queues(self, queue: str | None) -> list[str]:
-        # Messages may be ready in a queue that never had a consumer.
-        if queue is not None or self.app is None:
+    def _queues(self, queue: Selection) -> list[str]:
+        if queue is not None:
             return super()._queues(queue)
-        declared = self._readable(self.store.partitions.all_names(self.app.amqp.queues))
+        # Messages may be ready in a queue that never had a consumer.
+        declared = self._readable(self.store.partitions.all_names(self.declared_queues))
         return self.store.partitions.all_names([*self.queues(), *declared])
 
-    def _messages(self, queue: str | None, states: Collection[str]) -> Iterator[QueuedMessage]:
+    def _messages(
+        self, queue: Selection, states: Collection[str], after_ms: float | None, before_ms: float | None
+    ) -> Iterator[QueuedMessage]:
         names = self._queues(queue)
-        read: dict[str, Callable[[list[str]], Iterator[Found]]] = {
-            SCHEDULED: self._iter_scheduled,
+        read: dict[str, Callable[[list[str]], Iterator[Found[QueuedMessage]]]] = {
+            SCHEDULED: lambda names: self._iter_scheduled(names, after_ms, before_ms),
             READY: self._iter_ready,
             HELD: self._iter_held,
             DEAD: self._iter_dead,
@@ -252,23 +290,25 @@ class Queues(Access):
         may_repeat = len(states) > 1 or not {READY, DEAD}.isdisjoint(states)
         return without_repetitions(found) if may_repeat else (each.message for each in found)
 
-    def _iter_scheduled(self, names: Iterable[str]) -> Iterator[Found]:
-        each = (Schedule(self.store).iter(name, None, None) for name in names)
+    def _iter_scheduled(
+        self, names: Iterable[str], after_ms: float | None, before_ms: float | None
+    ) -> Iterator[Found[QueuedMessage]]:
+        each = (Schedule(self.store).iter(name, after_ms, before_ms) for name in names)
         return map(self._of_scheduled, merge(*each, key=attrgetter("due_ms")))
 
-    def _iter_ready(self, names: Iterable[str], texts: Sequence[str] = ()) -> Iterator[Found]:
+    def _iter_ready(self, names: Iterable[str], texts: Sequence[str] = ()) -> Iterator[Found[QueuedMessage]]:
         ready = ReadyLists(self.store)
         return (self._of_ready(found) for name in names for found in ready.iter(name, texts))
 
-    def _iter_held(self, names: Iterable[str]) -> Iterator[Found]:
+    def _iter_held(self, names: Iterable[str]) -> Iterator[Found[QueuedMessage]]:
         return (self._of_held(found) for name in names for found in Holders(self.store).iter(name))
 
-    def _iter_dead(self, names: Iterable[str]) -> Iterator[Found]:
+    def _iter_dead(self, names: Iterable[str]) -> Iterator[Found[QueuedMessage]]:
         graveyard = Graveyard(self.store)
         return (self._of_dead(found, is_sure) for name in names for found, is_sure in graveyard.walk(name))
 
     def _with_id(self, id: str) -> Iterator[QueuedMessage]:
-        def found() -> Iterator[Found]:
+        def found() -> Iterator[Found[QueuedMessage]]:
             names = self._queues(None)
             scheduled = [message for name in names for message in Schedule(self.store).find(name, id)]
             yield from map(self._of_scheduled, sorted(scheduled, key=attrgetter("due_ms")))
@@ -278,28 +318,26 @@ class Queues(Access):
 
         return (message for message in without_repetitions(found()) if message.id == id)
 
-    def _cancel_scheduled(self, queue: str, ids: list[str]) -> set[str]:
-        cancelled: set[str] = set()
-        for first in range(0, len(ids), IDS_PER_CALL):
-            some = ids[first : first + IDS_PER_CALL]
-            counts = Schedule(self.store).cancel(queue, some)
-            cancelled.update(id for id, count in zip(some, counts, strict=True) if count)
-        return cancelled
+    def _cancel_ready(
+        self, queue: str, texts: Sequence[str], is_wanted: Callable[[Content], bool]
+    ) -> Iterator[str]:
+        """Remove ready messages. Yields the id of each."""
+        ready = ReadyLists(self.store)
+        for found in ready.iter(queue, texts):
+            content = _content(found.payload)
+            if is_wanted(content) and ready.remove(found):
+                yield content.id
 
-    def _cancel_ready(self, queue: str, ids: list[str]) -> set[str]:
-        ready, wanted = ReadyLists(self.store), frozenset(ids)
-        cancelled: set[str] = set()
-        for found in ready.iter(queue, _texts(ids)):
-            id = _content(found.payload).id
-            if id in wanted and ready.remove(found):
-                cancelled.add(id)
-        return cancelled
+    def _revoked(self, cancelled: Mapping[str, int], mark_revoked: bool) -> dict[str, int]:
+        if mark_revoked:
+            self._mark_revoked(cancelled, "cancelled before it was delivered")
+        return dict(cancelled)
 
-    def _of_scheduled(self, found: Scheduled) -> Found:
-        content = Content.of(found.payload, otherwise=found.member.decode(errors="replace"))
+    def _of_scheduled(self, found: Scheduled) -> Found[QueuedMessage]:
+        content = _of_schedule(found)
         return self._found(found.queue, content, SCHEDULED, found.payload, due=from_ms(found.due_ms))
 
-    def _of_ready(self, found: Ready) -> Found:
+    def _of_ready(self, found: Ready) -> Found[QueuedMessage]:
         since_ms = due_member_ms(found.payload)
         return self._found(
             found.queue,
@@ -311,7 +349,7 @@ class Queues(Access):
             waiting_since=None if since_ms is None else from_ms(since_ms),
         )
 
-    def _of_held(self, found: Held) -> Found:
+    def _of_held(self, found: Held) -> Found[QueuedMessage]:
         host, pid = host_and_pid(found.consumer)
         return self._found(
             found.queue,
@@ -324,7 +362,7 @@ class Queues(Access):
             lease_has_ended=found.lease_has_ended,
         )
 
-    def _of_dead(self, found: Buried, is_sure: bool) -> Found:
+    def _of_dead(self, found: Buried, is_sure: bool) -> Found[QueuedMessage]:
         return self._found(
             found.queue,
             _content(found.payload),
@@ -345,7 +383,7 @@ class Queues(Access):
         *,
         is_sure: bool = True,
         **of_state: Any,
-    ) -> Found:
+    ) -> Found[QueuedMessage]:
         of_state.setdefault("deliveries", content.deliveries)
         queue = self.store.partitions.queue_of(name)
         message = QueuedMessage(
@@ -371,6 +409,10 @@ def _states(state: str | None) -> tuple[str, ...]:
     if state not in STATES:
         raise ValueError(f"state must be one of {', '.join(STATES)}, or None, not {state!r}")
     return (state,)
+
+
+def _of_schedule(found: Scheduled) -> Content:
+    return Content.of(found.payload, otherwise=found.member.decode(errors="replace"))
 
 
 def _content(payload: bytes) -> Content:

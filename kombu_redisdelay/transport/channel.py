@@ -122,6 +122,9 @@ class Channel(PublishingChannel):
     ) -> Any:
         for name in self.store.partitions.names(queue):
             self.intake.consume(name, no_ack, callback)
+            # What needs no ack is the answers to one program, in a queue of a name of its own.
+            if not no_ack and queue not in self._fanout_queues:
+                metrics.consuming(name)
         # Check the queues as soon as a consumer starts: a dead worker may have left messages there.
         if self._rounds is not None:
             self._rounds.queues_have_changed()

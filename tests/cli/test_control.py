@@ -40,8 +40,8 @@ def test_limiting(site: Site) -> None:
         (("limit", "--clear"), "Name the queue with -Q."),
         (("limit", "-Q", "a", "--clear", "--rate", "1/s"), "--clear goes without"),
         (("limit", "-Q", "a", "--rate", "often"), "such as 10/s, 100/m or 1000/h, not 'often'"),
-        (("limit", "-Q", "a", "--burst", "2"), "burst needs a rate"),
-        (("limit", "-Q", "a", "--concurrency", "0"), "concurrency must be a whole number from 1, not 0"),
+        (("limit", "-Q", "a", "--burst", "2"), "Burst needs a rate."),
+        (("limit", "-Q", "a", "--concurrency", "0"), "Concurrency must be a whole number from 1, not 0."),
     ],
 )
 def test_wrong_use(site: Site, words: tuple[str, ...], message: str) -> None:

@@ -38,7 +38,7 @@ def test_show_shows_bytes_that_are_no_message(site: Site) -> None:
 
 def test_show_of_an_unknown_id_fails(site: Site) -> None:
     result = site.run("dead", "show", "nothing")
-    assert (result.exit_code, result.stderr) == (1, "Error: no dead letter has the id nothing\n")
+    assert (result.exit_code, result.stderr) == (1, "Error: No dead letter has the id nothing.\n")
 
 
 def test_requeue_by_id(site: Site) -> None:

@@ -1,13 +1,9 @@
-"""`celery delayed exporter`, what workers measure, and the dashboard that uses both."""
+"""What `celery delayed exporter` serves, and what workers measure."""
 
 from __future__ import annotations
 
-import json
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -20,10 +16,8 @@ from kombu_redisdelay.broker.recorder import record
 from kombu_redisdelay.operations.exporter import QueueCollector
 from tests.cli.site import QUEUE, Site
 
-DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana" / "kombu-redisdelay.json"
 
-
-def _scrape(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
+def scrape(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
     """What Prometheus reads, by name and queue."""
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return {
@@ -34,10 +28,10 @@ def _scrape(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
     }
 
 
-def _exported(site: Site) -> dict[tuple[str, str], float]:
+def exported(site: Site) -> dict[tuple[str, str], float]:
     registry = CollectorRegistry()
     registry.register(QueueCollector(site.store, lambda: [QUEUE, "other"]))
-    return _scrape(registry)
+    return scrape(registry)
 
 
 def test_the_columns_of_stats_are_gauges(site: Site) -> None:
@@ -46,7 +40,7 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
     site.make_due(first, -10_000)
     site.add_consumer("alive", 60_000, holds=2)
     site.bury("{}", "because")
-    found = _exported(site)
+    found = exported(site)
     lateness = found.pop(("redisdelay_queue_oldest_lateness_seconds", QUEUE))
     assert 10 <= lateness < 70
     due_ms = site.redis.zscore(site.store.keys(QUEUE).schedule, first)
@@ -82,7 +76,7 @@ def test_the_totals_of_the_history_are_counters(site: Site) -> None:
         channel.basic_get(QUEUE).reject(requeue=True)
         channel.basic_get(QUEUE).ack()
         record(site.store, [QUEUE])
-        found = {name: value for (name, queue), value in _exported(site).items() if queue == QUEUE}
+        found = {name: value for (name, queue), value in exported(site).items() if queue == QUEUE}
         found.pop("redisdelay_queue_held_back_total")
         totals = {name: value for name, value in found.items() if name.endswith("_total")}
         assert totals == {
@@ -95,15 +89,15 @@ def test_the_totals_of_the_history_are_counters(site: Site) -> None:
 
 def test_a_time_that_is_unknown_is_left_out(site: Site) -> None:
     site.redis.lpush(QUEUE, "of a stock producer")
-    assert ("redisdelay_queue_waiting_seconds", QUEUE) not in _exported(site)
+    assert ("redisdelay_queue_waiting_seconds", QUEUE) not in exported(site)
 
 
 def test_a_redis_that_is_gone_is_said_so() -> None:
     with RedisServer() as server:
         site = Site(server)
-        assert _exported(site)["redisdelay_up", ""] == 1
+        assert exported(site)["redisdelay_up", ""] == 1
         server.stop()
-        assert _exported(site) == {("redisdelay_up", ""): 0}
+        assert exported(site) == {("redisdelay_up", ""): 0}
         site.close()
 
 
@@ -137,26 +131,3 @@ def test_without_the_extra_nothing_is_measured() -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout == "False\n"
-
-
-def test_the_dashboard_uses_only_metrics_that_exist(site: Site) -> None:
-    metrics.delivered(QUEUE, 0.1)
-    metrics.recovered(QUEUE, 1)
-    metrics.dead_lettered(QUEUE, 1)
-    metrics.lease_lost(QUEUE, 1)
-    exist = {name for name, _ in {**_exported(site), **_scrape(REGISTRY)}}
-    used = set(re.findall(r"\bredisdelay_\w+", " ".join(_expressions(json.loads(DASHBOARD.read_text())))))
-    assert used <= exist
-    # And all there is, but for what only helps to compute others.
-    assert {name for name in exist - used if not name.endswith(("_created", "_sum", "_count"))} == set()
-
-
-def _expressions(node: object) -> Iterator[str]:
-    if isinstance(node, dict):
-        for name, value in node.items():
-            if name in ("expr", "definition", "query") and isinstance(value, str):
-                yield value
-            yield from _expressions(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _expressions(value)

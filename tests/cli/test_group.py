@@ -24,6 +24,7 @@ CALLS = {
     "reschedule": ("id", "--countdown", "60"),
     "deliver-now": ("id",),
     "timeline": (),
+    "history": (),
     "dead": ("list",),
     "purge": ("--yes",),
     "doctor": (),
@@ -76,7 +77,7 @@ def test_a_broker_that_cannot_be_reached_is_one_line(site: Site, name: str) -> N
 def test_an_app_on_another_transport_is_one_line(site: Site, name: str, broker: str) -> None:
     result = site.run(name, *CALLS[name], app=Celery(broker=broker, set_as_current=False))
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: not a redisdelay:// broker: ")
+    assert result.stderr.startswith("Error: Not a redisdelay:// broker: ")
     assert len(result.stderr.splitlines()) == 1
     assert "secret" not in result.stderr
 
@@ -91,7 +92,7 @@ def test_a_database_or_an_option_that_makes_no_sense_is_one_line(site: Site) -> 
     app.conf.broker_transport_options = {"delivery_limit": "many"}
     result = site.run("stats", app=app)
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: transport option 'delivery_limit' must be ")
+    assert result.stderr.startswith("Error: Transport option 'delivery_limit' must be ")
 
 
 def test_a_server_without_tls_is_one_line(site: Site) -> None:
@@ -107,7 +108,7 @@ def test_a_server_without_tls_is_one_line(site: Site) -> None:
 def test_a_scheme_that_there_is_not_is_one_line(site: Site) -> None:
     result = site.run("stats", app=Celery(broker="redisdelay+sentinel://localhost", set_as_current=False))
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: no such URL scheme: redisdelay+sentinel://. There are ")
+    assert result.stderr.startswith("Error: No such URL scheme: redisdelay+sentinel://. There are ")
     assert len(result.stderr.splitlines()) == 1
 
 

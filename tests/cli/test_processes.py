@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from harness.celery_worker import CeleryWorker
 from harness.process import ChildProcess, wait_until
 from harness.redis_server import RedisServer, free_port
+from kombu_redisdelay.cli.forward import UNHEALTHY_AFTER
 from tests.cli.site import QUEUE, Site
 
 ROOT = Path(__file__).parents[2]
@@ -91,11 +93,16 @@ def test_nobody_reads_the_output(server: RedisServer, site: Site, words: Sequenc
 
 def test_a_queue_is_forwarded_while_no_worker_is_there(server: RedisServer, site: Site) -> None:
     with Daemon(server, "forward", "--json") as forward:
+
+        def told() -> list[str]:
+            # Before them, it says on standard error what it does.
+            return forward.log().splitlines()[1:]
+
         for count in (1, 2):
             site.send(countdown=0.1)
             wait_until(lambda: site.redis.llen(QUEUE) == count, 10, "that the queue has grown")  # noqa: B023
-            wait_until(lambda: len(forward.log().splitlines()) == count, 10, "that it is told")  # noqa: B023
-        moved = [json.loads(line) for line in forward.log().splitlines()]
+            wait_until(lambda: len(told()) == count, 10, "that it is told")  # noqa: B023
+        moved = [json.loads(line) for line in told()]
         assert [(row["queue"], row["messages"]) for row in moved] == [(QUEUE, 1), (QUEUE, 1)]
         os.kill(forward.pid, signal.SIGTERM)
         wait_until(lambda: not forward.running, 10, "that it stops")
@@ -113,6 +120,51 @@ def test_forwarders_beside_a_worker_lose_and_repeat_nothing(server: RedisServer,
         assert sorted(succeeded()) == sorted(ids)
     assert site.redis.llen(QUEUE) == 0
     assert site.redis.zcard(site.store.keys(QUEUE).schedule) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "which"),
+    [((), "all queues"), (("-Q", "emails", "-Q", "letters"), "queue emails, letters")],
+    ids=["all", "some"],
+)
+def test_a_forwarder_says_what_it_does(
+    server: RedisServer, site: Site, words: Sequence[str], which: str
+) -> None:
+    site.send(queue="emails", countdown=3600)
+    site.send(queue="letters", countdown=3600)
+    with Daemon(server, "forward", *words, ready="Forwarding") as forward:
+        assert forward.log() == f"Forwarding what is due in {which} of {server.url()}\n"
+
+
+def test_the_health_of_a_forwarder_is_that_of_its_rounds() -> None:
+    with RedisServer() as server:
+        words = ("forward", "--health-port", "0")
+        with Daemon(server, *words, ready="health check") as forward:
+            [url] = re.findall(r"http://\S+", forward.log())
+            assert url.startswith("http://127.0.0.1:")
+            assert _get(url) == (200, "ok\n")
+            assert _get(url.replace("/healthz", "/"))[0] == 404
+            server.stop()
+            # As long as it may be only for a moment.
+            assert _get(url)[0] == 200
+            wait_until(lambda: _get(url)[0] == 503, UNHEALTHY_AFTER + 10, "that it is not well")
+            _, text = _get(url)
+            assert re.fullmatch(r"No round has succeeded for \d+s\. The log says why\.\n", text)
+            server.restart()
+            wait_until(lambda: _get(url) == (200, "ok\n"), 10, "that it is well again")
+            os.kill(forward.pid, signal.SIGTERM)
+            wait_until(lambda: not forward.running, 10, "that it stops")
+            assert "Traceback" not in forward.log()
+
+
+def test_a_forwarder_whose_port_is_taken_says_so(server: RedisServer) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        result = _run(server, "forward", "--health-port", port)
+    assert result.returncode == 1
+    assert result.stderr == f"Error: cannot listen on 127.0.0.1:{port}: Address already in use\n"
 
 
 def test_the_exporter_serves(server: RedisServer, site: Site) -> None:
@@ -144,7 +196,7 @@ def test_an_exporter_whose_port_is_taken_says_so(server: RedisServer) -> None:
         result = _run(server, "exporter", "--port", port)
     assert (result.returncode, result.stderr) == (
         1,
-        f"Error: cannot listen on 127.0.0.1:{port}: Address already in use\n",
+        f"Error: Cannot listen on 127.0.0.1:{port}: Address already in use.\n",
     )
 
 
@@ -160,6 +212,41 @@ def test_a_worker_serves_what_it_measures(server: RedisServer, site: Site, pool:
         text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     assert f'redisdelay_messages_delivered_total{{queue="{QUEUE}"}} 2.0\n' in text
     assert f'redisdelay_lateness_seconds_count{{queue="{QUEUE}"}} 1.0\n' in text
+
+
+def test_the_counters_of_a_worker_begin_at_0(server: RedisServer, site: Site) -> None:
+    """Prometheus would not see that the first dead letter is one more."""
+    port = str(free_port())
+    environment = _environment(server, PROJECT_METRICS_PORT=port)
+    with CeleryWorker(PROJECT, env=environment, cwd=ROOT):
+        wait_until(lambda: _listens("127.0.0.1", port), 10, "that it serves")
+        text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    counted = re.findall(r"^(redisdelay_messages_\w+_total)\{queue=\"(.*)\"\} (.*)$", text, re.MULTILINE)
+    assert sorted(counted) == [
+        (f"redisdelay_messages_{what}_total", QUEUE, "0.0")
+        for what in ("dead_lettered", "delivered", "lease_lost", "recovered")
+    ]
+
+
+def test_the_counters_of_the_exporter_begin_at_0(server: RedisServer, site: Site) -> None:
+    """As those of a worker do: for every queue that it shows, from the first scrape on."""
+    site.send(countdown=3600, queue="other")
+    with Daemon(server, "exporter", "--port", "0", ready="Serving metrics") as exporter:
+        [url] = re.findall(r"http://\S+", exporter.log())
+        text = urlopen(url, timeout=10).read().decode()
+    for queue in (QUEUE, "other"):
+        assert f'redisdelay_queue_scheduled_messages{{queue="{queue}"}}' in text
+        for what in ("published", "delivered", "failed", "dead_lettered", "held_back"):
+            assert f'redisdelay_queue_{what}_total{{queue="{queue}"}} 0.0\n' in text
+
+
+def _get(url: str) -> tuple[int, str]:
+    try:
+        with urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 def _listens(host: str, port: str) -> bool:

@@ -113,7 +113,7 @@ def test_delayed_messages(app: Celery, cluster_site: Site) -> None:
         assert all(delayed.reschedule(id, countdown=100) for id in ids)
         assert delayed.deliver_now(ids[0])
         assert delayed.cancel(ids[1])
-        assert delayed.cancel_many(ids) == ids[2:]
+        assert [id for id, count in delayed.cancel_many(ids).items() if count] == ids[2:]
         send_to_all(app, countdown=60)
         assert delayed.purge() == COUNT
     assert cluster_site.ready(QUEUES[0]) == 1
@@ -148,7 +148,8 @@ def test_queues(app: Celery, cluster_site: Site) -> None:
         assert [message and (message.queue, message.state) for message in places] == [
             (QUEUES[7], state) for state in STATES
         ]
-        assert queues.cancel_many([*dead, *held_ids, *ready, *scheduled]) == [*ready, *scheduled]
+        counts = queues.cancel_many([*dead, *held_ids, *ready, *scheduled])
+        assert [id for id, count in counts.items() if count] == [*ready, *scheduled]
 
 
 def test_what_is_shown(app: Celery, access: Access, cluster_site: Site) -> None:

@@ -73,7 +73,7 @@ class TestLooking:
         assert dead.count("unknown") == dead.count() == 0
         assert list(dead.iter("unknown")) == []
         assert dead.get("unknown") is None
-        assert dead.requeue("unknown") is False
+        assert dead.requeue("unknown") == 0
         assert dead.requeue_all("unknown") == 0
         assert dead.purge("unknown") == 0
         assert dead.purge("unknown", task="t") == 0
@@ -102,7 +102,7 @@ class TestRequeue:
 
     def test_all_with_an_id(self, site: Site, app: Celery, dead: DeadLetters) -> None:
         give_up(site, app, "a", "b", "a")
-        assert dead.requeue("a")
+        assert dead.requeue("a") == 2
         assert ids(dead.iter()) == ["b"]
         assert site.ready("celery") == 2
 

@@ -99,12 +99,12 @@ class TestLooking:
         assert delayed.count("unknown") == 0
         assert delayed.next_due("unknown") is None
         assert list(delayed.iter("unknown")) == []
-        assert delayed.cancel("unknown") is False
-        assert delayed.cancel_many(["unknown", "too"]) == []
-        assert delayed.cancel_many([]) == []
-        assert delayed.cancel_group("unknown") == []
-        assert delayed.reschedule("unknown", countdown=1) is False
-        assert delayed.deliver_now("unknown") is False
+        assert delayed.cancel("unknown") == 0
+        assert delayed.cancel_many(["unknown", "too"]) == {"unknown": 0, "too": 0}
+        assert delayed.cancel_many([]) == {}
+        assert delayed.cancel_group("unknown") == {}
+        assert delayed.reschedule("unknown", countdown=1) == 0
+        assert delayed.deliver_now("unknown") == 0
         assert delayed.purge("unknown") == 0
 
     def test_what_is_no_message_is_shown_as_it_is(self, site: Site, delayed: DelayedMessages) -> None:
@@ -118,7 +118,7 @@ class TestLooking:
         assert delayed.next_due() == datetime.max.replace(microsecond=999_000, tzinfo=timezone.utc)
         assert delayed.deliver_now("a")
         assert delayed.reschedule("c", countdown=60)
-        assert delayed.cancel_many("abcd") == ["b", "c", "d"]
+        assert delayed.cancel_many("abcd") == {"a": 0, "b": 1, "c": 1, "d": 1}
 
     @pytest.mark.parametrize("wrong", ["2027-01-01", 5, True])
     def test_a_time_that_is_none_is_a_value_error(self, delayed: DelayedMessages, wrong: Any) -> None:
@@ -156,9 +156,9 @@ class TestOneIdTwice:
     def test_both_are_moved(self, site: Site, app: Celery, delayed: DelayedMessages) -> None:
         send(app, "same", 600)
         send(app, "same", 60)
-        assert delayed.reschedule("same", countdown=1200)
+        assert delayed.reschedule("same", countdown=1200) == 2
         assert all(message.due > in_seconds(1190) for message in delayed.get_all("same"))
-        assert delayed.deliver_now("same")
+        assert delayed.deliver_now("same") == 2
         assert (delayed.count(), site.ready("celery")) == (0, 2)
 
 
@@ -183,9 +183,12 @@ class TestCancel:
         for number in range(250):
             send(app, f"id-{number}", queue="even" if number % 2 else "odd")
         wanted = [f"id-{number}" for number in range(240)]
-        assert delayed.cancel_many([*wanted, "unknown", *wanted]) == wanted
+        assert delayed.cancel_many([*wanted, "unknown", *wanted]) == {
+            **dict.fromkeys(wanted, 1),
+            "unknown": 0,
+        }
         assert delayed.count() == 10
-        assert delayed.cancel_many(iter(["id-249"])) == ["id-249"]
+        assert delayed.cancel_many(iter(["id-249"])) == {"id-249": 1}
 
     def test_a_group(self, app: Celery, delayed: DelayedMessages) -> None:
         tasks = [app.signature("work", args=[n], countdown=60, immutable=True) for n in range(5)]
@@ -199,8 +202,8 @@ class TestCancel:
             send(app, id, group_id="group")
         assert delayed.cancel("a")
         assert delayed.cancel("b", mark_revoked=True)
-        assert delayed.cancel_many(["c", "unknown"], mark_revoked=True) == ["c"]
-        assert delayed.cancel_group("group", mark_revoked=True) == ["d"]
+        assert delayed.cancel_many(["c", "unknown"], mark_revoked=True) == {"c": 1, "unknown": 0}
+        assert delayed.cancel_group("group", mark_revoked=True) == {"d": 1}
         states = {id: app.AsyncResult(id).state for id in ("a", "b", "c", "d", "unknown")}
         assert {id for id, state in states.items() if state == "REVOKED"} == {"b", "c", "d"}
 

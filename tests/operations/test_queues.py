@@ -189,8 +189,8 @@ class TestLooking:
         assert list(queues.iter()) == list(queues.iter("unknown")) == queues.get_all("unknown") == []
         assert queues.get("unknown") is None
         assert queues.count() == queues.count("unknown") == 0
-        assert queues.cancel("unknown") is False
-        assert queues.cancel_many([]) == []
+        assert queues.cancel("unknown") == 0
+        assert queues.cancel_many([]) == {}
         assert queues.count_by_task("unknown") == {}
         assert queues.count_by_priority("unknown") == {}
 
@@ -235,7 +235,8 @@ class TestWhileTheQueueMoves:
 class TestCancel:
     def test_scheduled_and_ready_ones(self, site: Site, app: Celery, queues: Queues) -> None:
         in_each_state(site, app)
-        assert queues.cancel_many([*STATES, "unknown"]) == ["scheduled", "ready"]
+        counts = queues.cancel_many([*STATES, "unknown"])
+        assert counts == {"scheduled": 1, "ready": 1, "held": 0, "dead": 0, "unknown": 0}
         assert ids(queues.iter()) == ["held", "dead"]
         assert not queues.cancel("ready")
 
@@ -244,14 +245,14 @@ class TestCancel:
         send(app, "a", countdown=60)
         send(app, "a", queue="other")
         send(app, "c", queue="other", countdown=60)
-        assert queues.cancel("a")
+        assert queues.cancel("a") == 4
         assert ids(queues.iter()) == ["c", "b"]
 
     def test_more_ids_than_are_looked_for_in_redis(self, app: Celery, queues: Queues) -> None:
         names = [f"id{number}" for number in range(3 * MOST_TEXTS)]
         send(app, *names, "stays")
         send(app, "later", countdown=60)
-        assert queues.cancel_many([*reversed(names), *names]) == names[::-1]
+        assert queues.cancel_many([*reversed(names), *names]) == dict.fromkeys(names, 1)
         assert ids(queues.iter()) == ["later", "stays"]
 
     def test_only_ids_count(self, app: Celery, queues: Queues) -> None:
@@ -266,7 +267,7 @@ class TestCancel:
         send(app, "a", "b")
         send(app, "c", countdown=60)
         assert queues.cancel("a", mark_revoked=True)
-        assert queues.cancel_many(["b", "c", "d"]) == ["b", "c"]
+        assert queues.cancel_many(["b", "c", "d"]) == {"b": 1, "c": 1, "d": 0}
         states = [app.AsyncResult(id).state for id in "abcd"]
         assert states == ["REVOKED", "PENDING", "PENDING", "PENDING"]
 
@@ -315,7 +316,7 @@ def test_partitions_are_one_queue(site: Site) -> None:
         assert {message.queue for message in found} == {"q"}
         assert queues.count("q") == queues.count() == 60
         assert queues.get("id7") in found
-        assert queues.cancel_many(["id7", "later-id8"]) == ["id7", "later-id8"]
+        assert queues.cancel_many(["id7", "later-id8"]) == {"id7": 1, "later-id8": 1}
         assert queues.count("q") == 58
 
 

@@ -30,7 +30,7 @@ TOO_LATE = 50
 
 context = multiprocessing.get_context("spawn")
 
-Operation = Callable[[DelayedMessages, str], bool]
+Operation = Callable[[DelayedMessages, str], int]
 
 OPERATIONS: dict[str, Operation] = {
     "cancel": lambda delayed, id: delayed.cancel(id),

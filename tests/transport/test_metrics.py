@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kombu.entity import Exchange, Queue
 from prometheus_client import REGISTRY
 
 from tests.transport.kit import Inbox, Site, drain, in_seconds, publish
@@ -74,3 +75,28 @@ def test_what_becomes_a_dead_letter(site: Site, queue: str) -> None:
     drain(channel.connection.client, lambda: len(site.dead(queue)) == 3)
     assert len(inbox) == 3
     assert _measured("messages_dead_lettered_total", queue) == 3
+
+
+COUNTERS = ("messages_delivered_total", "messages_recovered_total", "messages_dead_lettered_total")
+
+
+def _exist(queue: str) -> set[bool]:
+    found = (REGISTRY.get_sample_value(f"redisdelay_{name}", {"queue": queue}) for name in COUNTERS)
+    return {value is not None for value in found}
+
+
+def test_counters_exist_while_a_queue_is_consumed_from(site: Site, queue: str) -> None:
+    channel = site.channel()
+    publish(channel, "waits", queue=queue)
+    assert _exist(queue) == {False}
+    Inbox(channel, Queue(queue, Exchange(queue), routing_key=queue))
+    assert _exist(queue) == {True}
+    channel.queue_delete(queue)
+    assert _exist(queue) == {False}
+
+
+def test_a_queue_without_acks_has_no_counters(site: Site, queue: str) -> None:
+    channel = site.channel()
+    publish(channel, "an answer", queue=queue)
+    Inbox(channel, queue, no_ack=True)
+    assert _exist(queue) == {False}

@@ -1,0 +1,75 @@
+"""Serves a health check over HTTP, for an orchestrator such as Kubernetes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from threading import Thread
+from typing import Any
+
+import click
+
+PATH = "/healthz"
+
+#: Seconds that a client may take to send its request.
+PATIENCE = 5.0
+
+
+def serve_health(address: str, port: int, problem: Callable[[], str | None]) -> str:
+    """Answer at :data:`PATH` from a thread, until the program ends: with 200, or with 503 while there is a
+    problem.
+
+    Arguments:
+        port: 0 for any that is free.
+        problem: returns what is wrong, in one line, ``None`` if nothing is. Other threads call it.
+
+    Returns:
+        The URL of the check.
+
+    Raises:
+        click.ClickException: it cannot listen there.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = PATIENCE
+
+        def do_GET(self) -> None:
+            if self.path.partition("?")[0] == PATH:
+                found = problem()
+                self._answer(200 if found is None else 503, found or "ok")
+            else:
+                self._answer(404, f"The health check is {PATH}")
+
+        def _answer(self, status: int, text: str) -> None:
+            body = f"{text}\n".encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            """Log nothing: it is asked every few seconds."""
+
+    try:
+        # The address tells the family, as `::` does.
+        family, *_, where = socket.getaddrinfo(
+            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        server = type("Server", (_Server,), {"address_family": family})(where, Handler)
+    except OSError as exc:
+        raise click.ClickException(f"cannot listen on {address}:{port}: {exc.strerror}") from exc
+    Thread(target=server.serve_forever, name="redisdelay-health", daemon=True).start()
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{server.server_address[1]}{PATH}"
+
+
+class _Server(ThreadingTCPServer):
+    # Not http.server's own: it asks the DNS for the name of this host, which may take seconds.
+    allow_reuse_address = True
+    daemon_threads = True
+
+    def handle_error(self, *args: Any) -> None:
+        """Say nothing of a client that has gone away."""

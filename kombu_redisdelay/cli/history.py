@@ -1,0 +1,99 @@
+"""``celery delayed history``"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.echo import echo
+from kombu_redisdelay.cli.options import json_option, queues_option
+from kombu_redisdelay.cli.output import count, cut, fixed, flexible, right, show, show_json, span, table, when
+from kombu_redisdelay.cli.table import Table
+from kombu_redisdelay.cli.timeline import bar
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.history import (
+    Counts,
+    Period,
+    QueueHistory,
+    hours_together,
+    minutes_together,
+    queue_history,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_SECONDS = {"minute": 60, "hour": 3600}
+
+#: A period that is so many times as long as a minute or an hour is said to be longer.
+_LONGER = 1.5
+
+_HEADERS = ("PUBLISHED", "DELIVERED", "FAILED", "DEAD")
+
+_BAR_COLUMNS = 20
+
+
+@click.command("history")
+@queues_option
+@click.option("--by", type=click.Choice(list(_SECONDS)), default="minute", show_default=True)
+@json_option
+def command(queues: tuple[str, ...], by: str, as_json: bool) -> None:
+    """Show what has happened, by minute or by hour.
+
+    Minutes are kept for an hour, hours for a week.
+
+    The first table is of all queues together, or of those that -Q names, and its bars are of what was
+    delivered. Minutes in which nothing happened are left out. The second table has the sums for each queue.
+    """
+    access = connect(Access)
+    found = [one for one in queue_history(access.store, queue_names(access, queues)) if _periods(one, by)]
+    if as_json:
+        show_json(_as_json(one.queue, period) for one in found for period in _periods(one, by))
+    elif found:
+        show(_table_of_periods(minutes_together(found) if by == "minute" else hours_together(found), by))
+        echo("")
+        show(_table_of_queues(found, by))
+    else:
+        echo("Nothing is recorded yet. A history begins seconds after a worker first consumes.", err=True)
+
+
+def _periods(history: QueueHistory, by: str) -> Sequence[Period]:
+    return history.minutes if by == "minute" else history.hours
+
+
+def _table_of_periods(periods: Sequence[Period], by: str) -> Table:
+    now = datetime.now(timezone.utc)
+    rows = table(right("BEGAN"), *map(right, _HEADERS), fixed(""))
+    largest = max(1, *(period.counts.delivered for period in periods))
+    for period in periods:
+        began = when(period.start, now)
+        if period.seconds > _LONGER * _SECONDS[by]:
+            began += f", for {span(period.seconds)}"
+        share = period.counts.delivered / largest
+        rows.add_row(began, *_numbers(period.counts), bar(share, _BAR_COLUMNS))
+    return rows
+
+
+def _table_of_queues(found: Sequence[QueueHistory], by: str) -> Table:
+    rows = table(flexible("QUEUE"), *map(right, _HEADERS))
+    for one in found:
+        rows.add_row(cut(one.queue), *_numbers(reduce(add, (each.counts for each in _periods(one, by)))))
+    return rows
+
+
+def _numbers(counts: Counts) -> Iterator[Any]:
+    yield count(counts.published)
+    yield count(counts.delivered)
+    yield count(counts.failed, "yellow")
+    yield count(counts.dead, "red")
+
+
+def _as_json(queue: str, period: Period) -> dict[str, Any]:
+    return {"queue": queue, "start": period.start, "seconds": period.seconds, **asdict(period.counts)}

@@ -1,0 +1,95 @@
+"""Messages as tables, for the commands that list them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+
+from kombu_redisdelay.cli.output import call, fixed, flexible, right, span, table, when
+from kombu_redisdelay.cli.table import Table
+from kombu_redisdelay.operations.dead_letters import DeadLetter
+from kombu_redisdelay.operations.delayed import DelayedMessage
+from kombu_redisdelay.operations.queued import DEAD, HELD, READY, QueuedMessage
+
+#: Room for the digests that are used as ids. Who wants to cancel a message must see all of its id.
+_ID = flexible("ID", least=64)
+_QUEUE = flexible("QUEUE", least=6)
+_TASK = flexible("TASK", least=12)
+
+#: Why a message died and what it is are what matters of it.
+_REASON_AND_TASK = flexible("REASON", least=28), flexible("TASK", least=20)
+
+
+def scheduled(messages: Iterable[DelayedMessage]) -> Table:
+    now = _now()
+    rows = table(fixed("DUE"), _ID, _QUEUE, _TASK, below=2)
+    for message in messages:
+        rows.add_row(when(message.due, now), message.id, message.queue, call(message))
+    return rows
+
+
+def ready(messages: Iterable[QueuedMessage]) -> Table:
+    now = _now()
+    rows = table(right("PLACE"), right("WAIT"), _ID, _QUEUE, _TASK, below=2)
+    for message in messages:
+        waited = _since(message.waiting_since, now)
+        rows.add_row(str(message.place), waited, message.id, message.queue, call(message))
+    return rows
+
+
+def held(messages: Iterable[QueuedMessage]) -> Table:
+    now = _now()
+    rows = table(right("HELD"), _ID, fixed("WORKER"), _QUEUE, _TASK, below=3)
+    for message in messages:
+        since = _since(message.held_since, now)
+        rows.add_row(since, message.id, _worker(message), message.queue, call(message))
+    return rows
+
+
+def dead(messages: Iterable[QueuedMessage]) -> Table:
+    now = _now()
+    rows = table(fixed("DIED"), _ID, _QUEUE, *_REASON_AND_TASK, below=2)
+    for message in messages:
+        rows.add_row(_when(message.died, now), message.id, message.queue, message.reason, call(message))
+    return rows
+
+
+def in_any_state(messages: Iterable[QueuedMessage]) -> Table:
+    now = _now()
+    rows = table(fixed("STATE"), fixed("WHEN"), _ID, _QUEUE, _TASK, below=2)
+    for message in messages:
+        moment = message.due or message.waiting_since or message.held_since or message.died
+        rows.add_row(message.state, _when(moment, now), message.id, message.queue, call(message))
+    return rows
+
+
+def letters(found: Iterable[DeadLetter]) -> Table:
+    now = _now()
+    columns = (fixed("WHEN"), _ID, _QUEUE, right("TIMES"), *_REASON_AND_TASK)
+    rows = table(*columns, below=2)
+    for letter in found:
+        died, times = when(letter.when, now), str(letter.deliveries)
+        rows.add_row(died, letter.id, letter.queue, times, letter.reason, call(letter))
+    return rows
+
+
+#: State -> the table of messages that are in it.
+OF_STATE: dict[str, Callable[[Iterable[QueuedMessage]], Table]] = {READY: ready, HELD: held, DEAD: dead}
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def _since(moment: datetime | None, now: datetime) -> str:
+    """For how long it has been so."""
+    return "?" if moment is None else span(max(0.0, (now - moment).total_seconds()))
+
+
+def _when(moment: datetime | None, now: datetime) -> str:
+    return "?" if moment is None else when(moment, now)
+
+
+def _worker(message: QueuedMessage) -> str:
+    """Host and process of a worker."""
+    return f"{message.host or '?'}:{'?' if message.pid is None else message.pid}"

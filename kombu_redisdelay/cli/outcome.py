@@ -1,0 +1,118 @@
+"""Says what is about to be done to messages, and what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import click
+
+from kombu_redisdelay.cli.echo import confirm, echo
+from kombu_redisdelay.cli.output import busy, show_json
+
+
+def number_of(count: int, what: str = "message") -> str:
+    """A number of things: ``1 message``, ``12 messages``."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def show_would(verb: str, count: int, as_json: bool, what: str = "message") -> None:
+    """Print what ``--dry-run`` has found.
+
+    Arguments:
+        verb: what would be done, for example ``"remove"``.
+    """
+    if as_json:
+        show_json([{f"would_{verb}": count}])
+    else:
+        echo(f"Would {verb} {number_of(count, what)}.")
+
+
+def show_count(done: str, count: int, as_json: bool, what: str = "message", **more: str) -> None:
+    """Print to how many messages something was done.
+
+    Arguments:
+        done: what was done, for example ``"removed"``.
+        more: name -> what else there is to say.
+    """
+    if as_json:
+        show_json([{done: count, **more}])
+    else:
+        rest = "".join(f", {name} {text}" for name, text in more.items())
+        echo(f"{done.capitalize()} {number_of(count, what)}{rest}.")
+
+
+def show_each(done: str, counts: Mapping[str, int], as_json: bool, **more: str) -> None:
+    """Print for each id what was done.
+
+    Arguments:
+        done: what was done, for example ``"cancelled"``.
+        counts: id -> to how many messages it was done.
+        more: name -> what else there is to say of those to which it was done.
+    """
+    if as_json:
+        show_json(
+            {"id": id, done: bool(count), "messages": count, **(more if count else {})}
+            for id, count in counts.items()
+        )
+        return
+    rest = "".join(f", {name} {text}" for name, text in more.items())
+    for id, count in counts.items():
+        if count:
+            echo(f"{id} {done}{f' ({number_of(count)})' if count > 1 else ''}{rest}")
+        else:
+            echo(f"{id} not found", err=True)
+
+
+def exit_unless_all(counts: Mapping[str, int]) -> None:
+    """End the command with status 1 if an id was not found.
+
+    Raises:
+        click.exceptions.Exit: one was not found.
+    """
+    if not all(counts.values()):
+        raise click.exceptions.Exit(1)
+
+
+def change_many(
+    verb: str,
+    doing: str,
+    count: Callable[[], int],
+    change: Callable[[], int],
+    *,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+    queues: Sequence[str],
+    what: str = "message",
+    described: str = "",
+) -> int | None:
+    """Change many messages, after a question that says how many there are.
+
+    Arguments:
+        verb: what is done, for example ``"remove"``; *doing* is the same, ``"removing"``.
+        count: counts the messages.
+        change: changes them, and returns how many there were.
+        described: what they are called in the question, if that is not *what*.
+
+    Returns:
+        How many were changed; ``None`` with ``--dry-run``.
+
+    Raises:
+        click.Abort: the answer is not yes.
+    """
+    if dry_run or not yes:
+        with busy("Counting"):
+            found = count()
+        if dry_run:
+            show_would(verb, found, as_json, what)
+            return None
+        if found:
+            confirm(f"{verb.capitalize()} {number_of(found, described or what)} {_of(queues)}?")
+    with busy(doing.capitalize()):
+        return change()
+
+
+def _of(queues: Sequence[str]) -> str:
+    if not queues:
+        return "of all queues"
+    return f"of {'the queue' if len(queues) == 1 else 'the queues'} {', '.join(map(repr, queues))}"

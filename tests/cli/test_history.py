@@ -1,0 +1,77 @@
+"""`celery delayed history`."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from kombu_redisdelay.broker.recorder import record
+from tests.cli.site import QUEUE, Site
+
+
+def _write(site: Site, queue: str, unit: str, *lines: tuple[timedelta, int, str]) -> None:
+    """Write periods that have ended: how long ago each began, how many seconds it had, and its counts."""
+    text = "\n".join(
+        f"{site.now_ms() // 1000 - int(ago.total_seconds())} {seconds} {counts}"
+        for ago, seconds, counts in lines
+    )
+    site.redis.hset(site.store.keys(queue).history, unit, text)
+
+
+def test_what_has_happened_in_the_minute_that_has_not_ended(site: Site) -> None:
+    with site.app.connection_for_read() as connection:
+        channel = connection.channel()
+        site.send()
+        channel.basic_get(QUEUE).ack()
+        # It begins now.
+        record(site.store, [QUEUE])
+        site.send()
+        site.send()
+        channel.basic_get(QUEUE).reject(requeue=True)
+        channel.basic_get(QUEUE).ack()
+        [row] = site.rows("history")
+    began = datetime.fromisoformat(row.pop("start"))
+    assert timedelta(0) <= datetime.now(timezone.utc) - began < timedelta(minutes=1)
+    assert row.pop("seconds") < 60
+    assert row == {"queue": QUEUE, "published": 2, "delivered": 2, "failed": 1, "dead": 0}
+
+
+@pytest.mark.parametrize(
+    ("by", "unit", "ago"),
+    [("minute", "minutes", timedelta(minutes=1)), ("hour", "hours", timedelta(hours=1))],
+)
+def test_the_queues_are_shown_together_and_summed(site: Site, by: str, unit: str, ago: timedelta) -> None:
+    seconds = int(ago.total_seconds())
+    _write(site, "emails", unit, (5 * ago, seconds, "4 40 0 0"), (2 * ago, seconds, "1 20 2 1"))
+    _write(site, "letters", unit, (5 * ago, seconds, "10 0 3 0"))
+    for queue in ("emails", "letters"):
+        site.store.remember(queue)
+        site.redis.zadd(site.store.keys(queue).schedule, {"id": 2**50})
+    periods, _, queues = site.text("history", "--by", by).partition("\n\n")
+    lines = [line.split() for line in periods.splitlines()]
+    assert lines[0] == ["BEGAN", "PUBLISHED", "DELIVERED", "FAILED", "DEAD"]
+    assert [line[2:6] for line in lines[1:]] == [["14", "40", "3", "0"], ["1", "20", "2", "1"]]
+    assert [len(line[6]) for line in lines[1:]] == [20, 10]
+    assert [line.split() for line in queues.splitlines()] == [
+        ["QUEUE", "PUBLISHED", "DELIVERED", "FAILED", "DEAD"],
+        ["emails", "5", "60", "2", "1"],
+        ["letters", "10", "0", "3", "0"],
+    ]
+    rows = site.rows("history", "--by", by, "-Q", "letters")
+    assert [(row["queue"], row["seconds"], row["published"]) for row in rows] == [("letters", seconds, 10)]
+
+
+def test_a_period_that_was_longer_says_so(site: Site) -> None:
+    _write(site, QUEUE, "minutes", (timedelta(minutes=40), 1500, "1 2 3 4"))
+    line = site.text("history").splitlines()[1]
+    assert re.match(r" *40m\d*s? ago, for 25m +1 +2 +3 +4 ", line)
+
+
+def test_without_a_history_it_says_so(site: Site) -> None:
+    site.send()
+    result = site.run("history")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("Nothing is recorded yet. ")
+    assert site.rows("history") == []
