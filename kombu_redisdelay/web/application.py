@@ -17,10 +17,14 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.operations.dead_letters import DeadLetters
+from kombu_redisdelay.operations.delayed import DelayedMessages
 from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.operations.queues import Queues
+from kombu_redisdelay.web.actions import act
 from kombu_redisdelay.web.doctor import doctor
 from kombu_redisdelay.web.guard import Guard
+from kombu_redisdelay.web.messages import message, messages
 from kombu_redisdelay.web.overview import overview
 from kombu_redisdelay.web.queue import queue
 from kombu_redisdelay.web.site import ARGUMENTS, HERE, SHORTENED, Site, render
@@ -40,7 +44,7 @@ def create(
     """Return an ASGI application that shows the queues of a broker, and lets people act on them.
 
     It may be mounted below any path of another application. Close it by its lifespan, or by
-    ``app.state.site.queues.close()``.
+    ``app.state.site.close()``.
 
     Arguments:
         broker: a Celery app, a kombu ``Connection``, or a broker URL.
@@ -63,18 +67,20 @@ def create(
         raise ValueError(f"arguments must be one of {', '.join(ARGUMENTS)}, not {arguments!r}")
     queues = Queues(broker)
     name = title or getattr(queues.app, "main", None) or queues.address
+    site = Site(queues, DelayedMessages(broker), DeadLetters(broker), str(name), read_only, arguments)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        queues.close()
+        site.close()
 
     app = Starlette(
         routes=[
             Route("/", overview, name="overview"),
             Route("/queue", queue, name="queue"),
-            Route("/messages", queue, name="messages"),
-            Route("/message", queue, name="message"),
+            Route("/messages", messages, name="messages"),
+            Route("/message", message, name="message"),
+            Route("/act", act, name="act", methods=["POST"]),
             Route("/doctor", doctor, name="doctor"),
             Mount("/static", StaticFiles(directory=HERE / "static"), name="static"),
         ],
@@ -88,7 +94,7 @@ def create(
         },
         lifespan=lifespan,
     )
-    app.state.site = Site(queues, str(name), read_only, arguments)
+    app.state.site = site
     return app
 
 

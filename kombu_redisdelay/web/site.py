@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timezone, tzinfo
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -18,6 +18,8 @@ from starlette.responses import HTMLResponse
 
 from kombu_redisdelay import __version__
 from kombu_redisdelay.operations.access import natural
+from kombu_redisdelay.operations.dead_letters import DeadLetters
+from kombu_redisdelay.operations.delayed import DelayedMessages
 from kombu_redisdelay.operations.doctor import Finding, examine
 from kombu_redisdelay.operations.queues import Queues
 from kombu_redisdelay.web import words
@@ -40,7 +42,7 @@ class Site:
     """The broker of a web page.
 
     Attributes:
-        queues: the broker. Any number of threads may use it.
+        queues, delayed, dead_letters: the broker. Any number of threads may use them.
         title: what the page is of.
         read_only: whether nothing can be done, only seen.
         arguments: what is shown of the arguments of tasks: "all", "shortened" (as Celery puts them into
@@ -48,6 +50,8 @@ class Site:
     """
 
     queues: Queues
+    delayed: DelayedMessages
+    dead_letters: DeadLetters
     title: str
     read_only: bool
     arguments: str
@@ -55,10 +59,20 @@ class Site:
     _examined_at: float = -inf
     _findings: list[Finding] = field(default_factory=list)
 
+    @property
+    def timezone(self) -> tzinfo:
+        """That of times without an offset."""
+        return self.queues.app.timezone if self.queues.app else timezone.utc
+
     def queue_names(self) -> list[str]:
         """The queues that are known, in natural order."""
         declared = self.queues.app.amqp.queues if self.queues.app else ()
         return sorted({*self.queues.queues(), *declared}, key=natural)
+
+    def close(self) -> None:
+        """Close the connections to the broker."""
+        for access in (self.queues, self.delayed, self.dead_letters):
+            access.close()
 
     def findings(self) -> list[Finding]:
         """What the doctor finds. It is asked no more often than every :data:`FINDINGS_FOR` seconds: it needs

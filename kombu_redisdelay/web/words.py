@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.cli.output import span
+from kombu_redisdelay.operations.queued import QueuedMessage
 
 #: Groups of digits are separated by this. It is no digit group of one language and a fraction of another.
 _NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"
@@ -54,10 +55,16 @@ def unquoted(value: str) -> str:
     return unquote(value)
 
 
+def time_of(message: QueuedMessage) -> datetime | None:
+    """When a message is due, since when it waits or is held, or when it died."""
+    return message.due or message.waiting_since or message.held_since or message.died
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "text": text,
     "moment": moment,
     "span": span,
     "plural": plural,
+    "time_of": time_of,
 }
