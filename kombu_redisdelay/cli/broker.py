@@ -16,7 +16,8 @@ AccessT = TypeVar("AccessT", bound=Access)
 
 def connect(how: type[AccessT]) -> AccessT:
     """Connect to the broker of the app that ``celery -A`` names, until the command ends. Print a warning for
-    each queue of the command line that is not known: its name may be misspelt.
+    each queue that was given with ``-Q`` (:mod:`kombu_redisdelay.cli.options`) and is not known: its name may
+    be misspelt.
 
     Arguments:
         how: the class to open the broker with.
@@ -31,7 +32,7 @@ def connect(how: type[AccessT]) -> AccessT:
     except (TypeError, ValueError) as exc:
         raise click.ClickException(str(exc)) from exc
     context.call_on_close(access.close)
-    unknown = set(_selected(context)).difference(access.app.amqp.queues)
+    unknown = set(context.params.get("queues", ())).difference(access.declared_queues)
     if unknown:
         for queue in sorted(unknown.difference(access.queues())):
             if not access.store.exists(queue):
@@ -43,13 +44,6 @@ def _check_app(app: Any) -> None:
     """Say so if there is no app, instead of that Celery's own one has no broker of ours."""
     if app is _state.default_app and not app.conf.broker_url:
         raise click.ClickException("No app was given. Use `celery -A proj delayed ...`, or -b with a URL.")
-
-
-def _selected(context: click.Context) -> Sequence[str]:
-    """The queues that were given with -Q (:mod:`kombu_redisdelay.cli.options`)."""
-    queue: str | None = context.params.get("queue")
-    queues: Sequence[str] = context.params.get("queues", ())
-    return queues if queue is None else [queue]
 
 
 def steered_queues(access: Access, selected: Sequence[str], every: bool) -> list[str]:
@@ -66,4 +60,4 @@ def steered_queues(access: Access, selected: Sequence[str], every: bool) -> list
 def queue_names(access: Access, selected: Sequence[str]) -> list[str]:
     """Return the queues that were *selected* by option. If there are none, return all queues that Redis knows
     of or that the app declares, in natural order."""
-    return list(dict.fromkeys(selected)) or sorted({*access.queues(), *access.app.amqp.queues}, key=natural)
+    return list(dict.fromkeys(selected)) or sorted({*access.queues(), *access.declared_queues}, key=natural)

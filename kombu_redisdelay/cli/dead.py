@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from itertools import chain
+from typing import Any
 
 import click
 
 from kombu_redisdelay.cli import messages
 from kombu_redisdelay.cli.broker import connect
-from kombu_redisdelay.cli.echo import confirm, echo
-from kombu_redisdelay.cli.options import json_option, queue_option, task_option, yes_option
+from kombu_redisdelay.cli.echo import echo
+from kombu_redisdelay.cli.limited import Limited, limit_option, rows_to_show
+from kombu_redisdelay.cli.options import ago, check_choice, died_options, json_option, many_options
+from kombu_redisdelay.cli.outcome import change_many, exit_unless_all, show_count, show_each, show_would
 from kombu_redisdelay.cli.output import (
-    busy,
     date_and_time,
     show_fields,
     show_json,
-    show_outcome,
     show_pages,
 )
-from kombu_redisdelay.operations.dead_letters import DeadLetters
+from kombu_redisdelay.operations.dead_letters import DeadLetter, DeadLetters
+
+_WHAT = "dead letter"
 
 
 @click.group("dead")
@@ -27,30 +32,58 @@ def command() -> None:
 
 
 @command.command("list")
-@queue_option
-@task_option
-@click.option("--limit", type=click.IntRange(1), help="At most so many.")
+@died_options
+@limit_option
 @json_option
-def list_(queue: str | None, task: str | None, limit: int | None, as_json: bool) -> None:
+def list_(
+    queues: tuple[str, ...],
+    task: str | None,
+    before: datetime | timedelta | None,
+    after: datetime | timedelta | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
     """List dead letters, the oldest of each queue first."""
-    found = connect(DeadLetters).iter(queue, task=task, limit=limit)
+    letters = connect(DeadLetters)
+    picked = _picked(queues, task, before, after)
+    rows = rows_to_show(limit, as_json)
+    # One more shows that there are more.
+    found = Limited(letters.iter(**picked, limit=None if rows is None else rows + 1), rows)
     if as_json:
         show_json(found)
     elif not show_pages(found, messages.letters):
         echo("No dead letters found.", err=True)
+    is_cheap = task is None and before is None and after is None
+    found.tell(partial(_count, letters, picked) if is_cheap else None)
 
 
 @command.command("show")
-@click.argument("id")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @json_option
-def show_one(id: str, as_json: bool) -> None:
-    """Show the dead letter with this id, with its bytes."""
-    letter = connect(DeadLetters).get(id)
-    if letter is None:
-        raise click.ClickException(f"No dead letter has the id {id}.")
+def show_all(ids: tuple[str, ...], as_json: bool) -> None:
+    """Show the dead letters with these ids, with their bytes.
+
+    The exit status is 1 if there is none with one of the ids.
+    """
+    letters: dict[str, list[DeadLetter]] = {id: [] for id in ids}
+    for letter in connect(DeadLetters).iter():
+        if letter.id in letters:
+            letters[letter.id].append(letter)
+    found = list(chain.from_iterable(letters.values()))
     if as_json:
-        show_json([letter])
-        return
+        show_json(found)
+    else:
+        for index, letter in enumerate(found):
+            if index:
+                echo("")
+            _show(letter)
+    for id in letters:
+        if not letters[id]:
+            echo(f"Error: No dead letter has the id {id}.", err=True)
+    exit_unless_all({id: len(letters[id]) for id in letters})
+
+
+def _show(letter: DeadLetter) -> None:
     show_fields(
         {
             "id": letter.id,
@@ -68,43 +101,108 @@ def show_one(id: str, as_json: bool) -> None:
 
 @command.command("requeue")
 @click.argument("ids", nargs=-1, metavar="[ID...]")
-@click.option("--all", "every", is_flag=True, help="All of them, or those that -Q and --task name.")
-@queue_option
-@task_option
+@click.option("--all", "every", is_flag=True, help="All of them, or those that the other options pick.")
+@died_options
+@many_options
 @json_option
-def requeue(ids: tuple[str, ...], every: bool, queue: str | None, task: str | None, as_json: bool) -> None:
+def requeue(
+    ids: tuple[str, ...],
+    every: bool,
+    queues: tuple[str, ...],
+    task: str | None,
+    before: datetime | timedelta | None,
+    after: datetime | timedelta | None,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Put dead letters back into their queues. Their count of deliveries starts at 0 again."""
-    if bool(ids) == every or (ids and (queue or task)):
-        raise click.UsageError("Give either ids, or --all with or without -Q and --task.")
+    check_choice(ids, every, queues, task, before, after)
     letters = connect(DeadLetters)
     if ids:
-        show_outcome({id: letters.requeue(id) for id in ids}, "requeued", as_json)
+        if dry_run:
+            show_would("requeue", _count_ids(letters, ids), as_json, _WHAT)
+        else:
+            _show_each("requeued", letters.requeue_many(ids), as_json)
         return
-    with busy("Requeueing"):
-        count = letters.requeue_all(queue, task=task)
-    _show_count(count, "requeued", as_json)
+    picked = _picked(queues, task, before, after)
+    count = change_many(
+        "requeue",
+        "requeueing",
+        lambda: _count(letters, picked),
+        lambda: letters.requeue_all(**picked),
+        yes=yes,
+        dry_run=dry_run,
+        as_json=as_json,
+        queues=queues,
+        what=_WHAT,
+    )
+    if count is not None:
+        show_count("requeued", count, as_json, _WHAT)
 
 
 @command.command("purge")
-@queue_option
-@task_option
-@yes_option
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@died_options
+@many_options
 @json_option
-def purge(queue: str | None, task: str | None, yes: bool, as_json: bool) -> None:
-    """Remove dead letters for good."""
+def purge(
+    ids: tuple[str, ...],
+    queues: tuple[str, ...],
+    task: str | None,
+    before: datetime | timedelta | None,
+    after: datetime | timedelta | None,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Remove dead letters for good: all of them, those with these ids, or those that the options pick."""
+    if ids:
+        check_choice(ids, False, queues, task, before, after)
     letters = connect(DeadLetters)
-    if not yes:
-        what = f"{letters.count(queue):,} dead letter(s)"
-        if task is not None:
-            what = f"those of {what} that are {task}"
-        confirm(f"Remove {what}?")
-    with busy("Removing"):
-        count = letters.purge(queue, task=task)
-    _show_count(count, "removed", as_json)
+    if ids:
+        if dry_run:
+            show_would("remove", _count_ids(letters, ids), as_json, _WHAT)
+        else:
+            _show_each("removed", letters.remove_many(ids), as_json)
+        return
+    picked = _picked(queues, task, before, after)
+    count = change_many(
+        "remove",
+        "removing",
+        lambda: _count(letters, picked),
+        lambda: letters.purge(**picked),
+        yes=yes,
+        dry_run=dry_run,
+        as_json=as_json,
+        queues=queues,
+        what=_WHAT,
+    )
+    if count is not None:
+        show_count("removed", count, as_json, _WHAT)
 
 
-def _show_count(count: int, what: str, as_json: bool) -> None:
-    if as_json:
-        show_json([{what: count}])
-    else:
-        echo(f"{what.capitalize()} {count:,} dead letter(s).")
+def _picked(
+    queues: tuple[str, ...],
+    task: str | None,
+    before: datetime | timedelta | None,
+    after: datetime | timedelta | None,
+) -> dict[str, Any]:
+    """What options have picked, as arguments of a method of :class:`DeadLetters`."""
+    return {"queue": queues or None, "task": task, "before": ago(before), "after": ago(after)}
+
+
+def _count(letters: DeadLetters, picked: dict[str, Any]) -> int:
+    """How many dead letters were picked. Reads them only if they are not all of the queues."""
+    if picked["task"] is picked["before"] is picked["after"] is None:
+        return letters.count(picked["queue"])
+    return sum(1 for _ in letters.iter(**picked))
+
+
+def _count_ids(letters: DeadLetters, ids: tuple[str, ...]) -> int:
+    return sum(letter.id in ids for letter in letters.iter())
+
+
+def _show_each(done: str, counts: dict[str, int], as_json: bool) -> None:
+    show_each(done, counts, as_json)
+    exit_unless_all(counts)

@@ -30,7 +30,10 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Move scheduled messages to their queues now, in the order in which they are due."""
+    """Move scheduled messages to their queues now.
+
+    They go there in the order in which they are due.
+    """
     check_choice(ids, every, queues, task, before, after)
     delayed = connect(DelayedMessages)
     if ids:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -26,9 +26,6 @@ from kombu_redisdelay.operations.history import (
     minutes_together,
     queue_history,
 )
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _SECONDS = {"minute": 60, "hour": 3600}
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
 
 import click
 
 from kombu_redisdelay.cli import messages
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
-from kombu_redisdelay.cli.options import FromNow, json_option, queue_option
+from kombu_redisdelay.cli.limited import Limited, limit_option, rows_to_show
+from kombu_redisdelay.cli.options import Time, ago, from_now, json_option, queues_option, task_option
 from kombu_redisdelay.cli.output import show_json, show_pages, without_payload
 from kombu_redisdelay.operations.delayed import DelayedMessages
 from kombu_redisdelay.operations.queued import SCHEDULED, STATES
@@ -19,34 +23,61 @@ _ALL = "all"
 
 
 @click.command("list")
-@queue_option
+@queues_option
 @click.option("--state", type=click.Choice([*STATES, _ALL]), default=SCHEDULED, show_default=True)
-@click.option("--task", help="Only tasks of this name, in which * stands for anything.")
+@task_option
 @click.option(
-    "--before", type=FromNow(), help="Only what is due before: 90s, 10m, 2h, 3d from now, or ISO 8601."
+    "--before",
+    type=Time(),
+    help="Only what is due before: 90s, 10m, 2h, 3d or 1w from now, or ISO 8601. With --state ready, held or "
+    "dead: only what is so since before: 2h is two hours ago.",
 )
-@click.option("--limit", type=click.IntRange(1), help="At most so many.")
+@click.option("--after", type=Time(), help="Only what is due, or is so since, then or later.")
+@limit_option
 @json_option
 def command(
-    queue: str | None, state: str, task: str | None, before: datetime | None, limit: int | None, as_json: bool
+    queues: tuple[str, ...],
+    state: str,
+    task: str | None,
+    before: datetime | timedelta | None,
+    after: datetime | timedelta | None,
+    limit: int | None,
+    as_json: bool,
 ) -> None:
     """List messages, by default those that are scheduled.
 
     Scheduled ones are in the order in which they are due, ready ones queue by queue in the order in which
     they are taken. PLACE is how many are taken before it, WAIT for how long it has waited; ? if another
-    transport has published it. HELD is for how long a worker has had it.
+    transport has published it. HELD is for how long a worker has had it. Times without an offset are in the
+    app's timezone.
     """
+    if state == _ALL and (before, after) != (None, None):
+        hint = "'--after'" if before is None else "'--before'"
+        raise click.BadParameter(
+            "each state has a time of its own. Choose one with --state.", param_hint=hint
+        )
+    rows = rows_to_show(limit, as_json)
+    # One more shows that there are more.
+    picked: dict[str, Any] = {
+        "queue": queues or None,
+        "task": task,
+        "limit": None if rows is None else rows + 1,
+    }
+    found: Limited[Any]
+    count: Callable[[], int] | None
     if state == SCHEDULED:
-        scheduled = connect(DelayedMessages).iter(queue, due_before=before, task=task, limit=limit)
-        if as_json:
-            show_json(scheduled)
-        elif not show_pages(scheduled, messages.scheduled):
-            echo("No scheduled messages found.", err=True)
-        return
-    if before is not None:
-        raise click.UsageError(f"--before is for scheduled messages, not for --state {state}.")
-    found = connect(Queues).iter(queue, state=None if state == _ALL else state, task=task, limit=limit)
+        delayed = connect(DelayedMessages)
+        span: dict[str, Any] = {"due_before": from_now(before), "due_after": from_now(after)}
+        found = Limited(delayed.iter(**picked, **span), rows)
+        count = partial(delayed.count, picked["queue"], **span) if task is None else None
+    else:
+        every = connect(Queues)
+        of_state: dict[str, Any] = {"state": None if state == _ALL else state}
+        found = Limited(every.iter(**picked, **of_state, before=ago(before), after=ago(after)), rows)
+        is_picked = task is not None or before is not None or after is not None
+        count = None if is_picked else partial(every.count, picked["queue"], **of_state)
     if as_json:
-        show_json(map(without_payload, found))
+        show_json(found if state == SCHEDULED else map(without_payload, found))
     elif not show_pages(found, messages.OF_STATE.get(state, messages.in_any_state)):
         echo("No messages found." if state == _ALL else f"No {state} messages found.", err=True)
+    found.tell(count)

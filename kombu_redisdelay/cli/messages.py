@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
+from typing import Any
 
 from kombu_redisdelay.cli.output import call, fixed, flexible, right, span, table, when
 from kombu_redisdelay.cli.table import Table
 from kombu_redisdelay.operations.dead_letters import DeadLetter
 from kombu_redisdelay.operations.delayed import DelayedMessage
-from kombu_redisdelay.operations.queued import DEAD, HELD, READY, QueuedMessage
+from kombu_redisdelay.operations.queued import DEAD, HELD, READY, SCHEDULED, QueuedMessage
 
-#: Room for the digests that are used as ids. Who wants to cancel a message must see all of its id.
-_ID = flexible("ID", least=64)
-_QUEUE = flexible("QUEUE", least=6)
+#: Who wants to cancel a message must see all of its id: a UUID, or the SHA-1 of what is not a message.
+_ID = flexible("ID", least=48)
+_QUEUE = flexible("QUEUE")
 _TASK = flexible("TASK", least=12)
 
 #: Why a message died and what it is are what matters of it.
@@ -74,7 +75,12 @@ def letters(found: Iterable[DeadLetter]) -> Table:
 
 
 #: State -> the table of messages that are in it.
-OF_STATE: dict[str, Callable[[Iterable[QueuedMessage]], Table]] = {READY: ready, HELD: held, DEAD: dead}
+OF_STATE: dict[str, Callable[[Iterable[Any]], Table]] = {
+    SCHEDULED: scheduled,
+    READY: ready,
+    HELD: held,
+    DEAD: dead,
+}
 
 
 def _now() -> datetime:

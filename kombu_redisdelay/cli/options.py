@@ -26,8 +26,8 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, s
 
 
 class Time(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A time: a ``timedelta`` for a distance from now (90, 90s, 10m, 2h, 3d, 1w), else an aware ``datetime``, in
-    ISO 8601. Without an offset, it is in the app's timezone."""
+    """A time: a ``timedelta`` for a distance from now (90, 90s, 10m, 2h, 3d, 1w), else an aware ``datetime``,
+    in ISO 8601. Without an offset, it is in the app's timezone."""
 
     name = "time"
 
@@ -139,7 +139,8 @@ def check_choice(ids: Sequence[str], every: bool, *picked: object) -> None:
     Raises:
         click.UsageError: they are chosen by both, or by neither.
     """
-    if bool(ids) == (every or any(map(bool, picked))):
+    # A distance of 0 is a time, too.
+    if bool(ids) == (every or any(value not in (None, ()) for value in picked)):
         raise click.UsageError(
             "Give either ids, or pick messages by -Q, --task, --before and --after, or --all."
         )

@@ -32,8 +32,10 @@ def show_count(done: str, count: int, as_json: bool, what: str = "message", **mo
 
     Arguments:
         done: what was done, for example ``"removed"``.
-        more: name -> what else there is to say.
+        more: name -> what else there is to say of them.
     """
+    if not count:
+        more = {}
     if as_json:
         show_json([{done: count, **more}])
     else:

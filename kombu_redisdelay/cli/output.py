@@ -37,7 +37,7 @@ STYLES = {
     "consumers": "green",
 }
 
-#: What is printed at once: so many items, or those that are there after so many seconds.
+#: What is printed at once: so many items, or those that are there so many seconds after the first one.
 PAGE = 1000
 PAGE_SECONDS = 0.3
 
@@ -119,12 +119,14 @@ def _show_all(tables: Iterable[Table]) -> bool:
 def _pages(items: Iterable[ItemT]) -> Iterator[list[ItemT]]:
     """Whatever takes long to be read is shown as far as it is there."""
     page: list[ItemT] = []
-    end = monotonic() + PAGE_SECONDS
+    end = 0.0
     for item in items:
+        if not page:
+            end = monotonic() + PAGE_SECONDS
         page.append(item)
-        if len(page) >= PAGE or monotonic() > end:
+        if len(page) >= PAGE or monotonic() >= end:
             yield page
-            page, end = [], monotonic() + PAGE_SECONDS
+            page = []
     if page:
         yield page
 
@@ -177,25 +179,6 @@ def show_lines(lines: Iterable[str], otherwise: str) -> None:
     echo_all(found)
     if not found:
         echo(otherwise, err=True)
-
-
-def show_outcome(done: Mapping[str, bool], what: str, as_json: bool) -> None:
-    """Print for each id what was done to it.
-
-    Arguments:
-        done: id -> whether it was done.
-        what: what was done, for example ``"cancelled"``.
-
-    Raises:
-        click.exceptions.Exit: with status 1, if it was not done to all of them.
-    """
-    if as_json:
-        show_json({"id": id, what: was_done} for id, was_done in done.items())
-    else:
-        for id, was_done in done.items():
-            echo(f"{id} {what}" if was_done else f"{id} not found", err=not was_done)
-    if not all(done.values()):
-        raise click.exceptions.Exit(1)
 
 
 def without_payload(message: QueuedMessage) -> dict[str, Any]:

@@ -46,6 +46,9 @@ def command(
         raise click.UsageError("Give either --countdown or --eta.")
     check_choice(ids, every, queues, task, before, after)
     delayed = connect(DelayedMessages)
+    with _naming_the_option(eta):
+        # Before anything is asked: a time that makes no sense is an error, also where there is no message.
+        delayed.reschedule_many([], countdown=countdown, eta=eta)
     if ids and dry_run:
         show_would("reschedule", sum(len(delayed.get_all(id)) for id in dict.fromkeys(ids)), as_json)
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 import click
@@ -10,25 +10,37 @@ import click
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option
+from kombu_redisdelay.cli.outcome import exit_unless_all
 from kombu_redisdelay.cli.output import date_and_time, show_fields, show_json, without_payload
 from kombu_redisdelay.operations.queued import HELD, QueuedMessage
 from kombu_redisdelay.operations.queues import Queues
 
 
 @click.command("show")
-@click.argument("id")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @json_option
-def command(id: str, as_json: bool) -> None:
-    """Show the message, or messages, with this id, in any state.
+def command(ids: tuple[str, ...], as_json: bool) -> None:
+    """Show the messages with these ids, in any state.
 
-    The exit status is 1 if there is none.
+    The exit status is 1 if there is none with one of the ids.
     """
-    found = connect(Queues).get_all(id)
-    if not found:
-        raise click.ClickException(f"No message has the id {id}.")
-    if as_json:
-        show_json(map(without_payload, found))
-        return
+    queues = connect(Queues)
+    counts: dict[str, int] = {}
+    for id in dict.fromkeys(ids):
+        found = queues.get_all(id)
+        if as_json:
+            show_json(map(without_payload, found))
+        elif found:
+            if any(counts.values()):
+                echo("")
+            _show(id, found)
+        if not found:
+            echo(f"Error: No message has the id {id}.", err=True)
+        counts[id] = len(found)
+    exit_unless_all(counts)
+
+
+def _show(id: str, found: Sequence[QueuedMessage]) -> None:
     if len(found) > 1:
         echo(f"{len(found)} messages have the id {id}.")
     now = datetime.now(timezone.utc)

@@ -51,7 +51,7 @@ def line_of(consumer: Consumer, queue: str) -> Line:
     """The kept connection of *consumer* to the server of *queue*."""
     server = consumer.store.server
     if isinstance(server, ClusterServer):
-        server = server._server_of(consumer.store.keys(queue).wake)
+        server = server.server_of(consumer.store.keys(queue).wake)
     assert isinstance(server, SingleServer)
     return server.line
 

@@ -8,6 +8,7 @@ import random
 import sys
 from pathlib import Path
 
+from tests.chaos.limits import limits
 from tests.chaos.report import as_json, as_text, failures
 from tests.chaos.run import Run
 from tests.chaos.schedule import KILL_INTERVAL, SERVERS_INTERVAL, plan
@@ -22,6 +23,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.topology != "single" and options.transport != OURS:
         parser.error(f"--topology {options.topology} is for {OURS}")
+    if options.limit and options.transport != OURS:
+        parser.error(f"--limit is for {OURS}")
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     kills = options.kills or max(1, round(options.seconds / KILL_INTERVAL))
     transport, topology = TRANSPORTS[options.transport], TOPOLOGIES[options.topology]
@@ -39,8 +42,10 @@ def main() -> int:
         kinds=topology.failovers,
         changes=topology.changes,
     )
-    queues = [f"chaos-{number}" for number in range(options.queues or topology.count)]
-    result = Run(transport, schedule, seed, options.rate, topology(queues), options.keep)()
+    count = options.queues or max(topology.count, 3 if options.limit else 1)
+    queues = [f"chaos-{number}" for number in range(count)]
+    limited = limits(queues, options.rate) if options.limit else {}
+    result = Run(transport, schedule, seed, options.rate, topology(queues), options.keep, limited)()
     print(as_text(result))
     if options.json is not None:
         options.json.write_text(
@@ -65,6 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rate", type=float, default=40, help="tasks submitted a second (default: 40)")
     parser.add_argument("--queues", type=int, help="that they go to (default: 1, on a cluster 6)")
+    parser.add_argument(
+        "--limit",
+        action="store_true",
+        help="limit the queues (default: 3) by rate, by concurrency and by both, and pause them, too",
+    )
     parser.add_argument("--seed", type=int, help="of the schedule of harm and of the tasks")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     parser.add_argument(

@@ -5,11 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
+from tests.chaos.restraint import Restraint
 from tests.chaos.run import Result
 from tests.chaos.schedule import FAILOVERS, Harm
 from tests.chaos.verdict import Cause
+
+#: The smallest share of its rate that a limited queue in which messages wait must be taken from with.
+LEAST_SHARE = 0.9
+#: The longest time, in seconds, in which nobody takes what may be taken: all workers may have to find their
+#: way back to Redis.
+LONGEST_IDLE = 10.0
 
 
 def failures(result: Result) -> list[str]:
@@ -22,6 +30,8 @@ def failures(result: Result) -> list[str]:
         "workers dead by themselves": len(result.died),
         "workers that do not work any more": len(result.idle),
         "keys left in Redis": len(result.left),
+        "messages taken and not counted": result.unseen,
+        **_broken_limits(result.restraints),
     }
     return [f"{what}: {count}" for what, count in counts.items() if count]
 
@@ -49,6 +59,8 @@ def as_json(result: Result) -> dict[str, Any]:
         "left": result.left,
         "recovery_same_machine": _times(verdict.recovery_times(isolated=False)),
         "recovery_elsewhere": _times(verdict.recovery_times(isolated=True)),
+        "limits": [asdict(each) for each in result.restraints],
+        "pauses": result.pauses,
         "taken_again_after_damage": _times(sorted(each.after_damage for each in result.resumptions)),
         "taken_again_after_served": _times(sorted(each.after_served for each in result.resumptions)),
     }
@@ -86,8 +98,31 @@ def as_text(result: Result) -> str:
             _in_words(sorted(r.after_damage for r in result.resumptions)),
         ),
         ("- after they were back", _in_words(sorted(r.after_served for r in result.resumptions))),
+        *((f"limited: {each.queue}", _restraint_in_words(each)) for each in result.restraints),
     ]
     return "\n".join(f"{name:36} {value}" for name, value in rows)
+
+
+def _broken_limits(restraints: Sequence[Restraint]) -> dict[str, int]:
+    return {
+        "queues taken from faster than allowed": sum(each.over_rate > 0 for each in restraints),
+        "queues of which more was held than allowed": sum(each.over_concurrency > 0 for each in restraints),
+        "queues taken from while paused": sum(each.while_paused > 0 for each in restraints),
+        "queues without their limit": sum(each.unlimited > 0 for each in restraints),
+        "queues that nobody took from": sum(each.idle > LONGEST_IDLE for each in restraints),
+        "queues that were not taken from as fast as allowed": sum(
+            each.share is not None and each.share < LEAST_SHARE for each in restraints
+        ),
+    }
+
+
+def _restraint_in_words(each: Restraint) -> str:
+    share = "" if each.share is None else f", {each.share:.1%} of its rate"
+    over = f"{each.over_rate:.1f} over the rate, {each.over_concurrency} over the concurrency"
+    return (
+        f"{each.taken} taken{share}, {each.most_held} held at most, {over}, "
+        f"{each.while_paused} while paused, nobody took for {each.idle:.2f} s"
+    )
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

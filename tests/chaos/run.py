@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,19 +15,23 @@ from typing import Any
 
 from celery import Celery
 
+from kombu_redisdelay.broker.partitions import Partitions
 from tests.chaos.damage import Damage
 from tests.chaos.environment import Environment
 from tests.chaos.fleet import Fleet
 from tests.chaos.inflict import Inflictor
-from tests.chaos.ledger import START, Ledger
+from tests.chaos.ledger import START, Entry, Ledger
 from tests.chaos.leftovers import leftovers
+from tests.chaos.limits import Limit, Operator
 from tests.chaos.producer import Producer, Submission
+from tests.chaos.restraint import Restraint, restraint, unseen
 from tests.chaos.resumption import Resumption, resumptions
-from tests.chaos.schedule import Planned
+from tests.chaos.schedule import FAILOVERS, Planned
 from tests.chaos.site import Site
 from tests.chaos.transports import Transport
 from tests.chaos.upheavals import Upheavals
 from tests.chaos.verdict import Judge, Verdict
+from tests.chaos.watch import Watch
 from tests.chaos.worker import KINDS, Kind
 
 #: Between two looks at the workers, and at what became of the tasks.
@@ -48,6 +52,9 @@ class Result:
         left: keys that are left in Redis and should not be, with their sizes.
         seconds: for how long harm was done, and
         drained_after: how long it took from then on until all was done, or was given up.
+        restraints: of each queue that was limited, or of each partition of it.
+        unseen: messages that workers had got from these and that Redis had not counted.
+        pauses: how many times one of these was paused.
     """
 
     transport: Transport
@@ -59,6 +66,9 @@ class Result:
     left: dict[str, int]
     seconds: float
     drained_after: float
+    restraints: Sequence[Restraint] = ()
+    unseen: int = 0
+    pauses: int = 0
 
 
 class Run:
@@ -69,6 +79,7 @@ class Run:
         site: the servers, which are not started yet. Every worker consumes from all of its queues.
         keep: new directory for the ledger, the submissions, the harm and the workers' logs; ``None`` for
             none of that.
+        limits: of queues, which are also paused now and then.
     """
 
     def __init__(
@@ -79,6 +90,7 @@ class Run:
         rate: float,
         site: Site,
         keep: Path | None,
+        limits: Mapping[str, Limit],
     ) -> None:
         self._transport = transport
         self._schedule = schedule
@@ -86,6 +98,7 @@ class Run:
         self._rate = rate
         self._site = site
         self._keep = keep
+        self._limits = limits
 
     def __call__(self) -> Result:
         if self._keep is not None:
@@ -99,28 +112,62 @@ class Run:
             executor = ThreadPoolExecutor(1, "upheavals")
             exit_.callback(executor.shutdown, cancel_futures=True)
             exit_.enter_context(self._site)
+            app = exit_.enter_context(self._producing_app())
+            operator = exit_.enter_context(Operator(app, self._limits))
+            watch = exit_.enter_context(Watch(self._site, [*self._partitions()]))
             fleet = exit_.enter_context(Fleet(KINDS, self._environment(ledger), self._keep))
             for worker in fleet.workers:
                 worker.wait_ready()
             upheavals = Upheavals(fleet, self._site, executor)
             inflictor = Inflictor(fleet, self._site, upheavals, self._transport.visibility_timeout)
-            app = exit_.enter_context(self._producing_app())
 
             began = time.monotonic()
             with Producer(app, self._seed, self._rate, self._site.queues) as producer:
                 self._do_harm(fleet, inflictor, upheavals)
                 inflictor.end_what_is_over(everything=True)
+                operator.calm_down()
                 ended = time.monotonic()
                 idle = self._wait_until_all_work(fleet, ledger)
             self._wait_until_drained(fleet, ledger, producer.submissions)
             drained = time.monotonic()
-            left = self._stop_and_look(fleet)
+            left = self._stop_and_look(fleet, watch, operator)
             entries = ledger.entries()
             verdict = self._judge(fleet).judge(producer.submissions, entries)
             resumed = resumptions(fleet.damage, producer.submissions, entries)
             self._write_down(fleet.damage, producer.submissions)
             times = ended - began, drained - ended
-            return Result(self._transport, verdict, fleet.damage, resumed, fleet.died, idle, left, *times)
+            return Result(
+                self._transport,
+                verdict,
+                fleet.damage,
+                resumed,
+                fleet.died,
+                idle,
+                left,
+                *times,
+                restraints=self._restraints(watch),
+                unseen=self._unseen(fleet, watch, producer.submissions, entries),
+                pauses=operator.pauses,
+            )
+
+    def _partitions(self) -> dict[str, str]:
+        """Of the queues that are limited: each partition, and its queue."""
+        partitions = Partitions(self._site.options.get("partitions", {}))
+        return {name: queue for queue in self._limits for name in partitions.names(queue)}
+
+    def _unseen(
+        self, fleet: Fleet, watch: Watch, submissions: Sequence[Submission], entries: Sequence[Entry]
+    ) -> int:
+        if any(each.harm in FAILOVERS for each in fleet.damage):
+            # What the old primary had counted, the new one may not know.
+            return 0
+        return unseen(self._partitions(), watch.rounds, submissions, entries)
+
+    def _restraints(self, watch: Watch) -> list[Restraint]:
+        return [
+            restraint(name, self._limits[queue], [samples[name] for samples in watch.rounds])
+            for name, queue in self._partitions().items()
+        ]
 
     def _environment(self, ledger: Ledger) -> Callable[[Kind, str], Environment]:
         transport, site = self._transport, self._site
@@ -179,8 +226,10 @@ class Run:
             if len(entries) > seen:
                 changed_at = time.monotonic()
 
-    def _stop_and_look(self, fleet: Fleet) -> dict[str, int]:
+    def _stop_and_look(self, fleet: Fleet, watch: Watch, operator: Operator) -> dict[str, int]:
         """End the workers, and return what they leave."""
+        watch.stop()
+        operator.clear()
         # Nothing is missed any more, but some of it may have been repeated: leave time to give back what
         # the workers held that were killed last, and to forget these.
         time.sleep(2 * self._transport.visibility_timeout)

@@ -23,7 +23,8 @@ def good_server() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(primaries=3, appendonly=True) as cluster:
+    # No replica takes over while a server is paused.
+    with Cluster(primaries=3, replicas=1, appendonly=True, node_timeout=60_000) as cluster:
         yield cluster
 
 
@@ -114,13 +115,14 @@ class TestServersOfACluster:
 
     def test_all_are_in_order(self, cluster: Cluster, lines: Callable[[], list[str]]) -> None:
         first, *others = lines()
-        assert first == f"ok      servers: 3 in order, {', '.join(sorted(cluster.addresses, key=natural))}"
+        addresses = [node.address for node in cluster.primaries]
+        assert first == f"ok      servers: 3 in order, {', '.join(sorted(addresses, key=natural))}"
         assert not [line for line in others if "127.0.0.1" in line]
         checks = [line.removeprefix("ok").strip().partition(":")[0] for line in others]
         assert checks == ["permissions", "transport options", "visibility_timeout", "queues"]
 
     def test_some_are_not(self, cluster: Cluster, lines: Callable[[], list[str]]) -> None:
-        one, two, three = sorted(cluster.nodes, key=lambda node: natural(node.address))
+        one, two, three = sorted(cluster.primaries, key=lambda node: natural(node.address))
         for node in (one, three):
             node.call("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
         cluster.pause(two)
@@ -210,6 +212,15 @@ def test_a_replica(site: Site) -> None:
 def test_another_clock(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kombu_redisdelay.operations.doctor.server.time", lambda: site.now_ms() / 1000 + 90)
     assert "are 90.0 s apart" in _findings(site, "wrong")["clock"]
+
+
+def test_a_queue_that_nobody_has_used(site: Site) -> None:
+    site.send(queue="emails")
+    site.add_consumer("alive", 60_000, queue="emails")
+    rows = site.rows("doctor", "-Q", "nosuch", "-Q", "emails", "-Q", QUEUE)
+    found = {row["check"]: (row["level"], row["found"]) for row in rows}
+    assert found["queue nosuch"] == ("warning", "nobody has used it yet, and the app does not declare it")
+    assert found["queues"] == ("ok", "2 in order")
 
 
 def test_overdue_messages_without_a_worker(site: Site) -> None:

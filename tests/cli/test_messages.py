@@ -177,12 +177,13 @@ def test_list_fits_into_80_columns(
         assert len(row) <= 80
 
 
-@pytest.mark.parametrize("state", ["ready", "held", "dead", "all"])
-def test_only_scheduled_messages_have_a_time_to_be_before(site: Site, state: str) -> None:
-    result = site.run("list", "--state", state, "--before", "1h")
+@pytest.mark.parametrize("option", ["--before", "--after"])
+@pytest.mark.parametrize("value", ["0", "1h", "2026-01-01"])
+def test_all_states_have_no_time_in_common(site: Site, option: str, value: str) -> None:
+    result = site.run("list", "--state", "all", option, value)
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1] == (
-        f"Error: --before is for scheduled messages, not for --state {state}."
+        f"Error: Invalid value for '{option}': each state has a time of its own. Choose one with --state."
     )
 
 
@@ -253,7 +254,9 @@ def test_show_of_an_unknown_id_fails(site: Site) -> None:
 
 def test_cancel_says_what_became_of_each_id(site: Site) -> None:
     ids = [site.send(countdown=3600) for _ in range(3)]
-    assert site.rows("cancel", *ids[:2]) == [{"id": task_id, "cancelled": True} for task_id in ids[:2]]
+    assert site.rows("cancel", *ids[:2]) == [
+        {"id": task_id, "cancelled": True, "messages": 1} for task_id in ids[:2]
+    ]
     assert _scheduled(site) == [ids[2]]
     result = site.run("cancel", ids[0], ids[2])
     assert result.exit_code == 1
@@ -278,12 +281,15 @@ def test_cancel_of_what_is_ready_but_not_of_what_a_worker_has(
 )
 def test_reschedule(site: Site, option: str, value: str, seconds: int | None) -> None:
     task_id = site.send(countdown=3600)
-    assert site.rows("reschedule", task_id, option, value) == [{"id": task_id, "rescheduled": True}]
+    [row] = site.rows("reschedule", task_id, option, value)
+    told = datetime.fromisoformat(row.pop("due"))
+    assert row == {"id": task_id, "rescheduled": True, "messages": 1}
     due_ms = site.redis.zscore(site.store.keys(QUEUE).schedule, task_id)
     if seconds is None:
         assert due_ms == datetime(2099, 1, 1, tzinfo=timezone.utc).timestamp() * 1000
     else:
         assert 0 <= site.store.now_ms() + seconds * 1000 - due_ms < 60_000
+    assert 0 <= due_ms - told.timestamp() * 1000 < 10_000
 
 
 @pytest.mark.parametrize(
@@ -306,19 +312,19 @@ def test_a_time_that_makes_no_sense_is_a_usage_error(site: Site, options: tuple[
 
 def test_deliver_now(site: Site) -> None:
     task_id = site.send(countdown=3600)
-    assert site.rows("deliver-now", task_id) == [{"id": task_id, "delivered": True}]
+    assert site.rows("deliver-now", task_id) == [{"id": task_id, "delivered": True, "messages": 1}]
     assert _scheduled(site) == []
     assert task_id in site.redis.lindex(QUEUE, 0)
-    assert site.rows("deliver-now", task_id, status=1) == [{"id": task_id, "delivered": False}]
+    assert site.rows("deliver-now", task_id, status=1) == [{"id": task_id, "delivered": False, "messages": 0}]
 
 
 def test_purge_asks_first(site: Site) -> None:
     site.send(countdown=3600)
     result = site.run("purge", input="n\n")
     assert result.exit_code == 1
-    assert "Remove 1 scheduled message(s) from all queues?" in result.stderr
+    assert "Remove 1 scheduled message of all queues?" in result.stderr
     assert len(_scheduled(site)) == 1
-    assert site.text("purge", input="y\n").splitlines()[-1] == "Removed 1 message(s)."
+    assert site.text("purge", input="y\n").splitlines()[-1] == "Removed 1 message."
     assert _scheduled(site) == []
 
 

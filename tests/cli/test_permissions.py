@@ -39,7 +39,7 @@ def _access(server: RedisServer, *rules: str, **settings: Any) -> Access:
 
 
 def _permissions(access: Access, *selected: str) -> list[Finding]:
-    return list(check_permissions(access.store, names_of(access, selected)))
+    return list(check_permissions(access.store, names_of(access, selected), ()))
 
 
 def _refusals(access: Access) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 from kombu.connection import Connection
@@ -25,9 +26,12 @@ def found(cluster: Cluster, queues: Sequence[str] = (), **options: Any) -> dict[
 
 def test_without_a_replica_and_without_a_server() -> None:
     with Cluster(primaries=3, replicas=1, full_coverage=False, node_timeout=60_000) as cluster:
-        with Connection(cluster.url()) as connection:
-            publish(connection.channel(), "a", headers={"x-delay": 60_000})
         node = cluster.node_of("{q}")
+        names = map("q{}".format, count())
+        elsewhere = next(name for name in names if cluster.node_of(f"{{{name}}}") is not node)
+        with Connection(cluster.url()) as connection:
+            for queue in ("q", elsewhere):
+                publish(connection.channel(), "a", queue=queue, headers={"x-delay": 60_000})
         [replica] = cluster.replicas_of(node)
         assert found(cluster, confirm_replicas=1)[f"confirm_replicas of {node}"][0] == "ok"
         cluster.kill(replica)
@@ -38,10 +42,22 @@ def test_without_a_replica_and_without_a_server() -> None:
         assert findings[f"confirm_replicas of {node}"][0] == "wrong"
         assert [findings[f"confirm_replicas of {one}"][0] for one in others] == ["ok", "ok"]
         assert findings["queue q"] == ("warning", "1 message(s) scheduled, and no worker")
+        text = "none: if this server dies, no other one can take over"
+        # Those of the others are in order.
+        assert [name for name in findings if name.startswith("replicas of ")] == [f"replicas of {node}"]
+        assert findings[f"replicas of {node}"] == ("warning", text)
 
         cluster.kill(node)
         findings = found(cluster, ["q"])
         level, text = findings[f"connection of {node}"]
         assert (level, text.partition(":")[0]) == ("wrong", "it does not answer")
         assert [findings[f"role of {one}"] for one in others] == [("ok", "primary, 1 replica(s)")] * 2
-        assert findings["cluster"][0] == "wrong"
+        assert findings["permissions"][0] == "ok"
+        assert findings["queues"] == (
+            "wrong",
+            "1 could not be checked, because no server of the cluster serves them now: q",
+        )
+        # What is elsewhere is looked at all the same.
+        findings = found(cluster, ["q", elsewhere])
+        assert findings[f"queue {elsewhere}"] == ("warning", "1 message(s) scheduled, and no worker")
+        assert findings["queues"][0] == "wrong"

@@ -12,7 +12,7 @@ import pytest
 
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import DelayedMessages, Queues
 from tests.end_to_end.installation import QUEUE, Installation
 
 CONSUMERS = f"redisdelay:{{{QUEUE}}}:consumers"
@@ -128,3 +128,23 @@ def test_a_worker_that_may_be_alive_is_replaced_when_its_lease_has_ended(
     came_back = [entry for entry in site.ledger.entries("started") if entry.redelivered]
     assert min(entry.at for entry in came_back) >= lease_end
     assert "its lease has ended" in second.log()
+
+
+def test_who_waits_for_the_rate_to_allow_the_next_message_is_replaced(site: Installation) -> None:
+    tasks = [f"task {number}" for number in range(12)]
+    producer = site.producer()
+    with Queues(producer) as queues:
+        queues.limit(QUEUE, rate="3/s", burst=1)
+    for task in tasks:
+        producer.send_task("work", [task])
+    workers = {worker.pid: worker for worker in (site.worker(prefetch_multiplier=1) for _ in range(3))}
+    for count in (3, 6):
+        site.wait_ended(tasks[:count])
+        # It was told when the next one may be taken. Nobody else is woken then.
+        workers[site.ledger.entries("ended")[-1].pid].kill()
+
+    site.wait_ended(tasks)
+    times = [entry.at for entry in site.ledger.entries("started")]
+    assert len(times) == len(tasks)
+    # Whoever is not woken looks once a second.
+    assert (len(tasks) - 1) / 3 - 0.1 < times[-1] - times[0] < (len(tasks) - 1) / 3 + 2 * 1

@@ -63,7 +63,7 @@ def test_a_user_who_may_not_wait(sentinels: SentinelSite) -> None:
 def test_without_a_replica_and_without_sentinels() -> None:
     with SentinelSite() as sentinels:
         url, primary = sentinels.url(), sentinels.primary()
-        replica, _ = sentinels.replicas()
+        replica, other = sentinels.replicas()
         first, second, third = sentinels.sentinels
         replica.kill()
         with primary.client() as client:
@@ -74,6 +74,12 @@ def test_without_a_replica_and_without_sentinels() -> None:
         assert findings["role"] == ("ok", "primary, 1 replica(s)")
         assert findings["confirm_replicas"][0] == "wrong"
         assert "permissions" in findings, "all else is checked"
+        assert "replicas" not in findings
+        other.kill()
+        with primary.client() as client:
+            wait_until(lambda: client.info("replication")["connected_slaves"] == 0, 10, "all are gone")
+        level, text = found(url)["replicas"]
+        assert (level, text.partition(":")[0]) == ("warning", "none")
         third.kill()
         with pytest.raises(RedisConnectionError, match="no sentinel knows") as raised:
             found(url)

@@ -82,11 +82,11 @@ class ClusterServer:
         return self._call_all([guarded(command) for command in commands], patience)
 
     def call_apart(self, *command: Argument) -> Any:
-        return self._server_of(first_key(command)).call_apart(*guarded(command))
+        return self.server_of(first_key(command)).call_apart(*guarded(command))
 
     def ack(self, ack: Ack) -> None:
         try:
-            line = self._server_of(first_key(ack.command)).line
+            line = self.server_of(first_key(ack.command)).line
         except ConnectionError:
             # It is sent when there is a server again.
             self._stray.append(ack)
@@ -105,10 +105,10 @@ class ClusterServer:
         command, key = guarded(command), first_key(command)
         try:
             try:
-                return self._server_of(key).line.call(*command)
+                return self.server_of(key).line.call(*command)
             except MovedError as exc:
                 self.relocated(exc)
-                return self._server_of(key).line.call(*command)
+                return self.server_of(key).line.call(*command)
         except RELOCATIONS as exc:
             raise SlotUnavailable(str(exc)) from exc
         except (ConnectionError, TimeoutError):
@@ -146,7 +146,7 @@ class ClusterServer:
             failures.clear()
 
     def new_connection(self, key: str) -> Any:
-        return self._server_of(key).new_connection(key)
+        return self.server_of(key).new_connection(key)
 
     def relocated(self, reply: ResponseError | NotThePrimary) -> None:
         if isinstance(reply, MovedError):
@@ -164,6 +164,9 @@ class ClusterServer:
 
     def servers(self) -> Sequence[SingleServer]:
         return [self._server_at(address) for address in self.nodes.primaries()]
+
+    def server_of(self, key: str) -> SingleServer:
+        return self._server_at(self.address_of(key))
 
     def disconnect(self) -> None:
         for server in list(self._servers.values()):
@@ -277,9 +280,6 @@ class ClusterServer:
         for server in gone:
             self._stray += server.line.take_unconfirmed()
             server.disconnect()
-
-    def _server_of(self, key: str) -> SingleServer:
-        return self._server_at(self.address_of(key))
 
     def _server_at(self, address: Address) -> SingleServer:
         server = self._servers.get(address)

@@ -140,5 +140,12 @@ class Server(Protocol):
     def servers(self) -> Sequence[OneServer]:
         """The servers that have keys, each on its own."""
 
+    def server_of(self, key: str) -> OneServer:
+        """The one of them that has *key*.
+
+        Raises:
+            ConnectionError: nobody has it, or no server can be reached.
+        """
+
     def disconnect(self) -> None:
         """Close the connections. The next call opens one again."""

@@ -86,6 +86,9 @@ class SingleServer:
     def servers(self) -> Sequence[SingleServer]:
         return [self]
 
+    def server_of(self, key: str) -> SingleServer:
+        return self
+
     def info(self, section: str = "everything") -> Mapping[str, Any]:
         told: Mapping[str, Any] = self._redis.info(section)
         return told

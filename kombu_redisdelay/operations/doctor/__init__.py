@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.server.errors import NotThePrimary
+from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import Access, natural
 from kombu_redisdelay.operations.doctor.control import check_controls
-from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, wrong
+from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.lease import check_lease
 from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
 from kombu_redisdelay.operations.doctor.names import names_of
 from kombu_redisdelay.operations.doctor.partitions import attended, check_partitions
 from kombu_redisdelay.operations.doctor.permissions import check_permissions
 from kombu_redisdelay.operations.doctor.queues import check_queues
+from kombu_redisdelay.operations.doctor.reach import divide
 from kombu_redisdelay.operations.doctor.replication import check_replication
 from kombu_redisdelay.operations.doctor.server import check_server
 from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
 
 __all__ = ("Finding", "Level", "examine")
+
+#: Queues that one finding names.
+MOST_NAMED = 10
+
+_CONNECTION = "connection"
+
+_START_THEM = "See which of the servers are away, and start them, or wait until their replicas take over."
 
 
 def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
@@ -40,41 +49,81 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
     """
     store = access.store
     servers = list(_as_far_as_allowed("server", _check_servers(access)))
+    silent = {finding.server for finding in servers if finding.check == _CONNECTION}
     try:
-        return [*servers, *_check_rest(access, queues)]
+        return [*servers, *_check_rest(access, queues, silent)]
     except NotThePrimary as exc:
         advice = "Have the broker URL name the primary."
         return [*servers, wrong("the rest", f"could not be checked: {exc}", advice)]
     except (ConnectionError, TimeoutError) as exc:
         if not store.server.has_slots:
             raise
-        advice = "See which of the servers are away, and start them, or wait until their replicas take over."
-        return [*servers, wrong("cluster", f"the rest could not be checked: {exc}", advice)]
+        return [*servers, wrong("cluster", f"the rest could not be checked: {exc}", _START_THEM)]
 
 
-def _check_rest(access: Access, queues: Sequence[str]) -> list[Finding]:
+def _check_rest(access: Access, queues: Sequence[str], silent: Collection[str]) -> list[Finding]:
     store = access.store
     names = names_of(access, queues)
-    known = list(_known(access))
-    # There are no redis:// workers of a cluster.
-    leftovers = iter(()) if store.server.has_slots else check_leftovers(store.server, *access.stock_keys)
-    examined = list(queues or attended(store, known))
-    stock_unacked, _ = access.stock_keys
-    return [
-        *check_permissions(store, names),
+    findings = [
+        *check_permissions(store, names, silent),
         *check_transport_options(access.unknown_options()),
         *check_lease(access.options),
+    ]
+    declared = set(access.app.amqp.queues if access.app else ())
+    try:
+        used = set(store.queues())
+    except (ConnectionError, TimeoutError) as exc:
+        if not store.server.has_slots:
+            raise
+        found = (
+            f"only those that are named are checked, because the server with the list of all is away: {exc}"
+        )
+        findings.append(wrong("queues", found, _START_THEM))
+        used = set(queues)
+    known = divide(store, sorted(used | declared, key=natural), silent)
+    selected = divide(store, queues or attended(store, known.within), silent)
+    examined = list(selected.within)
+    for queue in queues:
+        if queue in examined and not _is_in(queue, used | declared, store) and not store.exists(queue):
+            examined.remove(queue)
+            findings.append(_unused(queue, access))
+    # There are no redis:// workers of a cluster.
+    leftovers = iter(()) if store.server.has_slots else check_leftovers(store.server, *access.stock_keys)
+    stock_unacked, _ = access.stock_keys
+    return [
+        *findings,
         *_as_far_as_allowed("redis:// leftovers", leftovers),
         *_as_far_as_allowed("partitions", check_partitions(store, known, queues)),
+        *_away(selected.away if queues else known.away),
         *_as_far_as_allowed("queues", check_queues(store, examined, access.options)),
         *_as_far_as_allowed("pauses and limits", check_controls(store, examined, access.app, stock_unacked)),
     ]
 
 
+def _is_in(queue: str, known: Collection[str], store: Store) -> bool:
+    return queue in set(map(store.partitions.queue_of, known)).union(known)
+
+
+def _unused(queue: str, access: Access) -> Finding:
+    found = "nobody has used it yet" + (", and the app does not declare it" if access.app else "")
+    return warning(f"queue {queue}", found, "See whether its name is misspelt.")
+
+
+def _away(queues: Sequence[str]) -> Iterator[Finding]:
+    if queues:
+        some = f"{', '.join(queues[:MOST_NAMED])}{', ...' if len(queues) > MOST_NAMED else ''}"
+        found = (
+            f"{len(queues)} could not be checked, because no server of the cluster serves them now: {some}"
+        )
+        yield wrong("queues", found, _START_THEM)
+
+
 def _check_servers(access: Access) -> Iterator[Finding]:
     servers = sorted(access.store.server.servers(), key=lambda one: natural(one.address))
     for one in servers:
-        replication = check_replication(one, access.options, fails_over=access.fails_over)
+        replication = check_replication(
+            one, access.options, has_sentinels=access.fails_over, is_cluster=access.store.server.has_slots
+        )
         if len(servers) == 1:
             if access.fails_over:
                 yield ok("sentinels", f"they name {one.address} as the primary")
@@ -84,14 +133,8 @@ def _check_servers(access: Access) -> Iterator[Finding]:
             for finding in chain(check_server(one), _as_far_as_allowed("replication", replication)):
                 yield replace(finding, server=one.address)
         except (ConnectionError, TimeoutError) as exc:
-            silent = wrong("connection", f"it does not answer: {exc}", "Its queues wait until it is back.")
+            silent = wrong(_CONNECTION, f"it does not answer: {exc}", "Its queues wait until it is back.")
             yield replace(silent, server=one.address)
-
-
-def _known(access: Access) -> Iterator[str]:
-    """The names of the queues that Redis knows of or that the app declares, in natural order."""
-    declared = access.app.amqp.queues if access.app else ()
-    yield from sorted({*access.store.queues(), *declared}, key=natural)
 
 
 def _as_far_as_allowed(check: str, findings: Iterator[Finding]) -> Iterator[Finding]:

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from kombu_redisdelay.broker.partitions import MARK
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.doctor.finding import Finding, warning
+from kombu_redisdelay.operations.doctor.reach import Reach
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 
 
-def check_partitions(store: Store, known: Sequence[str], queues: Sequence[str]) -> Iterator[Finding]:
+def check_partitions(store: Store, known: Reach, queues: Sequence[str]) -> Iterator[Finding]:
     """
     Arguments:
         known: names of all queues and partitions that Redis knows of or that the app declares.
         queues: names of the queues to check; all queues if it is empty.
     """
-    used = set(map(store.partitions.queue_of, known))
+    used = set(map(store.partitions.queue_of, (*known.within, *known.away)))
     for queue in store.partitions.spread:
         if queue not in used and (not queues or queue in queues):
             yield warning(
@@ -24,7 +25,7 @@ def check_partitions(store: Store, known: Sequence[str], queues: Sequence[str]) 
                 "it is in the option `partitions`, and nobody has used it yet",
                 "See whether its name is misspelt there.",
             )
-    for stats in _unattended(store, known):
+    for stats in _unattended(store, known.within):
         queue, number = split(stats.queue)
         if queues and queue not in queues:
             continue

@@ -8,7 +8,7 @@ needs Redis 7.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -27,9 +27,14 @@ _PORTION = 10_000
 _BEGIN, _END = Use(("MULTI",)), Use(("EXEC",))
 
 
-def check_permissions(store: Store, names: Names) -> Iterator[Finding]:
+def check_permissions(store: Store, names: Names, silent: Collection[str]) -> Iterator[Finding]:
+    """
+    Arguments:
+        silent: addresses of servers that do not answer, and are not asked.
+    """
     commands, keys, channels = {}, {}, {}
-    refusals = (_refused(one, uses(store, names)) for one in store.server.servers())
+    servers = [one for one in store.server.servers() if one.address not in silent]
+    refusals = (_refused(one, uses(store, names)) for one in servers)
     for use, error in chain.from_iterable(refusals):
         # All versions of Redis and Valkey use these words in their errors.
         if "to run the" in error:

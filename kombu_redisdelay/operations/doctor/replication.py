@@ -11,14 +11,17 @@ from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wro
 _SETTING = "min-replicas-to-write"
 
 
-def check_replication(server: OneServer, options: Options, *, fails_over: bool) -> Iterator[Finding]:
+def check_replication(
+    server: OneServer, options: Options, *, has_sentinels: bool, is_cluster: bool
+) -> Iterator[Finding]:
     """Check the replicas.
 
     Arguments:
-        fails_over: whether the broker goes over to a replica by itself, because sentinels say so.
+        has_sentinels: whether the broker goes over to a replica when sentinels say so.
+        is_cluster: whether a cluster does so.
     """
     wanted = options.confirm_replicas
-    if not fails_over and not wanted:
+    if not (has_sentinels or is_cluster or wanted):
         return
     replicas = int(server.info("replication").get("connected_slaves", 0))
     if wanted > replicas:
@@ -29,7 +32,13 @@ def check_replication(server: OneServer, options: Options, *, fails_over: bool) 
         )
     elif wanted:
         yield ok("confirm_replicas", f"{wanted} of {replicas} replica(s) confirm each message")
-    if fails_over:
+    if (has_sentinels or is_cluster) and not replicas:
+        yield warning(
+            "replicas",
+            "none: if this server dies, no other one can take over",
+            "Start a replica of it, or see why it has gone.",
+        )
+    if has_sentinels:
         yield _refusing(server.setting(_SETTING), replicas)
 
 

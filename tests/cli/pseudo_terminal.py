@@ -1,0 +1,97 @@
+"""A process on a terminal of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+from collections.abc import Mapping, Sequence
+from select import select
+from types import TracebackType
+from typing import Any
+
+from harness.process import wait_until
+
+#: What is written to a terminal beside text: styles, and where the cursor is.
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class PseudoTerminal:
+    """Runs a command as if a person had typed it.
+
+    Arguments:
+        environment: what the command finds there, beside the size of the terminal.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], columns: int = 80) -> None:
+        self._ours, self._theirs = pty.openpty()
+        fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.settings = self._settings()
+        unset = {"COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"}
+        self._process = subprocess.Popen(
+            command,
+            stdin=self._theirs,
+            stdout=self._theirs,
+            stderr=self._theirs,
+            env={name: value for name, value in environment.items() if name not in unset}
+            | {"TERM": "xterm-256color"},
+            start_new_session=True,
+            # So that Ctrl-C is for the command.
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        self.written = ""
+
+    def __enter__(self) -> PseudoTerminal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._ours)
+        os.close(self._theirs)
+
+    def press(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def send_signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def shows(self, text: str) -> bool:
+        self._read()
+        return text in self.written
+
+    def end(self) -> int:
+        """Wait until the command has ended. Returns its exit status."""
+
+        def ended() -> bool:
+            # It cannot end before somebody has read what it writes.
+            self._read()
+            return self._process.poll() is not None
+
+        wait_until(ended, 30, "that the command ends")
+        self._read()
+        return self._process.returncode
+
+    @property
+    def lines(self) -> list[str]:
+        """What was written, without styles."""
+        return _CONTROL.sub("", self.written).splitlines()
+
+    @property
+    def is_as_before(self) -> bool:
+        """Whether the terminal treats what is typed as it did before the command."""
+        return self._settings() == self.settings
+
+    def _settings(self) -> list[Any]:
+        return termios.tcgetattr(self._theirs)
+
+    def _read(self) -> None:
+        while select([self._ours], [], [], 0.01)[0]:
+            self.written += os.read(self._ours, 65536).decode(errors="replace")
