@@ -55,7 +55,11 @@ class _Reader:
 
 
 def walk(
-    server: Server, keys: Sequence[str], texts: Sequence[str] = (), size: int = MESSAGES_PER_CALL
+    server: Server,
+    keys: Sequence[str],
+    texts: Sequence[str] = (),
+    size: int = MESSAGES_PER_CALL,
+    skip: int = 0,
 ) -> Iterator[Entry]:
     """The entries of a list from the right end, where entries are taken, to the left end, where they are
     added. It ends when it has come so far: it may include entries that were added meanwhile.
@@ -68,8 +72,9 @@ def walk(
         keys: lists that are taken from before this one; the last key is the list.
         texts: only entries that contain one of these texts.
         size: entries that one script reads at most.
+        skip: how many entries to pass over first.
     """
-    reader, is_sure, restarts = _Reader(), True, 0
+    reader, is_sure, restarts = _Reader(look_from=skip), True, 0
     while True:
         status, *reply = PAGE_LIST(server, keys, (*reader.arguments(size), *texts))
         if status == b"look":
@@ -78,7 +83,7 @@ def walk(
             restarts += 1
             if restarts > MOST_RESTARTS:
                 return
-            reader, is_sure = _Reader(), False
+            reader, is_sure = _Reader(look_from=skip), False
         else:
             next, last, mark, page_is_sure, bookmarks, entries = reply
             is_sure = is_sure and bool(page_is_sure)

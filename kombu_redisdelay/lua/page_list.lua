@@ -9,7 +9,8 @@
 -- ARGV[1]  "": this is the first page; else the place of the next entry
 -- ARGV[2]  the place of the last entry to read
 -- ARGV[3]  mark of the entry that was read before it
--- ARGV[4]  where to look for the bookmarks from, counted from the left end as it is now
+-- ARGV[4]  on the first page, how many entries to pass over; else where to look for the bookmarks from,
+--          counted from the left end as it is now
 -- ARGV[5]  how many entries at most, to look for bookmarks among and to read
 -- ARGV[6]  how many bytes, roughly
 -- ARGV[7]  how many bookmarks
@@ -50,7 +51,7 @@ if not is_first then
   end
 end
 
-local place = length - 1
+local place = length - 1 - (is_first and ARGV[4] or 0)
 local stop = is_first and 0 or math.max(0, ARGV[2] + shift)
 local is_sure = is_first
 if not is_first then
