@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from benchmarks.limits import LIMIT
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.results import Results, Spread
-from benchmarks.workloads import WORKLOADS, fleet, line, queues, together
+from benchmarks.workloads import WORKLOADS, control, fleet, line, queues, together
 from benchmarks.workloads.lateness import CROWDED
 from benchmarks.workloads.publish import AFTER_KOMBU, NAMED, SCHEDULE_AFTER_KOMBU
 
@@ -364,6 +364,32 @@ def _fleet() -> list[Goal]:
     ]
 
 
+def _control() -> list[Goal]:
+    def to_none(name: str, figure: str) -> Figure:
+        return quotient(measured("control", name, figure), measured("control", control.NO_CONTROL, figure))
+
+    def binding(figure: str) -> Figure:
+        return measured("control-binding", OURS.name, figure)
+
+    return [
+        *(
+            Goal(f"consume + ack, {name} : no control", to_none(name, "rate"), at_least=0.8)
+            for name in (control.CONCURRENCY, control.RATE)
+        ),
+        Goal(
+            "10 consumers of a paused queue, CPU of Redis",
+            binding("paused, server CPU"),
+            at_most=1,
+            unit="%",
+        ),
+        Goal("taken at a rate of 200/s : 200/s", binding("share"), at_least=0.99),
+        *(
+            Goal(f"later than the rate allows, {figure}", binding(figure), at_most=most, unit="ms")
+            for figure, most in {"p50": 1, "p99": 5}.items()
+        ),
+    ]
+
+
 GOALS: list[Goal] = [
     *_consume(),
     *_publish(),
@@ -377,4 +403,5 @@ GOALS: list[Goal] = [
     *_line(),
     *_together(),
     *_fleet(),
+    *_control(),
 ]

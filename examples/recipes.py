@@ -29,7 +29,7 @@ def place_order(number: int) -> None:
 def pay_order(number: int) -> bool:
     """Whether it was paid in time. If not, it is being closed, or has been."""
     with DelayedMessages(app) as delayed:
-        return delayed.cancel(f"close-order-{number}")
+        return delayed.cancel(f"close-order-{number}") > 0
 
 
 # -- send one digest when nothing has happened for ten minutes --

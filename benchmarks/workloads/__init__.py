@@ -6,6 +6,7 @@ from benchmarks.workloads import (
     burst,
     cluster,
     consume,
+    control,
     fleet,
     forward,
     growth,
@@ -39,5 +40,6 @@ WORKLOADS: dict[str, Workload] = {
         together.WORKLOAD,
         *fleet.WORKLOADS,
         *cluster.WORKLOADS,
+        *control.WORKLOADS,
     )
 }

@@ -15,13 +15,13 @@ from kombu_redisdelay.broker.delivery import Delivery, Glance, Looked, Request, 
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.places import Places
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.report import report_dead, report_dropped
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import (
-    ACK,
     DEAD_LETTER,
     GIVE_BACK,
     LEAVE,
@@ -81,8 +81,7 @@ class Consumer:
         self._tags = Tags()
         #: For each slot, the takes from its queues.
         self._takes: dict[int, Takes] = {}
-        #: Queues in which an ack leaves room for another message.
-        self._with_places: set[str] = set()
+        self._places = Places(store)
 
     @property
     def is_taking(self) -> bool:
@@ -141,12 +140,7 @@ class Consumer:
         """Forget a message for good. The ack has been written when this returns. If the message was not held
         any more, `lease_lost` is called later."""
         self._failed.pop(tag, None)
-        keys = self.store.keys(queue)
-        unacked = keys.unacked(self.name)
-        command: Command = ("HDEL", unacked, tag)
-        if queue in self._with_places:
-            # By its text: it needs one reply, and a server that does not know the script would refuse it.
-            command = ("EVAL", ACK.text, 2, unacked, keys.wake, tag)
+        command = self._places.ack(queue, self.store.keys(queue).unacked(self.name), tag)
         self.store.server.ack(Ack(queue, tag, command))
 
     def confirm_acks(self) -> None:
@@ -170,7 +164,7 @@ class Consumer:
         self._failed.pop(tag, None)
         self.store.remember(queue)
         k, options = self.store.keys(queue), self._options
-        held, dead, dropped = REQUEUE_LATER(
+        held, dead, dropped, buried = REQUEUE_LATER(
             self.store.server,
             (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates, k.dead),
             (
@@ -182,10 +176,8 @@ class Consumer:
                 self.store.expires_ms.get(queue, 0),
             ),
         )
-        report_dead(self.store, options, queue, dead)
-        report_dropped(options, queue, dropped)
-        if queue in self._with_places:
-            self.store.wake(queue)
+        self._report(queue, dead, buried, dropped)
+        self._places.leave([queue])
         return bool(held)
 
     def fail(self, queue: str, tag: str) -> None:
@@ -232,7 +224,7 @@ class Consumer:
             expires_ms = self.store.expires_ms.get(delivery.queue, 0)
             calls.append((PARK, keys, (delivery.tag, message_id, due_ms, expires_ms)))
         replies = try_each(self.store.server, calls)
-        self.store.wake(*self._with_places.intersection(queues))
+        self._places.leave(queues)
         return replies
 
     def dead_letter(self, burials: Sequence[tuple[Delivery, str]]) -> list[Any]:
@@ -256,7 +248,10 @@ class Consumer:
         """Those of *tags* that this consumer does not hold any more, because it lost its lease."""
         unacked = self.store.keys(queue).unacked(self.name)
         held = set(self.store.server.call("HKEYS", unacked))
-        return {tag for tag in tags if tag.encode() not in held}
+        lost = {tag for tag in tags if tag.encode() not in held}
+        for tag in lost:
+            self._failed.pop(tag, None)
+        return lost
 
     def give_back_all(self, keep: Collection[str] = (), *, crashed: bool = False) -> bool:
         """Give back every message that is held, except the delivery tags in *keep*. A message whose callback
@@ -332,9 +327,7 @@ class Consumer:
         return takes
 
     def _noted(self, request: Request, taken: Taken) -> Taken:
-        if taken.with_places or self._with_places:
-            self._with_places.difference_update(request.queues if request.hot is None else request.hot)
-            self._with_places.update(taken.with_places)
+        self._places.note(request, taken)
         return taken
 
     def _join(self, request: Request, takes: Takes) -> None:
@@ -357,7 +350,7 @@ class Consumer:
     def _give_back(self, queue: str, tags: Sequence[str], how: str) -> int:
         """Returns how many of them were held."""
         k, options = self.store.keys(queue), self._options
-        held, dead, dropped = GIVE_BACK(
+        held, dead, dropped, buried = GIVE_BACK(
             self.store.server,
             (k.unacked(self.name), k.ready, k.wake, k.dead),
             (
@@ -369,11 +362,16 @@ class Consumer:
                 *tags,
             ),
         )
-        report_dead(self.store, options, queue, dead)
-        report_dropped(options, queue, dropped)
-        if dead and queue in self._with_places:
-            self.store.wake(queue)
+        self._report(queue, dead, buried, dropped)
+        if dead:
+            self._places.leave([queue])
         return int(held)
+
+    def _report(self, queue: str, dead: int, buried: Sequence[bytes], dropped: int) -> None:
+        """Say how many messages are dead letters now, *buried* what some of them are, and how many older ones
+        had to go."""
+        report_dead(self.store, self._options, queue, dead, buried)
+        report_dropped(self._options, queue, dropped)
 
     def _bury(self, burials: Sequence[tuple[str, str, str, bytes, int]]) -> list[Any]:
         """Each of *burials* is a queue, delivery tag, reason, stored message, and 1 if it was delivered now,
@@ -395,7 +393,7 @@ class Consumer:
                 metrics.dead_lettered(queue, held)
                 report_dropped(self._options, queue, dropped)
                 outcomes[index] = bool(held)
-        self.store.wake(*self._with_places.intersection(queues))
+        self._places.leave(queues)
         return outcomes
 
 

@@ -37,11 +37,6 @@ class Control(NamedTuple):
     held_back: int = 0
 
     @property
-    def is_set(self) -> bool:
-        """Whether there is anything that is not allowed."""
-        return self._replace(held_back=0) != Control()
-
-    @property
     def rate(self) -> str | None:
         """How many messages may be taken in which time, such as ``100/m``."""
         if self.interval_us is None:
@@ -124,9 +119,12 @@ def control_of(row: Sequence[Any]) -> Control:
     """The control that has these values of its fields in Redis."""
     paused_ms, interval, burst, concurrency, held_back = row
     return Control(
-        _int(paused_ms), None if interval is None else float(interval), _int(burst), _int(concurrency),
-        _int(held_back) or 0,
-    )  # fmt: skip
+        paused_ms=_int(paused_ms),
+        interval_us=None if interval is None else float(interval),
+        burst=_int(burst),
+        concurrency=_int(concurrency),
+        held_back=_int(held_back) or 0,
+    )
 
 
 def _int(value: Any) -> int | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from time import time
@@ -11,6 +12,7 @@ from typing import Any
 
 from dateutil.parser import isoparse
 
+from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.times import LATEST_MS, to_ms
 
 #: Header of plain kombu messages: milliseconds until the message is due. The name and the unit are those
@@ -46,6 +48,12 @@ DUE_MEMBER = "redisdelay-due"
 
 #: A longer number is no time.
 _DUE_MEMBER = re.compile(rb'\s*{(?:"redisdelay-deliveries": ?\d+, ?)?"redisdelay-due": ?(\d{1,15}),')
+
+#: The two strings that a brief tells, each as it is in JSON.
+_TASK, _ID = (re.compile(rb'"%s": ("(?:[^"\\]|\\.)*")' % name) for name in (b"task", b"id"))
+
+#: Messages that one line of the log names.
+MOST_NAMED = 5
 
 
 class MalformedMessage(Exception):
@@ -142,15 +150,14 @@ def message_id(message: Mapping[str, Any]) -> str:
     """The id by which the application knows *message*: the task id, else the message id, else the correlation
     id, else the delivery tag that kombu gave it when it was published."""
     headers, properties = message["headers"] or {}, message["properties"]
-    candidates = (
-        headers.get("id"),
-        properties.get("message_id"),
-        properties.get("correlation_id"),
-        properties["delivery_tag"],
+    id = str(
+        headers.get("id")
+        or properties.get("message_id")
+        or properties.get("correlation_id")
+        or properties["delivery_tag"]
     )
-    id = next(candidate for candidate in candidates if candidate)
     # JSON can hold halves of a surrogate pair, which Redis could not keep.
-    return str(id).encode(errors="backslashreplace").decode()
+    return id if id.isascii() else id.encode(errors="backslashreplace").decode()
 
 
 def split_stored(stored: bytes) -> tuple[int, bytes]:
@@ -219,3 +226,26 @@ def check(payload: object) -> dict[str, Any]:
     if not isinstance(deliveries, int) or isinstance(deliveries, bool):
         raise MalformedMessage(f"{DELIVERIES_MEMBER!r} is not a whole number")
     return payload
+
+
+def task_and_id(brief: bytes) -> str:
+    """Return ``task[id]``, as Celery's log has it, of the message whose *brief* this is
+    (lua/include/brief.lua). The result is empty if the brief tells no id."""
+    task, id = (_text(pattern.search(brief)) for pattern in (_TASK, _ID))
+    return f"{task}[{id}]" if id else ""
+
+
+def _text(match: re.Match[bytes] | None) -> str:
+    try:
+        return "" if match is None else str(json.loads(match[1]))
+    except ValueError:
+        return ""
+
+
+def which(names: Iterable[str], count: int) -> str:
+    """Return what a log line about *count* messages adds to the number: a colon and the *names* of some.
+    Empty names are left out, and the result is empty if there are no others."""
+    known = [printable(name) for name in names if name][:MOST_NAMED]
+    if not known:
+        return ""
+    return f": {', '.join(known)}" + (f" and {count - len(known)} more" if count > len(known) else "")

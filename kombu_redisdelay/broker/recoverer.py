@@ -9,9 +9,11 @@ from collections.abc import Callable, Container, Sequence
 from functools import cache
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.identity import is_certainly_gone, process_of
+from kombu_redisdelay.broker.identity import host_and_pid, is_certainly_gone, process_of
+from kombu_redisdelay.broker.message import task_and_id, which
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.recovery import Holder, Recovery
+from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.broker.recovery import Holder, Recovery, Returned
 from kombu_redisdelay.broker.report import report_dropped
 from kombu_redisdelay.broker.server.scripts import CONSUMERS, SWEEP, run_each
 from kombu_redisdelay.broker.server.slots import parts
@@ -99,23 +101,18 @@ class Recoverer:
         random.shuffle(holders)
         yield
         outcome = yield from self._recovery.give_back(holders, "lost")
-        for holder, (count, _) in outcome.items():
-            if count:
-                metrics.recovered(holder.queue, count)
-                logger.warning(
-                    "Recovered %d message(s) of queue %r from consumer %r: %s",
-                    count,
-                    holder.queue,
-                    holder.consumer,
-                    "its lease has ended" if holder.lease_counts else "its process is gone",
-                )
-        return sum(count for count, _ in outcome.values())
+        for holder, returned in outcome.items():
+            if returned.messages:
+                metrics.recovered(holder.queue, returned.messages)
+                _report_recovered(holder, returned)
+        return sum(returned.messages for returned in outcome.values())
 
     def sweep(self, queues: Sequence[str]) -> Steps[int]:
         """Move scheduled messages of *queues* that have lost their due time to the dead letters. Returns how
         many."""
         cursors: dict[str, bytes] = dict.fromkeys(queues, b"0")
         swept: Counter[str] = Counter()
+        briefs: dict[str, list[bytes]] = {}
         while True:
             calls = []
             for queue, cursor in cursors.items():
@@ -124,16 +121,17 @@ class Recoverer:
                 args = (cursor, MESSAGES_PER_SWEEP, self._options.dead_letter_limit)
                 calls.append((SWEEP, keys, args))
             replies = run_each(self._store.server, calls)
-            for queue, (cursor, found, dropped) in zip(list(cursors), replies, strict=True):
+            for queue, (cursor, found, dropped, buried) in zip(list(cursors), replies, strict=True):
                 report_dropped(self._options, queue, dropped)
                 swept[queue] += found
+                briefs.setdefault(queue, buried)
                 cursors[queue] = cursor
             cursors = {queue: cursor for queue, cursor in cursors.items() if cursor != b"0"}
             if not cursors:
                 break
             yield
         for queue, found in swept.items():
-            self._report_swept(queue, found)
+            self._report_swept(queue, found, briefs[queue])
         return sum(swept.values())
 
     def _consumers_key(self, queue: str) -> str:
@@ -162,10 +160,27 @@ class Recoverer:
                 holders.append(Holder(queue, name, lease_counts=True))
         return holders
 
-    def _report_swept(self, queue: str, found: int) -> None:
+    def _report_swept(self, queue: str, found: int, briefs: Sequence[bytes]) -> None:
         if found:
             metrics.dead_lettered(queue, found)
             self._store.remember(queue)
             logger.error(
-                "%d scheduled message(s) of queue %r had no due time: dead letters now", found, queue
+                "%d scheduled message(s) of queue %r had no due time: dead letters now%s",
+                found,
+                queue,
+                which(map(task_and_id, briefs), found),
             )
+
+
+def _report_recovered(holder: Holder, returned: Returned) -> None:
+    host, pid = host_and_pid(holder.consumer)
+    logger.warning(
+        "Recovered %d message(s) of queue %r from process %s on %s (consumer %r), because %s%s",
+        returned.messages,
+        holder.queue,
+        "?" if pid is None else pid,
+        printable(host or "an unknown host"),
+        holder.consumer,
+        "its lease has ended" if holder.lease_counts else "the process is gone",
+        which(map(task_and_id, returned.briefs), returned.messages),
+    )

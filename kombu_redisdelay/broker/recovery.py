@@ -40,10 +40,12 @@ class Returned(NamedTuple):
     Attributes:
         messages: how many went back, without those that became dead letters.
         holds_none: whether it holds no message any more, or may keep its messages.
+        briefs: of some of those that were lost and went back.
     """
 
     messages: int
     holds_none: bool
+    briefs: Sequence[bytes]
 
 
 @dataclass
@@ -54,12 +56,14 @@ class _Return:
         tags: delivery tags that are left to do, the latest first.
         given_back: how many messages went back so far, without those that became dead letters.
         done: whether the holder holds no message any more, or may keep its messages.
+        briefs: of some of those that were lost and went back.
     """
 
     holder: Holder
     tags: list[bytes] = field(default_factory=list)
     given_back: int = 0
     done: bool = False
+    briefs: list[bytes] = field(default_factory=list)
 
 
 class Recovery:
@@ -91,7 +95,7 @@ class Recovery:
                 self._give_back_some(some, how)
                 unfinished = [each for each in some if each.tags and not each.done]
                 pending = unfinished + pending[len(some) :]
-            outcome |= {each.holder: Returned(each.given_back, each.done) for each in returns}
+            outcome |= {each.holder: Returned(each.given_back, each.done, each.briefs) for each in returns}
         return outcome
 
     def _find_tags(self, returns: Sequence[_Return], kept: Collection[bytes]) -> None:
@@ -104,11 +108,14 @@ class Recovery:
 
     def _give_back_some(self, returns: Sequence[_Return], how: str) -> None:
         replies = run_each(self._store.server, [self._call(each, how) for each in returns])
-        for each, (looked_at, held, dead, dropped, done) in zip(returns, replies, strict=True):
+        for each, reply in zip(returns, replies, strict=True):
+            looked_at, held, dead, dropped, done, lost, buried = reply
             del each.tags[:looked_at]
             each.given_back += held - dead
             each.done = bool(done)
-            report_dead(self._store, self._options, each.holder.queue, dead)
+            if not each.briefs:
+                each.briefs = lost
+            report_dead(self._store, self._options, each.holder.queue, dead, buried)
             report_dropped(self._options, each.holder.queue, dropped)
 
     def _call(self, each: _Return, how: str) -> ScriptCall:

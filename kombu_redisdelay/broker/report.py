@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.message import task_and_id, which
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.store import Store
 
 logger = logging.getLogger(__name__)
 
 
-def report_dead(store: Store, options: Options, queue: str, dead: int) -> None:
-    """*dead* messages of *queue* have reached the delivery limit."""
+def report_dead(store: Store, options: Options, queue: str, dead: int, briefs: Sequence[bytes]) -> None:
+    """*dead* messages of *queue* have reached the delivery limit. *briefs* are those of some of them."""
     if dead:
         metrics.dead_lettered(queue, dead)
         store.remember(queue)
         logger.error(
-            "%d message(s) of queue %r reached the delivery limit of %d and are now dead letters",
+            "%d message(s) of queue %r reached the delivery limit of %d and are now dead letters%s",
             dead,
             queue,
             options.delivery_limit,
+            which(map(task_and_id, briefs), dead),
         )
 
 

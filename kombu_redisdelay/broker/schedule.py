@@ -18,6 +18,9 @@ from kombu_redisdelay.broker.store import Store
 #: Half of :data:`MESSAGES_PER_CALL`, since an id may have more than one message.
 IDS_PER_CALL = 100
 
+#: To replace a message takes Redis longer than to read it.
+MOVES_PER_CALL = 100
+
 #: Messages with an id, and their bytes, that are asked for together with those of other ids.
 _A_FEW = (2, BYTES_PER_CALL // IDS_PER_CALL)
 
@@ -143,7 +146,7 @@ class Schedule:
         """
         keys = self._store.keys(queue)
         used = (*keys.scheduling, keys.ready, keys.wake)
-        for some in portions(messages, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
+        for some in portions(messages, _size, MOVES_PER_CALL, BYTES_PER_CALL):
             each = (
                 (message.member, message.stored, message.rewritten(rewrite(message.payload)))
                 for message in some

@@ -42,7 +42,7 @@ def command(
                 cancelled = queues.cancel_group(group, mark_revoked=mark_revoked)
     except NotMarkedRevokedError as exc:
         show_each("cancelled", exc.cancelled, as_json)
-        raise click.ClickException(str(exc).capitalize()) from exc
+        raise click.ClickException(str(exc)) from exc
     show_each("cancelled", cancelled, as_json)
     if group is not None and not cancelled:
         raise click.ClickException(f"no task of the group {group} is scheduled or ready")

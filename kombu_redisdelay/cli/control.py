@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from kombu_redisdelay.cli.output import span
 from kombu_redisdelay.operations.control import QueueControl
+from kombu_redisdelay.words import span
 
 
 def limits(control: QueueControl) -> str:

@@ -13,7 +13,7 @@ from kombu_redisdelay.cli import messages
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.limited import Limited, limit_option, rows_to_show
-from kombu_redisdelay.cli.options import ago, check_choice, died_options, json_option, many_options
+from kombu_redisdelay.cli.options import check_choice, died_options, json_option, many_options
 from kombu_redisdelay.cli.outcome import change_many, exit_unless_all, show_count, show_each, show_would
 from kombu_redisdelay.cli.output import (
     date_and_time,
@@ -22,6 +22,7 @@ from kombu_redisdelay.cli.output import (
     show_pages,
 )
 from kombu_redisdelay.operations.dead_letters import DeadLetter, DeadLetters
+from kombu_redisdelay.operations.moments import ago
 
 _WHAT = "dead letter"
 
@@ -157,8 +158,7 @@ def purge(
     as_json: bool,
 ) -> None:
     """Remove dead letters for good: all of them, those with these ids, or those that the options pick."""
-    if ids:
-        check_choice(ids, False, queues, task, before, after)
+    check_choice(ids, None, queues, task, before, after)
     letters = connect(DeadLetters)
     if ids:
         if dry_run:

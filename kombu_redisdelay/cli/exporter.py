@@ -48,7 +48,7 @@ def _serve(port: int, address: str) -> None:
     try:
         server, _ = start_http_server(port, address, registry)
     except OSError as exc:
-        raise click.ClickException(f"cannot listen on {address}:{port}: {exc.strerror}") from exc
+        raise click.ClickException(f"Cannot listen on {address}:{port}: {exc.strerror}.") from exc
     echo(f"Serving metrics on http://{address}:{server.server_port}/metrics")
     stopped.wait()
     server.shutdown()

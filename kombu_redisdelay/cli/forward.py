@@ -10,9 +10,10 @@ from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.health import serve_health
 from kombu_redisdelay.cli.options import json_option, queues_option
-from kombu_redisdelay.cli.output import show_json, span
+from kombu_redisdelay.cli.output import show_json
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.forwarder import Forwarded, Forwarder
+from kombu_redisdelay.words import number_of, span
 
 #: Seconds without a successful round after which the health check fails. While Redis answers, a round takes
 #: about a second.
@@ -40,7 +41,7 @@ def command(queues: tuple[str, ...], health_port: int | None, health_address: st
             show_json([forwarded])
         else:
             late = span(forwarded.lateness)
-            echo(f"{forwarded.queue}: moved {forwarded.messages} message(s), due {late} ago")
+            echo(f"{forwarded.queue}: moved {number_of(forwarded.messages)}, due {late} ago")
 
     def problem() -> str | None:
         seconds = forwarder.failing_for

@@ -14,7 +14,7 @@ import click
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
-from kombu_redisdelay.cli.output import count, cut, fixed, flexible, right, show, show_json, span, table, when
+from kombu_redisdelay.cli.output import count, cut, fixed, flexible, right, show, show_json, table
 from kombu_redisdelay.cli.table import Table
 from kombu_redisdelay.cli.timeline import bar
 from kombu_redisdelay.operations.access import Access
@@ -26,6 +26,7 @@ from kombu_redisdelay.operations.history import (
     minutes_together,
     queue_history,
 )
+from kombu_redisdelay.words import span, when
 
 _SECONDS = {"minute": 60, "hour": 3600}
 

@@ -13,9 +13,10 @@ from kombu_redisdelay.cli import messages
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.limited import Limited, limit_option, rows_to_show
-from kombu_redisdelay.cli.options import Time, ago, from_now, json_option, queues_option, task_option
+from kombu_redisdelay.cli.options import TimeType, json_option, queues_option, task_option
 from kombu_redisdelay.cli.output import show_json, show_pages, without_payload
 from kombu_redisdelay.operations.delayed import DelayedMessages
+from kombu_redisdelay.operations.moments import ago, from_now
 from kombu_redisdelay.operations.queued import SCHEDULED, STATES
 from kombu_redisdelay.operations.queues import Queues
 
@@ -28,11 +29,11 @@ _ALL = "all"
 @task_option
 @click.option(
     "--before",
-    type=Time(),
+    type=TimeType(),
     help="Only what is due before: 90s, 10m, 2h, 3d or 1w from now, or ISO 8601. With --state ready, held or "
     "dead: only what is so since before: 2h is two hours ago.",
 )
-@click.option("--after", type=Time(), help="Only what is due, or is so since, then or later.")
+@click.option("--after", type=TimeType(), help="Only what is due, or is so since, then or later.")
 @limit_option
 @json_option
 def command(

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any
 
-from kombu_redisdelay.cli.output import call, fixed, flexible, right, span, table, when
+from kombu_redisdelay.cli.output import call, fixed, flexible, right, table
 from kombu_redisdelay.cli.table import Table
 from kombu_redisdelay.operations.dead_letters import DeadLetter
 from kombu_redisdelay.operations.delayed import DelayedMessage
 from kombu_redisdelay.operations.queued import DEAD, HELD, READY, SCHEDULED, QueuedMessage
+from kombu_redisdelay.words import span, when
 
 #: Who wants to cancel a message must see all of its id: a UUID, or the SHA-1 of what is not a message.
 _ID = flexible("ID", least=48)

@@ -8,11 +8,7 @@ import click
 
 from kombu_redisdelay.cli.echo import confirm, echo
 from kombu_redisdelay.cli.output import busy, show_json
-
-
-def number_of(count: int, what: str = "message") -> str:
-    """A number of things: ``1 message``, ``12 messages``."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+from kombu_redisdelay.words import number_of
 
 
 def show_would(verb: str, count: int, as_json: bool, what: str = "message") -> None:

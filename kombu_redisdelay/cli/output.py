@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import cache
-from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -21,6 +20,7 @@ from kombu_redisdelay.cli.table import Cell, Column, Layout, Table
 from kombu_redisdelay.operations.dead_letters import DeadLetter
 from kombu_redisdelay.operations.delayed import DelayedMessage
 from kombu_redisdelay.operations.queued import QueuedMessage
+from kombu_redisdelay.words import span, when
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -226,29 +226,6 @@ def busy(what: str) -> AbstractContextManager[object]:
     nothing."""
     target = terminal(stderr=True)
     return nullcontext() if target is None else target.status(what)
-
-
-def span(seconds: float) -> str:
-    """A length of time in its two largest units: 850ms, 4.6s, 3m20s, 2h5m, 27d3h."""
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f}ms"
-    if seconds < 9.95:
-        return f"{seconds:.1f}s"
-    rest = round(seconds)
-    for (name, length), (next_name, next_length) in pairwise(
-        (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
-    ):
-        if rest >= length:
-            whole, below = divmod(rest, length)
-            part = below // next_length
-            return f"{whole}{name}{part}{next_name}" if part else f"{whole}{name}"
-    return f"{rest}s"
-
-
-def when(moment: datetime, now: datetime) -> str:
-    """Return the distance of *moment* from *now*, such as ``in 5m`` or ``5m ago``."""
-    seconds = (moment - now).total_seconds()
-    return f"in {span(seconds)}" if seconds >= 0 else f"{span(-seconds)} ago"
 
 
 def date_and_time(moment: datetime, now: datetime) -> str:

@@ -10,17 +10,24 @@ import click
 
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.cli.broker import connect
-from kombu_redisdelay.cli.options import Moment, Seconds, check_choice, due_options, json_option, many_options
+from kombu_redisdelay.cli.options import (
+    MomentType,
+    Seconds,
+    check_choice,
+    due_options,
+    json_option,
+    many_options,
+)
 from kombu_redisdelay.cli.outcome import change_many, exit_unless_all, show_count, show_each, show_would
-from kombu_redisdelay.cli.output import when
 from kombu_redisdelay.cli.scheduled import Picked
 from kombu_redisdelay.operations.delayed import DelayedMessages
+from kombu_redisdelay.words import when
 
 
 @click.command("reschedule")
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @click.option("--countdown", type=Seconds(), help="Time from now: 90, 90s, 10m, 2h, 3d or 1w.")
-@click.option("--eta", type=Moment(), help="A moment in ISO 8601, such as 2027-01-01T09:00.")
+@click.option("--eta", type=MomentType(), help="A moment in ISO 8601, such as 2027-01-01T09:00.")
 @click.option("--all", "every", is_flag=True, help="All that are scheduled, or that the other options pick.")
 @due_options
 @many_options

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from kombu_redisdelay.cli.options import from_now
 from kombu_redisdelay.operations.delayed import DelayedMessages
+from kombu_redisdelay.operations.moments import from_now
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,10 @@ class Cell(NamedTuple):
     style: str = ""
 
 
+#: The cells of a row. Those without a style have that of their column.
+Row = Sequence["str | Cell"]
+
+
 @dataclass(frozen=True)
 class Column:
     """
@@ -56,20 +60,13 @@ class Table:
     columns: Sequence[Column]
     gap: int = 2
     below: int = 0
-    rows: list[Sequence[Cell]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
 
     def add_row(self, *cells: str | Cell) -> None:
-        self.rows.append(
-            [
-                Cell(printable(cell), column.style)
-                if isinstance(cell, str)
-                else Cell(printable(cell.text), cell.style)
-                for cell, column in zip(cells, self.columns, strict=True)
-            ]
-        )
+        self.rows.append(cells)
 
 
-#: What a line is made of, from left to right.
+#: What a line is made of, from left to right. Its texts are printable.
 Line = list[Cell]
 
 
@@ -89,7 +86,7 @@ class Layout:
         self._widths = [len(column.header) for column in table.columns]
         for row in table.rows:
             self._widths = [
-                max(known, _width(cell[0])) for known, cell in zip(self._widths, row, strict=True)
+                max(known, _width(_text(cell))) for known, cell in zip(self._widths, row, strict=True)
             ]
         every = range(len(table.columns))
         self._parts: list[Sequence[int]] = [every]
@@ -107,21 +104,22 @@ class Layout:
     def header(self) -> Iterator[Line]:
         """The line with the headers, or both; none if no column has one."""
         headers = [Cell(column.header, "bold") for column in self._columns]
-        if any(header.text for header in headers):
+        if any(column.header for column in self._columns):
             yield from self._row(headers)
 
-    def lines(self, rows: Iterable[Sequence[Cell]]) -> Iterator[Line]:
+    def lines(self, rows: Iterable[Row]) -> Iterator[Line]:
         """Each row as a line, or as more where it has not enough room."""
         for row in rows:
             yield from self._row(row)
 
-    def texts(self, rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
+    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         """Each row as a line where nothing is cut, without styles. Takes a third of the time."""
         blanks = " " * self._gap
         sides = [(width, column.is_right) for width, column in zip(self._widths, self._columns, strict=True)]
         for row in rows:
             cells = [
-                _padded(cell[0], width, is_right) for cell, (width, is_right) in zip(row, sides, strict=True)
+                _padded(_text(cell), width, is_right)
+                for cell, (width, is_right) in zip(row, sides, strict=True)
             ]
             yield blanks.join(cells).rstrip()
 
@@ -138,22 +136,22 @@ class Layout:
             left += 1
         widths[part[-1]] += left
 
-    def _row(self, row: Sequence[Cell]) -> Iterator[Line]:
+    def _row(self, row: Row) -> Iterator[Line]:
         for number, part in enumerate(self._parts):
             shown = [self._shown(row[index], index) for index in part]
             for some in zip_longest(*shown, fillvalue=Cell("")):
                 yield self._line(part, some, self._indent if number else 0)
 
-    def _shown(self, cell: Cell, index: int) -> Sequence[Cell]:
+    def _shown(self, cell: str | Cell, index: int) -> Sequence[Cell]:
         """The cell, cut if need be, or the lines that it is wrapped into."""
-        column, width = self._columns[index], self._widths[index]
-        if not self._is_limited or _width(cell.text) <= width:
-            return (cell,)
-        if column.wraps:
-            return [Cell(text, cell.style) for text in _wrapped(cell.text, width)]
-        if column.least is not None:
-            return (Cell(f"{_begin(cell.text, width - 1)}…", cell.style),)
-        return (cell,)
+        column, width, text = self._columns[index], self._widths[index], _text(cell)
+        style = column.style if isinstance(cell, str) else cell.style
+        if self._is_limited and _width(text) > width:
+            if column.wraps:
+                return [Cell(line, style) for line in _wrapped(text, width)]
+            if column.least is not None:
+                text = f"{_begin(text, width - 1)}…"
+        return (Cell(text, style),)
 
     def _line(self, part: Sequence[int], cells: Sequence[Cell], indent: int) -> Line:
         line = [Cell(" " * indent)]
@@ -170,6 +168,10 @@ def _least(column: Column) -> int:
     if column.wraps:
         return _LEAST_WRAPPED
     return _ANY if column.least is None else max(column.least, len(column.header))
+
+
+def _text(cell: str | Cell) -> str:
+    return printable(cell if isinstance(cell, str) else cell.text)
 
 
 def _padded(text: str, width: int, is_right: bool) -> str:

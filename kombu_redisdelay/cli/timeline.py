@@ -20,13 +20,13 @@ from kombu_redisdelay.cli.output import (
     right,
     show,
     show_json,
-    span,
     table,
     terminal,
 )
 from kombu_redisdelay.cli.table import Cell, Table
 from kombu_redisdelay.operations.delayed import DelayedMessages
 from kombu_redisdelay.operations.timeline import EDGES, Span, span_index, spans, timeline
+from kombu_redisdelay.words import span
 
 #: Bars from 0 to 8 eighths of the height of a line, for the timeline of one task in one line.
 _HEIGHTS = " ▁▂▃▄▅▆▇█"

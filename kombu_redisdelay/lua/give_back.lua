@@ -12,7 +12,7 @@
 -- ARGV[6+] delivery tags; the message that is to be taken last comes first
 --
 -- Returns  how many were held, how many of these are now dead letters, how many older dead letters were
---          dropped for them
+--          dropped for them, the briefs of some that are dead letters now (include/brief.lua)
 --
 -- Keeps: a message leaves the unacked hash only into a ready list or into dead. A message that is not held
 -- any more is in another place by now, and is left alone.
@@ -24,6 +24,7 @@
 -- include: stored
 -- include: deliveries
 -- include: dead
+-- include: brief
 -- include: give_back
 -- include: history
 
@@ -37,13 +38,16 @@ local queue = {
   suspect_from = 0,
   expires_ms = tonumber(ARGV[5]),
 }
-local held, dead, dropped = 0, 0, 0
+local held, dead, dropped, buried = 0, 0, 0, {}
 for i = 6, #ARGV do
   local stored = redis.call('HGET', KEYS[1], ARGV[i])
   if stored then
     held = held + 1
     local is_dead, gone = give_back(KEYS[1], ARGV[i], stored, how, queue)
     dead, dropped = dead + is_dead, dropped + gone
+    if is_dead == 1 then
+      add_brief(buried, stored)
+    end
   end
 end
 note_given_back(KEYS[3], how, held, dead)
@@ -51,4 +55,4 @@ if held > dead then
   wake(KEYS[3])
   expire(queue.expires_ms, { KEYS[3] })
 end
-return { held, dead, dropped }
+return { held, dead, dropped, buried }

@@ -18,7 +18,9 @@
 -- ARGV[10+] delivery tags; the message that is to be taken last comes first
 --
 -- Returns  how many of the tags were looked at, how many of these were held, how many of those are now dead
---          letters, how many older dead letters were dropped for them, 1 when nothing is left to do
+--          letters, how many older dead letters were dropped for them, 1 when nothing is left to do, the
+--          briefs of some that went back although their consumer did not give them back, and of some that
+--          are dead letters now (include/brief.lua)
 --
 -- Keeps: the message that was taken first is at the head again, and is taken first again. A consumer
 -- whose lease was renewed in the meantime keeps what it holds.
@@ -30,6 +32,7 @@
 -- include: stored
 -- include: deliveries
 -- include: dead
+-- include: brief
 -- include: give_back
 -- include: history
 
@@ -37,7 +40,7 @@ local FIRST_TAG = 10
 
 local lease_end_ms = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
 if ARGV[2] ~= '1' and lease_end_ms > clock_ms() then
-  return { 0, 0, 0, 0, 1 }
+  return { 0, 0, 0, 0, 1, {}, {} }
 end
 
 local byte_limit = tonumber(ARGV[4])
@@ -51,6 +54,7 @@ local queue = {
   expires_ms = tonumber(ARGV[9]),
 }
 local looked_at, held, dead, dropped, bytes = 0, 0, 0, 0, 0
+local lost, buried = {}, {}
 for i = FIRST_TAG, #ARGV do
   if bytes >= byte_limit then
     break
@@ -61,6 +65,11 @@ for i = FIRST_TAG, #ARGV do
     held, bytes = held + 1, bytes + #stored
     local is_dead, gone = give_back(KEYS[2], ARGV[i], stored, ARGV[3], queue)
     dead, dropped = dead + is_dead, dropped + gone
+    if is_dead == 1 then
+      add_brief(buried, stored)
+    elseif ARGV[3] == 'lost' then
+      add_brief(lost, stored)
+    end
   end
 end
 note_given_back(KEYS[4], ARGV[3], held, dead)
@@ -70,6 +79,6 @@ if held > dead then
 end
 if redis.call('EXISTS', KEYS[2]) == 0 then
   redis.call('ZREM', KEYS[1], ARGV[1])
-  return { looked_at, held, dead, dropped, 1 }
+  return { looked_at, held, dead, dropped, 1, lost, buried }
 end
-return { looked_at, held, dead, dropped, 0 }
+return { looked_at, held, dead, dropped, 0, lost, buried }

@@ -15,7 +15,7 @@
 -- ARGV[6]  x-expires of the queue, ms (0: none)
 --
 -- Returns  1 if it was held, else 0; 1 if it is a dead letter now, else 0; how many older dead letters were
---          dropped for it
+--          dropped for it, and the brief of such a dead letter (include/brief.lua)
 --
 -- Keeps: the message is in exactly one place, unacked before and scheduled or dead after. A message that is
 -- not held any more is in another place by now, and is left alone.
@@ -27,6 +27,7 @@
 -- include: stored
 -- include: deliveries
 -- include: due
+-- include: brief
 -- include: dead
 -- include: duplicates
 -- include: schedule
@@ -34,7 +35,7 @@
 
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
 if not stored then
-  return { 0, 0, 0 }
+  return { 0, 0, 0, {} }
 end
 local start, limit = stored_start(stored), tonumber(ARGV[4])
 local count = deliveries(stored, start) + 1
@@ -43,7 +44,9 @@ if limit > 0 and count >= limit then
   redis.call('HDEL', KEYS[1], ARGV[1])
   note_given_back(KEYS[4], 'failed', 1, 1)
   local reason = 'delivery limit of ' .. limit .. ' reached'
-  return { 1, 1, bury(KEYS[6], tonumber(ARGV[5]), count, reason, stored) }
+  local buried = {}
+  add_brief(buried, stored)
+  return { 1, 1, bury(KEYS[6], tonumber(ARGV[5]), count, reason, stored), buried }
 end
 expect_schedule(KEYS[2], KEYS[3])
 redis.call('HDEL', KEYS[1], ARGV[1])
@@ -52,4 +55,4 @@ local due_ms = clock_us() / 1000 + tonumber(ARGV[3])
 local counted = string.sub(stored, 1, start - 1) .. with_deliveries(stored, start, count)
 schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], due_ms, with_due(counted, due_ms))
 expire(tonumber(ARGV[6]), { KEYS[2], KEYS[3], KEYS[4], KEYS[5] })
-return { 1, 0, 0 }
+return { 1, 0, 0, {} }

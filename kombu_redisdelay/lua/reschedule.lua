@@ -8,8 +8,8 @@
 -- KEYS[5]  wake zset
 -- ARGV[1]  due time, ms since the epoch, with a fraction
 -- ARGV[2]  separator between a queue's name and a priority step
--- ARGV[3+] for each: the name that it has in the schedule, the message as it is stored, the message as it is to
---          be stored
+-- ARGV[3+] for each: the name that it has in the schedule, the message as it is stored, the message as it is
+--          to be stored
 --
 -- Returns  for each: 1 if it was done; 0 if it is not scheduled any more, or is not the same message
 --

@@ -11,7 +11,7 @@
 -- ARGV[3]  how many dead letters the queue keeps
 --
 -- Returns  cursor ("0": there is nothing left to look at), how many were found, how many older dead letters
---          were dropped for them
+--          were dropped for them, the briefs of some that were found (include/brief.lua)
 --
 -- Keeps: a message is in exactly one place.
 
@@ -21,6 +21,7 @@
 -- include: stored
 -- include: deliveries
 -- include: duplicates
+-- include: brief
 -- include: dead
 -- include: history
 
@@ -30,11 +31,11 @@ if ARGV[1] == '0' then
   expire(redis.call('PTTL', KEYS[1]), { KEYS[4] })
 end
 if ARGV[1] == '0' and redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1]) then
-  return { '0', 0, 0 }
+  return { '0', 0, 0, {} }
 end
 
 expect_list(KEYS[3])
-local found, dropped = 0, 0
+local found, dropped, buried = 0, 0, {}
 local scan = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
 for i = 1, #scan[2], 2 do
   local id, stored = scan[2][i], scan[2][i + 1]
@@ -43,7 +44,8 @@ for i = 1, #scan[2], 2 do
     redis.call('HDEL', KEYS[2], id)
     dropped = dropped + bury(KEYS[3], tonumber(ARGV[3]), count, 'no due time', stored)
     found = found + 1
+    add_brief(buried, stored)
   end
 end
 note(KEYS[3], 'dead', found)
-return { scan[1], found, dropped }
+return { scan[1], found, dropped, buried }

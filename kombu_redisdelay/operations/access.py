@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from kombu.connection import Connection
 from redis.exceptions import NoPermissionError
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     # In `typing` from Python 3.11 on.
     from typing_extensions import Self
-
-T = TypeVar("T")
 
 #: The argument *queue* of a method: one, several, or ``None`` for all.
 Selection = str | Iterable[str] | None
@@ -198,12 +197,6 @@ class Access:
             names = [queue] if isinstance(queue, str) else queue
         return self.store.partitions.all_names(names)
 
-    def _while_open(self, items: Iterator[T]) -> Iterator[T]:
-        """*items*, of which some may have been read ahead, until this is closed."""
-        for item in items:
-            yield item
-            self._server.check()
-
 
 class _UntilClosed:
     """A server, for an object that may be closed: redis-py would silently connect again.
@@ -226,7 +219,16 @@ class _UntilClosed:
 
     def __getattr__(self, name: str) -> Any:
         self.check()
-        return getattr(self._server, name)
+        found = getattr(self._server, name)
+        return partial(self._call, found) if callable(found) else found
+
+    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except Exception:
+            # A connection that is closed while another thread reads from it fails in many ways.
+            self.check()
+            raise
 
 
 def _routed_to(routes: Any) -> Iterator[str]:

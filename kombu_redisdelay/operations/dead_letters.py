@@ -98,7 +98,7 @@ class DeadLetters(Access):
             for buried, is_sure in graveyard.walk(name)
             if wanted(buried)
         )
-        return islice(self._while_open(without_repetitions(found)), limit)
+        return islice(without_repetitions(found), limit)
 
     def get(self, id: str) -> DeadLetter | None:
         """The dead letter with this id, ``None`` if there is none. Of several, the oldest of the first queue

@@ -110,7 +110,7 @@ class DelayedMessages(Access):
         schedule, span = self._schedule, _span(due_after, due_before)
         each = [schedule.iter(name, *span) for name in self._queues(queue)]
         messages = map(self._message, merge(*each, key=attrgetter("due_ms")))
-        return islice((each for each in self._while_open(messages) if is_task(each.task, task)), limit)
+        return islice((each for each in messages if is_task(each.task, task)), limit)
 
     def get(self, id: str) -> DelayedMessage | None:
         """The message with this id, ``None`` if there is none. Of several, the one that is due first."""

@@ -112,7 +112,7 @@ class Queues(Access):
         """
         check_limit(limit)
         span = moment_ms("after", after), moment_ms("before", before)
-        messages = self._while_open(self._messages(queue, _states(state), *span))
+        messages = self._messages(queue, _states(state), *span)
         wanted = (each for each in messages if is_task(each.task, task) and is_within(moment_of(each), *span))
         return islice(wanted, limit)
 

@@ -211,8 +211,7 @@ class Intake:
         except BaseException:
             # Every exception counts: also one that kombu takes for a lost connection, or that ends the
             # process.
-            if delivery.needs_ack:
-                self._channel.consumer.fail(delivery.queue, delivery.tag)
+            self._channel.qos.fail(delivery.tag)
             raise
 
     def settle(self) -> None:

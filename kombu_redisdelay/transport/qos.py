@@ -12,6 +12,7 @@ from kombu.exceptions import MessageStateError
 from kombu.transport import virtual
 
 from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.message import which
 from kombu_redisdelay.transport.receive import id_of
 from kombu_redisdelay.transport.tasks import tasks_that_ended_the_worker
 
@@ -104,6 +105,13 @@ class QoS(virtual.QoS):
             self.lease_lost(queue, [delivery_tag])
         self._forget(delivery_tag)
 
+    def fail(self, delivery_tag: str) -> None:
+        """Note that the callback of a message has failed. If it has settled the message before, this is
+        ignored."""
+        queue = self._queues.get(delivery_tag)
+        if queue is not None:
+            self.channel.consumer.fail(queue, delivery_tag)
+
     def restore_unacked(self) -> list[Any]:
         """Give every message back.
 
@@ -111,8 +119,7 @@ class QoS(virtual.QoS):
             An empty list, because the base class expects a list of errors.
         """
         for tag in tasks_that_ended_the_worker(self._delivered):
-            if tag in self._queues:
-                self.channel.consumer.fail(self._queues[tag], tag)
+            self.fail(tag)
         self.channel.give_back_all()
         self._queues.clear()
         self._alone.clear()
@@ -149,12 +156,15 @@ class QoS(virtual.QoS):
         held = [tag for tag, name in list(self._queues.items()) if name == queue]
         lost = self.channel.consumer.not_held(queue, held) | untold
         self._lost |= lost - untold
+        # Those that were acked in vain may be unknown by now.
+        names = [_name(message) for tag, message in list(self._delivered.items()) if tag in lost]
         logger.warning(
             "The lease of this consumer was lost: %d message(s) of queue %r that it held were given to "
-            "other consumers, and may be handled twice. Was the process stopped, or Redis out of reach, "
+            "other consumers, and may be handled twice%s. Was the process stopped, or Redis out of reach, "
             "for longer than visibility_timeout? Or has a failover lost that they were taken?",
             len(lost),
             queue,
+            which(names, len(lost)),
         )
         metrics.lease_lost(queue, len(lost))
         for tag in lost:
@@ -183,3 +193,8 @@ class QoS(virtual.QoS):
         self._unsettled.pop(delivery_tag, None)
         if delivery_tag in self._delivered:
             super().ack(delivery_tag)
+
+
+def _name(message: virtual.Message) -> str:
+    id, task = message.headers.get("id"), message.headers.get("task")
+    return f"{task or ''}[{id}]" if id else ""

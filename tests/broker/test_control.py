@@ -242,7 +242,6 @@ class TestConcurrency:
 class TestControls:
     def test_of_a_queue_without(self, rig: Rig) -> None:
         assert Controls(rig.store).get(["q"]) == [Control()]
-        assert not Control().is_set
 
     def test_what_was_set(self, rig: Rig) -> None:
         controls = Controls(rig.store)

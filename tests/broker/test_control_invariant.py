@@ -9,7 +9,8 @@ from hypothesis.stateful import invariant, rule
 
 from kombu_redisdelay.broker.control import Controls
 from tests.broker.database import Database
-from tests.broker.test_invariant import QUEUES, UNIT_MS, BrokerMachine, queues, run_machine
+from tests.broker.machine import QUEUES, UNIT_MS, queues
+from tests.broker.test_invariant import BrokerMachine, run_machine
 
 
 class ControlMachine(BrokerMachine):

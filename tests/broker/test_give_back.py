@@ -170,6 +170,20 @@ class TestDeliveryLimit:
             consumer.put_back(taken(consumer, "q"))
         assert rig.ready("q") == [payload("a")]
 
+    def test_a_failure_does_not_outlive_the_message(self, rig: Rig) -> None:
+        """Or it would be taken for the cause of a crash."""
+        rig.put("q", payload("a"))
+        consumer = rig.consumer()
+        [lost] = taken(consumer, "q")
+        consumer.fail("q", lost.tag)
+        rig.end_lease("q")
+        assert rig.recover("q") == 1
+        assert consumer.not_held("q", [lost.tag]) == {lost.tag}
+
+        taken(consumer, "q")
+        consumer.give_back_all(crashed=True)
+        assert rig.ready("q") == [with_count(payload("a"), 2)]
+
 
 class TestPutBack:
     def test_to_the_head_as_it_was(self, rig: Rig) -> None:

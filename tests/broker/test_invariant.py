@@ -5,46 +5,34 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.delivery import Delivery, Request
-from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE
-from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database, FakeDatabase
+from tests.broker.machine import (
+    DELIVERY_LIMIT,
+    OPTIONS,
+    PRIORITIES,
+    QUEUES,
+    UNIT_MS,
+    PublishingMachine,
+    choices,
+)
 from tests.broker.model import Broker, Control, Message
-from tests.broker.rig import Rig, dead_letter, park, payload, texts
+from tests.broker.rig import dead_letter, park, payload, texts
 
-QUEUES = ("a", "b")
 #: A consumer with more queues than one take works on.
 MANY_QUEUES = (*map(str, range(100)), "a", *map(str, range(100, 250)), "b", *map(str, range(250, 300)))
-PRIORITIES = (0, 6)
-#: So long that the time which the test itself takes on a real server does not matter.
-UNIT_MS = 1_000_000
-DELIVERY_LIMIT = 3
-OPTIONS = Options(delivery_limit=DELIVERY_LIMIT)
 
-queues = st.sampled_from(QUEUES)
-priorities = st.sampled_from(PRIORITIES)
 consumers = st.integers(0, 2)
 hot_queues = st.sampled_from([("a",), ("b",), ("a", "b"), ("b", "a")])
-conflicts = st.sampled_from((KEEP, REPLACE, IGNORE))
-choices = st.integers(0, 1000)
-units = st.integers(-2, 4)
 
 
 @dataclass
@@ -68,127 +56,24 @@ class Held:
         return sorted(self.deliveries + self.unseen, key=lambda entry: -int(entry[0].tag))
 
 
-class BrokerMachine(RuleBasedStateMachine):
-    """Messages are in the queues ``a`` and ``b``. Consumers may have others besides.
+class BrokerMachine(PublishingMachine):
+    """Consumers may have other queues besides.
 
     Attributes:
         consumed: the queues that each consumer has.
     """
 
-    database: Database
     consumed: tuple[str, ...]
 
     def __init__(self) -> None:
         super().__init__()
-        self.database.reset()
-        self.rig = Rig(self.database, steps=PRIORITIES)
-        self.model = Broker(QUEUES, PRIORITIES, OPTIONS.alone_after)
         self.model.held = self.held
-        self.numbers = count(1)
         self.names = count()
         self.consumers = [self.new_consumer() for _ in range(3)]
 
     def new_consumer(self) -> Held:
         number = next(self.names)
         return Held(self.rig.consumer(f"consumer{number}", options=OPTIONS), in_turn=number % 2 == 0)
-
-    @staticmethod
-    def in_ms(in_units: int, number: int) -> int:
-        """Half a unit early, so that it is due for certain when so many units have passed."""
-        return in_units * UNIT_MS - UNIT_MS // 2 + number
-
-    # -- publishing --
-
-    @rule(queue=queues, step=priorities, how_many=st.integers(1, 5))
-    def publish(self, queue: str, step: int, how_many: int) -> None:
-        for _ in range(how_many):
-            message = Message(f"m{next(self.numbers)}", step)
-            self.rig.put(queue, message.text, step=step)
-            self.model.queues[queue].put(message)
-
-    @rule(queue=queues, step=priorities, in_units=units, same_id=st.booleans(), on_conflict=conflicts)
-    def schedule(self, queue: str, step: int, in_units: int, same_id: bool, on_conflict: str) -> None:
-        number = next(self.numbers)
-        message = Message(f"m{number}", step, due=self.model.now + in_units, number=number)
-        id = "same" if same_id else message.id
-        in_ms = self.in_ms(in_units, number)
-        self.rig.schedule(queue, message.text, in_ms, id=id, step=step, on_conflict=on_conflict)
-        there = self.model.queues[queue]
-        if on_conflict == IGNORE and any(other.scheduled_as == id for other in there.scheduled):
-            return
-        if on_conflict == REPLACE:
-            there.cancel(id)
-        if in_units > 0:
-            there.schedule(message, id)
-        else:
-            there.put(message)
-
-    @rule(by=st.integers(1, 5))
-    def time_passes(self, by: int) -> None:
-        self.database.advance(by * UNIT_MS)
-        self.model.now += by
-
-    @rule(queue=queues)
-    def purge(self, queue: str) -> None:
-        assert self.rig.store.purge(queue) == self.model.queues[queue].purge()
-
-    # -- steering --
-
-    def any_scheduled(self) -> bool:
-        return any(queue.scheduled for queue in self.model.queues.values())
-
-    def one_scheduled(self, which: int) -> tuple[str, str]:
-        """The queue and the id of one that is scheduled."""
-        every = [(name, m.scheduled_as) for name, queue in self.model.queues.items() for m in queue.scheduled]
-        return every[which % len(every)]
-
-    @precondition(any_scheduled)
-    @rule(which=choices)
-    def cancel(self, which: int) -> None:
-        queue, id = self.one_scheduled(which)
-        removed = Schedule(self.rig.store).cancel(queue, ["unknown", id])
-        assert removed == [0, self.model.queues[queue].cancel(id)]
-
-    @precondition(any_scheduled)
-    @rule(which=choices, in_units=units)
-    def reschedule(self, which: int, in_units: int) -> None:
-        queue, id = self.one_scheduled(which)
-        schedule, there = Schedule(self.rig.store), self.model.queues[queue]
-        by_text = {message.text: message for message in there.scheduled if message.scheduled_as == id}
-        for found in schedule.find(queue, id):
-            message = by_text.pop(found.payload.decode())
-            message.number = next(self.numbers)
-            message.due = self.model.now + in_units
-            due_ms = self.database.now_ms() + self.in_ms(in_units, message.number)
-            assert schedule.reschedule(found, found.payload, due_ms)
-            there.scheduled.remove(message)
-            if in_units > 0:
-                there.schedule(message, id)
-            else:
-                there.put(message)
-        assert not by_text
-
-    @precondition(any_scheduled)
-    @rule(which=choices)
-    def remove_what_was_seen(self, which: int) -> None:
-        queue, _ = self.one_scheduled(which)
-        schedule, there = Schedule(self.rig.store), self.model.queues[queue]
-        seen = list(schedule.iter(queue, None, None))
-        assert [found.stored.decode() for found in seen] == [f"{m.step}:{m.text}" for m in there.scheduled]
-        index = which % len(seen)
-        changed = replace(seen[index], stored=b"0:another")
-        assert list(schedule.remove(queue, [changed, seen[index]])) == [seen[index]]
-        del there.scheduled[index]
-
-    @precondition(lambda self: any(queue.dead for queue in self.model.queues.values()))
-    @rule(which=choices)
-    def requeue_dead(self, which: int) -> None:
-        name, queue = next((name, queue) for name, queue in self.model.queues.items() if queue.dead)
-        message = queue.dead.pop(which % len(queue.dead))
-        message.deliveries = 0
-        text = message.text
-        assert Graveyard(self.rig.store).requeue(name, lambda letter: letter.payload.decode() == text) == 1
-        queue.put(message)
 
     # -- taking --
 

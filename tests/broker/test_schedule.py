@@ -23,6 +23,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few messages are many pages."""
     monkeypatch.setattr(module, "FIRST_PAGE", 2)
     monkeypatch.setattr(module, "MESSAGES_PER_CALL", 3)
+    monkeypatch.setattr(module, "MOVES_PER_CALL", 3)
 
 
 def payloads(schedule: Schedule, queue: str = "q") -> list[str]:
@@ -250,6 +251,40 @@ class TestReschedule:
         again = schedule.reread(found)
         assert again is not None
         assert again.payload.decode() == payload("m", new=True)
+
+    @pytest.mark.usefixtures("small_pages")
+    def test_of_many_all_but_those_that_are_gone_or_others_now(self, rig: Rig, schedule: Schedule) -> None:
+        for number in range(10):
+            text = payload(f"{number}")
+            rig.schedule("q", text, HOUR + number, id=f"{number}", step=3 * (number % 2))
+        found = list(schedule.iter("q", None, None))
+        schedule.cancel("q", ["3", "4"])
+        rig.schedule("q", payload("4", new=True), HOUR, id="4")
+        due_ms = rig.database.now_ms() + 2 * HOUR
+        done = schedule.reschedule_all("q", reversed(found), lambda _: b"later", due_ms)
+        assert [each.member for each in done] == [b"9", b"8", b"7", b"6", b"5", b"2", b"1", b"0"]
+        assert rig.scheduled("q").count("3:later") == rig.scheduled("q").count("0:later") == 4
+        assert schedule.count(["q"], due_ms, None) == 8
+
+    @pytest.mark.usefixtures("small_pages")
+    def test_many_whose_time_has_come_keep_their_order(self, rig: Rig, schedule: Schedule) -> None:
+        for number in range(8):
+            rig.schedule("q", f"{number}", HOUR + number, step=3 * (number % 2))
+        found = list(schedule.iter("q", None, None))
+        rig.use_up_token("q")
+        assert len(list(schedule.reschedule_all("q", found, lambda text: b"now " + text, 0))) == 8
+        assert rig.ready("q") == ["now 0", "now 2", "now 4", "now 6"]
+        assert rig.ready("q", 3) == ["now 1", "now 3", "now 5", "now 7"]
+        assert (rig.scheduled("q"), rig.tokens("q")) == ([], 1)
+
+    @pytest.mark.usefixtures("small_pages")
+    def test_many_ids_are_found_together(self, rig: Rig, schedule: Schedule) -> None:
+        for number in range(7):
+            rig.schedule("q", f"{number}", HOUR, id="same" if number < 5 else f"{number}")
+        found = list(schedule.find_all("q", ["6", "unknown", "same", "5"]))
+        assert [id for id, _ in found] == ["6", *["same"] * 5, "5"]
+        assert {each.payload for _, each in found} == {b"0", b"1", b"2", b"3", b"4", b"5", b"6"}
+        assert list(schedule.find_all("q", [])) == []
 
 
 class TestConflict:

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from celery import Celery
 
 from kombu_redisdelay import QueuedMessage
 from kombu_redisdelay.operations.queued import STATES
@@ -183,7 +184,7 @@ def test_all_states_have_no_time_in_common(site: Site, option: str, value: str) 
     result = site.run("list", "--state", "all", option, value)
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1] == (
-        f"Error: Invalid value for '{option}': each state has a time of its own. Choose one with --state."
+        f"Error: Invalid value for '{option}': Each state has a time of its own. Choose one with --state."
     )
 
 
@@ -202,6 +203,7 @@ def test_a_task_may_be_given_with_wildcards(site: Site, options: dict[str, Any])
         (("list", "--state", "ready"), "No ready messages found.\n"),
         (("list", "--state", "all"), "No messages found.\n"),
         (("dead", "list"), "No dead letters found.\n"),
+        (("timeline", "--by", "task"), "No scheduled messages found.\n"),
     ],
 )
 def test_a_list_of_nothing_says_so_to_a_person_only(site: Site, words: tuple[str, ...], told: str) -> None:
@@ -232,6 +234,19 @@ def test_show_says_where_a_message_is(site: Site, in_each_state: dict[str, str])
     assert "lease" not in shown["held"]
     assert shown["dead"]["died"].endswith(" ago)")
     assert shown["dead"]["reason"] == "rejected"
+
+
+def test_show_has_the_times_of_the_apps_time_zone(site: Site, in_each_state: dict[str, str]) -> None:
+    app = Celery("shop", broker=site.app.conf.broker_url, timezone="Asia/Kolkata", set_as_current=False)
+    names = {"scheduled": "due", "ready": "waiting since", "held": "held since", "dead": "died"}
+    for state, name in names.items():
+        shown = _fields(site.run("show", in_each_state[state], app=app).stdout)[name]
+        at = re.fullmatch(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+05:30) \(.*\)", shown)
+        assert at, shown
+        assert abs((datetime.fromisoformat(at[1]) - datetime.now(timezone.utc)).total_seconds()) < 4000
+    assert "+05:30 (" in site.run("dead", "show", in_each_state["dead"], app=app).stdout
+    row = json.loads(site.run("show", in_each_state["dead"], "--json", app=app).stdout)
+    assert row["died"].endswith("+00:00")
 
 
 def test_show_of_several_says_how_many(site: Site) -> None:

@@ -69,6 +69,19 @@ class TestWithTheOption:
             assert delayed.purge(QUEUE) == MESSAGES - 10
             assert delayed.count() == 0
 
+    def test_all_are_moved_once(self, site: Site, producer: Celery) -> None:
+        site.app = producer
+        [row] = site.rows("reschedule", "-Q", QUEUE, "--countdown", "1h", "--yes")
+        assert row["rescheduled"] == MESSAGES
+        with DelayedMessages(producer) as delayed:
+            ids = [f"later {number}" for number in range(MESSAGES)]
+            assert delayed.reschedule_many(ids, countdown=60) == dict.fromkeys(ids, 1)
+            some = delayed.deliver_now_all(NAMES[1])
+            assert 0 < some < MESSAGES
+            assert delayed.deliver_now_all([NAMES[1], QUEUE]) == MESSAGES - some
+        [row] = site.rows("stats")
+        assert (row["ready"], row["scheduled"]) == (2 * MESSAGES, 0)
+
 
 class TestWithoutTheOption:
     def test_each_partition_is_a_queue(self, site: Site, producer: Celery, reader: Celery) -> None:

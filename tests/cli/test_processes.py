@@ -164,7 +164,7 @@ def test_a_forwarder_whose_port_is_taken_says_so(server: RedisServer) -> None:
         port = str(taken.getsockname()[1])
         result = _run(server, "forward", "--health-port", port)
     assert result.returncode == 1
-    assert result.stderr == f"Error: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert result.stderr == f"Error: Cannot listen on 127.0.0.1:{port}: Address already in use.\n"
 
 
 def test_the_exporter_serves(server: RedisServer, site: Site) -> None:

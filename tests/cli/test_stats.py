@@ -116,3 +116,12 @@ def test_they_are_there_when_redis_is_out_of_memory(site: Site) -> None:
     finally:
         site.redis.config_set("maxmemory", "0")
     assert stats["scheduled"] == 1
+
+
+@pytest.mark.parametrize("words", [("stats",), ("pause", "--all")])
+def test_without_any_queue_that_is_said_to_a_person_only(site: Site, words: tuple[str, ...]) -> None:
+    site.app.conf.task_default_queue = None
+    result = site.run(*words)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "No queues found.\n")
+    result = site.run(*words, "--json")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")

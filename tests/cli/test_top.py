@@ -88,6 +88,7 @@ def test_the_queues_with_most_to_do_are_shown_in_their_order() -> None:
 def test_nothing_to_show() -> None:
     found = lines(View("redisdelay://").render([], [], spans([0] * (len(EDGES) + 1)), 0.0, *SIZE))
     assert "█" not in "".join(found)
+    assert "No queues found." in found
 
 
 def test_what_is_late_is_called_so() -> None:

@@ -38,10 +38,10 @@ def test_without_a_replica_and_without_a_server() -> None:
         wait_until(lambda: node.info("replication")["connected_slaves"] == 0, 10, "the replica is gone")
         findings = found(cluster, confirm_replicas=1)
         others = [one for one in cluster.primaries if one is not node]
-        assert findings[f"role of {node}"] == ("ok", "primary, 0 replica(s)")
+        assert findings[f"role of {node}"] == ("ok", "primary, 0 replicas")
         assert findings[f"confirm_replicas of {node}"][0] == "wrong"
         assert [findings[f"confirm_replicas of {one}"][0] for one in others] == ["ok", "ok"]
-        assert findings["queue q"] == ("warning", "1 message(s) scheduled, and no worker")
+        assert findings["queue q"] == ("warning", "1 message scheduled, and no worker")
         text = "none: if this server dies, no other one can take over"
         # Those of the others are in order.
         assert [name for name in findings if name.startswith("replicas of ")] == [f"replicas of {node}"]
@@ -51,7 +51,7 @@ def test_without_a_replica_and_without_a_server() -> None:
         findings = found(cluster, ["q"])
         level, text = findings[f"connection of {node}"]
         assert (level, text.partition(":")[0]) == ("wrong", "it does not answer")
-        assert [findings[f"role of {one}"] for one in others] == [("ok", "primary, 1 replica(s)")] * 2
+        assert [findings[f"role of {one}"] for one in others] == [("ok", "primary, 1 replica")] * 2
         assert findings["permissions"][0] == "ok"
         assert findings["queues"] == (
             "wrong",
@@ -59,5 +59,5 @@ def test_without_a_replica_and_without_a_server() -> None:
         )
         # What is elsewhere is looked at all the same.
         findings = found(cluster, ["q", elsewhere])
-        assert findings[f"queue {elsewhere}"] == ("warning", "1 message(s) scheduled, and no worker")
+        assert findings[f"queue {elsewhere}"] == ("warning", "1 message scheduled, and no worker")
         assert findings["queues"][0] == "wrong"

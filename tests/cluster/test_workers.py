@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from harness.cluster import Cluster
+from harness.cluster_node import Node
 from harness.cluster_view import slot_of
 from tests.end_to_end.installation import Installation
 from tests.environments import PROXIES
@@ -60,38 +62,33 @@ def replace_primaries(cluster: Cluster) -> None:
 
 
 def kill_a_primary(cluster: Cluster) -> None:
-    node = cluster.node_of(slot_of(POOLS[0]))
-    cluster.kill(node)
-    cluster.wait_for_failover(of=node)
-    # As a replica: without one, the new primary cannot have anything confirmed.
-    cluster.start(node)
-    cluster.wait_until_ok()
+    # It comes back as a replica: without one, the new primary cannot have anything confirmed.
+    replace_by_harm(cluster, POOLS[0], cluster.kill, cluster.start)
 
 
 def pause_a_primary(cluster: Cluster) -> None:
     """It comes back, and still takes itself for one."""
-    node = cluster.node_of(slot_of(POOLS[1]))
-    cluster.pause(node)
-    cluster.wait_for_failover(of=node)
-    cluster.resume(node)
-    cluster.wait_until_ok()
+    replace_by_harm(cluster, POOLS[1], cluster.pause, cluster.resume)
 
 
 def cut_off_a_primary(cluster: Cluster) -> None:
     """From the other nodes. It serves its clients until it finds that it is in a minority."""
-    node = cluster.node_of(slot_of(POOLS[0]))
-    cluster.cut_off(node)
-    cluster.wait_for_failover(of=node)
-    cluster.reunite(node)
-    cluster.wait_until_ok()
+    replace_by_harm(cluster, POOLS[0], cluster.cut_off, cluster.reunite)
 
 
 def partition_a_primary(cluster: Cluster) -> None:
     """From nodes and clients."""
-    node = cluster.node_of(slot_of(POOLS[1]))
-    cluster.cut_off(node, clients=True)
+    replace_by_harm(cluster, POOLS[1], partial(cluster.cut_off, clients=True), cluster.reunite)
+
+
+def replace_by_harm(
+    cluster: Cluster, queue: str, harm: Callable[[Node], object], end: Callable[[Node], object]
+) -> None:
+    """Harm the primary of *queue* until another node has taken its place."""
+    node = cluster.node_of(slot_of(queue))
+    harm(node)
     cluster.wait_for_failover(of=node)
-    cluster.reunite(node)
+    end(node)
     cluster.wait_until_ok()
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from celery import Celery
 from kombu.connection import Connection
+from kombu.entity import Queue
 from redis.exceptions import RedisError
 
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import DeadLetters, DelayedMessages, Queues
 from kombu_redisdelay.operations.access import Access
 from tests.transport.kit import Site, publish
 
@@ -83,6 +87,98 @@ def test_closed_twice_and_used_by_nobody_else(site: Site) -> None:
     delayed.close()
     delayed.close()
     wait_until(lambda: clients() <= before, 10, "the server still lists a connection")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda delayed: delayed.queues(),
+        lambda delayed: delayed.count(),
+        lambda delayed: delayed.count("q"),
+        lambda delayed: delayed.iter("q"),
+        lambda delayed: delayed.cancel("later"),
+        lambda delayed: delayed.reschedule("later", countdown=1),
+        lambda delayed: delayed.deliver_now_all("q"),
+        lambda delayed: delayed.purge(),
+        lambda delayed: delayed.store,
+        lambda delayed: delayed.__enter__(),
+    ],
+)
+def test_what_is_closed_is_not_used(site: Site, use: Callable[[DelayedMessages], object]) -> None:
+    publish_later(site)
+    with DelayedMessages(site.url) as delayed:
+        assert delayed.count() == 1
+    with pytest.raises(ValueError, match=r"^this DelayedMessages is closed$"):
+        use(delayed)
+
+
+@pytest.mark.parametrize("opened", [DelayedMessages, DeadLetters, Queues])
+def test_an_iteration_ends_when_it_is_closed(
+    site: Site, opened: type[DelayedMessages | DeadLetters | Queues]
+) -> None:
+    channel = site.channel(dead_letter=True)
+    for _ in range(3):
+        publish(channel, "dead")
+        channel.basic_get("q").reject()
+    publish(channel, "1", "2", "3", headers={"x-delay": 60_000})
+    access = opened(site.url)
+    messages, unread = access.iter(), access.iter()
+    next(messages)
+    access.close()
+    for each in (messages, unread):
+        with pytest.raises(ValueError, match=f"^this {opened.__name__} is closed$"):
+            next(each)
+
+
+def test_closed_by_another_thread(site: Site) -> None:
+    publish_later(site)
+    delayed, ended = DelayedMessages(site.url), []
+
+    def look() -> None:
+        try:
+            while True:
+                delayed.count()
+        except Exception as exc:
+            ended.append(exc)
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: delayed.count() == 1, 10, "an answer")
+    delayed.close()
+    for thread in threads:
+        thread.join()
+    assert [str(exc) for exc in ended] == ["this DelayedMessages is closed"] * 4
+
+
+@pytest.mark.parametrize(
+    ("routes", "queues"),
+    [
+        (None, []),
+        ({"a": {"queue": "x"}, "b.*": "y", re.compile("c"): {"queue": Queue("z")}}, ["x", "y", "z"]),
+        (([("a", {"queue": "x"}), ("b", "y")], {"c": {"queue": "z"}}), ["x", "y", "z"]),
+        ([{"a": {"queue": "x"}}, lambda name, *args, **kwargs: None, "no.such.router"], ["x"]),
+        ({"a": {"exchange": "x"}, "b": {"routing_key": "y"}}, []),
+        (lambda name, *args, **kwargs: {"queue": "x"}, []),
+        ("no.such.router", []),
+    ],
+)
+def test_queues_that_routes_name_are_declared(app: Celery, routes: Any, queues: list[str]) -> None:
+    app.conf.task_routes = routes
+    with Access(app) as access:
+        assert access.declared_queues == ["celery", *queues]
+        assert access.queues() == []
+    with Access(app.broker_connection()) as access:
+        assert access.declared_queues == []
+
+
+def test_what_is_ready_in_a_queue_that_only_a_route_names(app: Celery) -> None:
+    app.conf.task_routes = {"mail.*": {"queue": "emails"}}
+    id = app.send_task("mail.send").id
+    with Queues(app) as queues:
+        assert queues.queues() == []
+        assert [message.id for message in queues.iter()] == [id]
+        assert queues.cancel(id) == 1
 
 
 @pytest.mark.parametrize(

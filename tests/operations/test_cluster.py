@@ -111,12 +111,17 @@ def test_delayed_messages(app: Celery, cluster_site: Site) -> None:
         assert [delayed.get(id).queue for id in ids] == QUEUES  # type: ignore[union-attr]
         assert sorted(delayed.cancel_group("g")) == sorted(group)
         assert all(delayed.reschedule(id, countdown=100) for id in ids)
+        assert delayed.reschedule_all(countdown=200) == COUNT
+        assert delayed.reschedule_many(ids, countdown=300) == dict.fromkeys(ids, 1)
+        assert delayed.reschedule_all(QUEUES[:5], due_after=in_seconds(250), countdown=100) == 5
+        assert delayed.count(QUEUES[:6], due_before=in_seconds(150)) == 5
         assert delayed.deliver_now(ids[0])
         assert delayed.cancel(ids[1])
         assert [id for id, count in delayed.cancel_many(ids).items() if count] == ids[2:]
         send_to_all(app, countdown=60)
-        assert delayed.purge() == COUNT
-    assert cluster_site.ready(QUEUES[0]) == 1
+        assert delayed.deliver_now_all(QUEUES[3:]) == COUNT - 3
+        assert delayed.purge() == 3
+    assert [cluster_site.ready(queue) for queue in QUEUES] == [1, 0, 0, *[1] * (COUNT - 3)]
 
 
 def test_dead_letters(app: Celery, cluster_site: Site) -> None:
@@ -130,7 +135,8 @@ def test_dead_letters(app: Celery, cluster_site: Site) -> None:
         assert dead.requeue_all(task="t") == COUNT - 1
         assert [cluster_site.ready(queue) for queue in QUEUES] == [1] * COUNT
         bury_in_all(cluster_site)
-        assert dead.purge() == COUNT
+        assert dead.remove_many(ids[:2]) == dict.fromkeys(ids[:2], 1)
+        assert dead.purge() == COUNT - 2
 
 
 def test_queues(app: Celery, cluster_site: Site) -> None:

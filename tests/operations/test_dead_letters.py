@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import timezone
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from celery import Celery
 
+from harness.process import wait_until
 from kombu_redisdelay import DeadLetter, DeadLetters
+from kombu_redisdelay.broker.dead import LETTERS_PER_CALL
+from kombu_redisdelay.operations import content
+from kombu_redisdelay.operations import dead_letters as module
 from tests.transport.kit import Inbox, Site, drain, in_seconds
 
 
@@ -140,3 +144,78 @@ def drain_one(site: Site) -> Inbox:
     inbox = Inbox(channel, "celery")
     drain(channel.connection.client, lambda: len(inbox) == 1)
     return inbox
+
+
+class TestChoosing:
+    def test_by_task_and_time(self, site: Site, app: Celery, dead: DeadLetters) -> None:
+        give_up(site, app, "a", task="mail.send")
+        give_up(site, app, "b", task="mail.sort", queue="other")
+        between = server_time(site)
+        give_up(site, app, "c", "d", task="mail.send")
+        give_up(site, app, "e")
+        assert ids(dead.iter(task="mail.*")) == ["a", "c", "d", "b"]
+        assert ids(dead.iter(task="mail.*", before=between)) == ["a", "b"]
+        assert ids(dead.iter("celery", after=between)) == ["c", "d", "e"]
+        assert ids(dead.iter(["other", "celery"], before=between.replace(tzinfo=None))) == ["b", "a"]
+        assert dead.count(["other", "celery"]) == 5
+        assert dead.requeue_all(task="mail.s?nd", after=between) == 2
+        assert dead.purge(["celery"], before=between) == 1
+        assert dead.purge("other", after=between) == 0
+        assert ids(dead.iter()) == ["e", "b"]
+
+    @pytest.mark.parametrize("name", ["before", "after"])
+    def test_a_time_that_is_none_is_a_value_error(self, dead: DeadLetters, name: str) -> None:
+        methods: list[Any] = [dead.iter, dead.requeue_all, dead.purge]
+        for method in methods:
+            with pytest.raises(ValueError, match=name):
+                method(**{name: "2027-01-01"})
+
+    def test_by_id(self, site: Site, app: Celery, dead: DeadLetters) -> None:
+        give_up(site, app, "a", "b", "a", "c")
+        give_up(site, app, "a", queue="other")
+        assert [letter.queue for letter in dead.get_all("a")] == ["celery", "celery", "other"]
+        assert dead.requeue_many(["a", "unknown"]) == {"a": 3, "unknown": 0}
+        assert (site.ready("celery"), site.ready("other")) == (2, 1)
+        assert dead.remove("b") == 1
+        assert dead.remove_many(["b", "c"]) == {"b": 0, "c": 1}
+        assert (dead.count(), site.ready("celery")) == (0, 2)
+
+    def test_none_is_passed_over_while_old_ones_go(self, site: Site, app: Celery, dead: DeadLetters) -> None:
+        names = [f"{number}" for number in range(3 * LETTERS_PER_CALL)]
+        give_up(site, app, *names)
+        letters = dead.iter()
+        seen = [next(letters).id for _ in range(5)]
+        # As when newer ones push them out.
+        site.redis.ltrim("redisdelay:{celery}:dead", 0, -16)
+        assert [*seen, *ids(letters)] == names
+
+    def test_none_is_passed_over_by_a_requeue_while_old_ones_go(
+        self, site: Site, app: Celery, dead: DeadLetters, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = [f"{number}" for number in range(3 * LETTERS_PER_CALL)]
+        give_up(site, app, *names, task="kept")
+        give_up(site, app, "last")
+        is_wanted, asked = content.is_task, []
+
+        def while_old_ones_go(name: str | None, pattern: str | None) -> bool:
+            asked.append(name)
+            if len(asked) == 5:
+                site.redis.ltrim("redisdelay:{celery}:dead", 0, -16)
+            return is_wanted(name, pattern)
+
+        monkeypatch.setattr(module, "is_task", while_old_ones_go)
+        assert dead.requeue_all(task="work") == 1
+        assert site.ready("celery") == 1
+
+
+def server_time(site: Site) -> datetime:
+    """The server's clock, in a millisecond that is over for what has happened, and has not come for what
+    will."""
+
+    def now_ms() -> int:
+        seconds, microseconds = site.redis.time()
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    before = now_ms()
+    wait_until(lambda: now_ms() > before, 10, "the next millisecond")
+    return datetime.fromtimestamp((before + 1) / 1000, timezone.utc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from base64 import b64decode
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery, group
 
-from kombu_redisdelay import DelayedMessage, DelayedMessages
+from kombu_redisdelay import DelayedMessage, DelayedMessages, NotMarkedRevokedError, batch
 from tests.broker.rig import with_count
 from tests.transport.kit import Inbox, Site, drain, in_seconds, publish
 
@@ -357,3 +358,101 @@ class TestPurge:
         assert delayed.purge(due_before=in_seconds(150)) == 3
         assert ids(delayed.iter()) == ["c"]
         assert delayed.purge("celery", task="digest", due_before=in_seconds(200)) == 1
+
+    def test_several_queues_wildcards_and_a_span(
+        self, site: Site, app: Celery, delayed: DelayedMessages
+    ) -> None:
+        self.fill(site, app)
+        assert delayed.purge(["celery", "other"], task="dig*", due_after=in_seconds(100)) == 1
+        assert sorted(ids(delayed.iter())) == ["a", "b", "d"]
+        assert delayed.purge(iter(["other", "unknown"])) == 1
+        assert delayed.purge([]) == 0
+        assert sorted(ids(delayed.iter())) == ["a", "b"]
+
+
+class TestMany:
+    def test_several_queues_are_merged_in_due_order(self, app: Celery, delayed: DelayedMessages) -> None:
+        for number in range(30):
+            send(app, f"{number}", 600 + number, queue="abc"[number % 3])
+        assert ids(delayed.iter(["a", "c", "a"])) == [f"{number}" for number in range(30) if number % 3 != 1]
+        assert delayed.count(("a", "b")) == 20
+        assert delayed.count("abc") == delayed.count([]) == 0
+        first = delayed.get("1")
+        assert first is not None
+        assert delayed.next_due(["b", "c"]) == first.due
+
+    @pytest.mark.parametrize("seconds", [30, 600.5, 700.25, 10_000])
+    def test_each_is_rescheduled_once(self, app: Celery, delayed: DelayedMessages, seconds: float) -> None:
+        """Wherever the new time is: before the others, among them, behind them."""
+        with batch(app):
+            for number in range(500):
+                send(app, f"{number}", 600 + number, queue="ab"[number % 2])
+        before, eta = in_seconds(0), in_seconds(seconds)
+        assert delayed.reschedule_all(eta=eta) == 500
+        assert {message.due for message in delayed.iter()} == {eta}
+        assert delayed.count() == 500
+        # They are due then already.
+        assert delayed.reschedule_all(["a", "b"], eta=eta) == 500
+        assert delayed.reschedule_all("a", due_before=eta, eta=in_seconds(50)) == 0
+        assert delayed.reschedule_all("a", due_after=eta, countdown=20_000) == 250
+        assert delayed.count(due_after=before + timedelta(seconds=20_000)) == 250
+
+    def test_those_of_a_task(self, app: Celery, delayed: DelayedMessages) -> None:
+        for id, task in (("a", "mail.send"), ("b", "mail.sort"), ("c", "work")):
+            send(app, id, 600, task=task)
+        send(app, "c", 700, task="mail.send")
+        assert delayed.reschedule_all(task="mail.*", due_before=in_seconds(650), countdown=60) == 2
+        assert ids(delayed.iter(due_before=in_seconds(100))) == ["a", "b"]
+
+    def test_by_id(self, app: Celery, delayed: DelayedMessages) -> None:
+        for number in range(250):
+            send(app, f"{number}", queue="ab"[number % 2])
+        send(app, "7", queue="a")
+        wanted = [f"{number}" for number in range(240)]
+        counts = delayed.reschedule_many([*wanted, "unknown"], countdown=1000)
+        assert counts == {**dict.fromkeys(wanted, 1), "7": 2, "unknown": 0}
+        assert delayed.count(due_after=in_seconds(900)) == 241
+        assert delayed.reschedule_many([], countdown=1) == delayed.deliver_now_many([]) == {}
+
+    def test_more_of_an_id_than_are_read_at_once(self, app: Celery, delayed: DelayedMessages) -> None:
+        for _ in range(5):
+            send(app, "same")
+        send(app, "other")
+        assert delayed.reschedule_many(["same", "other"], countdown=1000) == {"same": 5, "other": 1}
+        assert delayed.deliver_now_many(["same", "other"]) == {"same": 5, "other": 1}
+
+    def test_they_are_delivered_in_the_order_in_which_they_were_due(
+        self, site: Site, app: Celery, delayed: DelayedMessages
+    ) -> None:
+        with batch(app):
+            for number in range(450):
+                send(app, f"{number}", 5000 - 10 * number)
+        assert delayed.deliver_now_many([f"{number}" for number in range(0, 100)])["7"] == 1
+        assert delayed.deliver_now_all("celery", due_after=in_seconds(1000)) == 300
+        entries = [json.loads(entry) for entry in site.redis.lrange("celery", 0, -1)]
+        delivered = [int(entry["headers"]["id"]) for entry in reversed(entries)]
+        assert delivered == [*range(99, -1, -1), *range(399, 99, -1)]
+        assert {entry["headers"]["eta"] for entry in entries} == {None}
+        assert delayed.count() == 50
+
+    def test_a_time_that_makes_no_sense_changes_nothing(self, app: Celery, delayed: DelayedMessages) -> None:
+        send(app, "a")
+        before = delayed.get("a")
+        for wrong in ({}, {"countdown": -1}, {"eta": in_seconds(-60)}, {"countdown": 1, "due_before": 5}):
+            with pytest.raises(ValueError, match=r"countdown|eta|due_before"):
+                delayed.reschedule_all(**wrong)
+        assert delayed.get("a") == before
+
+
+def test_what_was_cancelled_is_known_if_the_backend_is_not_told(site: Site) -> None:
+    # Nothing listens there.
+    app = Celery("api", broker=site.url, backend="redis://127.0.0.1:1/0", set_as_current=False)
+    with DelayedMessages(app) as delayed:
+        publish(site.channel(), "a", headers={"x-delay": 60_000}, message_id="a")
+        with pytest.raises(NotMarkedRevokedError, match=r"127\.0\.0\.1:1") as raised:
+            delayed.cancel_many(["unknown", "a"], mark_revoked=True)
+        assert delayed.count() == 0
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert raised.value.cancelled == again.cancelled == {"unknown": 0, "a": 1}
+    assert str(again) == str(raised.value)
+    app.close()

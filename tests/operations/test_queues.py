@@ -6,12 +6,13 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from socket import gethostname
 from threading import Thread
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, group
 
 from harness.process import wait_until
 from kombu_redisdelay import DelayedMessages, QueueControl, QueuedMessage, Queues
@@ -232,7 +233,63 @@ class TestWhileTheQueueMoves:
         assert ids(reader) == ["ready", "held", "dead"]
 
 
+class TestTimes:
+    def test_of_each_state(self, site: Site, app: Celery, queues: Queues) -> None:
+        in_each_state(site, app)
+        for message in list(queues.iter()):
+            moment = message.due or message.waiting_since or message.held_since or message.died
+            assert moment is not None
+            just_after = moment + timedelta(milliseconds=1)
+
+            def found(message: QueuedMessage = message, **times: Any) -> list[str]:
+                return ids(queues.iter(state=message.state, **times))
+
+            assert found(after=moment) == found(before=just_after) == [message.id]
+            assert found(before=moment) == found(after=just_after) == []
+            assert found(after=moment.replace(tzinfo=None), before=just_after) == [message.id]
+        assert ids(queues.iter(after=in_seconds(300))) == ["scheduled"]
+        assert ids(queues.iter(before=in_seconds(300))) == ["ready", "held", "dead"]
+
+    def test_a_message_whose_time_is_unknown_is_left_out(self, site: Site, queues: Queues) -> None:
+        site.redis.lpush("celery", GARBAGE)
+        assert ids(queues.iter("celery")) == [GARBAGE_ID]
+        assert ids(queues.iter("celery", before=in_seconds(10_000))) == []
+        assert ids(queues.iter("celery", after=in_seconds(-10_000))) == []
+
+    @pytest.mark.parametrize("name", ["before", "after"])
+    def test_what_is_no_time_is_a_value_error(self, queues: Queues, name: str) -> None:
+        with pytest.raises(ValueError, match=name):
+            queues.iter(**{name: 5})  # type: ignore[arg-type]
+
+
+def test_several_queues(app: Celery, queues: Queues) -> None:
+    for number in range(9):
+        send(app, f"{number}", queue="abc"[number % 3], countdown=60 + number if number < 6 else None)
+    assert ids(queues.iter(["c", "a"])) == ["0", "2", "3", "5", "8", "6"]
+    assert ids(queues.iter(iter(["a", "a", "b"]), state="ready")) == ["6", "7"]
+    assert queues.count(("a", "b")) == 6
+    assert queues.count([]) == 0
+    assert queues.count_by_task(["a", "unknown"]) == {"shop.close": 3}
+
+
 class TestCancel:
+    def test_a_group(self, site: Site, app: Celery, queues: Queues) -> None:
+        def start(**options: Any) -> tuple[str, list[str]]:
+            tasks = [app.signature("work", immutable=True, **options) for _ in range(2)]
+            result = group(tasks, app=app).apply_async(task_id="a-group")
+            return result.id, [child.id for child in result.children]
+
+        id, held = start()
+        _ = hold(site, *held)
+        (again, ready), (_, scheduled) = start(), start(countdown=60)
+        assert again == id
+        send(app, "other", countdown=60)
+        send(app, "ready", kwargs={"group": id})
+        assert queues.cancel_group(id, mark_revoked=True) == dict.fromkeys([*scheduled, *ready], 1)
+        assert {app.AsyncResult(each).state for each in (*ready, *scheduled)} == {"REVOKED"}
+        assert sorted(ids(queues.iter())) == sorted([*held, "other", "ready"])
+        assert queues.cancel_group(id) == {}
+
     def test_scheduled_and_ready_ones(self, site: Site, app: Celery, queues: Queues) -> None:
         in_each_state(site, app)
         counts = queues.cancel_many([*STATES, "unknown"])

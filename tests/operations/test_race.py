@@ -38,6 +38,12 @@ OPERATIONS: dict[str, Operation] = {
     "deliver_now": lambda delayed, id: delayed.deliver_now(id),
 }
 
+#: They are never too late for all messages.
+OPERATIONS_ON_ALL: dict[str, Operation] = {
+    "reschedule_all": lambda delayed, id: delayed.reschedule_all(countdown=random.random() * DELAY_MS / 1000),
+    "deliver_now_all": lambda delayed, id: delayed.deliver_now_all(),
+}
+
 
 def consume(url: str, stop: Event) -> None:
     """Ack every message, and note its id in Redis."""
@@ -72,18 +78,19 @@ def consumers(site: Site) -> Iterator[None]:
 class Operator(Thread):
     """Does one operation to messages that are about to be delivered, again and again."""
 
-    def __init__(self, url: str, operation: Operation) -> None:
+    def __init__(self, url: str, operation: Operation, too_late: int = TOO_LATE) -> None:
         super().__init__(daemon=True)
         self.done: list[str] = []
         self.too_late = 0
         self.error: BaseException | None = None
         self._url = url
         self._operation = operation
+        self._enough_too_late = too_late
 
     def run(self) -> None:
         try:
             with DelayedMessages(self._url) as delayed:
-                while len(self.done) < IN_TIME or self.too_late < TOO_LATE:
+                while len(self.done) < IN_TIME or self.too_late < self._enough_too_late:
                     self._try(delayed)
         except BaseException as exc:
             self.error = exc
@@ -127,3 +134,18 @@ def test_each_message_is_cancelled_or_delivered_once(site: Site, names: list[str
     cancelled = operators["cancel"].done if "cancel" in operators else []
     delivered = Counter(id.decode() for id in site.redis.lrange("delivered", 0, -1))
     assert Counter(cancelled) + delivered == Counter(ids)
+
+
+@pytest.mark.usefixtures("consumers")
+@pytest.mark.parametrize(
+    "names", [["reschedule_all"], ["deliver_now_all"], [*OPERATIONS_ON_ALL]], ids=",".join
+)
+def test_each_message_is_delivered_once_while_all_are_moved(site: Site, names: list[str]) -> None:
+    operators = [Operator(site.url, OPERATIONS_ON_ALL[name], too_late=0) for name in names]
+    for operator in operators:
+        operator.start()
+    ids = publish_while_they_work(site, operators)
+    assert [operator.error for operator in operators] == [None] * len(operators)
+    wait_until(lambda: not site.scheduled() and not site.ready() and not site.unacked(), 60, "all delivered")
+    delivered = Counter(id.decode() for id in site.redis.lrange("delivered", 0, -1))
+    assert delivered == Counter(ids)

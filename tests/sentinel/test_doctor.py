@@ -35,7 +35,7 @@ def test_one_that_does_not(sentinels: SentinelSite) -> None:
         finally:
             client.config_set("min-replicas-to-write", 0)
     assert findings["min-replicas-to-write"] == ("ok", "1")
-    assert findings["role"] == ("ok", "primary, 2 replica(s)")
+    assert findings["role"] == ("ok", "primary, 2 replicas")
     assert "confirm_replicas" not in findings
 
 
@@ -71,7 +71,7 @@ def test_without_a_replica_and_without_sentinels() -> None:
         first.kill()
         pause(second)
         findings = found(url, confirm_replicas=2)
-        assert findings["role"] == ("ok", "primary, 1 replica(s)")
+        assert findings["role"] == ("ok", "primary, 1 replica")
         assert findings["confirm_replicas"][0] == "wrong"
         assert "permissions" in findings, "all else is checked"
         assert "replicas" not in findings

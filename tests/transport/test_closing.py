@@ -285,6 +285,19 @@ class TestCallbackThatRaisesAndIsForgiven:
         assert inbox.bodies.count("good") == 1
         assert (site.ready(), site.unacked()) == (0, 0)
 
+    def test_a_message_that_was_acked_before_has_not_failed(self, site: Site) -> None:
+        def fail(message: Any) -> None:
+            message.ack()
+            raise RuntimeError("of the application")
+
+        channel = site.channel(visibility_timeout=0.3)
+        publish(channel, "a")
+        inbox = Inbox(channel, on_message=fail)
+        with pytest.raises(RuntimeError):
+            drain(channel.connection.client, lambda: len(inbox) == 1)
+        drain_for(channel.connection.client, 0.4)
+        assert channel.consumer.long_failed() == []
+
 
 def test_connections_are_closed_although_the_server_is_gone() -> None:
     """Nothing else does it before Python collects them: a worker with greenlets had one more after each

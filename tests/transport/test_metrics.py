@@ -43,9 +43,12 @@ def test_what_comes_back_is_delivered_but_not_late(site: Site, queue: str) -> No
     assert _measured("lateness_seconds_count", queue) == 1
 
 
-def test_what_is_recovered_and_whose_lease_was_lost(site: Site, queue: str) -> None:
+def test_what_is_recovered_and_whose_lease_was_lost(
+    site: Site, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
     slow = site.channel(visibility_timeout=1000)
-    publish(slow, "a", "b", queue=queue)
+    for id in ("a", "b"):
+        publish(slow, id, queue=queue, headers={"task": "shop.close", "id": id})
     inbox = Inbox(slow, queue)
     drain(slow.connection.client, lambda: len(inbox) == 2)
     other = site.channel(visibility_timeout=0.3)
@@ -63,6 +66,9 @@ def test_what_is_recovered_and_whose_lease_was_lost(site: Site, queue: str) -> N
     inbox.messages[0].ack()
     slow.consumer.confirm_acks()
     assert _measured("messages_lease_lost_total", queue) == 2
+    [line] = [line for line in caplog.messages if "lease of this consumer was lost" in line]
+    # The other one is still held, as this consumer believes. This one was just acked.
+    assert "may be handled twice: shop.close[a], shop.close[b]. Was" in line
 
 
 def test_what_becomes_a_dead_letter(site: Site, queue: str) -> None:

@@ -69,7 +69,7 @@ def _check_rest(access: Access, queues: Sequence[str], silent: Collection[str]) 
         *check_transport_options(access.unknown_options()),
         *check_lease(access.options),
     ]
-    declared = set(access.app.amqp.queues if access.app else ())
+    declared = set(access.declared_queues)
     try:
         used = set(store.queues())
     except (ConnectionError, TimeoutError) as exc:

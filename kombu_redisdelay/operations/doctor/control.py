@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.control import QueueControl, queue_controls
 from kombu_redisdelay.operations.doctor.finding import Finding, warning
+from kombu_redisdelay.words import number_of
 
 
 def check_controls(
@@ -64,7 +65,7 @@ def _early_acks(queue: str, control: QueueControl, app: Any) -> Iterator[Finding
         return
     yield warning(
         f"queue {queue}",
-        f"workers may hold {control.concurrency} message(s) together, but tasks are acked before they run",
+        f"workers may hold {number_of(control.concurrency)} together, but tasks are acked before they run",
         "A message that is acked is not held any more, so more tasks may run. Set task_acks_late, or "
         "acks_late for the tasks of this queue.",
     )

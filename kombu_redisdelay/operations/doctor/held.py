@@ -8,6 +8,7 @@ from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import taken_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, warning
+from kombu_redisdelay.words import number_of
 
 #: Seconds. Most tasks take less time than this.
 LONG = 3600.0
@@ -24,7 +25,7 @@ def check_held(store: Store, queue: str) -> Iterator[Finding]:
         if long:
             yield warning(
                 f"queue {queue}",
-                f"{len(long)} message(s) held for more than an hour, for up to {max(long) / 3600:.1f} h, by "
+                f"{number_of(len(long))} held for more than an hour, for up to {max(long) / 3600:.1f} h, by "
                 f"one consumer{_process(consumer)}",
                 "A long task may hold one. If no task runs that long (`celery inspect active`), restart this "
                 "worker: a task of the pools threads, gevent and eventlet that calls sys.exit() never ends.",

@@ -8,6 +8,7 @@ from redis.exceptions import NoPermissionError
 
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
+from kombu_redisdelay.words import number_of
 
 #: Seconds after which a ``redis://`` worker gives back the messages of another one, by default.
 STOCK_VISIBILITY_TIMEOUT = 3600
@@ -31,7 +32,7 @@ def check_leftovers(server: Server, unacked_key: str, unacked_index_key: str) ->
         return
     seconds, _ = server.call("TIME")
     old = server.call("ZCOUNT", unacked_index_key, "-inf", int(seconds) - STOCK_VISIBILITY_TIMEOUT)
-    found = f"{count} message(s) in {unacked_key!r}, where redis:// workers keep what they have taken"
+    found = f"{number_of(count)} in {unacked_key!r}, where redis:// workers keep what they have taken"
     if old:
         yield wrong(
             check,

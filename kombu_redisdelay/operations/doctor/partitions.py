@@ -9,6 +9,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.doctor.finding import Finding, warning
 from kombu_redisdelay.operations.doctor.reach import Reach
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
+from kombu_redisdelay.words import number_of
 
 
 def check_partitions(store: Store, known: Reach, queues: Sequence[str]) -> Iterator[Finding]:
@@ -32,7 +33,7 @@ def check_partitions(store: Store, known: Reach, queues: Sequence[str]) -> Itera
         count = len(store.partitions.names(queue))
         yield warning(
             f"queue {queue}",
-            f"{_messages(stats)} message(s) in the partition {stats.queue}, which no worker takes: the "
+            f"{number_of(_messages(stats))} in the partition {stats.queue}, which no worker takes: the "
             f"option `partitions` says {count} here",
             "If producers have a larger number, deploy it to the workers, and here. If it was lowered, give "
             f"the workers at least {number + 1} again until the partition is empty.",

@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.held import check_held
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
+from kombu_redisdelay.words import number_of
 
 #: Seconds that a message may be overdue before this counts as a problem. Workers wait for less than this.
 PATIENCE = 15.0
@@ -79,25 +80,25 @@ def _late(stats: QueueStats) -> Iterator[Finding]:
     if stats.overdue and not stats.consumers and stats.lateness > UNATTENDED_PATIENCE:
         yield wrong(
             check,
-            f"{stats.overdue} message(s) overdue, for up to {stats.lateness:.0f} s, and no worker",
+            f"{number_of(stats.overdue)} overdue, for up to {stats.lateness:.0f} s, and no worker",
             "Start a worker for this queue, or `celery delayed forward` if an autoscaler is to do that.",
         )
     elif stats.overdue and stats.lateness > PATIENCE:
         yield wrong(
             check,
-            f"{stats.overdue} message(s) overdue, for up to {stats.lateness:.0f} s, that no worker takes",
+            f"{number_of(stats.overdue)} overdue, for up to {stats.lateness:.0f} s, that no worker takes",
             "Workers of the pool solo do not look while a task runs; others are stuck. Start more.",
         )
     elif stats.scheduled and not stats.consumers:
         yield warning(
             check,
-            f"{stats.scheduled} message(s) scheduled, and no worker",
+            f"{number_of(stats.scheduled)} scheduled, and no worker",
             "Start a worker for this queue before they are due, or `celery delayed forward` if an autoscaler "
             "is to do that.",
         )
     if stats.ready and not stats.consumers:
         yield warning(
-            check, f"{stats.ready} message(s) ready, and no worker", "Start a worker for this queue."
+            check, f"{number_of(stats.ready)} ready, and no worker", "Start a worker for this queue."
         )
 
 
@@ -105,7 +106,7 @@ def _consumers(stats: QueueStats) -> Iterator[Finding]:
     check = f"queue {stats.queue}"
     if not stats.consumers_lost:
         return
-    found = f"{stats.consumers_lost} consumer(s) whose lease ended still hold messages"
+    found = f"messages are still held by {number_of(stats.consumers_lost, 'consumer')} whose lease ended"
     if not stats.consumers:
         yield wrong(check, found, "Start a worker for this queue: it gives the messages back to the queue.")
     else:
@@ -117,7 +118,7 @@ def _consumers(stats: QueueStats) -> Iterator[Finding]:
 def _dead(stats: QueueStats, limit: int) -> Iterator[Finding]:
     if not stats.dead:
         return
-    found = f"{stats.dead} dead letter(s)"
+    found = number_of(stats.dead, "dead letter")
     if stats.dead >= DEAD_SHARE * limit:
         found += f"; the queue keeps {limit}, then the oldest go"
     advice = "See `celery delayed dead list`, then requeue or purge them."
@@ -132,7 +133,7 @@ def _damage(store: Store, queue: str) -> Iterator[Finding]:
     if ids != messages:
         yield wrong(
             f"queue {queue}",
-            f"{ids} scheduled id(s), but {messages} message(s): somebody deleted a part",
+            f"{number_of(ids, 'scheduled id')}, but {number_of(messages)}: somebody deleted a part",
             "Change these keys by `celery delayed` only. Workers skip ids that have no message, and move "
             "messages without a due time to the dead letters.",
         )

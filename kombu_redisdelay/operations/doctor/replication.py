@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.server import OneServer
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
+from kombu_redisdelay.words import number_of
 
 _SETTING = "min-replicas-to-write"
 
@@ -31,7 +32,7 @@ def check_replication(
             "Start the replicas that are missing, or lower confirm_replicas.",
         )
     elif wanted:
-        yield ok("confirm_replicas", f"{wanted} of {replicas} replica(s) confirm each message")
+        yield ok("confirm_replicas", f"{wanted} of {number_of(replicas, 'replica')} confirm each message")
     if (has_sentinels or is_cluster) and not replicas:
         yield warning(
             "replicas",

@@ -12,6 +12,7 @@ from kombu_redisdelay.broker.server.eviction import SAFE_POLICIES
 from kombu_redisdelay.broker.server.server import OneServer
 from kombu_redisdelay.broker.server.wire import clock_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
+from kombu_redisdelay.words import number_of
 
 OLDEST_VERSION = (6, 2)
 
@@ -65,7 +66,7 @@ def _version(info: Mapping[str, Any]) -> Finding:
 def _role(info: Mapping[str, Any]) -> Finding:
     if info.get("role") == "master":
         replicas = info.get("connected_slaves", 0)
-        return ok("role", f"primary, {replicas} replica(s)")
+        return ok("role", f"primary, {number_of(replicas, 'replica')}")
     return wrong("role", "a replica, which is read-only", "Point the broker URL to the primary.")
 
 

@@ -1,0 +1,78 @@
+"""Reads times that people write."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone, tzinfo
+
+from dateutil.parser import isoparse
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DISTANCE = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
+
+#: A time as it was written: a distance from now, or a moment.
+Time = datetime | timedelta
+
+
+def parse_distance(text: str) -> timedelta:
+    """Read a length of time: 90, 90s, 10m, 2h, 3d, 1w.
+
+    Raises:
+        ValueError: *text* is none.
+    """
+    match = _DISTANCE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a length of time, such as 90, 90s, 10m, 2h, 3d or 1w.")
+    try:
+        distance = timedelta(seconds=float(match[1]) * _UNITS[match[2] or "s"])
+        # Both must be times that there are.
+        _ = from_now(distance), ago(distance)
+    except OverflowError:
+        raise ValueError(f"{text!r} is too long a time.") from None
+    return distance
+
+
+def parse_moment(text: str, zone: tzinfo) -> datetime:
+    """Read a moment in ISO 8601.
+
+    Arguments:
+        zone: its time zone if it has no offset.
+
+    Raises:
+        ValueError: *text* is none.
+    """
+    try:
+        # isoparse() takes a number for a year.
+        moment = None if _DISTANCE.fullmatch(text) else isoparse(text)
+    except (ValueError, OverflowError):
+        moment = None
+    if moment is None:
+        raise ValueError(f"{text!r} is not a time in ISO 8601, such as 2027-01-01T09:00.")
+    return moment if moment.tzinfo else moment.replace(tzinfo=zone)
+
+
+def parse_time(text: str, zone: tzinfo) -> Time:
+    """Read a distance from now, or a moment.
+
+    Raises:
+        ValueError: *text* is neither.
+    """
+    if _DISTANCE.fullmatch(text):
+        return parse_distance(text)
+    try:
+        return parse_moment(text, zone)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is neither a distance from now, such as 90s, 10m, 2h, 3d or 1w, nor a time in "
+            "ISO 8601."
+        ) from None
+
+
+def from_now(time: Time | None) -> datetime | None:
+    """The moment of a *time* whose distance is from now on."""
+    return datetime.now(timezone.utc) + time if isinstance(time, timedelta) else time
+
+
+def ago(time: Time | None) -> datetime | None:
+    """The moment of a *time* whose distance is back from now."""
+    return datetime.now(timezone.utc) - time if isinstance(time, timedelta) else time

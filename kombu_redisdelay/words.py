@@ -1,0 +1,34 @@
+"""Says numbers and lengths of time in words, for whatever people read."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import pairwise
+
+
+def number_of(count: int, what: str = "message") -> str:
+    """A number of things: ``1 message``, ``12 messages``."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def span(seconds: float) -> str:
+    """A length of time in its two largest units: 850ms, 4.6s, 3m20s, 2h5m, 27d3h."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    rest = round(seconds)
+    for (name, length), (next_name, next_length) in pairwise(
+        (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+    ):
+        if rest >= length:
+            whole, below = divmod(rest, length)
+            part = below // next_length
+            return f"{whole}{name}{part}{next_name}" if part else f"{whole}{name}"
+    return f"{rest}s"
+
+
+def when(moment: datetime, now: datetime) -> str:
+    """Return the distance of *moment* from *now*, such as ``in 5m`` or ``5m ago``."""
+    seconds = (moment - now).total_seconds()
+    return f"in {span(seconds)}" if seconds >= 0 else f"{span(-seconds)} ago"

@@ -1,0 +1,342 @@
+"""The options by which commands choose messages, and what they do to many."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
+from uuid import uuid4
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+
+from harness.redis_server import RedisServer
+from kombu_redisdelay import Queues
+from tests.cli.site import QUEUE, Site
+
+PICKING: dict[str, tuple[str, ...]] = {
+    "purge": ("purge",),
+    "deliver-now": ("deliver-now",),
+    "reschedule": ("reschedule", "--countdown", "1d"),
+    "dead requeue": ("dead", "requeue"),
+    "dead purge": ("dead", "purge"),
+}
+#: Command -> what it says before the number of messages, in what it would do and in what it did.
+VERBS = {
+    "purge": ("remove", "removed"),
+    "deliver-now": ("deliver", "delivered"),
+    "reschedule": ("reschedule", "rescheduled"),
+    "dead requeue": ("requeue", "requeued"),
+    "dead purge": ("remove", "removed"),
+}
+
+
+def bury(site: Site, id: str, task: str, hours_ago: float, queue: str) -> None:
+    headers = {"id": id, "task": task, "argsrepr": "()", "kwargsrepr": "{}"}
+    payload = json.dumps({"body": "", "headers": headers, "properties": {"delivery_tag": str(uuid4())}})
+    site.store.remember(queue)
+    died_ms = int(site.now_ms() - hours_ago * 3_600_000)
+    site.redis.lpush(site.store.keys(queue).dead, f"{died_ms} 1 0 rejected\n{payload}")
+
+
+@pytest.fixture
+def full(site: Site) -> Site:
+    """In three queues a scheduled message and a dead letter of each of two tasks."""
+    for hours, queue in enumerate(("a", "b", "c"), 1):
+        for task in ("shop.close", "mail.send"):
+            site.send(task, queue=queue, task_id=f"{queue} {task}", countdown=3600 * hours)
+            bury(site, f"{queue} {task}", task, hours, queue)
+    return site
+
+
+def states(site: Site) -> dict[str, list[Any]]:
+    with Queues(site.app) as queues:
+        return {
+            state: [(message.id, message.due) for message in queues.iter(state=state)]
+            for state in ("scheduled", "ready", "dead")
+        }
+
+
+#: What picks messages -> how many of the six it picks.
+CHOICES = [
+    (("-Q", "a"), 2),
+    (("-Q", "a", "-Q", "c"), 4),
+    (("--task", "mail.*"), 3),
+    (("--task", "mail.s?nd", "-Q", "b"), 1),
+    (("--task", "mail"), 0),
+]
+
+
+def as_is(site: Site, command: str) -> list[tuple[str, ...]]:
+    """`--all`, where there is such an option."""
+    return [()] if command in ("purge", "dead purge") else [("--all",)]
+
+
+@pytest.mark.parametrize("command", PICKING)
+class TestMany:
+    @pytest.mark.parametrize(("choice", "count"), CHOICES)
+    def test_are_counted_asked_for_and_changed(
+        self, full: Site, command: str, choice: tuple[str, ...], count: int
+    ) -> None:
+        words, (verb, done) = (*PICKING[command], *choice), VERBS[command]
+        what = "dead letter" if command.startswith("dead") else "message"
+        before = states(full)
+        number = f"{count} {what}{'' if count == 1 else 's'}"
+        assert full.text(*words, "--dry-run") == f"Would {verb} {number}.\n"
+        assert full.rows(*words, "--dry-run", "--yes") == [{f"would_{verb}": count}]
+        if count:
+            result = full.run(*words, input="n\n")
+            assert result.exit_code == 1
+            asked = number if what == "dead letter" else number.replace("message", "scheduled message")
+            assert f"{verb.capitalize()} {asked} of " in result.stderr
+        assert states(full) == before
+        assert full.text(*words, input="y\n").startswith(f"{done.capitalize()} {number}")
+        after = states(full)
+        moved = sum(len(set(before[state]) - set(after[state])) for state in before)
+        assert moved == count
+
+    def test_by_time(self, full: Site, command: str) -> None:
+        words, verb = PICKING[command], f"would_{VERBS[command][0]}"
+        sign = -1 if command.startswith("dead") else 1
+        moment = (datetime.now(timezone.utc) + sign * timedelta(hours=1.5)).isoformat()
+        before, after = ("--after", "--before") if sign < 0 else ("--before", "--after")
+        for time in ("1.5h", "90m", moment):
+            assert full.rows(*words, before, time, "--dry-run") == [{verb: 2}]
+            assert full.rows(*words, after, time, "--dry-run") == [{verb: 4}]
+        both = (after, "90m", before, "150m", "--dry-run")
+        assert full.rows(*words, *both) == [{verb: 2}]
+
+    def test_all(self, full: Site, command: str) -> None:
+        [every] = as_is(full, command)
+        result = full.run(*PICKING[command], *every, input="y\n")
+        assert " 6 " in result.stderr
+        assert result.stderr.partition("?")[0].endswith("of all queues")
+        [row] = full.rows(*PICKING[command], *every, "--yes")
+        # Only what was rescheduled is still there to be rescheduled again.
+        assert row[VERBS[command][1]] == (6 if command == "reschedule" else 0)
+
+    def test_nothing_to_change_is_not_asked_for(self, site: Site, command: str) -> None:
+        [every] = as_is(site, command)
+        assert site.rows(*PICKING[command], *every) == [{VERBS[command][1]: 0}]
+
+    @pytest.mark.parametrize(
+        "choice", [("id", "-Q", "a"), ("id", "--task", "t"), ("id", "--before", "0"), ("id", "--after", "1h")]
+    )
+    def test_ids_and_options_do_not_go_together(
+        self, full: Site, command: str, choice: tuple[str, ...]
+    ) -> None:
+        before = states(full)
+        result = full.run(*PICKING[command], *choice, "--yes")
+        assert result.exit_code == 2
+        assert result.stderr.splitlines()[-1].startswith("Error: ")
+        assert states(full) == before
+
+    def test_an_unknown_queue_is_said(self, full: Site, command: str) -> None:
+        result = full.run(*PICKING[command], "-Q", "a", "-Q", "emial", "-Q", "typo", "--dry-run")
+        assert result.stderr == "".join(
+            f"Nobody has used a queue {queue!r} yet.\n" for queue in ("emial", "typo")
+        )
+
+
+@pytest.mark.parametrize("command", ["deliver-now", "reschedule", "dead requeue"])
+def test_nothing_chosen_is_a_usage_error(full: Site, command: str) -> None:
+    result = full.run(*PICKING[command], "--yes")
+    assert result.exit_code == 2
+    assert "--all" in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["deliver-now", "reschedule", "dead requeue", "dead purge"])
+def test_several_ids(full: Site, command: str) -> None:
+    words, (verb, done) = PICKING[command], VERBS[command]
+    ids = ["b mail.send", "nothing", "a shop.close", "a shop.close"]
+    assert full.rows(*words, *ids, "--dry-run") == [{f"would_{verb}": 2}]
+    rows = full.rows(*words, *ids, status=1)
+    assert [(row["id"], row[done], row["messages"]) for row in rows] == [
+        ("b mail.send", True, 1),
+        ("nothing", False, 0),
+        ("a shop.close", True, 1),
+    ]
+    assert [row.get("due") is not None for row in rows] == [
+        command == "reschedule" and row[done] for row in rows
+    ]
+
+
+@pytest.mark.parametrize("words", [("show",), ("dead", "show")])
+def test_several_ids_are_shown(full: Site, words: tuple[str, ...]) -> None:
+    bury(full, "c dead", "t", 1, "c")
+    result = full.run(*words, "a mail.send", "nothing", "c dead")
+    assert result.exit_code == 1
+    assert re.findall("^id +(.*)$", result.stdout, re.MULTILINE)[-1] == "c dead"
+    assert "\n\nid " in result.stdout
+    assert re.fullmatch("Error: No (message|dead letter) has the id nothing\\.\n", result.stderr)
+    rows = full.rows(*words, "c dead", "a mail.send")
+    assert [row["id"] for row in rows][:2] == ["c dead", "a mail.send"]
+
+
+class TestSeveralUnderOneId:
+    def test_cancel(self, site: Site) -> None:
+        for queue in ("a", "b"):
+            site.send(task_id="twice", queue=queue, countdown=60)
+        site.send(task_id="once")
+        assert site.rows("cancel", "twice", "once", "--dry-run") == [{"would_cancel": 3}]
+        assert site.text("cancel", "twice", "once") == "twice cancelled (2 messages)\nonce cancelled\n"
+
+    def test_reschedule_and_deliver_now(self, site: Site) -> None:
+        for _ in range(2):
+            site.send(task_id="twice", countdown=60)
+        told = site.text("reschedule", "twice", "--countdown", "1h")
+        assert re.fullmatch(
+            r"twice rescheduled \(2 messages\), due \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+00:00 \(in 1h\)\n", told
+        )
+        assert site.text("deliver-now", "twice") == "twice delivered (2 messages)\n"
+
+    def test_dead_ones(self, site: Site) -> None:
+        for _ in range(2):
+            bury(site, "twice", "t", 1, QUEUE)
+        assert len(site.rows("dead", "show", "twice")) == 2
+        assert site.text("dead", "requeue", "twice") == "twice requeued (2 messages)\n"
+
+
+class TestCancelOfAGroup:
+    def test_scheduled_and_ready_ones(self, site: Site) -> None:
+        ids = [site.send(group_id="g", countdown=60), site.send(group_id="g")]
+        other = site.send(group_id="other")
+        assert site.rows("cancel", "--group", "g", "--dry-run") == [{"would_cancel": 2}]
+        assert site.text("cancel", "--group", "g") == "".join(f"{id} cancelled\n" for id in ids)
+        assert site.rows("show", other)[0]["state"] == "ready"
+        result = site.run("cancel", "--group", "g")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr == "Error: No task of the group g is scheduled or ready.\n"
+
+    def test_either_a_group_or_ids(self, site: Site) -> None:
+        for words in ((), ("id", "--group", "g")):
+            assert site.run("cancel", *words).exit_code == 2
+
+
+def test_a_backend_that_cannot_be_told(site: Site, server: RedisServer) -> None:
+    # Nothing listens there.
+    app = Celery("shop", broker=server.url(), backend="redis://127.0.0.1:1/0", set_as_current=False)
+    ids = [site.send(countdown=60), site.send()]
+    result = site.run("cancel", *ids, "--mark-revoked", app=app)
+    assert result.exit_code == 1
+    assert result.stdout == "".join(f"{id} cancelled\n" for id in ids)
+    [line] = result.stderr.splitlines()
+    assert line.startswith("Error: Cancelled, but not marked as revoked in the result backend: ")
+    assert site.rows("list", "--state", "all") == []
+    app.close()
+
+
+class TestTimes:
+    def test_one_without_an_offset_is_in_the_timezone_of_the_app(self, site: Site) -> None:
+        site.app.conf.timezone = "Asia/Tokyo"
+        id = site.send(countdown=60)
+        told = site.text("reschedule", id, "--eta", "2099-07-01T09:00")
+        assert told.startswith(f"{id} rescheduled, due 2099-07-01 09:00:00+09:00 (in ")
+        [row] = site.rows("list")
+        assert row["due"] == "2099-07-01T00:00:00+00:00"
+        for moment, count in (("2099-07-01T09:00", 0), ("2099-07-01T09:00:01", 1), ("2099-07-01T00:00Z", 0)):
+            assert len(site.rows("list", "--before", moment)) == count
+        assert len(site.rows("list", "--after", "2099-07-01T09:00")) == 1
+        summer = datetime(2099, 7, 1, 9, tzinfo=ZoneInfo("Asia/Tokyo"))
+        assert site.rows("reschedule", id, "--eta", summer.isoformat())[0]["due"] == row["due"]
+
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [
+            ("--countdown", "-1"),
+            ("--countdown", "nan"),
+            ("--countdown", "10y"),
+            ("--countdown", "99999999999d"),
+            ("--countdown", "9000000d"),
+            ("--countdown", "2027-01-01"),
+            ("--eta", "2020-01-01"),
+            ("--eta", "10m"),
+            ("--eta", "soon"),
+            ("--before", "10y"),
+            ("--after", "9000000d"),
+        ],
+    )
+    def test_an_error_names_the_option(self, site: Site, option: str, value: str) -> None:
+        time = () if option in ("--countdown", "--eta") else ("--countdown", "1")
+        for dry_run in ((), ("--dry-run",)):
+            result = site.run("reschedule", "--all", "--yes", f"{option}={value}", *time, *dry_run)
+            assert result.exit_code == 2
+            assert f"Invalid value for '{option}':" in result.stderr.splitlines()[-1]
+
+    def test_a_list_of_what_is_so_since(self, full: Site) -> None:
+        for state in ("ready", "held", "dead"):
+            assert full.rows("list", "--state", state, "--after", "0") == []
+        assert len(full.rows("list", "--state", "dead", "--before", "90m")) == 4
+        assert len(full.rows("dead", "list", "--after", "90m")) == 2
+        full.send()
+        assert len(full.rows("list", "--state", "ready", "--after", "1h")) == 1
+        assert full.rows("list", "--state", "ready", "--before", "1h") == []
+
+
+class TestHowMany:
+    def test_more_are_told_of(self, full: Site) -> None:
+        for words, told in (
+            (("list",), "there are 6"),
+            (("list", "-Q", "a", "-Q", "b"), "there are 4"),
+            (("list", "--after", "90m"), "there are 4"),
+            (("list", "--task", "*"), "there are more"),
+            (("list", "--state", "dead"), "there are 6"),
+            (("list", "--state", "dead", "--before", "0"), "there are more"),
+            (("list", "--state", "all"), "there are 12"),
+            (("dead", "list"), "there are 6"),
+            (("dead", "list", "--task", "*"), "there are more"),
+        ):
+            result = full.run(*words, "--limit", "2")
+            assert len(result.stdout.splitlines()) == 3
+            assert result.stderr == f"Only the first 2: {told}. See all with --limit 0.\n"
+            result = full.run(*words, "--limit", "0")
+            assert (len(result.stdout.splitlines()) > 3, result.stderr) == (True, "")
+
+    def test_exactly_as_many_as_there_are(self, full: Site) -> None:
+        assert full.run("list", "--limit", "6").stderr == ""
+
+    @pytest.mark.parametrize(
+        "words", [("list",), ("list", "--json"), ("list", "--limit", "0"), ("dead", "list")]
+    )
+    def test_a_terminal_gets_a_hundred(
+        self, site: Site, server: RedisServer, tmp_path: Path, words: tuple[str, ...]
+    ) -> None:
+        for number in range(101):
+            site.send(countdown=60 + number)
+            bury(site, f"{number}", "t", 1, QUEUE)
+        lines, told = on_a_terminal(server, tmp_path, *words)
+        has_all = "--json" in words or "--limit" in words
+        found = [line for line in lines if "shop.close_order" in line or " rejected " in line]
+        assert len(found) == (101 if has_all else 100)
+        assert told == ("" if has_all else "Only the first 100: there are 101. See all with --limit 0.\n")
+
+
+def on_a_terminal(server: RedisServer, folder: Path, *words: str) -> tuple[Sequence[str], str]:
+    """What `celery delayed` prints where standard output is a terminal, and on standard error."""
+    (folder / "shop.py").write_text(f"from celery import Celery\napp = Celery(broker={server.url()!r})\n")
+    command = (sys.executable, "-m", "celery", "-A", "shop", "delayed", *words)
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]), "COLUMNS": "200"}
+    with Popen(command, stdout=theirs, stderr=PIPE, env=environment) as process:
+        os.close(theirs)
+        text = b""
+        try:
+            while part := os.read(ours, 65536):
+                text += part
+        except OSError:
+            # Linux says so when the other end of a terminal is closed.
+            pass
+        finally:
+            os.close(ours)
+        assert process.stderr is not None
+        told = process.stderr.read().decode()
+    assert process.returncode == 0, told
+    return text.decode().splitlines(), told
