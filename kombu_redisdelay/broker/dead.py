@@ -58,11 +58,16 @@ class Graveyard:
         commands = (("LLEN", self._store.keys(queue).dead) for queue in queues)
         return sum(checked(self._store.server.call_all(*commands)))
 
-    def walk(self, queue: str) -> Iterator[tuple[Buried, bool]]:
+    def walk(self, queue: str, skip: int = 0) -> Iterator[tuple[Buried, bool]]:
         """The dead letters of *queue*, the oldest first, read page by page. Each comes with what
         :attr:`Entry.is_sure <kombu_redisdelay.broker.walk.Entry.is_sure>` says, and
-        :func:`~kombu_redisdelay.broker.walk.walk` says what may come twice."""
-        for entry in walk(self._store.server, [self._store.keys(queue).dead], size=LETTERS_PER_CALL):
+        :func:`~kombu_redisdelay.broker.walk.walk` says what may come twice.
+
+        Arguments:
+            skip: how many to pass over first.
+        """
+        key = self._store.keys(queue).dead
+        for entry in walk(self._store.server, [key], size=LETTERS_PER_CALL, skip=skip):
             yield Buried.of(queue, entry.data), entry.is_sure
 
     def requeue(self, queue: str, wanted: Callable[[Buried], bool]) -> int:

@@ -38,16 +38,20 @@ class ReadyLists:
         commands = (("LLEN", key) for queue in queues for key in self._store.ready_keys(queue))
         return sum(checked(self._store.server.call_all(*commands)))
 
-    def iter(self, queue: str, texts: Sequence[str] = ()) -> Iterator[Ready]:
+    def iter(self, queue: str, texts: Sequence[str] = (), skip: int = 0) -> Iterator[Ready]:
         """The messages of *queue* in the order in which they are taken, read page by page. See
         :func:`~kombu_redisdelay.broker.walk.walk` for what may be included twice.
 
         Arguments:
             texts: only messages that contain one of these texts.
+            skip: how many to pass over first.
         """
-        keys = self._store.ready_keys(queue)
+        server, keys = self._store.server, self._store.ready_keys(queue)
+        lengths = checked(server.call_all(*(("LLEN", key) for key in keys))) if skip else [0] * len(keys)
         for index, step in enumerate(self._store.steps):
-            for entry in walk(self._store.server, keys[: index + 1], texts):
+            skipped = min(skip, lengths[index])
+            skip -= skipped
+            for entry in walk(server, keys[: index + 1], texts, skip=skipped):
                 yield Ready(queue, step, entry.taken_before, entry.data, entry.is_sure)
 
     def remove(self, message: Ready) -> bool:

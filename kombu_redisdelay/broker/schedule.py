@@ -70,11 +70,17 @@ class Schedule:
         first = map(first_score, self._for_each(queues, "ZRANGE", 0, 0, "WITHSCORES"))
         return min((due_ms for due_ms in first if due_ms is not None), default=None)
 
-    def iter(self, queue: str, from_ms: float | None, before_ms: float | None) -> Iterator[Scheduled]:
-        """The messages that are due in that time (see :meth:`count`), in due order, read page by page."""
+    def iter(
+        self, queue: str, from_ms: float | None, before_ms: float | None, after: bytes = b""
+    ) -> Iterator[Scheduled]:
+        """The messages that are due in that time (see :meth:`count`), in due order, read page by page.
+
+        Arguments:
+            after: of those that are due at *from_ms*, only those whose names come after this one.
+        """
         keys = self._store.keys(queue)
         start: float | str = "-inf" if from_ms is None else from_ms
-        after, size, done = b"", FIRST_PAGE, 0
+        size, done = FIRST_PAGE, 0
         while not done:
             done, *rows = PAGE(
                 self._store.server,

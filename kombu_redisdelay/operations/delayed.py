@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from heapq import merge
 from itertools import islice
 from math import nextafter
 from operator import attrgetter
@@ -14,6 +13,7 @@ from typing import Any
 
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.times import LATEST_MS, from_ms
+from kombu_redisdelay.broker.upcoming import upcoming
 from kombu_redisdelay.operations.access import Access, Selection, check_limit, moment_ms
 from kombu_redisdelay.operations.content import Content, is_task, with_due, without_due
 from kombu_redisdelay.public import public
@@ -107,9 +107,8 @@ class DelayedMessages(Access):
             ValueError: a time is not a ``datetime``, or *limit* is not a whole number from 0.
         """
         check_limit(limit)
-        schedule, span = self._schedule, _span(due_after, due_before)
-        each = [schedule.iter(name, *span) for name in self._queues(queue)]
-        messages = map(self._message, merge(*each, key=attrgetter("due_ms")))
+        found = upcoming(self.store, self._queues(queue), *_span(due_after, due_before))
+        messages = map(self._message, found)
         return islice((each for each in messages if is_task(each.task, task)), limit)
 
     def get(self, id: str) -> DelayedMessage | None:

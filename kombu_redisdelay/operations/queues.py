@@ -6,19 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from hashlib import sha1
-from heapq import merge
 from itertools import chain, islice
-from operator import attrgetter
-from typing import Any
 
-from kombu_redisdelay.broker.dead import Buried, Graveyard
-from kombu_redisdelay.broker.held import Held, Holders
-from kombu_redisdelay.broker.identity import host_and_pid
-from kombu_redisdelay.broker.message import due_member_ms
-from kombu_redisdelay.broker.ready import Ready, ReadyLists
-from kombu_redisdelay.broker.schedule import Schedule, Scheduled
-from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.broker.dead import Graveyard
+from kombu_redisdelay.broker.held import Holders
+from kombu_redisdelay.broker.ready import ReadyLists
+from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.operations import control
 from kombu_redisdelay.operations.access import Access, Selection, check_limit, moment_ms
 from kombu_redisdelay.operations.content import Content, is_task
@@ -30,12 +23,12 @@ from kombu_redisdelay.operations.queued import (
     READY,
     SCHEDULED,
     STATES,
-    Found,
     QueuedMessage,
     is_within,
     moment_of,
     without_repetitions,
 )
+from kombu_redisdelay.operations.reading import Reading, content_of, content_of_scheduled
 from kombu_redisdelay.public import public
 
 #: With more ids than this, it takes Redis longer to look for them in each message than to send the message.
@@ -187,8 +180,10 @@ class Queues(Access):
         cancelled: Counter[str] = Counter()
         for queue in self._queues(None):
             schedule = Schedule(self.store)
-            found = (each for each in schedule.iter(queue, None, None) if is_wanted(_of_schedule(each)))
-            cancelled.update(_of_schedule(each).id for each in schedule.remove(queue, found))
+            found = (
+                each for each in schedule.iter(queue, None, None) if is_wanted(content_of_scheduled(each))
+            )
+            cancelled.update(content_of_scheduled(each).id for each in schedule.remove(queue, found))
             cancelled.update(self._cancel_ready(queue, _texts([group_id]), is_wanted))
         return self._revoked(cancelled, mark_revoked)
 
@@ -278,45 +273,15 @@ class Queues(Access):
     def _messages(
         self, queue: Selection, states: Collection[str], after_ms: float | None, before_ms: float | None
     ) -> Iterator[QueuedMessage]:
-        names = self._queues(queue)
-        read: dict[str, Callable[[list[str]], Iterator[Found[QueuedMessage]]]] = {
-            SCHEDULED: lambda names: self._iter_scheduled(names, after_ms, before_ms),
-            READY: self._iter_ready,
-            HELD: self._iter_held,
-            DEAD: self._iter_dead,
-        }
-        found = chain.from_iterable(read[state](names) for state in states)
+        names, reading = self._queues(queue), Reading(self)
+        found = chain.from_iterable(reading.in_state(state, names, after_ms, before_ms) for state in states)
         # In a schedule, and among what is held, nothing comes twice.
         may_repeat = len(states) > 1 or not {READY, DEAD}.isdisjoint(states)
         return without_repetitions(found) if may_repeat else (each.message for each in found)
 
-    def _iter_scheduled(
-        self, names: Iterable[str], after_ms: float | None, before_ms: float | None
-    ) -> Iterator[Found[QueuedMessage]]:
-        each = (Schedule(self.store).iter(name, after_ms, before_ms) for name in names)
-        return map(self._of_scheduled, merge(*each, key=attrgetter("due_ms")))
-
-    def _iter_ready(self, names: Iterable[str], texts: Sequence[str] = ()) -> Iterator[Found[QueuedMessage]]:
-        ready = ReadyLists(self.store)
-        return (self._of_ready(found) for name in names for found in ready.iter(name, texts))
-
-    def _iter_held(self, names: Iterable[str]) -> Iterator[Found[QueuedMessage]]:
-        return (self._of_held(found) for name in names for found in Holders(self.store).iter(name))
-
-    def _iter_dead(self, names: Iterable[str]) -> Iterator[Found[QueuedMessage]]:
-        graveyard = Graveyard(self.store)
-        return (self._of_dead(found, is_sure) for name in names for found, is_sure in graveyard.walk(name))
-
     def _with_id(self, id: str) -> Iterator[QueuedMessage]:
-        def found() -> Iterator[Found[QueuedMessage]]:
-            names = self._queues(None)
-            scheduled = [message for name in names for message in Schedule(self.store).find(name, id)]
-            yield from map(self._of_scheduled, sorted(scheduled, key=attrgetter("due_ms")))
-            yield from self._iter_ready(names, _texts([id]))
-            yield from self._iter_held(names)
-            yield from self._iter_dead(names)
-
-        return (message for message in without_repetitions(found()) if message.id == id)
+        found = Reading(self).with_id(self._queues(None), id, _texts([id]))
+        return (message for message in without_repetitions(found) if message.id == id)
 
     def _cancel_ready(
         self, queue: str, texts: Sequence[str], is_wanted: Callable[[Content], bool]
@@ -324,7 +289,7 @@ class Queues(Access):
         """Remove ready messages. Yields the id of each."""
         ready = ReadyLists(self.store)
         for found in ready.iter(queue, texts):
-            content = _content(found.payload)
+            content = content_of(found.payload)
             if is_wanted(content) and ready.remove(found):
                 yield content.id
 
@@ -333,75 +298,6 @@ class Queues(Access):
             self._mark_revoked(cancelled, "cancelled before it was delivered")
         return dict(cancelled)
 
-    def _of_scheduled(self, found: Scheduled) -> Found[QueuedMessage]:
-        content = _of_schedule(found)
-        return self._found(found.queue, content, SCHEDULED, found.payload, due=from_ms(found.due_ms))
-
-    def _of_ready(self, found: Ready) -> Found[QueuedMessage]:
-        since_ms = due_member_ms(found.payload)
-        return self._found(
-            found.queue,
-            _content(found.payload),
-            READY,
-            found.payload,
-            is_sure=found.is_sure,
-            place=found.place,
-            waiting_since=None if since_ms is None else from_ms(since_ms),
-        )
-
-    def _of_held(self, found: Held) -> Found[QueuedMessage]:
-        host, pid = host_and_pid(found.consumer)
-        return self._found(
-            found.queue,
-            _content(found.payload),
-            HELD,
-            found.payload,
-            host=host,
-            pid=pid,
-            held_since=None if found.since_ms is None else from_ms(found.since_ms),
-            lease_has_ended=found.lease_has_ended,
-        )
-
-    def _of_dead(self, found: Buried, is_sure: bool) -> Found[QueuedMessage]:
-        return self._found(
-            found.queue,
-            _content(found.payload),
-            DEAD,
-            found.payload,
-            is_sure=is_sure,
-            died=from_ms(found.died_ms),
-            reason=found.reason,
-            deliveries=found.deliveries,
-        )
-
-    def _found(
-        self,
-        name: str,
-        content: Content,
-        state: str,
-        payload: bytes,
-        *,
-        is_sure: bool = True,
-        **of_state: Any,
-    ) -> Found[QueuedMessage]:
-        of_state.setdefault("deliveries", content.deliveries)
-        queue = self.store.partitions.queue_of(name)
-        message = QueuedMessage(
-            id=content.id,
-            queue=queue,
-            state=state,
-            task=content.task,
-            args=content.args,
-            kwargs=content.kwargs,
-            priority=content.priority,
-            size=len(payload),
-            headers=content.headers,
-            payload=payload,
-            **of_state,
-        )
-        identity = (queue, content.tag or payload, content.id)
-        return Found(message, identity, content.tag is not None, is_sure)
-
 
 def _states(state: str | None) -> tuple[str, ...]:
     if state is None:
@@ -409,14 +305,6 @@ def _states(state: str | None) -> tuple[str, ...]:
     if state not in STATES:
         raise ValueError(f"state must be one of {', '.join(STATES)}, or None, not {state!r}")
     return (state,)
-
-
-def _of_schedule(found: Scheduled) -> Content:
-    return Content.of(found.payload, otherwise=found.member.decode(errors="replace"))
-
-
-def _content(payload: bytes) -> Content:
-    return Content.of(payload, otherwise=sha1(payload, usedforsecurity=False).hexdigest())
 
 
 def _texts(ids: Collection[str]) -> list[str]:

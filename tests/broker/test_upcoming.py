@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -33,9 +34,9 @@ def test_a_queue_is_read_when_it_is_its_turn(rig: Rig, monkeypatch: pytest.Monke
     read: list[str] = []
 
     class Noting(Schedule):
-        def iter(self, queue: str, *between: float | None):  # type: ignore[no-untyped-def]
+        def iter(self, queue: str, *place: Any):  # type: ignore[no-untyped-def]
             read.append(queue)
-            yield from super().iter(queue, *between)
+            yield from super().iter(queue, *place)
 
     monkeypatch.setattr(module, "Schedule", Noting)
     assert [found.queue for found in islice(upcoming(rig.store, QUEUES), 2)] == QUEUES[:2]

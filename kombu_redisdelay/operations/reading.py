@@ -1,0 +1,164 @@
+"""Reads the messages of queues, in each state, from the beginning or from a place on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha1
+from operator import attrgetter
+from typing import Any
+
+from kombu_redisdelay.broker.dead import Buried, Graveyard
+from kombu_redisdelay.broker.held import Held, Holders
+from kombu_redisdelay.broker.identity import host_and_pid
+from kombu_redisdelay.broker.message import due_member_ms
+from kombu_redisdelay.broker.ready import Ready, ReadyLists
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.broker.upcoming import Place, upcoming
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.content import Content
+from kombu_redisdelay.operations.queued import DEAD, HELD, READY, SCHEDULED, Found, QueuedMessage
+
+FoundMessage = Found[QueuedMessage]
+
+
+class Reading:
+    """Reads from a broker, until *access* is closed. The argument *names* is those of queues or partitions."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    @property
+    def store(self) -> Store:
+        return self._access.store
+
+    def in_state(
+        self, state: str, names: Sequence[str], after_ms: float | None, before_ms: float | None
+    ) -> Iterator[FoundMessage]:
+        """The messages in one state. The times, in ms since the epoch, are for scheduled ones."""
+        read: dict[str, Callable[[], Iterator[FoundMessage]]] = {
+            SCHEDULED: lambda: self.scheduled(names, after_ms, before_ms),
+            READY: lambda: self.ready(names),
+            HELD: lambda: self.held(names),
+            DEAD: lambda: self.dead(names),
+        }
+        return read[state]()
+
+    def scheduled(
+        self,
+        names: Sequence[str],
+        after_ms: float | None = None,
+        before_ms: float | None = None,
+        after: Place | None = None,
+    ) -> Iterator[FoundMessage]:
+        return map(self._of_scheduled, upcoming(self.store, names, after_ms, before_ms, after))
+
+    def ready(self, names: Sequence[str], texts: Sequence[str] = (), skip: int = 0) -> Iterator[FoundMessage]:
+        """Ready messages, after the first *skip* of the first queue. With *texts*, only those that contain
+        one of them."""
+        lists = ReadyLists(self.store)
+        for name in names:
+            yield from map(self._of_ready, lists.iter(name, texts, skip))
+            skip = 0
+
+    def held(self, names: Sequence[str]) -> Iterator[FoundMessage]:
+        return (self._of_held(found) for name in names for found in Holders(self.store).iter(name))
+
+    def dead(self, names: Sequence[str], skip: int = 0) -> Iterator[FoundMessage]:
+        """Dead letters, after the first *skip* of the first queue."""
+        for name in names:
+            for found, is_sure in Graveyard(self.store).walk(name, skip):
+                yield self._of_dead(found, is_sure)
+            skip = 0
+
+    def with_id(self, names: Sequence[str], id: str, texts: Sequence[str]) -> Iterator[FoundMessage]:
+        """The scheduled messages with an id, then all others that may have it.
+
+        Arguments:
+            texts: every message with this id contains one of them.
+        """
+        scheduled = [message for name in names for message in Schedule(self.store).find(name, id)]
+        yield from map(self._of_scheduled, sorted(scheduled, key=attrgetter("due_ms")))
+        yield from self.ready(names, texts)
+        yield from self.held(names)
+        yield from self.dead(names)
+
+    def _of_scheduled(self, found: Scheduled) -> Found[QueuedMessage]:
+        content = content_of_scheduled(found)
+        return self._found(found.queue, content, SCHEDULED, found.payload, due=from_ms(found.due_ms))
+
+    def _of_ready(self, found: Ready) -> Found[QueuedMessage]:
+        since_ms = due_member_ms(found.payload)
+        return self._found(
+            found.queue,
+            content_of(found.payload),
+            READY,
+            found.payload,
+            is_sure=found.is_sure,
+            place=found.place,
+            waiting_since=None if since_ms is None else from_ms(since_ms),
+        )
+
+    def _of_held(self, found: Held) -> Found[QueuedMessage]:
+        host, pid = host_and_pid(found.consumer)
+        return self._found(
+            found.queue,
+            content_of(found.payload),
+            HELD,
+            found.payload,
+            host=host,
+            pid=pid,
+            held_since=None if found.since_ms is None else from_ms(found.since_ms),
+            lease_has_ended=found.lease_has_ended,
+        )
+
+    def _of_dead(self, found: Buried, is_sure: bool) -> Found[QueuedMessage]:
+        return self._found(
+            found.queue,
+            content_of(found.payload),
+            DEAD,
+            found.payload,
+            is_sure=is_sure,
+            died=from_ms(found.died_ms),
+            reason=found.reason,
+            deliveries=found.deliveries,
+        )
+
+    def _found(
+        self,
+        name: str,
+        content: Content,
+        state: str,
+        payload: bytes,
+        *,
+        is_sure: bool = True,
+        **of_state: Any,
+    ) -> Found[QueuedMessage]:
+        of_state.setdefault("deliveries", content.deliveries)
+        queue = self.store.partitions.queue_of(name)
+        message = QueuedMessage(
+            id=content.id,
+            queue=queue,
+            state=state,
+            task=content.task,
+            args=content.args,
+            kwargs=content.kwargs,
+            priority=content.priority,
+            size=len(payload),
+            headers=content.headers,
+            payload=payload,
+            **of_state,
+        )
+        identity = (queue, content.tag or payload, content.id)
+        return Found(message, identity, content.tag is not None, is_sure)
+
+
+def content_of_scheduled(found: Scheduled) -> Content:
+    """What a scheduled message says of itself."""
+    return Content.of(found.payload, otherwise=found.member.decode(errors="replace"))
+
+
+def content_of(payload: bytes) -> Content:
+    """What the bytes of a message say of it."""
+    return Content.of(payload, otherwise=sha1(payload, usedforsecurity=False).hexdigest())
