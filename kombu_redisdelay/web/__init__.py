@@ -1,4 +1,4 @@
-"""A page to look at: the queues and messages of a broker in a browser, and what an operator can do to them."""
+"""A page to look at: the queues and messages of a broker in a browser, and what can be done to them."""
 
 from kombu_redisdelay.web.application import create
 

@@ -71,7 +71,9 @@ async def act(request: Request) -> Response:
 def _act(request: Request, form: Form) -> Response:
     site = site_of(request)
     if not is_ours(request, form.fields):
-        raise HTTPException(403, "This form did not come from a page of ours, or it is too old. Go back and reload.")
+        raise HTTPException(
+            403, "This form did not come from a page of ours, or it is too old. Go back and reload."
+        )
     if site.read_only:
         raise HTTPException(403, "This page is read-only.")
     name = form.fields.get("action", "")
@@ -116,7 +118,9 @@ def _done(request: Request, back: str, what: str) -> Response:
     response = RedirectResponse(back, 303)
     path = request.scope.get("root_path", "") or "/"
     secure = request.url.scheme == "https"
-    response.set_cookie(NOTE, quoted(what), max_age=60, path=path, secure=secure, httponly=True, samesite="strict")
+    response.set_cookie(
+        NOTE, quoted(what), max_age=60, path=path, secure=secure, httponly=True, samesite="strict"
+    )
     return response
 
 
@@ -163,7 +167,9 @@ def _count(site: Site, form: Form) -> str:
     looked_at = found = 0
     for message in site.queues.iter(queue, state=choice.state, after=after, before=before):
         if looked_at == COUNTED_AT_MOST:
-            return f"all matching messages, {plural(found, 'message')} of the first {plural(looked_at, 'one')}"
+            return (
+                f"all matching messages, {plural(found, 'message')} of the first {plural(looked_at, 'one')}"
+            )
         looked_at += 1
         found += is_task(message.task, choice.task or None)
     return plural(found, "message")
@@ -307,7 +313,11 @@ def _limit(site: Site, form: Form) -> str:
         burst=_whole("Burst", fields.get("burst", "")),
         concurrency=_whole("Concurrency", fields.get("concurrency", "")),
     )
-    return f"{queue} is limited." if site.queues.control(queue).is_limited else f"{queue} has no limits any more."
+    return (
+        f"{queue} is limited."
+        if site.queues.control(queue).is_limited
+        else f"{queue} has no limits any more."
+    )
 
 
 def _whole(name: str, text: str) -> int | None:

@@ -90,7 +90,7 @@ def create(
         ],
         exception_handlers={
             HTTPException: _not_found,
-            **{error: _broker_is_away for error in BROKER_ERRORS},
+            **dict.fromkeys(BROKER_ERRORS, _broker_is_away),
         },
         lifespan=lifespan,
     )

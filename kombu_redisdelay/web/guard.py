@@ -1,4 +1,4 @@
-"""Who may see a page, and who may act: passwords, hosts, forged requests, and the headers of every response."""
+"""Who may see a page, and who may act: passwords, forged requests, and the headers of every response."""
 
 from __future__ import annotations
 

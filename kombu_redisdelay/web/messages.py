@@ -39,7 +39,7 @@ def messages(request: Request) -> Response:
             task=choice.task or None,
             after=after,
             before=before,
-            cursor=fields.get("from", ""),
+            start=fields.get("from", ""),
         )
     except ValueError as exc:
         error = str(exc)
@@ -81,7 +81,7 @@ def message(request: Request) -> Response:
 def _call(site: Site, message: QueuedMessage) -> str:
     """A task with its arguments, as far as they may be seen."""
     if message.task is None:
-        return "–"
+        return "-"
     if site.arguments == NONE:
         return f"{message.task}(…)"
     args = message.args[1:-1].rstrip(",")
