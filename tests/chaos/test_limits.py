@@ -144,10 +144,10 @@ def test_workers_that_are_killed_keep_to_the_limits_and_use_them() -> None:
     said = as_text(result)
     assert failures(result) == [], said
     assert result.pauses >= len(queues), said
-    by_rate, by_concurrency, by_both = result.restraints
-    # These bound them.
+    # Two of the limits were reached. In the third queue, either of its limits may hold messages back.
+    by_rate, by_concurrency, _ = result.restraints
     assert by_rate.share is not None, said
-    assert (by_concurrency.most_held, by_both.most_held) == (3, 4), said
+    assert by_concurrency.most_held == 3, said
 
 
 def judge(samples: Sequence[Sample]) -> Restraint:

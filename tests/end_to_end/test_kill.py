@@ -83,7 +83,7 @@ def test_a_worker_that_starts_takes_over_at_once_from_one_that_died_on_the_same_
 
     site.wait_ended([*RUNNING, *PREFETCHED], timeout=7)
     everything_ran(site)
-    assert "its process is gone" in second.log()
+    assert "the process is gone" in second.log()
 
 
 def test_a_worker_that_stands_by_need_not_wait_for_the_lease_on_the_same_machine(
@@ -100,7 +100,7 @@ def test_a_worker_that_stands_by_need_not_wait_for_the_lease_on_the_same_machine
     gate.touch()
 
     everything_ran(site)
-    assert "its process is gone" in second.log()
+    assert "the process is gone" in second.log()
 
 
 def test_a_worker_that_may_be_alive_is_replaced_when_its_lease_has_ended(

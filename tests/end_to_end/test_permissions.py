@@ -154,7 +154,7 @@ def test_the_command_line(site: Installation, app: Celery, server: RedisServer) 
         ("purge", "--yes", "--task", "work", "--before", "90m"),
         ("purge", "--yes"),
         ("dead", "list"),
-        ("dead", "requeue", "--all"),
+        ("dead", "requeue", "--all", "--yes"),
         ("dead", "purge", "--yes"),
     ):
         run(app, *words)

@@ -85,7 +85,7 @@ def test_a_worker_and_the_command_line(tmp_path: Path, kind: Any) -> None:
             ("reschedule", ids[1], "--countdown", "7200"),
             ("deliver-now", ids[2]),
             ("purge", "--yes"),
-            ("dead", "requeue", "--all"),
+            ("dead", "requeue", "--all", "--yes"),
             ("dead", "purge", "--yes"),
         ):
             run(app, *words)

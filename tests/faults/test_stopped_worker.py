@@ -33,7 +33,7 @@ def test_what_it_held_goes_to_others_and_its_late_acks_are_said(
     installation.wait_ended([*held, "waiting"], timeout=15)
     # A process that exists may go on: only the end of its lease counts.
     assert "its lease has ended" in second.log()
-    assert "its process is gone" not in second.log()
+    assert "the process is gone" not in second.log()
     wait_until(lambda: installation.unacked() == 0, 10, "acks")
 
     os.kill(first.pid, signal.SIGCONT)
