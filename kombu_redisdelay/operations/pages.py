@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime
 from itertools import islice
+from math import isfinite
 
 from kombu_redisdelay.broker.upcoming import Place
 from kombu_redisdelay.operations.access import Selection, moment_ms
@@ -31,8 +32,27 @@ PAGE = 50
 #: next page goes on from there.
 LOOKED_AT_MOST = 2000
 
-#: Where a page begins: names of things -> their values. It is written into addresses.
-_Start = dict[str, str | int | float]
+#: Bytes of messages that are looked at for one page.
+BYTES_LOOKED_AT_MOST = 32 * 1024 * 1024
+
+#: Redis counts no further than this.
+_MOST_SKIPPED = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where a page begins. It is written into addresses.
+
+    Attributes:
+        queue: the queue or partition in which the page before it ended.
+        due_ms, member: its last scheduled message.
+        skip: how many messages of the queue come before, in the other states.
+    """
+
+    queue: str
+    due_ms: float = 0
+    member: str = ""
+    skip: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +81,8 @@ def read_page(
     start: str = "",
     size: int = PAGE,
 ) -> Page:
-    """Read a page of the messages in one state, in the order of :meth:`Queues.iter
+    """Read a page of the messages in one state. Scheduled messages come in the order of their due times,
+    others queue by queue, in the order of :meth:`Queues.iter
     <kombu_redisdelay.operations.queues.Queues.iter>`.
 
     A page of scheduled messages begins after the last one of the page before it, whatever has happened
@@ -76,24 +97,25 @@ def read_page(
     Raises:
         ValueError: *start* is not from a page of this list, or a time is not a ``datetime``.
     """
-    names = queues.names(queue)
     span = moment_ms("after", after), moment_ms("before", before)
+    begin = _decoded(start) if start else None
+    # A queue that a page ended in may have no messages any more.
+    ended_in = [] if begin is None or queue is not None else [begin.queue]
+    names = sorted({*queues.names(queue), *ended_in})
+    if begin is not None and begin.queue not in names:
+        raise _not_of_this_list()
     reading = Reading(queues)
-    try:
-        begin = _decoded(start) if start else {}
-        found = (
-            _scheduled(reading, names, span, begin)
-            if state == SCHEDULED
-            else _placed(_READ[state](reading), names, begin)
-        )
-    except (KeyError, TypeError, ValueError) as exc:
-        raise ValueError("this page is not of this list") from exc
+    if state == SCHEDULED:
+        found = _scheduled(reading, names, span, begin)
+    else:
+        found = _placed(_READ[state](reading), names, begin)
     messages: list[QueuedMessage] = []
-    searched, following = 0, begin
+    searched = size_read = 0
+    following = begin
     for message, its in found:
-        if len(messages) == size or searched == LOOKED_AT_MOST:
+        if len(messages) == size or searched == LOOKED_AT_MOST or size_read >= BYTES_LOOKED_AT_MOST:
             return Page(messages, _encoded(following), searched)
-        searched, following = searched + 1, its
+        searched, size_read, following = searched + 1, size_read + message.size, its
         if is_task(message.task, task) and is_within(moment_of(message), *span):
             messages.append(message)
     return Page(messages, "", searched)
@@ -108,40 +130,42 @@ _READ: dict[str, Callable[[Reading], Callable[[str, int], Iterator[FoundMessage]
 
 
 def _scheduled(
-    reading: Reading, names: Sequence[str], span: tuple[float | None, float | None], begin: _Start
+    reading: Reading, names: Sequence[str], span: tuple[float | None, float | None], begin: _Start | None
 ) -> Iterator[tuple[QueuedMessage, _Start]]:
     """Scheduled messages, each with where the page after it begins."""
-    after = None
-    if begin:
-        after = Place(float(begin["due"]), str(begin["queue"]), str(begin["name"]).encode("latin-1"))
-        names.index(after.queue)
+    after = None if begin is None else Place(begin.due_ms, begin.queue, begin.member.encode("latin-1"))
     for found, place in reading.scheduled_with_places(names, *span, after):
-        yield (
-            found.message,
-            {"due": place.due_ms, "queue": place.queue, "name": place.member.decode("latin-1")},
-        )
+        yield found.message, _Start(place.queue, place.due_ms, place.member.decode("latin-1"))
 
 
 def _placed(
-    read: Callable[[str, int], Iterator[FoundMessage]], names: Sequence[str], begin: _Start
+    read: Callable[[str, int], Iterator[FoundMessage]], names: Sequence[str], begin: _Start | None
 ) -> Iterator[tuple[QueuedMessage, _Start]]:
     """Messages in another state, queue by queue, each with where the page after it begins."""
-    first, skip = 0, 0
-    if begin:
-        first, skip = names.index(str(begin["queue"])), int(begin["skip"])
+    first, skip = (0, 0) if begin is None else (names.index(begin.queue), begin.skip)
     for name in names[first:]:
         for passed, found in enumerate(read(name, skip), skip + 1):
-            yield found.message, {"queue": name, "skip": passed}
+            yield found.message, _Start(name, skip=passed)
         skip = 0
 
 
-def _encoded(begin: _Start) -> str:
-    return urlsafe_b64encode(json.dumps(begin).encode()).decode().rstrip("=")
+def _encoded(start: _Start | None) -> str:
+    assert start is not None, "a page without a message has no next one"
+    return urlsafe_b64encode(json.dumps(astuple(start)).encode()).decode().rstrip("=")
 
 
-def _decoded(start: str) -> _Start:
-    padded = start + "=" * (-len(start) % 4)
-    begin = json.loads(urlsafe_b64decode(padded.encode("ascii")))
-    if not isinstance(begin, dict):
-        raise ValueError("not the beginning of a page")
-    return begin
+def _decoded(text: str) -> _Start:
+    try:
+        padded = text + "=" * (-len(text) % 4)
+        queue, due_ms, member, skip = json.loads(urlsafe_b64decode(padded.encode("ascii")))
+        start = _Start(str(queue), float(due_ms), str(member), int(skip))
+        start.member.encode("latin-1")
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise _not_of_this_list() from exc
+    if not isfinite(start.due_ms) or not 0 <= start.skip <= _MOST_SKIPPED:
+        raise _not_of_this_list()
+    return start
+
+
+def _not_of_this_list() -> ValueError:
+    return ValueError("this page is not of this list")

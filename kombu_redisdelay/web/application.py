@@ -17,11 +17,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from kombu_redisdelay.broker.printable import printable
-from kombu_redisdelay.operations.dead_letters import DeadLetters
-from kombu_redisdelay.operations.delayed import DelayedMessages
 from kombu_redisdelay.operations.errors import BROKER_ERRORS
-from kombu_redisdelay.operations.queues import Queues
-from kombu_redisdelay.web.actions import act
+from kombu_redisdelay.web.confirming import act
 from kombu_redisdelay.web.doctor import doctor
 from kombu_redisdelay.web.guard import Guard
 from kombu_redisdelay.web.messages import message, messages
@@ -43,8 +40,8 @@ def create(
 ) -> Starlette:
     """Return an ASGI application that shows the queues of a broker, and lets people act on them.
 
-    It may be mounted below any path of another application. Close it by its lifespan, or by
-    ``app.state.site.close()``.
+    It may be mounted below any path of another application. It connects when the first page is asked for, and
+    closes its connections at the end of its lifespan, or with ``app.state.site.close()``.
 
     Arguments:
         broker: a Celery app, a kombu ``Connection``, or a broker URL.
@@ -56,18 +53,14 @@ def create(
         read_only: whether nothing can be changed.
         arguments: what is shown of the arguments of tasks, which may hold secrets: ``"shortened"`` as Celery
             puts them into the headers, ``"all"`` with the bodies of messages, or ``"none"``.
-        title: the name of the page. By default that of the Celery app, or the address of the broker.
+        title: the name of the page. By default that of the Celery app.
 
     Raises:
-        TypeError: *broker* is none of these, or uses another transport.
         ValueError: *arguments* is none of these.
-        redis.exceptions.RedisError: the server cannot be reached, or refuses the login.
     """
     if arguments not in ARGUMENTS:
         raise ValueError(f"arguments must be one of {', '.join(ARGUMENTS)}, not {arguments!r}")
-    queues = Queues(broker)
-    name = title or getattr(queues.app, "main", None) or queues.address
-    site = Site(queues, DelayedMessages(broker), DeadLetters(broker), str(name), read_only, arguments)
+    site = Site(broker, title or str(getattr(broker, "main", None) or "Queues"), read_only, arguments)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -89,7 +82,7 @@ def create(
             Middleware(Guard, users=dict(users or {})),
         ],
         exception_handlers={
-            HTTPException: _not_found,
+            HTTPException: _refused,
             **dict.fromkeys(BROKER_ERRORS, _broker_is_away),
         },
         lifespan=lifespan,
@@ -98,7 +91,7 @@ def create(
     return app
 
 
-def _not_found(request: Request, error: Exception) -> Response:
+def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return render(request, "error.html", error.status_code, what=error.detail, error="")
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 
-from kombu_redisdelay.operations.moments import ago, from_now, parse
+from kombu_redisdelay.operations.moments import ago, from_now, parse_time
 from kombu_redisdelay.operations.queued import SCHEDULED, STATES
+from kombu_redisdelay.web.fields import to_query
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,20 @@ class Choice:
         }
 
     @property
+    def query(self) -> str:
+        """The same as the query of an address."""
+        return to_query(self.fields)
+
+    def fixed(self, zone: tzinfo) -> Choice:
+        """The same choice with moments in place of distances from now.
+
+        Raises:
+            ValueError: *after* or *before* is no time.
+        """
+        after, before = ("" if moment is None else moment.isoformat() for moment in self.span(zone))
+        return replace(self, after=after, before=before)
+
+    @property
     def is_filtered(self) -> bool:
         return bool(self.queue or self.task or self.after or self.before)
 
@@ -73,7 +88,7 @@ class Choice:
         if not text:
             return None
         try:
-            time = parse(text, zone)
+            time = parse_time(text, zone)
         except ValueError as exc:
             raise ValueError(f"{name.capitalize()}: {exc}") from exc
         return from_now(time) if self.state == SCHEDULED else ago(time)

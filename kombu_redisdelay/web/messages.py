@@ -7,19 +7,9 @@ from starlette.responses import Response
 
 from kombu_redisdelay.operations.pages import Page, read_page
 from kombu_redisdelay.operations.queued import DEAD, HELD, READY, SCHEDULED, QueuedMessage
+from kombu_redisdelay.web.actions import ALL, SELECTED, actions_of
 from kombu_redisdelay.web.choice import Choice
-from kombu_redisdelay.web.site import ALL, NONE, Site, render, site_of
-
-#: What can be done to messages in each state: name of the action -> what its button says.
-ACTIONS = {
-    SCHEDULED: {"deliver": "Deliver now", "reschedule": "Reschedule", "cancel": "Cancel"},
-    READY: {"cancel": "Cancel"},
-    HELD: {},
-    DEAD: {"requeue": "Requeue", "remove": "Remove"},
-}
-
-#: Those that can be done to all messages of a list at once.
-FOR_ALL = {SCHEDULED: ("deliver", "reschedule", "cancel"), READY: (), HELD: (), DEAD: ("requeue", "remove")}
+from kombu_redisdelay.web.site import ALL_ARGUMENTS, NO_ARGUMENTS, Site, fields_of, render, site_of
 
 #: What the time of a message is, in each state.
 TIMES = {SCHEDULED: "Due", READY: "Waits since", HELD: "Held since", DEAD: "Died"}
@@ -27,7 +17,7 @@ TIMES = {SCHEDULED: "Due", READY: "Waits since", HELD: "Held since", DEAD: "Died
 
 def messages(request: Request) -> Response:
     """A page of a list."""
-    site, fields = site_of(request), request.query_params
+    site, fields = site_of(request), fields_of(request)
     choice = Choice.of(fields)
     error, page = "", Page([], "", 0)
     try:
@@ -54,15 +44,15 @@ def messages(request: Request) -> Response:
         queues=site.queue_names(),
         total=site.queues.count(choice.queue or None, state=choice.state),
         time=TIMES[choice.state],
-        actions={} if site.read_only else ACTIONS[choice.state],
-        for_all=FOR_ALL[choice.state],
+        of_selected={} if site.read_only else actions_of(choice.state, SELECTED),
+        of_all={} if site.read_only else actions_of(choice.state, ALL),
         call=lambda message: _call(site, message),
     )
 
 
 def message(request: Request) -> Response:
     """The message, or messages, with one id."""
-    site, id = site_of(request), request.query_params.get("id", "").strip()
+    site, id = site_of(request), fields_of(request).get("id", "").strip()
     found = site.queues.get_all(id) if id else []
     return render(
         request,
@@ -70,7 +60,7 @@ def message(request: Request) -> Response:
         200 if found else 404,
         id=id,
         found=found,
-        actions={} if site.read_only else ACTIONS,
+        actions=lambda state: {} if site.read_only else actions_of(state, SELECTED),
         times=TIMES,
         call=lambda message: _call(site, message),
         payload=lambda message: _payload(site, message),
@@ -82,7 +72,7 @@ def _call(site: Site, message: QueuedMessage) -> str:
     """A task with its arguments, as far as they may be seen."""
     if message.task is None:
         return "-"
-    if site.arguments == NONE:
+    if site.arguments == NO_ARGUMENTS:
         return f"{message.task}(…)"
     args = message.args[1:-1].rstrip(",")
     kwargs = f"**{message.kwargs}" if message.kwargs not in ("", "{}") else ""
@@ -90,7 +80,7 @@ def _call(site: Site, message: QueuedMessage) -> str:
 
 
 def _payload(site: Site, message: QueuedMessage) -> str | None:
-    return message.payload.decode("utf-8", "backslashreplace") if site.arguments == ALL else None
+    return message.payload.decode("utf-8", "backslashreplace") if site.arguments == ALL_ARGUMENTS else None
 
 
 #: Headers that show the arguments of a task.
@@ -98,5 +88,5 @@ _OF_ARGUMENTS = ("argsrepr", "kwargsrepr")
 
 
 def _headers(site: Site, message: QueuedMessage) -> dict[str, object]:
-    hidden = _OF_ARGUMENTS if site.arguments == NONE else ()
+    hidden = _OF_ARGUMENTS if site.arguments == NO_ARGUMENTS else ()
     return {name: value for name, value in message.headers.items() if name not in hidden}

@@ -15,7 +15,7 @@ from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.operations.timeline import Span, timeline
 from kombu_redisdelay.web.pictures import Bar, bars
 from kombu_redisdelay.web.site import render, site_of
-from kombu_redisdelay.web.words import span
+from kombu_redisdelay.words import span
 
 #: Minutes of the history that make the rates of the overview.
 MINUTES = 60

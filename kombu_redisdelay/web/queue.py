@@ -10,14 +10,16 @@ from starlette.responses import Response
 from kombu_redisdelay.operations.history import Period, queue_history
 from kombu_redisdelay.operations.stats import queue_stats
 from kombu_redisdelay.operations.timeline import timeline
+from kombu_redisdelay.web.actions import ACTIONS
+from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.overview import coming, last_hour
 from kombu_redisdelay.web.pictures import Bar, bars
-from kombu_redisdelay.web.site import render, site_of
+from kombu_redisdelay.web.site import fields_of, render, site_of
 
 
 def queue(request: Request) -> Response:
     """One queue."""
-    site, name = site_of(request), request.query_params.get("name", "")
+    site, name = site_of(request), fields_of(request).get("name", "")
     store = site.queues.store
     [stats] = queue_stats(store, [name])
     [history] = queue_history(store, [name])
@@ -25,6 +27,8 @@ def queue(request: Request) -> Response:
         request,
         "queue.html",
         queue=stats,
+        choice=Choice(queue=name),
+        actions=ACTIONS,
         is_known=name in site.queue_names() or store.exists(name),
         coming=coming(timeline(store, [name])),
         minutes=_happened(history.minutes),

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime, timezone, tzinfo
 from functools import partial
 from math import inf
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import Any
-from urllib.parse import urlencode
+from typing import Any, TypeVar, cast
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from kombu_redisdelay import __version__
-from kombu_redisdelay.operations.access import natural
+from kombu_redisdelay.operations.access import Access, natural
 from kombu_redisdelay.operations.dead_letters import DeadLetters
 from kombu_redisdelay.operations.delayed import DelayedMessages
 from kombu_redisdelay.operations.doctor import Finding, examine
 from kombu_redisdelay.operations.queues import Queues
 from kombu_redisdelay.web import words
+from kombu_redisdelay.web.fields import of_query, to_query, unquoted
 from kombu_redisdelay.web.guard import TOKEN, token_of
+
+AccessT = TypeVar("AccessT", bound=Access)
 
 HERE = Path(__file__).parent
 
@@ -34,30 +35,52 @@ NOTE = "redisdelay_note"
 FINDINGS_FOR = 30.0
 
 #: What of the arguments of a task is shown.
-ARGUMENTS = ALL, SHORTENED, NONE = "all", "shortened", "none"
+ARGUMENTS = ALL_ARGUMENTS, SHORTENED, NO_ARGUMENTS = "all", "shortened", "none"
 
 
-@dataclass
 class Site:
-    """The broker of a web page.
+    """The broker of a web page. It is opened when the first page is asked for: an application that shows the
+    page may start while Redis is away, and may fork after that.
+
+    Arguments:
+        broker: as for :class:`~kombu_redisdelay.operations.access.Access`.
 
     Attributes:
-        queues, delayed, dead_letters: the broker. Any number of threads may use them.
         title: what the page is of.
         read_only: whether nothing can be done, only seen.
         arguments: what is shown of the arguments of tasks: "all", "shortened" (as Celery puts them into
             headers) or "none".
     """
 
-    queues: Queues
-    delayed: DelayedMessages
-    dead_letters: DeadLetters
-    title: str
-    read_only: bool
-    arguments: str
-    _examining: Lock = field(default_factory=Lock)
-    _examined_at: float = -inf
-    _findings: list[Finding] = field(default_factory=list)
+    def __init__(self, broker: Any, title: str, read_only: bool, arguments: str) -> None:
+        self.title = title
+        self.read_only = read_only
+        self.arguments = arguments
+        self._broker = broker
+        self._opening = Lock()
+        self._opened: dict[type[Access], Access] = {}
+        self._examining = Lock()
+        self._examined_at = -inf
+        self._findings: list[Finding] = []
+
+    # Any number of threads may use them.
+    @property
+    def queues(self) -> Queues:
+        return self._open(Queues)
+
+    @property
+    def delayed(self) -> DelayedMessages:
+        return self._open(DelayedMessages)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        return self._open(DeadLetters)
+
+    def _open(self, how: type[AccessT]) -> AccessT:
+        with self._opening:
+            if how not in self._opened:
+                self._opened[how] = how(self._broker)
+            return cast(AccessT, self._opened[how])
 
     @property
     def timezone(self) -> tzinfo:
@@ -66,13 +89,14 @@ class Site:
 
     def queue_names(self) -> list[str]:
         """The queues that are known, in natural order."""
-        declared = self.queues.app.amqp.queues if self.queues.app else ()
-        return sorted({*self.queues.queues(), *declared}, key=natural)
+        return sorted({*self.queues.queues(), *self.queues.declared_queues}, key=natural)
 
     def close(self) -> None:
-        """Close the connections to the broker."""
-        for access in (self.queues, self.delayed, self.dead_letters):
-            access.close()
+        """Close the connections to the broker. The next page opens them again."""
+        with self._opening:
+            for access in self._opened.values():
+                access.close()
+            self._opened.clear()
 
     def findings(self) -> list[Finding]:
         """What the doctor finds. It is asked no more often than every :data:`FINDINGS_FOR` seconds: it needs
@@ -89,17 +113,27 @@ def site_of(request: Request) -> Site:
     return site
 
 
-def address(request: Request, page: str, **query: object) -> str:
+def fields_of(request: Request) -> dict[str, str]:
+    """The fields of the address."""
+    return dict(of_query(request.scope["query_string"].decode("latin-1")))
+
+
+def cookie_path(request: Request) -> str:
+    """The path that our cookies are for."""
+    return request.scope.get("root_path", "") or "/"
+
+
+def address(request: Request, page: str, **query: str) -> str:
     """The address of a page, below the path that the application is mounted at.
 
     Arguments:
         page: the name of its route.
-        query: the fields of the query. Those that are empty or ``None`` are left out. Names of queues and ids
-            are among these, because a path cannot have every character.
+        query: the fields of the query. Those that are empty are left out. Names of queues and ids are among
+            these, because a path cannot have every character.
     """
     there = request.scope.get("root_path", "") + str(request.app.url_path_for(page))
-    fields = {field: value for field, value in query.items() if value not in (None, "", [], ())}
-    return f"{there}?{urlencode(fields, doseq=True, errors='surrogateescape')}" if fields else there
+    fields = to_query(query)
+    return f"{there}?{fields}" if fields else there
 
 
 def static(request: Request, file: str) -> str:
@@ -116,7 +150,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         site=site,
         token=token,
         token_name=TOKEN,
-        note=words.unquoted(request.cookies.get(NOTE, "")),
+        note=unquoted(request.cookies.get(NOTE, "")),
         now=datetime.now(timezone.utc),
         version=__version__,
         url=partial(address, request),
@@ -126,11 +160,16 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
     # Bytes that are no UTF-8 come from Redis as lone surrogates, which no response can carry.
     response = HTMLResponse(html.encode("utf-8", "replace"), status)
     if TOKEN not in request.cookies:
-        path = request.scope.get("root_path", "") or "/"
-        secure = request.url.scheme == "https"
-        response.set_cookie(TOKEN, token, path=path, secure=secure, httponly=True, samesite="strict")
+        response.set_cookie(
+            TOKEN,
+            token,
+            path=cookie_path(request),
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
     if NOTE in request.cookies:
-        response.delete_cookie(NOTE, path=request.scope.get("root_path", "") or "/")
+        response.delete_cookie(NOTE, path=cookie_path(request))
     return response
 
 

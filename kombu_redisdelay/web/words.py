@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote, unquote
 
 from markupsafe import Markup
 
 from kombu_redisdelay.broker.printable import printable
-from kombu_redisdelay.cli.output import span
-from kombu_redisdelay.operations.queued import QueuedMessage
+from kombu_redisdelay.operations.queued import moment_of
+from kombu_redisdelay.web.fields import quoted
+from kombu_redisdelay.words import span, when
 
 #: Groups of digits are separated by this. It is no digit group of one language and a fraction of another.
 _NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"
@@ -20,9 +20,9 @@ _NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"
 LONGEST = 2000
 
 
-def number(value: float) -> str:
+def number(value: int) -> str:
     """A whole number with its digits in groups: 1 234 567."""
-    return f"{value:,.0f}".replace(",", _NARROW_SPACE)
+    return f"{value:,}".replace(",", _NARROW_SPACE)
 
 
 def text(value: object, longest: int = LONGEST) -> str:
@@ -35,36 +35,31 @@ def moment(value: datetime | None, now: datetime) -> Markup | str:
     """A time. A script on the page shows it in the viewer's zone."""
     if value is None:
         return "?"
-    seconds = (value - now).total_seconds()
-    away = f"in {span(seconds)}" if seconds >= 0 else f"{span(-seconds)} ago"
     exact = value.isoformat(" ", "seconds")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(value.isoformat(), exact, away)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        value.isoformat(), exact, when(value, now)
+    )
 
 
-def plural(count: int, one: str, many: str | None = None) -> str:
+def clock(value: datetime) -> Markup:
+    """A time of this day. A script on the page shows it in the viewer's zone."""
+    return Markup('<time datetime="{}" data-clock>{} UTC</time>').format(
+        value.isoformat(), f"{value:%H:%M:%S}"
+    )
+
+
+def plural(count: int, one: str) -> str:
     """A number with its noun: 1 message, 2 messages."""
-    return f"{number(count)} {one if count == 1 else many or one + 's'}"
-
-
-def quoted(value: str) -> str:
-    """A text that a cookie can carry."""
-    return quote(value)
-
-
-def unquoted(value: str) -> str:
-    return unquote(value)
-
-
-def time_of(message: QueuedMessage) -> datetime | None:
-    """When a message is due, since when it waits or is held, or when it died."""
-    return message.due or message.waiting_since or message.held_since or message.died
+    return f"{number(count)} {one if count == 1 else one + 's'}"
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "text": text,
     "moment": moment,
+    "clock": clock,
     "span": span,
     "plural": plural,
-    "time_of": time_of,
+    "moment_of": moment_of,
+    "quoted": quoted,
 }

@@ -2,16 +2,18 @@
 // in the viewer's zone. Nothing else needs a script.
 "use strict";
 
+const CLOCK = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const FORMAT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 function localTimes(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const moment = new Date(time.dateTime);
-    if (!Number.isNaN(moment.getTime())) {
-      time.title = FORMAT.format(moment);
+    if (Number.isNaN(moment.getTime())) {
+      continue;
     }
-    if (time.hasAttribute("data-exact")) {
-      time.textContent = FORMAT.format(moment);
+    time.title = FORMAT.format(moment);
+    if (time.hasAttribute("data-clock")) {
+      time.textContent = CLOCK.format(moment);
     }
   }
 }
@@ -21,11 +23,16 @@ function isInUse(part) {
   const selection = document.getSelection();
   const selected = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
   const focused = document.activeElement;
-  return selected || (part.contains(focused) && focused.matches("input, select, textarea"));
+  return selected || (part.contains(focused) && focused.matches("input:not([type=checkbox]), select, textarea"));
 }
 
 function checkedIn(part) {
   return new Set(Array.from(part.querySelectorAll("input:checked"), (box) => box.value));
+}
+
+// What tells an element that can have the focus from the others of its part.
+function keyOf(element) {
+  return [element.tagName, element.getAttribute("href"), element.getAttribute("name"), element.getAttribute("value")].join(" ");
 }
 
 function replace(part, fresh) {
@@ -34,7 +41,7 @@ function replace(part, fresh) {
   }
   const checked = checkedIn(part);
   const opened = Array.from(part.querySelectorAll("details"), (each) => each.open);
-  const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const focused = part.contains(document.activeElement) ? keyOf(document.activeElement) : null;
   part.replaceChildren(...fresh.childNodes);
   for (const box of part.querySelectorAll("input[type=checkbox]")) {
     box.checked = checked.has(box.value);
@@ -43,7 +50,7 @@ function replace(part, fresh) {
     each.open = opened[index] ?? each.open;
   });
   if (focused !== null) {
-    const again = Array.from(part.querySelectorAll("a")).find((link) => link.getAttribute("href") === focused);
+    const again = Array.from(part.querySelectorAll("a, button, input, summary")).find((each) => keyOf(each) === focused);
     again?.focus({ preventScroll: true });
   }
 }
