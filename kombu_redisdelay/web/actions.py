@@ -240,6 +240,7 @@ def _whole(name: str, text: str) -> int | None:
 def _of_messages(
     name: str,
     verb: str,
+    verb_all: str,
     selected: Callable[[Site, Form], str],
     every: Callable[[Site, Form], str],
     states: tuple[str, ...],
@@ -255,18 +256,29 @@ def _of_messages(
     """
     return {
         name: Action(SELECTED, verb, verb, _ask_selected(verb), selected, states, asks, removes),
-        f"{name}-all": Action(
-            ALL, f"{verb} all", f"{verb} all of them", _ask_all(verb), every, (of_all,), asks, removes
-        ),
+        f"{name}-all": Action(ALL, verb_all, verb_all, _ask_all(verb), every, (of_all,), asks, removes),
     }
 
 
 ACTIONS: dict[str, Action] = {
-    **_of_messages("deliver", "Deliver now", _deliver, _deliver_all, (SCHEDULED,), SCHEDULED),
-    **_of_messages("reschedule", "Reschedule", _reschedule, _reschedule_all, (SCHEDULED,), SCHEDULED, "time"),
-    **_of_messages("cancel", "Cancel", _cancel, _cancel_all, (SCHEDULED, READY), SCHEDULED, removes=True),
-    **_of_messages("requeue", "Requeue", _requeue, _requeue_all, (DEAD,), DEAD),
-    **_of_messages("remove", "Remove", _remove, _remove_all, (DEAD,), DEAD, removes=True),
+    **_of_messages(
+        "deliver", "Deliver now", "Deliver all now", _deliver, _deliver_all, (SCHEDULED,), SCHEDULED
+    ),
+    **_of_messages(
+        "reschedule",
+        "Reschedule",
+        "Reschedule all",
+        _reschedule,
+        _reschedule_all,
+        (SCHEDULED,),
+        SCHEDULED,
+        "time",
+    ),
+    **_of_messages(
+        "cancel", "Cancel", "Cancel all", _cancel, _cancel_all, (SCHEDULED, READY), SCHEDULED, removes=True
+    ),
+    **_of_messages("requeue", "Requeue", "Requeue all", _requeue, _requeue_all, (DEAD,), DEAD),
+    **_of_messages("remove", "Remove", "Remove all", _remove, _remove_all, (DEAD,), DEAD, removes=True),
     "pause": Action(QUEUE, "Pause", "Pause", _ask_pause, _pause),
     "resume": Action(QUEUE, "Resume", "Resume", _ask_resume, _resume),
     "limit": Action(QUEUE, "Limit", "Limit", _ask_limit, _limit, asks="limit"),
