@@ -12,10 +12,13 @@ from kombu_redisdelay.operations.moments import parse_time
 from kombu_redisdelay.operations.queued import DEAD, READY, SCHEDULED
 from kombu_redisdelay.web.form import Form
 from kombu_redisdelay.web.site import Site
-from kombu_redisdelay.web.words import number, plural
+from kombu_redisdelay.web.words import number, plural, text
 
 #: Messages that are looked at to say how many an action is about.
 COUNTED_AT_MOST = 20_000
+
+#: No name is said longer than this, in characters.
+_LONGEST_NAME = 100
 
 #: What an action is about: messages that are selected, all of a list, or a queue.
 SELECTED, ALL, QUEUE = "selected", "all", "queue"
@@ -85,8 +88,8 @@ def _of_which(form: Form) -> str:
     choice = form.choice
     verb = "died" if choice.state == DEAD else "due"
     parts = [
-        f" of the queue {choice.queue}" if choice.queue else " of all queues",
-        f", of the task {choice.task}" if choice.task else "",
+        f" of the queue {_queue(form)}" if choice.queue else " of all queues",
+        f", of the task {text(choice.task, _LONGEST_NAME)}" if choice.task else "",
         f", {verb} at {choice.after} or later" if choice.after else "",
         f", {verb} before {choice.before}" if choice.before else "",
     ]
@@ -189,45 +192,47 @@ def _remove_all(site: Site, form: Form) -> str:
     return f"Removed {plural(site.dead_letters.purge(**_dead(site, form)), 'dead letter')}."
 
 
-def _ready(site: Site, queue: str) -> str:
-    return f"It has {plural(site.queues.count(queue, state=READY), 'ready message')}."
+def _queue(form: Form) -> str:
+    """The queue that a form is about, for people."""
+    return text(form.choice.queue, _LONGEST_NAME)
+
+
+def _ready(site: Site, form: Form) -> str:
+    return f"It has {plural(site.queues.count(form.choice.queue, state=READY), 'ready message')}."
 
 
 def _ask_pause(site: Site, form: Form) -> str:
-    queue = form.choice.queue
-    return f"Pause {queue} for all workers? {_ready(site, queue)} What workers have taken, they run."
+    ready = _ready(site, form)
+    return f"Pause {_queue(form)} for all workers? {ready} What workers have taken, they run."
 
 
 def _pause(site: Site, form: Form) -> str:
     site.queues.pause(form.choice.queue)
-    return f"{form.choice.queue} is paused."
+    return f"{_queue(form)} is paused."
 
 
 def _ask_resume(site: Site, form: Form) -> str:
-    queue = form.choice.queue
-    return f"Let workers take from {queue} again? {_ready(site, queue)}"
+    return f"Let workers take from {_queue(form)} again? {_ready(site, form)}"
 
 
 def _resume(site: Site, form: Form) -> str:
     site.queues.resume(form.choice.queue)
-    return f"{form.choice.queue} is not paused any more."
+    return f"{_queue(form)} is not paused any more."
 
 
 def _ask_limit(site: Site, form: Form) -> str:
-    queue = form.choice.queue
-    return f"Limit what all workers together take from {queue}? The limits that it has now are replaced."
+    return f"Limit what all workers together take from {_queue(form)}? Its limits of now are replaced."
 
 
 def _limit(site: Site, form: Form) -> str:
-    queue = form.choice.queue
     site.queues.limit(
-        queue,
+        form.choice.queue,
         rate=form.text("rate") or None,
         burst=_whole("Burst", form.text("burst")),
         concurrency=_whole("Concurrency", form.text("concurrency")),
     )
-    is_limited = site.queues.control(queue).is_limited
-    return f"{queue} is limited." if is_limited else f"{queue} has no limits any more."
+    is_limited = site.queues.control(form.choice.queue).is_limited
+    return f"{_queue(form)} is limited." if is_limited else f"{_queue(form)} has no limits any more."
 
 
 def _whole(name: str, text: str) -> int | None:

@@ -8,7 +8,7 @@ from datetime import datetime, tzinfo
 
 from kombu_redisdelay.operations.moments import ago, from_now, parse_time
 from kombu_redisdelay.operations.queued import SCHEDULED, STATES
-from kombu_redisdelay.web.fields import to_query
+from kombu_redisdelay.web.fields import to_query, well_formed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Choice:
         state = fields.get("state", "")
         return cls(
             state if state in STATES else SCHEDULED,
-            fields.get("queue", ""),
+            well_formed(fields.get("queue", "")),
             fields.get("task", "").strip(),
             fields.get("after", "").strip(),
             fields.get("before", "").strip(),

@@ -35,3 +35,8 @@ def of_query(query: str) -> list[tuple[str, str]]:
         return parse_qsl(query, keep_blank_values=True, errors=_SURROGATES)
     except UnicodeDecodeError:
         return parse_qsl(query, keep_blank_values=True, errors="replace")
+
+
+def well_formed(text: str) -> str:
+    """*text*, with a mark in place of what UTF-8 cannot carry. No queue has a name with that."""
+    return text.encode(errors=_SURROGATES).decode(errors="replace")

@@ -12,6 +12,7 @@ from kombu_redisdelay.operations.stats import queue_stats
 from kombu_redisdelay.operations.timeline import timeline
 from kombu_redisdelay.web.actions import ACTIONS
 from kombu_redisdelay.web.choice import Choice
+from kombu_redisdelay.web.fields import well_formed
 from kombu_redisdelay.web.overview import coming, last_hour
 from kombu_redisdelay.web.pictures import Bar, bars
 from kombu_redisdelay.web.site import fields_of, render, site_of
@@ -19,7 +20,7 @@ from kombu_redisdelay.web.site import fields_of, render, site_of
 
 def queue(request: Request) -> Response:
     """One queue."""
-    site, name = site_of(request), fields_of(request).get("name", "")
+    site, name = site_of(request), well_formed(fields_of(request).get("name", ""))
     store = site.queues.store
     [stats] = queue_stats(store, [name])
     [history] = queue_history(store, [name])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from functools import partial
-from math import inf
 from pathlib import Path
 from threading import Lock
-from time import monotonic
 from typing import Any, TypeVar, cast
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -31,8 +29,8 @@ HERE = Path(__file__).parent
 #: The cookie that carries what was just done to the next page.
 NOTE = "redisdelay_note"
 
-#: Seconds for which the findings of the doctor are shown.
-FINDINGS_FOR = 30.0
+#: For how long the findings of the doctor are shown.
+FINDINGS_FOR = timedelta(seconds=30)
 
 #: What of the arguments of a task is shown.
 ARGUMENTS = ALL_ARGUMENTS, SHORTENED, NO_ARGUMENTS = "all", "shortened", "none"
@@ -50,6 +48,7 @@ class Site:
         read_only: whether nothing can be done, only seen.
         arguments: what is shown of the arguments of tasks: "all", "shortened" (as Celery puts them into
             headers) or "none".
+        examined: when the doctor was last asked.
     """
 
     def __init__(self, broker: Any, title: str, read_only: bool, arguments: str) -> None:
@@ -60,7 +59,7 @@ class Site:
         self._opening = Lock()
         self._opened: dict[type[Access], Access] = {}
         self._examining = Lock()
-        self._examined_at = -inf
+        self.examined: datetime | None = None
         self._findings: list[Finding] = []
 
     # Any number of threads may use them.
@@ -99,12 +98,12 @@ class Site:
             self._opened.clear()
 
     def findings(self) -> list[Finding]:
-        """What the doctor finds. It is asked no more often than every :data:`FINDINGS_FOR` seconds: it needs
-        some round trips for each queue."""
+        """What the doctor finds. It is not asked again for a while: it needs some round trips for each
+        queue."""
         with self._examining:
-            if self._examined_at + FINDINGS_FOR <= monotonic():
-                self._findings = examine(self.queues)
-                self._examined_at = monotonic()
+            now = datetime.now(timezone.utc)
+            if self.examined is None or now - self.examined >= FINDINGS_FOR:
+                self._findings, self.examined = examine(self.queues), now
             return self._findings
 
 

@@ -32,7 +32,8 @@ class WebPage(Daemon):
 
     @property
     def url(self) -> str:
-        return re.findall(r"http://\S+", self.log())[0]
+        [url] = re.findall(r"http://\S+", self.log())
+        return str(url)
 
 
 def get(url: str, user: str = "", **headers: str) -> tuple[int, str]:
