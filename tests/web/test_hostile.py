@@ -105,7 +105,7 @@ def test_what_nothing_can_be_called(viewer: Viewer, path: str, field: str, text:
 def test_an_id_that_nothing_can_have(viewer: Viewer, site: Site, text: str) -> None:
     scheduled(site, "a")
     assert viewer.open("/message", id=text).status == 404
-    fields = [field for field in viewer.open("/messages").forms[-1].fields]
+    fields = viewer.open("/messages").forms[-1].fields
     pairs = [*fields, ("action", "cancel"), ("id", quote(text, errors="surrogatepass")), ("confirmed", "1")]
     assert "Cancelled 0 messages. 1 of the selected ones had moved on." in viewer.send("/act", pairs).text
 
