@@ -221,7 +221,9 @@ def _resume(site: Site, form: Form) -> str:
 
 
 def _ask_limit(site: Site, form: Form) -> str:
-    return f"Limit what all workers together take from {_queue(form)}? Its limits of now are replaced."
+    return (
+        f"Limit what all workers together take from {_queue(form)}? The limits that it has now are replaced."
+    )
 
 
 def _limit(site: Site, form: Form) -> str:
