@@ -16,6 +16,8 @@ from tests.web.viewer import Viewer
 
 def check(viewer: Viewer) -> None:
     """Look around and act, below /ops/queues."""
+    # People leave the slash away.
+    assert viewer.open("/ops/queues").heading == "Queues"
     page = viewer.open("/ops/queues/")
     assert page.status == 200
     for path in page.links.values():
