@@ -12,7 +12,7 @@ PACKAGE = ROOT / "kombu_redisdelay"
 PAGE = (ROOT / "docs" / "architecture.rst").read_text()
 
 _NAME = re.compile(r"``(\w+\.py)``")
-WINGS = ["cli", "operations", "transport", "broker", "broker/server"]
+WINGS = ["cli", "web", "operations", "transport", "broker", "broker/server"]
 
 
 def section(wing: str) -> str:

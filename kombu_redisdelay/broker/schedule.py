@@ -102,13 +102,13 @@ class Schedule:
         keys = self._store.keys(queue)
         for begin in range(0, len(ids), IDS_PER_CALL):
             some = ids[begin : begin + IDS_PER_CALL]
-            calls = [(FIND, keys.scheduling, (id, b"", *_A_FEW)) for id in some]
+            calls = [(FIND, keys.scheduling, (_bytes(id), b"", *_A_FEW)) for id in some]
             for id, reply in zip(some, run_each(self._store.server, calls), strict=True):
                 while reply:
                     after, *rows = reply
                     for member, score, stored in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
                         yield id, Scheduled(queue, member, float(score), stored)
-                    args = (id, after, MESSAGES_PER_CALL, BYTES_PER_CALL)
+                    args = (_bytes(id), after, MESSAGES_PER_CALL, BYTES_PER_CALL)
                     reply = after and FIND(self._store.server, keys.scheduling, args)
 
     def cancel(self, queue: str, ids: Sequence[str]) -> list[int]:
@@ -120,7 +120,7 @@ class Schedule:
             done, *counts = CANCEL(
                 self._store.server,
                 (keys.schedule, keys.messages, keys.duplicates),
-                (MESSAGES_PER_CALL, BYTES_PER_CALL, *ids[begin : begin + IDS_PER_CALL]),
+                (MESSAGES_PER_CALL, BYTES_PER_CALL, *map(_bytes, ids[begin : begin + IDS_PER_CALL])),
             )
             for index, count in enumerate(counts, begin):
                 removed[index] += count
@@ -187,3 +187,8 @@ class Schedule:
 
 def _size(message: Scheduled) -> int:
     return len(message.stored)
+
+
+def _bytes(id: str) -> bytes:
+    """An id, for a script. JSON may give a message one that UTF-8 has no bytes for: nothing has it here."""
+    return id.encode(errors="surrogatepass")

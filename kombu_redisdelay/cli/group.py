@@ -9,7 +9,11 @@ from typing import Any
 import click
 
 #: Package that need not be installed -> the extra that installs it.
-_EXTRAS = {"rich": "cli", "prometheus_client": "metrics"}
+_EXTRAS = {
+    "rich": "cli",
+    "prometheus_client": "metrics",
+    **dict.fromkeys(("jinja2", "starlette", "uvicorn"), "web"),
+}
 
 
 class LazyGroup(click.Group):

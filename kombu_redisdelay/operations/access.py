@@ -136,6 +136,15 @@ class Access:
         with partitions comes once. Queues that this user has no permission to read are left out."""
         return self._readable(self.store.queues())
 
+    def names(self, queue: Selection) -> list[str]:
+        """The names of *queue* in Redis, of several queues, or of all: a queue with partitions has a name for
+        each."""
+        if queue is None:
+            names: Iterable[str] = self.queues()
+        else:
+            names = [queue] if isinstance(queue, str) else queue
+        return self.store.partitions.all_names(names)
+
     def _readable(self, names: Sequence[str]) -> list[str]:
         """The queues of these partitions, without those that this user has no permission to read."""
         replies: list[object] = []
@@ -188,14 +197,6 @@ class Access:
             # Each kind of backend has errors of its own.
             why = " ".join(str(exc).split()) or type(exc).__name__
             raise NotMarkedRevokedError(cancelled, why) from exc
-
-    def _queues(self, queue: Selection) -> list[str]:
-        """The partitions of *queue*, of several, or of all queues."""
-        if queue is None:
-            names: Iterable[str] = self.queues()
-        else:
-            names = [queue] if isinstance(queue, str) else queue
-        return self.store.partitions.all_names(names)
 
 
 class _UntilClosed:

@@ -66,7 +66,7 @@ class DeadLetters(Access):
 
     def count(self, queue: Selection = None) -> int:
         """The number of dead letters."""
-        return self._graveyard.count(self._queues(queue))
+        return self._graveyard.count(self.names(queue))
 
     def iter(
         self,
@@ -91,7 +91,7 @@ class DeadLetters(Access):
         """
         check_limit(limit)
         wanted = _matching(task, before, after)
-        graveyard, names = self._graveyard, self._queues(queue)
+        graveyard, names = self._graveyard, self.names(queue)
         found = (
             self._found(buried, is_sure)
             for name in names
@@ -140,7 +140,7 @@ class DeadLetters(Access):
             The number of dead letters that were requeued.
         """
         wanted = _matching(task, before, after)
-        return sum(self._graveyard.requeue(name, wanted) for name in self._queues(queue))
+        return sum(self._graveyard.requeue(name, wanted) for name in self.names(queue))
 
     def remove(self, id: str) -> int:
         """Remove the dead letter with this id. If there are several with this id, remove all of them.
@@ -172,14 +172,14 @@ class DeadLetters(Access):
             The number of dead letters that were removed.
         """
         wanted = _matching(task, before, after)
-        names = self._queues(queue)
+        names = self.names(queue)
         if (task, before, after) == (None, None, None):
             return sum(map(self._graveyard.clear, names))
         return sum(self._graveyard.drop(name, wanted) for name in names)
 
     def _with_ids(self, ids: Iterable[str], how: str) -> dict[str, int]:
         counts = dict.fromkeys(ids, 0)
-        for queue in self._queues(None) if counts else ():
+        for queue in self.names(None) if counts else ():
             for letter in self._graveyard.take_out(queue, how, lambda buried: _content(buried).id in counts):
                 counts[_content(letter).id] += 1
         return counts

@@ -79,11 +79,11 @@ class DelayedMessages(Access):
         due_after: datetime | None = None,
     ) -> int:
         """The number of scheduled messages. Takes logarithmic time at most."""
-        return self._schedule.count(self._queues(queue), *_span(due_after, due_before))
+        return self._schedule.count(self.names(queue), *_span(due_after, due_before))
 
     def next_due(self, queue: Selection = None) -> datetime | None:
         """When the first message is due; ``None`` if none is scheduled."""
-        due_ms = self._schedule.next_due_ms(self._queues(queue))
+        due_ms = self._schedule.next_due_ms(self.names(queue))
         return None if due_ms is None else from_ms(due_ms)
 
     def iter(
@@ -107,7 +107,7 @@ class DelayedMessages(Access):
             ValueError: a time is not a ``datetime``, or *limit* is not a whole number from 0.
         """
         check_limit(limit)
-        found = upcoming(self.store, self._queues(queue), *_span(due_after, due_before))
+        found = upcoming(self.store, self.names(queue), *_span(due_after, due_before))
         messages = map(self._message, found)
         return islice((each for each in messages if is_task(each.task, task)), limit)
 
@@ -117,7 +117,7 @@ class DelayedMessages(Access):
 
     def get_all(self, id: str) -> list[DelayedMessage]:
         """All messages with this id, in the order of their due times."""
-        found = [message for queue in self._queues(None) for message in self._schedule.find(queue, id)]
+        found = [message for queue in self.names(None) for message in self._schedule.find(queue, id)]
         return [self._message(message) for message in sorted(found, key=attrgetter("due_ms"))]
 
     def cancel(self, id: str, *, mark_revoked: bool = False) -> int:
@@ -146,7 +146,7 @@ class DelayedMessages(Access):
         """
         self._check_mark_revoked(mark_revoked)
         cancelled = dict.fromkeys(ids, 0)
-        for queue in self._queues(None) if cancelled else ():
+        for queue in self.names(None) if cancelled else ():
             for id, count in zip(cancelled, self._schedule.cancel(queue, list(cancelled)), strict=True):
                 cancelled[id] += count
         return self._revoked(cancelled, mark_revoked)
@@ -163,7 +163,7 @@ class DelayedMessages(Access):
         """
         self._check_mark_revoked(mark_revoked)
         cancelled: Counter[str] = Counter()
-        for queue in self._queues(None):
+        for queue in self.names(None):
             found = self._schedule.iter(queue, None, None)
             wanted = (each for each in found if _content(each).headers.get("group") == group_id)
             cancelled.update(_content(each).id for each in self._schedule.remove(queue, wanted))
@@ -270,7 +270,7 @@ class DelayedMessages(Access):
         Returns:
             The number of messages that were removed.
         """
-        span, names = _span(due_after, due_before), self._queues(queue)
+        span, names = _span(due_after, due_before), self.names(queue)
         if (task, due_before, due_after) == (None, None, None):
             return sum(map(self._schedule.clear, names))
         return sum(1 for name in names for _ in self._schedule.remove(name, self._chosen(name, task, span)))
@@ -285,7 +285,7 @@ class DelayedMessages(Access):
 
     def _move(self, ids: Iterable[str], due_ms: float, rewrite: Callable[[bytes], bytes]) -> dict[str, int]:
         moved = dict.fromkeys(ids, 0)
-        for queue in self._queues(None) if moved else ():
+        for queue in self.names(None) if moved else ():
             found = list(self._schedule.find_all(queue, list(moved)))
             found.sort(key=lambda pair: pair[1].due_ms)
             messages = [message for _, message in found]
@@ -314,7 +314,7 @@ class DelayedMessages(Access):
         """Move the messages that are due in the *span* now. The new due time must be outside of it, or its
         only
         one: else a message could be moved twice."""
-        schedule, names = self._schedule, self._queues(queue)
+        schedule, names = self._schedule, self.names(queue)
         return sum(
             1
             for name in names

@@ -51,6 +51,13 @@ class Queues(Access):
     may raise ``redis.exceptions.RedisError``.
     """
 
+    def names(self, queue: Selection) -> list[str]:
+        if queue is not None:
+            return super().names(queue)
+        # Messages may be ready in a queue that never had a consumer.
+        declared = self._readable(self.store.partitions.all_names(self.declared_queues))
+        return self.store.partitions.all_names([*self.queues(), *declared])
+
     def count(self, queue: Selection = None, *, state: str | None = None) -> int:
         """The number of messages. Reads none of them.
 
@@ -60,7 +67,7 @@ class Queues(Access):
         Raises:
             ValueError: there is no such state.
         """
-        names = self._queues(queue)
+        names = self.names(queue)
         counts: dict[str, Callable[[list[str]], int]] = {
             SCHEDULED: lambda names: Schedule(self.store).count(names, None, None),
             READY: ReadyLists(self.store).count,
@@ -153,7 +160,7 @@ class Queues(Access):
         self._check_mark_revoked(mark_revoked)
         cancelled = Counter(dict.fromkeys(ids, 0))
         wanted = list(cancelled)
-        for queue in self._queues(None) if wanted else ():
+        for queue in self.names(None) if wanted else ():
             counts = Schedule(self.store).cancel(queue, wanted)
             cancelled.update(dict(zip(wanted, counts, strict=True)))
             cancelled.update(
@@ -178,7 +185,7 @@ class Queues(Access):
             return content.headers.get("group") == group_id
 
         cancelled: Counter[str] = Counter()
-        for queue in self._queues(None):
+        for queue in self.names(None):
             schedule = Schedule(self.store)
             found = (
                 each for each in schedule.iter(queue, None, None) if is_wanted(content_of_scheduled(each))
@@ -263,23 +270,16 @@ class Queues(Access):
         """
         return Counter((message.task, message.priority) for message in self.iter(queue, state=state))
 
-    def _queues(self, queue: Selection) -> list[str]:
-        if queue is not None:
-            return super()._queues(queue)
-        # Messages may be ready in a queue that never had a consumer.
-        declared = self._readable(self.store.partitions.all_names(self.declared_queues))
-        return self.store.partitions.all_names([*self.queues(), *declared])
-
     def _messages(
         self, queue: Selection, states: Collection[str], after_ms: float | None, before_ms: float | None
     ) -> Iterator[QueuedMessage]:
-        names, reading = self._queues(queue), Reading(self)
+        names, reading = self.names(queue), Reading(self)
         found = chain.from_iterable(reading.in_state(state, names, after_ms, before_ms) for state in states)
         # Among what is held at one moment, nothing comes twice.
         return (each.message for each in found) if states == (HELD,) else without_repetitions(found)
 
     def _with_id(self, id: str) -> Iterator[QueuedMessage]:
-        found = Reading(self).with_id(self._queues(None), id, _texts([id]))
+        found = Reading(self).with_id(self.names(None), id, _texts([id]))
         return (message for message in without_repetitions(found) if message.id == id)
 
     def _cancel_ready(

@@ -25,7 +25,7 @@ FoundMessage = Found[QueuedMessage]
 
 
 class Reading:
-    """Reads from a broker, until *access* is closed. The *names* are those of queues or partitions."""
+    """Reads from a broker, until *access* is closed. *names* are those of queues or partitions."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -47,13 +47,24 @@ class Reading:
         return read[state]()
 
     def scheduled(
+        self, names: Sequence[str], after_ms: float | None, before_ms: float | None
+    ) -> Iterator[FoundMessage]:
+        return (found for found, _ in self.scheduled_with_places(names, after_ms, before_ms))
+
+    def scheduled_with_places(
         self,
         names: Sequence[str],
         after_ms: float | None = None,
         before_ms: float | None = None,
         after: Place | None = None,
-    ) -> Iterator[FoundMessage]:
-        return map(self._of_scheduled, upcoming(self.store, names, after_ms, before_ms, after))
+    ) -> Iterator[tuple[FoundMessage, Place]]:
+        """Scheduled messages, each with its place.
+
+        Arguments:
+            after: only messages that come after this place. Its queue is one of *names*.
+        """
+        for found in upcoming(self.store, names, after_ms, before_ms, after):
+            yield self._of_scheduled(found), Place(found.due_ms, found.queue, found.member)
 
     def ready(self, names: Sequence[str], texts: Sequence[str] = (), skip: int = 0) -> Iterator[FoundMessage]:
         """Ready messages, after the first *skip* of the first queue. With *texts*, only those that contain

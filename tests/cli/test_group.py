@@ -29,6 +29,7 @@ CALLS = {
     "doctor": (),
     "forward": (),
     "exporter": ("--port", "0"),
+    "web": ("--port", "0"),
 }
 
 
@@ -48,7 +49,7 @@ def test_every_command_has_help(site: Site, name: str) -> None:
     assert site.text(name, "--help").startswith(f"Usage: celery delayed {name} ")
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"top", "exporter"}))
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"top", "exporter", "web"}))
 def test_every_command_that_prints_has_json(site: Site, name: str) -> None:
     words = ("dead", "list") if name == "dead" else (name,)
     assert "--json" in site.text(*words, "--help")
@@ -58,7 +59,7 @@ def test_an_unknown_command_is_a_usage_error(site: Site) -> None:
     assert site.run("nothing").exit_code == 2
 
 
-@pytest.mark.parametrize("name", ["stats", "purge", "doctor", "forward", "exporter"])
+@pytest.mark.parametrize("name", ["stats", "purge", "doctor", "forward", "exporter", "web"])
 def test_a_broker_that_cannot_be_reached_is_one_line(site: Site, name: str) -> None:
     # Nothing listens there.
     result = site.run(

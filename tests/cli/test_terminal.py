@@ -36,7 +36,7 @@ from celery.__main__ import main
 sys.argv[0] = "celery"
 main()
 """
-OPTIONAL = ("rich", "prometheus_client")
+OPTIONAL = ("rich", "prometheus_client", "starlette", "uvicorn", "jinja2")
 
 #: What a terminal understands as a style.
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -136,7 +136,7 @@ class TestWithoutRich:
         assert "Needs" not in without
 
     @pytest.mark.parametrize(("name", "missing", "extra"), [
-        ("top", "rich", "cli"), ("exporter", "prometheus_client", "metrics"),
+        ("top", "rich", "cli"), ("exporter", "prometheus_client", "metrics"), ("web", "uvicorn", "web"),
     ])  # fmt: skip
     def test_what_a_command_needs_is_said_when_it_is_called(
         self, server: RedisServer, name: str, missing: str, extra: str

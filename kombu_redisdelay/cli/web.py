@@ -1,0 +1,150 @@
+"""``celery delayed web``"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+from ipaddress import ip_address
+from pathlib import Path
+
+import click
+
+from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.echo import echo
+from kombu_redisdelay.operations.access import Access
+
+#: The environment variable with the password of :data:`USER`.
+PASSWORD = "REDISDELAY_WEB_PASSWORD"
+
+#: Whose password the environment has.
+USER = "admin"
+
+#: Seconds that requests get to end when the command is told to stop.
+_PATIENCE = 5
+
+
+@click.command("web")
+@click.option("--port", type=click.IntRange(0, 65535), default=9809, show_default=True)
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
+@click.option(
+    "--show-arguments",
+    "arguments",
+    type=click.Choice(["all", "shortened", "none"]),
+    default="shortened",
+    show_default=True,
+    help="What to show of the arguments of tasks, which may hold secrets.",
+)
+@click.option(
+    "--users-file",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Who may come: a line name:password for each.",
+)
+@click.option("--prefix", default="", help="The path below which a reverse proxy has the page.")
+@click.option("--insecure", is_flag=True, help="Ask nobody for a password, whatever the address.")
+def command(
+    port: int,
+    address: str,
+    read_only: bool,
+    arguments: str,
+    file: Path | None,
+    prefix: str,
+    insecure: bool,
+) -> None:
+    """Show the queues in a browser, and act on them. Runs until it is told to stop.
+
+    Passwords come from --users-file, or from the environment: REDISDELAY_WEB_PASSWORD is that of the user
+    admin. Without a password, it only listens on this machine, unless --insecure is given.
+    """
+    users = {} if insecure else _users(file)
+    if insecure and (file or os.environ.get(PASSWORD)):
+        raise click.UsageError("--insecure asks for no password. Give either that or passwords.")
+    if not users and not insecure and not _is_loopback(address):
+        raise click.UsageError(
+            f"Others can reach {address}. Give passwords with --users-file or {PASSWORD}, or --insecure."
+        )
+    if prefix and not prefix.startswith("/"):
+        raise click.UsageError(f"The prefix must begin with a slash, not {prefix!r}.")
+    # Not at the top, because help needs no uvicorn.
+    import uvicorn
+
+    from kombu_redisdelay.web import create
+
+    # Says what is wrong with the broker, before it is late for that.
+    app = connect(Access).app
+    # A page on another site may have any name refer to this machine, and so have a browser act here.
+    hosts = ["*"] if users or insecure else ["localhost", "127.0.0.1", "[::1]", "::1", address]
+    page = create(app, users=users, hosts=hosts, read_only=read_only, arguments=arguments)
+    listener = _listen(address, port)
+    _log_actions()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn stops at these, and then passes them on to whoever handled them before.
+        signal.signal(number, lambda *_: None)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            page,
+            root_path=prefix.rstrip("/"),
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=_PATIENCE,
+        )
+    )
+    host = f"[{address}]" if ":" in address else address
+    echo(f"The queues are on http://{host}:{listener.getsockname()[1]}/")
+    server.run(sockets=[listener])
+
+
+def _users(file: Path | None) -> dict[str, str]:
+    """Name -> password of those who may come."""
+    password = os.environ.get(PASSWORD)
+    users = {USER: password} if password else {}
+    if file is None:
+        return users
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise click.ClickException(f"Cannot read {file}: {exc}.") from exc
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            name, _, its = line.partition(":")
+            if not name or not its:
+                raise click.ClickException(f"{file}, line {number}: not of the form name:password.")
+            found[name] = its
+    if not found:
+        raise click.ClickException(f"{file} has no user.")
+    return {**users, **found}
+
+
+def _is_loopback(address: str) -> bool:
+    """Whether only programs on this machine can reach *address*."""
+    try:
+        found = socket.getaddrinfo(address or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as exc:
+        raise click.ClickException(f"Cannot listen on {address}: {exc.strerror}.") from exc
+    return all(ip_address(str(place[0]).partition("%")[0]).is_loopback for *_, place in found)
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, port))
+        listener.listen()
+    except OSError as exc:
+        listener.close()
+        raise click.ClickException(f"Cannot listen on {address}:{port}: {exc.strerror}.") from exc
+    return listener
+
+
+def _log_actions() -> None:
+    """Write what is done to standard error, and what goes wrong."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger("kombu_redisdelay.web")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)

@@ -1,0 +1,94 @@
+"""Which messages a list shows, or an action is about: what the fields of a form or of an address say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, tzinfo
+
+from kombu_redisdelay.operations.moments import ago, from_now, parse_time
+from kombu_redisdelay.operations.queued import SCHEDULED, STATES
+from kombu_redisdelay.web.fields import to_query, well_formed
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Messages in one state.
+
+    Attributes:
+        state: "scheduled", "ready", "held" or "dead".
+        queue: only this queue; empty for all.
+        task: only tasks of this name, in which ``*`` stands for anything; empty for all.
+        after, before: only messages of this time or later, and before a time: 90s, 10m, 2h, 3d from now for
+            scheduled messages, else ago; or ISO 8601. Empty for all.
+    """
+
+    state: str = SCHEDULED
+    queue: str = ""
+    task: str = ""
+    after: str = ""
+    before: str = ""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> Choice:
+        """The choice that the *fields* of a form or an address make."""
+        state = fields.get("state", "")
+        return cls(
+            state if state in STATES else SCHEDULED,
+            well_formed(fields.get("queue", "")),
+            fields.get("task", "").strip(),
+            fields.get("after", "").strip(),
+            fields.get("before", "").strip(),
+        )
+
+    def in_state(self, state: str) -> Choice:
+        return replace(self, state=state)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What makes the same choice again."""
+        return {
+            "state": self.state,
+            "queue": self.queue,
+            "task": self.task,
+            "after": self.after,
+            "before": self.before,
+        }
+
+    @property
+    def query(self) -> str:
+        """The same as the query of an address."""
+        return to_query(self.fields)
+
+    def fixed(self, zone: tzinfo) -> Choice:
+        """The same choice with moments in place of distances from now.
+
+        Raises:
+            ValueError: *after* or *before* is no time.
+        """
+        after, before = ("" if moment is None else moment.isoformat() for moment in self.span(zone))
+        return replace(self, after=after, before=before)
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.queue or self.task or self.after or self.before)
+
+    def span(self, zone: tzinfo) -> tuple[datetime | None, datetime | None]:
+        """The moments that *after* and *before* are.
+
+        Arguments:
+            zone: that of a time without an offset.
+
+        Raises:
+            ValueError: one of them is no time.
+        """
+        return self._moment("after", self.after, zone), self._moment("before", self.before, zone)
+
+    def _moment(self, name: str, text: str, zone: tzinfo) -> datetime | None:
+        if not text:
+            return None
+        try:
+            time = parse_time(text, zone)
+        except ValueError as exc:
+            raise ValueError(f"{name.capitalize()}: {exc}") from exc
+        return from_now(time) if self.state == SCHEDULED else ago(time)

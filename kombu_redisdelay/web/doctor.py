@@ -1,0 +1,13 @@
+"""The page of what the doctor finds."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kombu_redisdelay.web.site import render, site_of
+
+
+def doctor(request: Request) -> Response:
+    """All findings."""
+    return render(request, "doctor.html", findings=site_of(request).findings())

@@ -1,0 +1,42 @@
+"""Writes texts into addresses and forms, and reads them. What Redis has comes back as it was: also texts that
+UTF-8 cannot carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+#: How lone surrogates are written and read.
+_SURROGATES = "surrogatepass"
+
+
+def quoted(text: str) -> str:
+    """*text* as plain ASCII, for a field of a form or a cookie."""
+    return quote(text, errors=_SURROGATES)
+
+
+def unquoted(text: str) -> str:
+    """The text of which :func:`quoted` made *text*."""
+    try:
+        return unquote(text, errors=_SURROGATES)
+    except UnicodeDecodeError:
+        return unquote(text, errors="replace")
+
+
+def to_query(fields: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
+    """The query of an address. Fields that are empty are left out."""
+    pairs = fields.items() if isinstance(fields, Mapping) else fields
+    return urlencode([(name, value) for name, value in pairs if value], errors=_SURROGATES)
+
+
+def of_query(query: str) -> list[tuple[str, str]]:
+    """The fields of a query, or of a form. Of what is no UTF-8, each byte is replaced."""
+    try:
+        return parse_qsl(query, keep_blank_values=True, errors=_SURROGATES)
+    except UnicodeDecodeError:
+        return parse_qsl(query, keep_blank_values=True, errors="replace")
+
+
+def well_formed(text: str) -> str:
+    """*text*, with a mark in place of what UTF-8 cannot carry. No queue has a name with that."""
+    return text.encode(errors=_SURROGATES).decode(errors="replace")

@@ -1,0 +1,92 @@
+"""The lists of messages, and one message."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kombu_redisdelay.operations.pages import Page, read_page
+from kombu_redisdelay.operations.queued import DEAD, HELD, READY, SCHEDULED, QueuedMessage
+from kombu_redisdelay.web.actions import ALL, SELECTED, actions_of
+from kombu_redisdelay.web.choice import Choice
+from kombu_redisdelay.web.site import ALL_ARGUMENTS, NO_ARGUMENTS, Site, fields_of, render, site_of
+
+#: What the time of a message is, in each state.
+TIMES = {SCHEDULED: "Due", READY: "Waits since", HELD: "Held since", DEAD: "Died"}
+
+
+def messages(request: Request) -> Response:
+    """A page of a list."""
+    site, fields = site_of(request), fields_of(request)
+    choice = Choice.of(fields)
+    error, page = "", Page([], "", 0)
+    try:
+        after, before = choice.span(site.timezone)
+        page = read_page(
+            site.queues,
+            choice.state,
+            choice.queue or None,
+            task=choice.task or None,
+            after=after,
+            before=before,
+            start=fields.get("from", ""),
+        )
+    except ValueError as exc:
+        error = str(exc)
+    return render(
+        request,
+        "messages.html",
+        400 if error else 200,
+        choice=choice,
+        page=page,
+        error=error,
+        is_first=not fields.get("from"),
+        queues=site.queue_names(),
+        total=site.queues.count(choice.queue or None, state=choice.state),
+        time=TIMES[choice.state],
+        of_selected={} if site.read_only else actions_of(choice.state, SELECTED),
+        of_all={} if site.read_only else actions_of(choice.state, ALL),
+        call=lambda message: _call(site, message),
+    )
+
+
+def message(request: Request) -> Response:
+    """The message, or messages, with one id."""
+    site, id = site_of(request), fields_of(request).get("id", "").strip()
+    found = site.queues.get_all(id) if id else []
+    return render(
+        request,
+        "message.html",
+        200 if found else 404,
+        id=id,
+        found=found,
+        actions=lambda state: {} if site.read_only else actions_of(state, SELECTED),
+        times=TIMES,
+        call=lambda message: _call(site, message),
+        payload=lambda message: _payload(site, message),
+        headers=lambda message: _headers(site, message),
+    )
+
+
+def _call(site: Site, message: QueuedMessage) -> str:
+    """A task with its arguments, as far as they may be seen."""
+    if message.task is None:
+        return "-"
+    if site.arguments == NO_ARGUMENTS:
+        return f"{message.task}(…)"
+    args = message.args[1:-1].rstrip(",")
+    kwargs = f"**{message.kwargs}" if message.kwargs not in ("", "{}") else ""
+    return f"{message.task}({', '.join(filter(None, (args, kwargs)))})"
+
+
+def _payload(site: Site, message: QueuedMessage) -> str | None:
+    return message.payload.decode("utf-8", "backslashreplace") if site.arguments == ALL_ARGUMENTS else None
+
+
+#: Headers that show the arguments of a task.
+_OF_ARGUMENTS = ("argsrepr", "kwargsrepr")
+
+
+def _headers(site: Site, message: QueuedMessage) -> dict[str, object]:
+    hidden = _OF_ARGUMENTS if site.arguments == NO_ARGUMENTS else ()
+    return {name: value for name, value in message.headers.items() if name not in hidden}

@@ -1,0 +1,182 @@
+"""What every page needs: the broker, what the viewer may do, and the way to render a template."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar, cast
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from kombu_redisdelay import __version__
+from kombu_redisdelay.operations.access import Access, natural
+from kombu_redisdelay.operations.dead_letters import DeadLetters
+from kombu_redisdelay.operations.delayed import DelayedMessages
+from kombu_redisdelay.operations.doctor import Finding, examine
+from kombu_redisdelay.operations.queues import Queues
+from kombu_redisdelay.web import words
+from kombu_redisdelay.web.fields import of_query, to_query, unquoted
+from kombu_redisdelay.web.guard import TOKEN, token_of
+
+AccessT = TypeVar("AccessT", bound=Access)
+
+HERE = Path(__file__).parent
+
+#: The cookie that carries what was just done to the next page.
+NOTE = "redisdelay_note"
+
+#: For how long the findings of the doctor are shown.
+FINDINGS_FOR = timedelta(seconds=30)
+
+#: What of the arguments of a task is shown.
+ARGUMENTS = ALL_ARGUMENTS, SHORTENED, NO_ARGUMENTS = "all", "shortened", "none"
+
+
+class Site:
+    """The broker of a web page. It is opened when the first page is asked for: an application that shows the
+    page may start while Redis is away, and may fork after that.
+
+    Arguments:
+        broker: as for :class:`~kombu_redisdelay.operations.access.Access`.
+
+    Attributes:
+        title: what the page is of.
+        read_only: whether nothing can be done, only seen.
+        arguments: what is shown of the arguments of tasks: "all", "shortened" (as Celery puts them into
+            headers) or "none".
+        examined: when the doctor was last asked.
+    """
+
+    def __init__(self, broker: Any, title: str, read_only: bool, arguments: str) -> None:
+        self.title = title
+        self.read_only = read_only
+        self.arguments = arguments
+        self._broker = broker
+        self._opening = Lock()
+        self._opened: dict[type[Access], Access] = {}
+        self._examining = Lock()
+        self.examined: datetime | None = None
+        self._findings: list[Finding] = []
+
+    # Any number of threads may use them.
+    @property
+    def queues(self) -> Queues:
+        return self._open(Queues)
+
+    @property
+    def delayed(self) -> DelayedMessages:
+        return self._open(DelayedMessages)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        return self._open(DeadLetters)
+
+    def _open(self, how: type[AccessT]) -> AccessT:
+        with self._opening:
+            if how not in self._opened:
+                self._opened[how] = how(self._broker)
+            return cast(AccessT, self._opened[how])
+
+    @property
+    def timezone(self) -> tzinfo:
+        """That of times without an offset."""
+        return self.queues.app.timezone if self.queues.app else timezone.utc
+
+    def queue_names(self) -> list[str]:
+        """The queues that are known, in natural order."""
+        return sorted({*self.queues.queues(), *self.queues.declared_queues}, key=natural)
+
+    def close(self) -> None:
+        """Close the connections to the broker. The next page opens them again."""
+        with self._opening:
+            for access in self._opened.values():
+                access.close()
+            self._opened.clear()
+
+    def findings(self) -> list[Finding]:
+        """What the doctor finds. It is not asked again for a while: it needs some round trips for each
+        queue."""
+        with self._examining:
+            now = datetime.now(timezone.utc)
+            if self.examined is None or now - self.examined >= FINDINGS_FOR:
+                self._findings, self.examined = examine(self.queues), now
+            return self._findings
+
+
+def site_of(request: Request) -> Site:
+    site: Site = request.app.state.site
+    return site
+
+
+def fields_of(request: Request) -> dict[str, str]:
+    """The fields of the address."""
+    return dict(of_query(request.scope["query_string"].decode("latin-1")))
+
+
+def cookie_path(request: Request) -> str:
+    """The path that our cookies are for."""
+    return request.scope.get("root_path", "") or "/"
+
+
+def address(request: Request, page: str, **query: str) -> str:
+    """The address of a page, below the path that the application is mounted at.
+
+    Arguments:
+        page: the name of its route.
+        query: the fields of the query. Those that are empty are left out. Names of queues and ids are among
+            these, because a path cannot have every character.
+    """
+    there = request.scope.get("root_path", "") + str(request.app.url_path_for(page))
+    fields = to_query(query)
+    return f"{there}?{fields}" if fields else there
+
+
+def static(request: Request, file: str) -> str:
+    """The address of a file that a page needs."""
+    return f"{request.scope.get('root_path', '')}/static/{file}?{__version__}"
+
+
+def render(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """Return a page."""
+    token = token_of(request)
+    site = site_of(request)
+    html = _templates.get_template(template).render(
+        request=request,
+        site=site,
+        token=token,
+        token_name=TOKEN,
+        note=unquoted(request.cookies.get(NOTE, "")),
+        now=datetime.now(timezone.utc),
+        version=__version__,
+        url=partial(address, request),
+        static=partial(static, request),
+        **values,
+    )
+    # Bytes that are no UTF-8 come from Redis as lone surrogates, which no response can carry.
+    response = HTMLResponse(html.encode("utf-8", "replace"), status)
+    if TOKEN not in request.cookies:
+        response.set_cookie(
+            TOKEN,
+            token,
+            path=cookie_path(request),
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+    if NOTE in request.cookies:
+        response.delete_cookie(NOTE, path=cookie_path(request))
+    return response
+
+
+_templates = Environment(
+    loader=FileSystemLoader(HERE / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_templates.filters.update(words.FILTERS)

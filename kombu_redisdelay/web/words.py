@@ -1,0 +1,65 @@
+"""Says numbers, times and tasks in words, for the templates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from markupsafe import Markup
+
+from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.operations.queued import moment_of
+from kombu_redisdelay.web.fields import quoted
+from kombu_redisdelay.words import span, when
+
+#: Groups of digits are separated by this. It is no digit group of one language and a fraction of another.
+_NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"
+
+#: No text of a message is shown longer than this on a page, in characters.
+LONGEST = 2000
+
+
+def number(value: int) -> str:
+    """A whole number with its digits in groups: 1 234 567."""
+    return f"{value:,}".replace(",", _NARROW_SPACE)
+
+
+def text(value: object, longest: int = LONGEST) -> str:
+    """What came from Redis, on one page: no character that is not printable, and not without end."""
+    shown = printable(str(value)[: longest + 1])
+    return f"{shown[:longest]}…" if len(shown) > longest else shown
+
+
+def moment(value: datetime | None, now: datetime) -> Markup | str:
+    """A time. A script on the page shows it in the viewer's zone."""
+    if value is None:
+        return "?"
+    exact = value.isoformat(" ", "seconds")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        value.isoformat(), exact, when(value, now)
+    )
+
+
+def clock(value: datetime) -> Markup:
+    """A time of this day. A script on the page shows it in the viewer's zone."""
+    return Markup('<time datetime="{}" data-clock>{} UTC</time>').format(
+        value.isoformat(), f"{value:%H:%M:%S}"
+    )
+
+
+def plural(count: int, one: str) -> str:
+    """A number with its noun: 1 message, 2 messages."""
+    return f"{number(count)} {one if count == 1 else one + 's'}"
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "number": number,
+    "text": text,
+    "moment": moment,
+    "clock": clock,
+    "span": span,
+    "plural": plural,
+    "moment_of": moment_of,
+    "quoted": quoted,
+}

@@ -1,0 +1,132 @@
+"""`celery delayed web`, as a process."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import signal
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from harness.process import wait_until
+from harness.redis_server import RedisServer
+from tests.cli.site import Site
+from tests.cli.test_processes import Daemon, _listens
+
+
+class WebPage(Daemon):
+    """The command, with more in its environment."""
+
+    def __init__(self, server: RedisServer, *words: str, **environment: str) -> None:
+        super().__init__(server, "web", "--port", "0", *words, ready="The queues are on")
+        self._more = environment
+
+    def environment(self) -> Mapping[str, str]:
+        return {**super().environment(), **self._more}
+
+    @property
+    def url(self) -> str:
+        [url] = re.findall(r"http://\S+", self.log())
+        return str(url)
+
+
+def get(url: str, user: str = "", **headers: str) -> tuple[int, str]:
+    """The status and the text of a page."""
+    if user:
+        headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
+    try:
+        with urlopen(Request(url, headers=headers), timeout=10) as response:
+            return response.status, response.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_it_serves_until_it_is_told_to_stop(server: RedisServer, site: Site) -> None:
+    site.send(countdown=3600)
+    with WebPage(server) as page:
+        status, text = get(page.url)
+        assert (status, "<h1>Queues</h1>" in text) == (200, True)
+        assert not _listens("127.0.0.2", page.url.rpartition(":")[2].rstrip("/"))
+        os.kill(page.pid, signal.SIGTERM)
+        wait_until(lambda: not page.running, 10, "that it stops")
+        assert "Traceback" not in page.log()
+
+
+def test_without_a_password_only_by_names_of_this_machine(server: RedisServer) -> None:
+    with WebPage(server) as page:
+        assert get(page.url)[0] == 200
+        assert get(page.url, Host="localhost")[0] == 200
+        assert get(page.url, Host="evil.example")[0] == 400
+
+
+def test_the_password_of_the_environment(server: RedisServer) -> None:
+    with WebPage(server, "--address", "0.0.0.0", REDISDELAY_WEB_PASSWORD="se:cret") as page:
+        url = page.url.replace("0.0.0.0", "127.0.0.1")
+        assert [get(url, user)[0] for user in ("", "admin:wrong", "other:se:cret")] == [401, 401, 401]
+        assert get(url, "admin:se:cret", Host="queues.example")[0] == 200
+
+
+def test_passwords_of_a_file(server: RedisServer, tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("ann:first\n\nbob:päss:word\n")
+    with WebPage(server, "--users-file", str(users)) as page:
+        tried = ("ann:first", "bob:päss:word", "ann:päss:word", "ann:", "")
+        assert [get(page.url, user)[0] for user in tried] == [200, 200, 401, 401, 401]
+
+
+def test_below_a_prefix(server: RedisServer) -> None:
+    with WebPage(server, "--prefix", "/queues") as page:
+        # The proxy has taken the prefix away.
+        assert 'href="/queues/messages"' in get(page.url)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "password", "message"),
+    [
+        (("--address", "0.0.0.0"), "", "Others can reach 0.0.0.0."),
+        (("--address", "::"), "", "Others can reach ::."),
+        (("--address", ""), "", "Others can reach"),
+        (("--insecure",), "secret", "--insecure asks for no password."),
+        (("--prefix", "queues"), "", "The prefix must begin with a slash"),
+        (("--address", "no.such.host.invalid"), "", "Cannot listen on no.such.host.invalid"),
+    ],
+)
+def test_what_it_refuses(
+    site: Site, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], password: str, message: str
+) -> None:
+    monkeypatch.setenv("REDISDELAY_WEB_PASSWORD", password)
+    result = site.run("web", "--port", "0", *words)
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no user"),
+        ("\n\n", "has no user"),
+        ("ann:a\nbob\n", "line 2: not of the form"),
+        ("ann:\n", "line 1"),
+    ],
+)
+def test_a_file_that_would_let_in_anybody(site: Site, tmp_path: Path, text: str, message: str) -> None:
+    users = tmp_path / "users"
+    users.write_text(text)
+    result = site.run("web", "--port", "0", "--users-file", str(users))
+    assert (result.exit_code, message in result.stderr) == (1, True)
+
+
+def test_a_port_that_is_taken(site: Site) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = site.run("web", "--port", port)
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"Error: Cannot listen on 127.0.0.1:{port}: Address already in use.\n",
+    )

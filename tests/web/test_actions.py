@@ -1,0 +1,194 @@
+"""Each action asks, says how many it is about, and does it to exactly these."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from tests.cli.site import QUEUE, Site
+from tests.web.states import DEAD, READY, SCHEDULED, dead, ready, scheduled
+from tests.web.viewer import Viewer
+
+
+def ids_of(viewer: Viewer, state: str) -> list[str]:
+    return sorted(message.id for message in viewer.app.state.site.queues.iter(state=state))
+
+
+PUT = {SCHEDULED: scheduled, READY: ready, DEAD: dead}
+
+
+@pytest.mark.parametrize(
+    ("state", "button", "done", "then"),
+    [
+        (SCHEDULED, "Cancel", "Cancelled", None),
+        (SCHEDULED, "Deliver now", "Delivered", READY),
+        (READY, "Cancel", "Cancelled", None),
+        (DEAD, "Requeue", "Requeued", READY),
+        (DEAD, "Remove", "Removed", None),
+    ],
+)
+def test_what_is_selected(
+    viewer: Viewer, site: Site, state: str, button: str, done: str, then: str | None
+) -> None:
+    PUT[state](site, "a", "b", "c")
+    viewer.open("/messages", state=state)
+    page = viewer.press(button, ["a", "c"])
+    assert (page.status, page.heading) == (200, f"{button} 2 messages?")
+    assert ids_of(viewer, state) == ["a", "b", "c"]
+    page = viewer.press(button)
+    assert f"{done} 2 messages." in page.text
+    assert page.ids == ["b"]
+    assert ids_of(viewer, state) == ["b"]
+    if then:
+        assert ids_of(viewer, then) == ["a", "c"]
+    # It is said once.
+    assert done not in viewer.open("/messages", state=state).text
+
+
+@pytest.mark.parametrize(
+    ("state", "button", "what", "then"),
+    [
+        (SCHEDULED, "Cancel all", "scheduled message", None),
+        (SCHEDULED, "Deliver all now", "scheduled message", READY),
+        (DEAD, "Requeue all", "dead letter", READY),
+        (DEAD, "Remove all", "dead letter", None),
+    ],
+)
+@pytest.mark.parametrize(
+    ("choice", "expected", "which"),
+    [
+        ({}, "abcd", "of all queues"),
+        ({"queue": QUEUE}, "abc", "of the queue celery"),
+        ({"task": "shop.*"}, "abd", "of all queues, of the task shop.*"),
+        ({"task": "other", "queue": QUEUE}, "c", "of the queue celery, of the task other"),
+    ],
+)
+def test_all_of_a_list(
+    viewer: Viewer,
+    site: Site,
+    state: str,
+    button: str,
+    what: str,
+    then: str | None,
+    choice: dict[str, str],
+    expected: str,
+    which: str,
+) -> None:
+    PUT[state](site, "a", "b")
+    PUT[state](site, "c", task="other")
+    PUT[state](site, "d", queue="emails")
+    viewer.open("/messages", state=state, **choice)
+    page = viewer.press(button)
+    some = f"1 {what}" if len(expected) == 1 else f"{len(expected)} {what}s"
+    verb = button.replace(" all", "")
+    assert page.heading == f"{verb} {some} {which}?"
+    page = viewer.press(button)
+    assert page.status == 200
+    assert ids_of(viewer, state) == sorted(set("abcd") - set(expected))
+    assert ids_of(viewer, READY) == (list(expected) if then else [])
+
+
+def test_rescheduling(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a", "b", seconds=100_000)
+    viewer.open("/messages")
+    viewer.press("Reschedule", ["a"])
+    page = viewer.press("Reschedule", time="whenever")
+    assert page.status == 400
+    assert "New time: 'whenever' is neither" in page.text
+    page = viewer.press("Reschedule", time="10m")
+    assert "Rescheduled 1 message." in page.text
+    assert viewer.open("/messages", before="11m").ids == ["a"]
+    viewer.open("/messages", after="11m")
+    assert viewer.press("Reschedule all").heading.startswith("Reschedule 1 scheduled message of all")
+    assert "Rescheduled 1 message." in viewer.press("Reschedule all", time="2999-01-01T00:00").text
+    assert viewer.open("/messages", after="365d").ids == ["b"]
+
+
+def test_a_distance_is_from_when_it_was_asked(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a", seconds=600)
+    viewer.open("/messages", before="10m")
+    page = viewer.press("Cancel all")
+    # The form that is confirmed has moments.
+    assert "10m" not in dict(page.forms[-1].fields)["choice"]
+    assert "before=2" in dict(page.forms[-1].fields)["choice"]
+
+
+def test_what_has_moved_on(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a", "b")
+    viewer.open("/messages")
+    viewer.press("Cancel", ["a", "b"])
+    viewer.app.state.site.queues.cancel("a")
+    assert "Cancelled 1 message. 1 of the selected ones had moved on." in viewer.press("Cancel").text
+
+
+def test_nothing_is_selected(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a")
+    viewer.open("/messages")
+    assert "No message was selected." in viewer.press("Cancel").text
+    assert ids_of(viewer, SCHEDULED) == ["a"]
+
+
+def test_one_message(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a", "b")
+    viewer.open("/message", id="a")
+    assert viewer.press("Cancel").heading == "Cancel 1 message?"
+    viewer.press("Cancel")
+    assert ids_of(viewer, SCHEDULED) == ["b"]
+
+
+def test_pausing_and_resuming(viewer: Viewer, site: Site) -> None:
+    ready(site, "a")
+    viewer.open("/queue", name=QUEUE)
+    assert viewer.press("Pause").heading.startswith("Pause celery for all workers? It has 1 ready message.")
+    assert "celery is paused." in viewer.press("Pause").text
+    assert viewer.app.state.site.queues.control(QUEUE).is_paused
+    viewer.press("Resume")
+    assert "celery is not paused any more." in viewer.press("Resume").text
+    assert not viewer.app.state.site.queues.control(QUEUE).is_paused
+
+
+def test_limiting(viewer: Viewer) -> None:
+    viewer.open("/queue", name=QUEUE)
+    viewer.press("Limit")
+    page = viewer.press("Limit", rate="often")
+    assert (page.status, "such as 10/s" in page.text) == (400, True)
+    assert viewer.press("Limit", rate="10/s", burst="-1").status == 400
+    page = viewer.press("Limit", rate="100/m", burst="5", concurrency="20")
+    assert "celery is limited." in page.text
+    control = viewer.app.state.site.queues.control(QUEUE)
+    assert (control.rate, control.burst, control.concurrency) == ("100/m", 5, 20)
+    page = viewer.press("Limit")
+    assert {"rate": "100/m", "burst": "5", "concurrency": "20"}.items() <= dict(page.forms[-1].fields).items()
+    assert "no limits any more" in viewer.press("Limit", rate="", burst="", concurrency="").text
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [("action", "nothing")],
+        [("action", "cancel-all"), ("choice", "state=ready"), ("confirmed", "1")],
+        [("action", "remove-all"), ("choice", "state=scheduled"), ("confirmed", "1")],
+        [("action", "pause"), ("confirmed", "1")],
+        [("action", "cancel-all"), ("choice", "before=soon")],
+    ],
+)
+def test_what_no_page_offers(viewer: Viewer, site: Site, pairs: Sequence[tuple[str, str]]) -> None:
+    scheduled(site, "a")
+    token = dict(viewer.open("/messages").forms[-1].fields)["redisdelay_token"]
+    assert viewer.send("/act", [("redisdelay_token", token), *pairs]).status == 400
+    assert ids_of(viewer, SCHEDULED) == ["a"]
+
+
+def test_who_did_what_is_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    scheduled(site, "a\n\x1b[31mb")
+    caplog.set_level(logging.INFO, "kombu_redisdelay.web")
+    viewer = Viewer(site.app, users={"ann": "secret"})
+    viewer.client.auth = ("ann", "secret")
+    viewer.open("/messages")
+    viewer.press("Cancel", ["a\n\x1b[31mb"])
+    viewer.press("Cancel")
+    [record] = [record for record in caplog.records if record.name.startswith("kombu_redisdelay.web")]
+    assert record.getMessage() == r"ann from testclient: cancel a\n\x1b[31mb: Cancelled 1 message."
+    viewer.close()

@@ -1,0 +1,146 @@
+"""Who may look and who may act, and what every response tells the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from tests.cli.site import Site
+from tests.web.states import scheduled
+from tests.web.viewer import Viewer
+
+PATHS = ("/", "/messages", "/message?id=a", "/doctor", "/nothing", "/static/live.js", "/static/nothing")
+
+
+def is_there(viewer: Viewer) -> bool:
+    return viewer.app.state.site.queues.get("a") is not None
+
+
+def cancelling(viewer: Viewer) -> list[tuple[str, str]]:
+    """What the button sends that cancels a message for good."""
+    viewer.open("/messages")
+    viewer.press("Cancel", ["a"])
+    [form] = [form for form in viewer.at.forms if "Cancel" in form.buttons]
+    return [*form.fields, form.buttons["Cancel"]]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_response_makes_the_browser_careful(viewer: Viewer, path: str) -> None:
+    headers = viewer.open(path).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/", "/messages", "/message?id=a", "/queue?name=celery", "/doctor"])
+def test_nothing_is_inline_or_from_elsewhere(viewer: Viewer, site: Site, path: str) -> None:
+    scheduled(site, "a")
+    source = viewer.open(path).source
+    assert source.count("<script") == 1
+    assert "<style" not in source
+    assert " style=" not in source
+    assert " on" not in "".join(
+        part.partition(">")[0] for part in source.split("<") if "=" in part and " onc" in part
+    )
+    assert "http://" not in source.replace("http://www.w3.org", "")
+    assert "https://" not in source
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/act"])
+def test_a_password_is_asked_for(site: Site, path: str) -> None:
+    viewer = Viewer(site.app, users={"ann": "se:cret", "bob": ""})
+    for auth in (None, ("ann", "secret"), ("bob", "se:cret"), ("", ""), ("ann", "")):
+        response = viewer.client.get(path, auth=auth)
+        assert (response.status_code, response.headers["www-authenticate"][:5]) == (401, "Basic")
+        assert "content-security-policy" in response.headers
+    assert viewer.client.get(path, auth=("ann", "se:cret")).status_code != 401
+    viewer.close()
+
+
+@pytest.mark.parametrize(
+    "header", ["", "Basic", "Basic !", "Basic YQ==", "Bearer YW5uOnNlOmNyZXQ=", "basic é"]
+)
+def test_what_is_no_password(site: Site, header: str) -> None:
+    viewer = Viewer(site.app, users={"ann": "se:cret"})
+    assert viewer.client.get("/", headers={"Authorization": header.encode()}).status_code == 401
+    viewer.close()
+
+
+def test_a_form_of_ours(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a")
+    page = viewer.send("/act", cancelling(viewer), Origin="http://testserver")
+    assert page.status == 200
+    assert not is_there(viewer)
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://testserver:81"}]
+)
+def test_a_form_of_another_site(viewer: Viewer, site: Site, headers: Mapping[str, str]) -> None:
+    scheduled(site, "a")
+    assert viewer.send("/act", cancelling(viewer), **headers).status == 403
+    assert is_there(viewer)
+
+
+def test_without_the_cookie(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a")
+    pairs = cancelling(viewer)
+    viewer.client.cookies.clear()
+    assert viewer.send("/act", pairs).status == 403
+    assert is_there(viewer)
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", "é"])
+def test_without_the_token(viewer: Viewer, site: Site, token: str | None) -> None:
+    scheduled(site, "a")
+    pairs = [pair for pair in cancelling(viewer) if pair[0] != "redisdelay_token"]
+    pairs += [] if token is None else [("redisdelay_token", token)]
+    assert viewer.send("/act", pairs).status == 403
+    assert is_there(viewer)
+
+
+def test_the_cookie_is_not_for_others(viewer: Viewer) -> None:
+    cookie = viewer.client.get("/").headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+
+
+def test_read_only(site: Site) -> None:
+    scheduled(site, "a")
+    both = Viewer(site.app)
+    pairs = cancelling(both)
+    viewer = Viewer(site.app, read_only=True)
+    for path in ("/messages", "/message?id=a", "/queue?name=celery"):
+        assert viewer.open(path).buttons == set()
+    token = viewer.client.cookies["redisdelay_token"]
+    pairs = [
+        ("redisdelay_token", token) if name == "redisdelay_token" else (name, value) for name, value in pairs
+    ]
+    page = viewer.send("/act", pairs)
+    assert (page.status, "read-only" in page.heading) == (403, True)
+    assert is_there(viewer)
+    viewer.close()
+    both.close()
+
+
+def test_an_address_changes_nothing(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a")
+    assert viewer.open("/act", **dict(cancelling(viewer))).status == 405
+    assert is_there(viewer)
+
+
+def test_a_form_that_is_too_large(viewer: Viewer) -> None:
+    assert viewer.send("/act", [("id", "a" * 1_100_000)]).status == 413
+
+
+def test_the_names_of_the_host(site: Site) -> None:
+    viewer = Viewer(site.app, hosts=["localhost"])
+    statuses = [
+        viewer.client.get("/", headers={"Host": host}).status_code
+        for host in ("localhost:9809", "evil.example")
+    ]
+    assert statuses == [200, 400]
+    viewer.close()

@@ -1,0 +1,67 @@
+"""Below a path of another application, under ASGI and WSGI."""
+
+from __future__ import annotations
+
+from a2wsgi import ASGIMiddleware
+from httpx import Client, WSGITransport
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
+
+from kombu_redisdelay.web import create
+from tests.cli.site import Site
+from tests.web.states import scheduled
+from tests.web.viewer import Viewer
+
+
+def check(viewer: Viewer) -> None:
+    """Look around and act, below /ops/queues."""
+    # People leave the slash away.
+    assert viewer.open("/ops/queues").heading == "Queues"
+    page = viewer.open("/ops/queues/")
+    assert page.status == 200
+    for path in page.links.values():
+        assert path.startswith(("/ops/queues/", "#"))
+        assert path.startswith("#") or viewer.open(path).status == 200
+    for path in ("/ops/queues/static/live.js", "/ops/queues/static/style.css"):
+        assert path in page.source
+        assert viewer.client.get(path).status_code == 200
+    viewer.open("/ops/queues/messages")
+    viewer.press("Cancel", ["a"])
+    assert "Cancelled 1 message." in viewer.press("Cancel").text
+    assert {cookie.path for cookie in viewer.client.cookies.jar} == {"/ops/queues"}
+    assert viewer.open("/ops/queues/nothing").status == 404
+
+
+def test_in_starlette(site: Site) -> None:
+    scheduled(site, "a", "b")
+    viewer = Viewer(site.app)
+    viewer.client = TestClient(Starlette(routes=[Mount("/ops/queues", viewer.app)]))
+    check(viewer)
+    viewer.close()
+
+
+def test_under_wsgi(site: Site) -> None:
+    scheduled(site, "a", "b")
+    viewer = Viewer(site.app)
+    wsgi = ASGIMiddleware(viewer.app)  # type: ignore[arg-type]
+
+    def below(environ, start_response):  # type: ignore[no-untyped-def]
+        """As Django, Flask or mod_wsgi mount an application."""
+        prefix = "/ops/queues"
+        assert environ["PATH_INFO"].startswith(prefix)
+        environ["SCRIPT_NAME"], environ["PATH_INFO"] = prefix, environ["PATH_INFO"].removeprefix(prefix)
+        return wsgi(environ, start_response)
+
+    transport = WSGITransport(below)
+    viewer.client = Client(transport=transport, base_url="http://testserver", follow_redirects=True)  # type: ignore[assignment]
+    check(viewer)
+    viewer.close()
+
+
+def test_it_closes_with_its_application(site: Site) -> None:
+    app = create(site.app)
+    with TestClient(app) as client:
+        assert client.get("/").status_code == 200
+        assert app.state.site._opened
+    assert not app.state.site._opened

@@ -1,0 +1,136 @@
+"""What each page shows, in each state of the broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.redis_server import RedisServer
+from tests.cli.site import QUEUE, Site
+from tests.web.states import dead, held, ready, scheduled
+from tests.web.viewer import Viewer
+
+PAGES = ("/", "/messages", "/messages?state=ready", "/messages?state=held", "/messages?state=dead",
+         "/queue?name=celery", "/doctor")  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_an_empty_broker(viewer: Viewer, path: str) -> None:
+    page = viewer.open(path)
+    assert page.status == 200
+    assert page.heading
+
+
+def test_an_empty_list_says_so(viewer: Viewer) -> None:
+    assert "No scheduled messages." in viewer.open("/messages").text
+    assert "No dead messages that match." in viewer.open("/messages", state="dead", queue="a").text
+
+
+def test_the_overview_counts(viewer: Viewer, site: Site) -> None:
+    ready(site, "r1", "r2")
+    scheduled(site, "s1", "s2", "s3")
+    dead(site, "d")
+    held(site, "h")
+    viewer.app.state.site.queues.pause("emails")
+    page = viewer.open("/")
+    assert [page.links[name] for name in ("2", "3", "1")] == [
+        "/messages?state=ready&queue=celery",
+        "/messages?state=scheduled&queue=celery",
+        "/messages?state=dead&queue=celery",
+    ]
+    assert "≤ 1h" in page.text
+
+
+def test_the_doctor_speaks_below_the_queues(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "s")
+    source = viewer.open("/").source
+    assert 0 < source.index('id="queues"') < source.index("The doctor has")
+
+
+@pytest.mark.parametrize(
+    ("state", "put"), [("scheduled", scheduled), ("ready", ready), ("held", held), ("dead", dead)]
+)
+def test_a_list_and_one_message(viewer: Viewer, site: Site, state: str, put) -> None:  # type: ignore[no-untyped-def]
+    put(site, "one")
+    page = viewer.open("/messages", state=state)
+    assert f"1 {state} message." in page.text
+    assert "shop.close('one')" in page.text
+    assert page.links["one"] == "/message?id=one"
+    page = viewer.open(page.links["one"])
+    assert (page.status, page.heading) == (200, "one")
+    assert state in page.text
+    assert "argsrepr" in page.text
+
+
+def test_an_id_that_nothing_has(viewer: Viewer) -> None:
+    page = viewer.open("/message", id="nothing")
+    assert (page.status, "No message has this id." in page.text) == (404, True)
+
+
+def test_filters(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a", task="shop.close")
+    scheduled(site, "b", task="shop.open", queue="emails", seconds=7200)
+    assert viewer.open("/messages", task="*.open").ids == ["b"]
+    assert viewer.open("/messages", queue=QUEUE).ids == ["a"]
+    assert viewer.open("/messages", before="90m").ids == ["a"]
+    assert viewer.open("/messages", after="90m").ids == ["b"]
+    page = viewer.open("/messages", before="soon")
+    assert (page.status, page.ids) == (400, [])
+    assert "Before: 'soon' is neither" in page.text
+
+
+def test_what_is_shown_of_arguments(site: Site) -> None:
+    scheduled(site, "secret")
+    for shown, in_list, in_body in (("all", True, True), ("shortened", True, False), ("none", False, False)):
+        viewer = Viewer(site.app, arguments=shown)
+        assert ("shop.close('secret')" in viewer.open("/messages").text) is in_list
+        page = viewer.open("/message", id="secret")
+        assert ("argsrepr" in page.text) is in_list
+        assert ("Message" in page.source.partition("<h3>Message</h3>")[1]) is in_body
+        viewer.close()
+
+
+def test_a_queue_that_is_paused_and_limited(viewer: Viewer) -> None:
+    queues = viewer.app.state.site.queues
+    queues.pause(QUEUE)
+    queues.limit(QUEUE, rate="100/m", concurrency=20)
+    page = viewer.open("/queue", name=QUEUE)
+    assert page.heading == "celery paused limited"
+    assert "100/m" in page.text
+    assert "Resume" in page.buttons
+
+
+def test_no_such_page(viewer: Viewer) -> None:
+    assert viewer.open("/nothing").status == 404
+
+
+@pytest.mark.parametrize("path", [*PAGES[:-1], "/message?id=a"])
+def test_redis_is_away_and_comes_back(path: str) -> None:
+    with RedisServer() as server:
+        site = Site(server)
+        viewer = Viewer(site.app)
+        assert viewer.open(path).status in (200, 404)
+        server.stop()
+        page = viewer.open(path)
+        assert (page.status, page.heading) == (503, "Redis does not answer as it should")
+        server.start()
+        server.wait_ready()
+        assert viewer.open(path).status in (200, 404)
+        viewer.close()
+        site.close()
+
+
+def test_what_the_doctor_found_has_a_time(viewer: Viewer) -> None:
+    assert "Examined at " in viewer.open("/doctor").text
+
+
+def test_redis_is_away_at_the_beginning() -> None:
+    with RedisServer() as server:
+        site = Site(server)
+        server.stop()
+        viewer = Viewer(site.app)
+        assert viewer.open("/").status == 503
+        server.start()
+        server.wait_ready()
+        assert viewer.open("/").status == 200
+        viewer.close()
+        site.close()

@@ -1,0 +1,92 @@
+"""Page by page, each message is there exactly once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from kombu_redisdelay.operations import pages
+from kombu_redisdelay.operations.pages import read_page
+from tests.cli.site import Site
+from tests.web.states import dead, held, ready, scheduled
+from tests.web.viewer import Viewer
+
+
+def all_pages(viewer: Viewer, **choice: str) -> Counter[str]:
+    """How many times each message is on the pages of a list."""
+    page = viewer.open("/messages", **choice)
+    found = Counter(page.ids)
+    while "Next page" in page.links:
+        page = viewer.open(page.links["Next page"])
+        found.update(page.ids)
+    return found
+
+
+def test_many_are_due_at_the_same_time(viewer: Viewer, site: Site) -> None:
+    queues = ["a", "b", "c", "d#1"]
+    ids = [f"m{number}" for number in range(260)]
+    for number, id in enumerate(ids):
+        scheduled(site, id, queue=queues[number % 4])
+    # Three due times for all of them, and the same in all queues.
+    now_ms = site.now_ms()
+    for number, id in enumerate(ids):
+        key = site.store.keys(queues[number % 4]).schedule
+        assert site.redis.zadd(key, {id: now_ms + 1_000_000 * (1 + number % 3)}, xx=True, ch=True)
+    assert all_pages(viewer) == Counter(ids)
+    assert all_pages(viewer, queue="b") == Counter(ids[1::4])
+
+
+@pytest.mark.parametrize(("state", "put"), [("ready", ready), ("dead", dead), ("held", held)])
+def test_other_states(viewer: Viewer, site: Site, state: str, put) -> None:  # type: ignore[no-untyped-def]
+    ids = [f"m{number}" for number in range(120)]
+    put(site, *ids)
+    if state != "held":
+        put(site, *(f"n{number}" for number in range(60)), queue="another")
+        ids += [f"n{number}" for number in range(60)]
+    found = {message.id for message in viewer.app.state.site.queues.iter(["celery", "another"], state=state)}
+    assert found == set(ids)
+    start, seen = "", Counter[str]()
+    while True:
+        page = read_page(viewer.app.state.site.queues, state, ["celery", "another"], start=start)
+        seen.update(message.id for message in page.messages)
+        start = page.next
+        if not start:
+            break
+    assert seen == Counter(ids)
+
+
+def test_a_rare_task(viewer: Viewer, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "LOOKED_AT_MOST", 10)
+    scheduled(site, *(f"m{number:02}" for number in range(35)))
+    scheduled(site, "rare", task="rare", seconds=9000)
+    page = viewer.open("/messages", task="rare")
+    assert "Nothing among the 10 messages that were searched so far." in page.text
+    assert all_pages(viewer, task="rare") == Counter(["rare"])
+
+
+def test_what_goes_meanwhile_takes_nothing_with_it(viewer: Viewer, site: Site) -> None:
+    scheduled(site, *(f"m{number:03}" for number in range(60)))
+    scheduled(site, "last", queue="other", seconds=9000)
+    page = viewer.open("/messages")
+    first = page.ids
+    viewer.app.state.site.delayed.cancel_many(first)
+    following = viewer.open(page.links["Next page"])
+    assert len(first) == 50
+    assert Counter([*first, *following.ids]) == Counter([*(f"m{number:03}" for number in range(60)), "last"])
+
+
+def test_the_queue_of_a_page_goes_meanwhile(viewer: Viewer, site: Site) -> None:
+    scheduled(site, *(f"m{number:03}" for number in range(50)), queue="gone")
+    scheduled(site, "last", queue="other", seconds=9000)
+    page = viewer.open("/messages")
+    site.redis.delete(*site.redis.keys("*gone*"), "redisdelay:queues")
+    site.store.remember("other")
+    assert viewer.open(page.links["Next page"]).ids == ["last"]
+
+
+def test_a_page_of_another_list(viewer: Viewer, site: Site) -> None:
+    scheduled(site, *(f"m{number}" for number in range(51)))
+    start = read_page(viewer.app.state.site.queues, "scheduled").next
+    page = viewer.open("/messages", **{"queue": "other", "from": start})
+    assert (page.status, "this page is not of this list" in page.text) == (400, True)

@@ -1,0 +1,62 @@
+"""Acting while a consumer takes what is due: each message is either cancelled or delivered."""
+
+from __future__ import annotations
+
+import random
+import re
+from threading import Event, Thread
+
+from kombu.connection import Connection
+
+from harness.process import wait_until
+from kombu_redisdelay import DelayedMessages
+from tests.cli.site import QUEUE, Site
+from tests.transport.kit import Inbox, drain
+from tests.web.states import scheduled
+from tests.web.viewer import Page, Viewer
+
+MESSAGES = 400
+
+
+def test_cancelling_what_becomes_due(viewer: Viewer, site: Site) -> None:
+    ids = [f"m{number:03}" for number in range(MESSAGES)]
+    for number, id in enumerate(ids):
+        scheduled(site, id, seconds=1.5 + 0.012 * number)
+    delivered: list[str] = []
+    stopped = Event()
+
+    def consume() -> None:
+        with Connection(site.app.conf.broker_url) as connection:
+
+            def on_message(message: object) -> None:
+                delivered.append(message.headers["id"])  # type: ignore[attr-defined]
+                message.ack()  # type: ignore[attr-defined]
+
+            Inbox(connection.channel(), QUEUE, prefetch=10, on_message=on_message)
+            drain(connection, stopped.is_set, timeout=60)
+
+    consumer = Thread(target=consume)
+    consumer.start()
+    cancelled: list[int] = []
+    try:
+        with DelayedMessages(site.app) as delayed:
+            while delayed.count():
+                # Those that are next: the page is often too late.
+                coming = viewer.open("/messages").ids[:6]
+                if coming:
+                    viewer.press("Cancel", random.sample(coming, min(2, len(coming))))
+                    cancelled.append(cancelled_in(viewer.press("Cancel")))
+        wait_until(lambda: len(delivered) + sum(cancelled) >= MESSAGES, 20, "that the rest is delivered")
+    finally:
+        stopped.set()
+        consumer.join()
+    assert len(delivered) == len(set(delivered))
+    assert len(delivered) + sum(cancelled) == MESSAGES
+    assert delivered
+    assert {2} < set(cancelled) <= {0, 1, 2}
+
+
+def cancelled_in(page: Page) -> int:
+    """How many messages a page says that it has cancelled."""
+    [count] = re.findall(r"Cancelled (\d+) message", page.text)
+    return int(count)
