@@ -231,7 +231,7 @@ def test_metrics(hostile: Site) -> None:
 
 def test_every_command_was_called() -> None:
     """But for those that are called in tests of their own."""
-    called = {words[0] for words in (*SHOWING, *STEERING)} | {"top", "forward", "exporter"}
+    called = {words[0] for words in (*SHOWING, *STEERING)} | {"top", "forward", "exporter", "web"}
     assert called == set(cli.delayed.list_commands(Context(cli.delayed)))
 
 
