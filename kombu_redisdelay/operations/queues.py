@@ -88,7 +88,7 @@ class Queues(Access):
         While messages come and go, no message is included twice, and every message that stays in its state
         during the iteration is included. With all states, one that moves on from scheduled to ready, held or
         dead is included, too; one that goes back may be missing. To tell that a message was included, about
-        60 bytes of memory are kept for each that was ready or dead, or for each with all states.
+        60 bytes of memory are kept for each, unless *state* is ``"held"``.
 
         Arguments:
             state: only messages in this state.
@@ -271,13 +271,12 @@ class Queues(Access):
         return self.store.partitions.all_names([*self.queues(), *declared])
 
     def _messages(
-        self, queue: Selection, states: Collection[str], after_ms: float | None, before_ms: float | None
+        self, queue: Selection, states: tuple[str, ...], after_ms: float | None, before_ms: float | None
     ) -> Iterator[QueuedMessage]:
         names, reading = self._queues(queue), Reading(self)
         found = chain.from_iterable(reading.in_state(state, names, after_ms, before_ms) for state in states)
-        # In a schedule, and among what is held, nothing comes twice.
-        may_repeat = len(states) > 1 or not {READY, DEAD}.isdisjoint(states)
-        return without_repetitions(found) if may_repeat else (each.message for each in found)
+        # Only among what is held, nothing comes twice: what is scheduled may get a later due time meanwhile.
+        return (each.message for each in found) if states == (HELD,) else without_repetitions(found)
 
     def _with_id(self, id: str) -> Iterator[QueuedMessage]:
         found = Reading(self).with_id(self._queues(None), id, _texts([id]))

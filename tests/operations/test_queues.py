@@ -15,7 +15,7 @@ import pytest
 from celery import Celery, group
 
 from harness.process import wait_until
-from kombu_redisdelay import DelayedMessages, QueueControl, QueuedMessage, Queues
+from kombu_redisdelay import DelayedMessages, QueueControl, QueuedMessage, Queues, requeue
 from kombu_redisdelay.broker.recorder import record
 from kombu_redisdelay.operations.queued import STATES
 from kombu_redisdelay.operations.queues import MOST_TEXTS
@@ -223,6 +223,18 @@ class TestWhileTheQueueMoves:
         send(app, "new")
         shown += ids(reader)
         assert shown == [name for name in names if name != "249"]
+
+    def test_a_scheduled_one_that_goes_back_is_shown_once(
+        self, site: Site, app: Celery, queues: Queues
+    ) -> None:
+        send(app, *map(str, range(100)), countdown=600)
+        found = queues.iter("celery", state="scheduled")
+        first = next(found).id
+        with DelayedMessages(site.url) as delayed:
+            assert delayed.deliver_now(first)
+        [message] = hold(site, first)
+        requeue(message, 3600)
+        assert sorted([first, *ids(found)]) == sorted(map(str, range(100)))
 
     def test_one_that_moves_on_is_shown_once(self, site: Site, app: Celery, queues: Queues) -> None:
         in_each_state(site, app)
