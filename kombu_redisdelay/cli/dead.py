@@ -13,7 +13,7 @@ from kombu_redisdelay.cli import messages
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.limited import Limited, limit_option, rows_to_show
-from kombu_redisdelay.cli.options import check_choice, died_options, json_option, many_options
+from kombu_redisdelay.cli.options import check_choice, died_options, every_option, json_option, many_options
 from kombu_redisdelay.cli.outcome import change_many, exit_unless_all, show_count, show_each, show_would
 from kombu_redisdelay.cli.output import (
     date_and_time,
@@ -102,7 +102,7 @@ def _show(letter: DeadLetter) -> None:
 
 @command.command("requeue")
 @click.argument("ids", nargs=-1, metavar="[ID...]")
-@click.option("--all", "every", is_flag=True, help="All of them, or those that the other options pick.")
+@every_option
 @died_options
 @many_options
 @json_option
@@ -144,11 +144,13 @@ def requeue(
 
 @command.command("purge")
 @click.argument("ids", nargs=-1, metavar="[ID...]")
+@every_option
 @died_options
 @many_options
 @json_option
 def purge(
     ids: tuple[str, ...],
+    every: bool,
     queues: tuple[str, ...],
     task: str | None,
     before: datetime | timedelta | None,
@@ -157,8 +159,8 @@ def purge(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove dead letters for good: all of them, those with these ids, or those that the options pick."""
-    check_choice(ids, None, queues, task, before, after)
+    """Remove dead letters for good."""
+    check_choice(ids, every, queues, task, before, after)
     letters = connect(DeadLetters)
     if ids:
         if dry_run:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import click
 
 from kombu_redisdelay.cli.broker import connect
-from kombu_redisdelay.cli.options import check_choice, due_options, json_option, many_options
+from kombu_redisdelay.cli.options import check_choice, due_options, every_option, json_option, many_options
 from kombu_redisdelay.cli.outcome import change_many, exit_unless_all, show_count, show_each, show_would
 from kombu_redisdelay.cli.scheduled import Picked
 from kombu_redisdelay.operations.delayed import DelayedMessages
@@ -15,7 +15,7 @@ from kombu_redisdelay.operations.delayed import DelayedMessages
 
 @click.command("deliver-now")
 @click.argument("ids", nargs=-1, metavar="[ID...]")
-@click.option("--all", "every", is_flag=True, help="All that are scheduled, or that the other options pick.")
+@every_option
 @due_options
 @many_options
 @json_option

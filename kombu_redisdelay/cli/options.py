@@ -17,6 +17,9 @@ queues_option = click.option(
     "-Q", "--queue", "queues", multiple=True, help="Only this queue; may be given again."
 )
 task_option = click.option("--task", help="Only tasks of this name, in which * stands for anything.")
+every_option = click.option(
+    "--all", "every", is_flag=True, help="All of them, or those that the other options pick."
+)
 all_option = click.option("--all", "every", is_flag=True, help="All queues that are known.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, say how many it would be.")
@@ -98,12 +101,12 @@ def _options(command: FunctionT, *options: Callable[[FunctionT], FunctionT]) -> 
     return command
 
 
-def check_choice(ids: Sequence[str], every: bool | None, *picked: object) -> None:
+def check_choice(ids: Sequence[str], every: bool, *picked: object) -> None:
     """Check that messages are chosen either by id or by options.
 
     Arguments:
         ids: those of the command line.
-        every: whether ``--all`` is given; ``None``: the command is about all without it.
+        every: whether ``--all`` is given.
         picked: the values of the other options that pick messages.
 
     Raises:
@@ -113,7 +116,7 @@ def check_choice(ids: Sequence[str], every: bool | None, *picked: object) -> Non
     is_picked = any(value not in (None, ()) for value in picked)
     if ids and (every or is_picked):
         raise click.UsageError("Give either ids, or options that pick messages, not both.")
-    if not ids and not is_picked and every is False:
+    if not (ids or is_picked or every):
         raise click.UsageError("Give ids, or pick messages with -Q, --task, --before or --after, or --all.")
 
 

@@ -15,6 +15,7 @@ from kombu_redisdelay.cli.options import (
     Seconds,
     check_choice,
     due_options,
+    every_option,
     json_option,
     many_options,
 )
@@ -28,7 +29,7 @@ from kombu_redisdelay.words import when
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @click.option("--countdown", type=Seconds(), help="Time from now: 90, 90s, 10m, 2h, 3d or 1w.")
 @click.option("--eta", type=MomentType(), help="A moment in ISO 8601, such as 2027-01-01T09:00.")
-@click.option("--all", "every", is_flag=True, help="All that are scheduled, or that the other options pick.")
+@every_option
 @due_options
 @many_options
 @json_option

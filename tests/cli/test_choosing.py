@@ -75,11 +75,6 @@ CHOICES = [
 ]
 
 
-def as_is(site: Site, command: str) -> list[tuple[str, ...]]:
-    """`--all`, where there is such an option."""
-    return [()] if command in ("purge", "dead purge") else [("--all",)]
-
-
 @pytest.mark.parametrize("command", PICKING)
 class TestMany:
     @pytest.mark.parametrize(("choice", "count"), CHOICES)
@@ -115,17 +110,15 @@ class TestMany:
         assert full.rows(*words, *both) == [{verb: 2}]
 
     def test_all(self, full: Site, command: str) -> None:
-        [every] = as_is(full, command)
-        result = full.run(*PICKING[command], *every, input="y\n")
+        result = full.run(*PICKING[command], "--all", input="y\n")
         assert " 6 " in result.stderr
         assert result.stderr.partition("?")[0].endswith("of all queues")
-        [row] = full.rows(*PICKING[command], *every, "--yes")
+        [row] = full.rows(*PICKING[command], "--all", "--yes")
         # Only what was rescheduled is still there to be rescheduled again.
         assert row[VERBS[command][1]] == (6 if command == "reschedule" else 0)
 
     def test_nothing_to_change_is_not_asked_for(self, site: Site, command: str) -> None:
-        [every] = as_is(site, command)
-        assert site.rows(*PICKING[command], *every) == [{VERBS[command][1]: 0}]
+        assert site.rows(*PICKING[command], "--all") == [{VERBS[command][1]: 0}]
 
     @pytest.mark.parametrize(
         "choice", [("id", "-Q", "a"), ("id", "--task", "t"), ("id", "--before", "0"), ("id", "--after", "1h")]
@@ -146,10 +139,12 @@ class TestMany:
         )
 
 
-@pytest.mark.parametrize("command", ["deliver-now", "reschedule", "dead requeue"])
+@pytest.mark.parametrize("command", PICKING)
 def test_nothing_chosen_is_a_usage_error(full: Site, command: str) -> None:
+    before = states(full)
     result = full.run(*PICKING[command], "--yes")
     assert result.exit_code == 2
+    assert states(full) == before
     assert "--all" in result.stderr.splitlines()[-1]
 
 

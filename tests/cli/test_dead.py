@@ -74,8 +74,8 @@ def test_requeue_of_nothing_in_particular_is_a_usage_error(site: Site) -> None:
 def test_purge_asks_first(site: Site) -> None:
     site.bury(_payload("a"), "rejected")
     site.bury(_payload("b", "shop.remind"), "rejected")
-    assert site.run("dead", "purge", input="n\n").exit_code == 1
+    assert site.run("dead", "purge", "--all", input="n\n").exit_code == 1
     assert site.redis.llen(site.store.keys(QUEUE).dead) == 2
     assert site.rows("dead", "purge", "--yes", "--task", "shop.remind") == [{"removed": 1}]
-    assert site.text("dead", "purge", input="y\n").splitlines()[-1] == "Removed 1 dead letter."
+    assert site.text("dead", "purge", "--all", input="y\n").splitlines()[-1] == "Removed 1 dead letter."
     assert site.redis.exists(site.store.keys(QUEUE).dead) == 0

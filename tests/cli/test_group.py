@@ -25,7 +25,7 @@ CALLS = {
     "timeline": (),
     "history": (),
     "dead": ("list",),
-    "purge": ("--yes",),
+    "purge": ("--all", "--yes"),
     "doctor": (),
     "forward": (),
     "exporter": ("--port", "0"),

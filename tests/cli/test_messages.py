@@ -335,11 +335,11 @@ def test_deliver_now(site: Site) -> None:
 
 def test_purge_asks_first(site: Site) -> None:
     site.send(countdown=3600)
-    result = site.run("purge", input="n\n")
+    result = site.run("purge", "--all", input="n\n")
     assert result.exit_code == 1
     assert "Remove 1 scheduled message of all queues?" in result.stderr
     assert len(_scheduled(site)) == 1
-    assert site.text("purge", input="y\n").splitlines()[-1] == "Removed 1 message."
+    assert site.text("purge", "--all", input="y\n").splitlines()[-1] == "Removed 1 message."
     assert _scheduled(site) == []
 
 

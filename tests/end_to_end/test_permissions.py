@@ -152,10 +152,10 @@ def test_the_command_line(site: Installation, app: Celery, server: RedisServer) 
         ("reschedule", ids[1], "--countdown", "7200"),
         ("deliver-now", ids[2]),
         ("purge", "--yes", "--task", "work", "--before", "90m"),
-        ("purge", "--yes"),
+        ("purge", "--all", "--yes"),
         ("dead", "list"),
         ("dead", "requeue", "--all", "--yes"),
-        ("dead", "purge", "--yes"),
+        ("dead", "purge", "--all", "--yes"),
     ):
         run(app, *words)
     assert refused(server) == []

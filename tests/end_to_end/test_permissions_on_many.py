@@ -84,9 +84,9 @@ def test_a_worker_and_the_command_line(tmp_path: Path, kind: Any) -> None:
             ("cancel", ids[0]),
             ("reschedule", ids[1], "--countdown", "7200"),
             ("deliver-now", ids[2]),
-            ("purge", "--yes"),
+            ("purge", "--all", "--yes"),
             ("dead", "requeue", "--all", "--yes"),
-            ("dead", "purge", "--yes"),
+            ("dead", "purge", "--all", "--yes"),
         ):
             run(app, *words)
         os.kill(worker.pid, signal.SIGTERM)
