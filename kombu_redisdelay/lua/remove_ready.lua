@@ -1,10 +1,10 @@
--- Removes ready messages of one list. Redis looks for each from one end of the list: in the middle of a million
--- messages, that takes 0.1 s.
+-- Removes ready messages of one list. Redis looks for each from one end of the list: in the middle of a
+-- million messages, that takes 0.1 s.
 --
 -- KEYS[1]  ready list
 -- KEYS[2]  wake zset
--- ARGV     for each message: 1 to look from the end where publishers put messages, or -1 from the other end; then
---          the message
+-- ARGV     for each message: 1 to look from the end where publishers put messages, or -1 from the other end;
+--          then the message
 --
 -- Returns  for each message 1 if it was ready, else 0
 --

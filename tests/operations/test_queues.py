@@ -15,7 +15,7 @@ import pytest
 from celery import Celery, group
 
 from harness.process import wait_until
-from kombu_redisdelay import DelayedMessages, QueueControl, QueuedMessage, Queues, batch, requeue
+from kombu_redisdelay import DeadLetters, DelayedMessages, QueueControl, QueuedMessage, Queues, batch, requeue
 from kombu_redisdelay.broker.recorder import record
 from kombu_redisdelay.operations.queued import STATES
 from kombu_redisdelay.operations.queues import MOST_TEXTS
@@ -384,7 +384,7 @@ class TestCancel:
         self, app: Celery, queues: Queues, wrong: dict[str, Any]
     ) -> None:
         send(app, "a")
-        with pytest.raises(ValueError, match="state|datetime"):
+        with pytest.raises(ValueError, match=r"state|datetime"):
             queues.cancel_all(**wrong)
         assert queues.count() == 1
 
@@ -395,6 +395,19 @@ class TestCancel:
         assert queues.cancel_all(state="ready", task="odd") == 750
         assert ids(queues.iter()) == [f"{number}" for number in range(0, 1500, 2)]
         assert queues.cancel_all(state="ready") == 750
+
+    @pytest.mark.parametrize("kind", [Queues, DelayedMessages, DeadLetters])
+    def test_ids_of_a_wrong_type_are_a_type_error(self, site: Site, app: Celery, kind: Any) -> None:
+        names = {"cancel", "reschedule", "deliver_now", "requeue", "remove"}
+        with kind(site.url) as access:
+            methods = [name for name in names if hasattr(access, name)]
+            for name in methods:
+                time = {"countdown": 60} if name == "reschedule" else {}
+                with pytest.raises(TypeError, match="an id must be a str, not 5"):
+                    getattr(access, name)(5, **time)
+                with pytest.raises(TypeError, match="ids must be several, not the str 'abc'"):
+                    getattr(access, f"{name}_many")("abc", **time)
+            assert methods
 
     def test_mark_revoked_needs_the_app(self, site: Site) -> None:
         with Queues(site.url) as queues, pytest.raises(TypeError, match="mark_revoked"):
@@ -468,6 +481,15 @@ def test_partitions_are_one_queue(site: Site) -> None:
         assert queues.get("id7") in found
         assert queues.cancel_many(["id7", "later-id8"]) == {"id7": 1, "later-id8": 1}
         assert queues.count("q") == 58
+
+
+def test_a_pause_of_several_queues(queues: Queues) -> None:
+    queues.pause(["a", "b"])
+    assert [queues.control(name).is_paused for name in "ab"] == [True, True]
+    queues.resume(name for name in "ab")
+    assert [queues.control(name).is_paused for name in "ab"] == [False, False]
+    queues.pause("ab")
+    assert [queues.control(name).is_paused for name in ("a", "ab")] == [False, True]
 
 
 def test_pauses_and_limits(queues: Queues) -> None:
