@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
+from operator import attrgetter
 
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import REMOVE_READY
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.walk import walk
+
+#: Messages that Redis looks at in one script to find those that are to be removed: some milliseconds.
+SEARCHED_PER_CALL = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +63,33 @@ class ReadyLists:
     def remove(self, message: Ready) -> bool:
         """Remove a message. Redis looks for it from the end that was nearer. Returns ``False`` if it is not
         ready any more, or has been delivered meanwhile and came back."""
-        server, keys = self._store.server, self._store.ready_keys(message.queue)
-        index = self._store.steps.index(message.step)
-        lengths = checked(server.call_all(*(("LLEN", key) for key in keys[: index + 1])))
-        place, length = message.place - sum(lengths[:-1]), lengths[-1]
-        from_end = -1 if 2 * place < length else 1
-        wake_key = self._store.keys(message.queue).wake
-        return bool(REMOVE_READY(server, (keys[index], wake_key), (from_end, message.payload)))
+        return any(self.remove_all(message.queue, [message]))
+
+    def remove_all(self, queue: str, messages: Iterable[Ready]) -> Iterator[Ready]:
+        """Do the same as :meth:`remove` for *messages* of *queue*, in bounded steps. Yields those that were
+        removed."""
+        for some in portions(messages, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
+            for step, of_step in groupby(some, attrgetter("step")):
+                yield from self._remove(queue, self._store.steps.index(step), list(of_step))
+
+    def _remove(self, queue: str, index: int, messages: Sequence[Ready]) -> Iterator[Ready]:
+        server, keys = self._store.server, self._store.ready_keys(queue)
+        lengths: list[int] = list(checked(server.call_all(*(("LLEN", key) for key in keys[: index + 1]))))
+        taken_before, length = sum(lengths[:-1]), lengths[-1]
+
+        def distance(message: Ready) -> int:
+            """How many messages Redis looks at from the nearer end; negative from the end that is taken."""
+            place = message.place - taken_before
+            return -max(1, place) if 2 * place < length else max(1, length - place)
+
+        used = (keys[index], self._store.keys(queue).wake)
+        for some in portions(
+            messages, lambda each: abs(distance(each)), MESSAGES_PER_CALL, SEARCHED_PER_CALL
+        ):
+            pairs = ((-1 if distance(each) < 0 else 1, each.payload) for each in some)
+            reply = REMOVE_READY(server, used, tuple(chain.from_iterable(pairs)))
+            yield from (each for each, done in zip(some, reply, strict=True) if done)
+
+
+def _size(message: Ready) -> int:
+    return len(message.payload)

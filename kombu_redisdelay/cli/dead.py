@@ -13,8 +13,8 @@ from kombu_redisdelay.cli import messages
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.limited import Limited, limit_option, rows_to_show
-from kombu_redisdelay.cli.options import check_choice, died_options, json_option, many_options
-from kombu_redisdelay.cli.outcome import change_many, exit_unless_all, show_count, show_each, show_would
+from kombu_redisdelay.cli.options import check_choice, died_options, every_option, json_option, many_options
+from kombu_redisdelay.cli.outcome import change_many, exit_unless_all, show_count, show_each, show_would_each
 from kombu_redisdelay.cli.output import (
     date_and_time,
     show_fields,
@@ -102,6 +102,7 @@ def _show(letter: DeadLetter) -> None:
 
 @command.command("requeue")
 @click.argument("ids", nargs=-1, metavar="[ID...]")
+@every_option
 @died_options
 @many_options
 @json_option
@@ -121,7 +122,7 @@ def requeue(
     letters = connect(DeadLetters)
     if ids:
         if dry_run:
-            show_would("requeue", _count_ids(letters, ids), as_json, _WHAT)
+            show_would_each("requeue", _count_ids(letters, ids), as_json, _WHAT)
         else:
             _show_each("requeued", letters.requeue_many(ids), as_json)
         return
@@ -143,6 +144,7 @@ def requeue(
 
 @command.command("purge")
 @click.argument("ids", nargs=-1, metavar="[ID...]")
+@every_option
 @died_options
 @many_options
 @json_option
@@ -162,7 +164,7 @@ def purge(
     letters = connect(DeadLetters)
     if ids:
         if dry_run:
-            show_would("remove", _count_ids(letters, ids), as_json, _WHAT)
+            show_would_each("remove", _count_ids(letters, ids), as_json, _WHAT)
         else:
             _show_each("removed", letters.remove_many(ids), as_json)
         return
@@ -199,8 +201,12 @@ def _count(letters: DeadLetters, picked: dict[str, Any]) -> int:
     return sum(1 for _ in letters.iter(**picked))
 
 
-def _count_ids(letters: DeadLetters, ids: tuple[str, ...]) -> int:
-    return sum(letter.id in ids for letter in letters.iter())
+def _count_ids(letters: DeadLetters, ids: tuple[str, ...]) -> dict[str, int]:
+    counts = dict.fromkeys(ids, 0)
+    for letter in letters.iter():
+        if letter.id in counts:
+            counts[letter.id] += 1
+    return counts
 
 
 def _show_each(done: str, counts: dict[str, int], as_json: bool) -> None:

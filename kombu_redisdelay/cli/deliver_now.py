@@ -7,14 +7,22 @@ from datetime import datetime, timedelta
 import click
 
 from kombu_redisdelay.cli.broker import connect
-from kombu_redisdelay.cli.options import check_choice, due_options, json_option, many_options
-from kombu_redisdelay.cli.outcome import change_many, exit_unless_all, show_count, show_each, show_would
+from kombu_redisdelay.cli.options import check_choice, due_options, every_option, json_option, many_options
+from kombu_redisdelay.cli.outcome import (
+    change_many,
+    exit_unless_all,
+    show_count,
+    show_each,
+    show_would_each,
+    whereabouts,
+)
 from kombu_redisdelay.cli.scheduled import Picked
 from kombu_redisdelay.operations.delayed import DelayedMessages
 
 
 @click.command("deliver-now")
 @click.argument("ids", nargs=-1, metavar="[ID...]")
+@every_option
 @due_options
 @many_options
 @json_option
@@ -37,10 +45,10 @@ def command(
     delayed = connect(DelayedMessages)
     if ids:
         if dry_run:
-            show_would("deliver", sum(len(delayed.get_all(id)) for id in dict.fromkeys(ids)), as_json)
+            show_would_each("deliver", {id: len(delayed.get_all(id)) for id in ids}, as_json)
             return
         delivered = delayed.deliver_now_many(ids)
-        show_each("delivered", delivered, as_json)
+        show_each("delivered", delivered, as_json, elsewhere=whereabouts(delivered))
         exit_unless_all(delivered)
         return
     picked = Picked.by(queues, task, before, after)

@@ -44,7 +44,7 @@ def held(messages: Iterable[QueuedMessage]) -> Table:
     rows = table(right("HELD"), _ID, fixed("WORKER"), _QUEUE, _TASK, below=3)
     for message in messages:
         since = _since(message.held_since, now)
-        rows.add_row(since, message.id, _worker(message), message.queue, call(message))
+        rows.add_row(since, message.id, worker(message), message.queue, call(message))
     return rows
 
 
@@ -97,7 +97,7 @@ def _when(moment: datetime | None, now: datetime) -> str:
     return "?" if moment is None else when(moment, now)
 
 
-def _worker(message: QueuedMessage) -> str:
+def worker(message: QueuedMessage) -> str:
     """Host and process of a worker."""
     gone = " (gone)" if message.process_is_gone else ""
     return f"{message.host or '?'}:{'?' if message.pid is None else message.pid}{gone}"

@@ -34,10 +34,10 @@ queues_option = click.option(
     help="Only this queue; may be given again.",
 )
 task_option = click.option("--task", help="Only tasks of this name, in which * stands for anything.")
-all_option = click.option("--all", "every", is_flag=True, help="All queues that are known.")
 every_option = click.option(
     "--all", "every", is_flag=True, help="All of them, or those that the other options pick."
 )
+all_option = click.option("--all", "every", is_flag=True, help="All queues that are known.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, say how many it would be.")
 
@@ -109,7 +109,7 @@ def died_options(command: FunctionT) -> FunctionT:
 
 def many_options(command: FunctionT) -> FunctionT:
     """Options of what changes many messages."""
-    return _options(command, every_option, yes_option, dry_run_option)
+    return _options(command, yes_option, dry_run_option)
 
 
 def _options(command: FunctionT, *options: Callable[[FunctionT], FunctionT]) -> FunctionT:

@@ -6,9 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import click
 
+from kombu_redisdelay.cli import messages
+from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import confirm, echo
 from kombu_redisdelay.cli.output import busy, show_json
+from kombu_redisdelay.operations.queued import DEAD, HELD, QueuedMessage
+from kombu_redisdelay.operations.queues import Queues
 from kombu_redisdelay.words import number_of
+
+#: Messages that are looked for in all queues when they are not where a command looks for them.
+MOST_SEARCHED = 10
 
 
 def show_would(verb: str, count: int, as_json: bool, what: str = "message") -> None:
@@ -21,6 +28,37 @@ def show_would(verb: str, count: int, as_json: bool, what: str = "message") -> N
         show_json([{f"would_{verb}": count}])
     else:
         echo(f"Would {verb} {number_of(count, what)}.")
+
+
+def show_would_each(verb: str, counts: Mapping[str, int], as_json: bool, what: str = "message") -> None:
+    """Do the same as :func:`show_would` for ids, and say which were not found.
+
+    Arguments:
+        counts: id -> how many messages were found.
+
+    Raises:
+        click.exceptions.Exit: one was not found.
+    """
+    show_would(verb, sum(counts.values()), as_json, what)
+    if not as_json:
+        _show_missing(counts, whereabouts(counts) if what == "message" else {})
+    exit_unless_all(counts)
+
+
+def whereabouts(counts: Mapping[str, int]) -> dict[str, QueuedMessage]:
+    """Where the messages are that were not found where a command looks for them. All ready messages are
+    searched for each, so this is only for few.
+
+    Arguments:
+        counts: id -> how many messages were found.
+    """
+    missing = [id for id, count in counts.items() if not count]
+    if not missing or len(missing) > MOST_SEARCHED:
+        return {}
+    with busy("Searching"):
+        queues = connect(Queues)
+        found = {id: queues.get(id) for id in missing}
+    return {id: message for id, message in found.items() if message is not None}
 
 
 def show_count(done: str, count: int, as_json: bool, what: str = "message", **more: str) -> None:
@@ -39,17 +77,32 @@ def show_count(done: str, count: int, as_json: bool, what: str = "message", **mo
         echo(f"{done.capitalize()} {number_of(count, what)}{rest}.")
 
 
-def show_each(done: str, counts: Mapping[str, int], as_json: bool, **more: str) -> None:
+def show_each(
+    done: str,
+    counts: Mapping[str, int],
+    as_json: bool,
+    *,
+    elsewhere: Mapping[str, QueuedMessage] | None = None,
+    **more: str,
+) -> None:
     """Print for each id what was done.
 
     Arguments:
         done: what was done, for example ``"cancelled"``.
         counts: id -> to how many messages it was done.
+        elsewhere: id -> a message to which it could not be done.
         more: name -> what else there is to say of those to which it was done.
     """
+    found = elsewhere or {}
     if as_json:
         show_json(
-            {"id": id, done: bool(count), "messages": count, **(more if count else {})}
+            {
+                "id": id,
+                done: bool(count),
+                "messages": count,
+                **(more if count else {}),
+                **({"state": found[id].state} if id in found else {}),
+            }
             for id, count in counts.items()
         )
         return
@@ -58,7 +111,19 @@ def show_each(done: str, counts: Mapping[str, int], as_json: bool, **more: str) 
         if count:
             echo(f"{id} {done}{f' ({number_of(count)})' if count > 1 else ''}{rest}")
         else:
-            echo(f"{id} not found", err=True)
+            _show_missing({id: count}, found)
+
+
+def _show_missing(counts: Mapping[str, int], elsewhere: Mapping[str, QueuedMessage]) -> None:
+    for id, count in counts.items():
+        if not count:
+            echo(f"{id} {_state(elsewhere[id]) if id in elsewhere else 'not found'}", err=True)
+
+
+def _state(message: QueuedMessage) -> str:
+    if message.state == HELD:
+        return f"is held by {messages.worker(message)}"
+    return "is a dead letter" if message.state == DEAD else f"is {message.state}"
 
 
 def exit_unless_all(counts: Mapping[str, int]) -> None:

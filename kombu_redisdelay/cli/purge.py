@@ -7,13 +7,14 @@ from datetime import datetime, timedelta
 import click
 
 from kombu_redisdelay.cli.broker import connect
-from kombu_redisdelay.cli.options import check_choice, due_options, json_option, many_options
+from kombu_redisdelay.cli.options import check_choice, due_options, every_option, json_option, many_options
 from kombu_redisdelay.cli.outcome import change_many, show_count
 from kombu_redisdelay.cli.scheduled import Picked
 from kombu_redisdelay.operations.delayed import DelayedMessages
 
 
 @click.command("purge")
+@every_option
 @due_options
 @many_options
 @json_option
@@ -27,7 +28,10 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove scheduled messages. Ready messages stay; `celery purge` removes both."""
+    """Remove scheduled messages, as `cancel --state scheduled` does.
+
+    Ready messages stay; `cancel --all` and `celery purge` remove both.
+    """
     check_choice((), every, queues, task, before, after)
     delayed = connect(DelayedMessages)
     picked = Picked.by(queues, task, before, after)

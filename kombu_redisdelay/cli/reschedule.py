@@ -15,10 +15,18 @@ from kombu_redisdelay.cli.options import (
     Seconds,
     check_choice,
     due_options,
+    every_option,
     json_option,
     many_options,
 )
-from kombu_redisdelay.cli.outcome import change_many, exit_unless_all, show_count, show_each, show_would
+from kombu_redisdelay.cli.outcome import (
+    change_many,
+    exit_unless_all,
+    show_count,
+    show_each,
+    show_would_each,
+    whereabouts,
+)
 from kombu_redisdelay.cli.scheduled import Picked
 from kombu_redisdelay.operations.delayed import DelayedMessages
 from kombu_redisdelay.words import when
@@ -28,6 +36,7 @@ from kombu_redisdelay.words import when
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @click.option("--countdown", type=Seconds(), help="Time from now: 90, 90s, 10m, 2h, 3d or 1w.")
 @click.option("--eta", type=MomentType(), help="A moment in ISO 8601, such as 2027-01-01T09:00.")
+@every_option
 @due_options
 @many_options
 @json_option
@@ -56,13 +65,14 @@ def command(
         # Before anything is asked: a time that makes no sense is an error, also where there is no message.
         delayed.reschedule_many([], countdown=countdown, eta=eta)
     if ids and dry_run:
-        show_would("reschedule", sum(len(delayed.get_all(id)) for id in dict.fromkeys(ids)), as_json)
+        show_would_each("reschedule", {id: len(delayed.get_all(id)) for id in ids}, as_json)
         return
     if ids:
         now = from_ms(delayed.store.now_ms())
         with _naming_the_option(eta):
             counts = delayed.reschedule_many(ids, countdown=countdown, eta=eta)
-        show_each("rescheduled", counts, as_json, due=_due(delayed, now, countdown, eta, as_json))
+        due = _due(delayed, now, countdown, eta, as_json)
+        show_each("rescheduled", counts, as_json, elsewhere=whereabouts(counts), due=due)
         exit_unless_all(counts)
         return
     picked, started = Picked.by(queues, task, before, after), []

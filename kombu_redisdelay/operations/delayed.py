@@ -16,6 +16,7 @@ from kombu_redisdelay.broker.times import LATEST_MS, from_ms
 from kombu_redisdelay.broker.upcoming import upcoming
 from kombu_redisdelay.operations.access import Access, Selection, check_limit, moment_ms
 from kombu_redisdelay.operations.content import Content, is_task, with_due, without_due
+from kombu_redisdelay.operations.queued import Found, without_repetitions
 from kombu_redisdelay.public import public
 
 #: From which due time on and before which one, in ms since the epoch; ``None`` is no limit.
@@ -97,8 +98,9 @@ class DelayedMessages(Access):
     ) -> Iterator[DelayedMessage]:
         """Iterate over the messages in the order of their due times. They are read in bounded steps.
 
-        Messages that are scheduled or removed during the iteration may be included or not, so one that is
-        rescheduled may come twice, with both of its due times. All others are included exactly once.
+        Messages that are scheduled or removed during the iteration may be included or not. All others are
+        included. None is included twice, also if it gets another due time meanwhile. To tell that one was
+        included, about 60 bytes of memory are kept for each.
 
         Arguments:
             limit: the largest number of messages; ``None`` for all.
@@ -108,7 +110,7 @@ class DelayedMessages(Access):
         """
         check_limit(limit)
         found = upcoming(self.store, self.names(queue), *_span(due_after, due_before))
-        messages = map(self._message, found)
+        messages = without_repetitions(map(self._found, found))
         return islice((each for each in messages if is_task(each.task, task)), limit)
 
     def get(self, id: str) -> DelayedMessage | None:
@@ -118,7 +120,7 @@ class DelayedMessages(Access):
     def get_all(self, id: str) -> list[DelayedMessage]:
         """All messages with this id, in the order of their due times."""
         found = [message for queue in self.names(None) for message in self._schedule.find(queue, id)]
-        return [self._message(message) for message in sorted(found, key=attrgetter("due_ms"))]
+        return [self._found(message).message for message in sorted(found, key=attrgetter("due_ms"))]
 
     def cancel(self, id: str, *, mark_revoked: bool = False) -> int:
         """Remove the message with this id. If there are several, remove all of them.
@@ -321,11 +323,11 @@ class DelayedMessages(Access):
             for _ in schedule.reschedule_all(name, self._chosen(name, task, span), rewrite, due_ms)
         )
 
-    def _message(self, found: Scheduled) -> DelayedMessage:
-        content = _content(found)
-        return DelayedMessage(
+    def _found(self, found: Scheduled) -> Found[DelayedMessage]:
+        content, queue = _content(found), self.store.partitions.queue_of(found.queue)
+        message = DelayedMessage(
             id=content.id,
-            queue=self.store.partitions.queue_of(found.queue),
+            queue=queue,
             due=from_ms(found.due_ms),
             task=content.task,
             args=content.args,
@@ -334,6 +336,8 @@ class DelayedMessages(Access):
             size=len(found.payload),
             headers=content.headers,
         )
+        identity = (queue, content.tag or found.payload, content.id)
+        return Found(message, identity, content.tag is not None)
 
     def _revoked(self, cancelled: dict[str, int], mark_revoked: bool) -> dict[str, int]:
         if mark_revoked:

@@ -28,7 +28,7 @@ from kombu_redisdelay.operations.queued import (
     moment_of,
     without_repetitions,
 )
-from kombu_redisdelay.operations.reading import Reading, content_of, content_of_scheduled
+from kombu_redisdelay.operations.reading import Reading, content_of, content_of_scheduled, waiting_since
 from kombu_redisdelay.public import public
 
 #: With more ids than this, it takes Redis longer to look for them in each message than to send the message.
@@ -95,7 +95,7 @@ class Queues(Access):
         While messages come and go, no message is included twice, and every message that stays in its state
         during the iteration is included. With all states, one that moves on from scheduled to ready, held or
         dead is included, too; one that goes back may be missing. To tell that a message was included, about
-        60 bytes of memory are kept for each.
+        60 bytes of memory are kept for each, unless *state* is ``"held"``.
 
         Arguments:
             state: only messages in this state.
@@ -194,6 +194,54 @@ class Queues(Access):
             cancelled.update(self._cancel_ready(queue, _texts([group_id]), is_wanted))
         return self._revoked(cancelled, mark_revoked)
 
+    def cancel_all(
+        self,
+        queue: Selection = None,
+        *,
+        state: str | None = None,
+        task: str | None = None,
+        before: datetime | None = None,
+        after: datetime | None = None,
+        mark_revoked: bool = False,
+    ) -> int:
+        """Do the same as :meth:`cancel` for all scheduled and ready messages, or for some of them. They are
+        removed in bounded steps. Those that are published meanwhile may be removed or not.
+
+        Arguments:
+            state: only messages in this state, ``"scheduled"`` or ``"ready"``.
+            task: only tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards.
+            before: only messages that are due before this time, if *state* is ``"scheduled"``; that wait
+                since before it, if *state* is ``"ready"``. Messages of which this is unknown are left out. A
+                naive datetime is in UTC.
+            after: the same for this time or later.
+            mark_revoked: as for :meth:`cancel`.
+
+        Returns:
+            The number of messages that were removed.
+
+        Raises:
+            ValueError: *state* is another one, a time is not a ``datetime``, or a time is given without a
+                *state*: each state has a time of its own.
+        """
+        self._check_mark_revoked(mark_revoked)
+        span = moment_ms("after", after), moment_ms("before", before)
+        if state not in (None, SCHEDULED, READY):
+            raise ValueError(f"state must be {SCHEDULED}, {READY} or None, not {state!r}")
+        if state is None and span != (None, None):
+            raise ValueError("before and after need a state: each state has a time of its own")
+        names = self.names(queue)
+        if (state, task, mark_revoked) == (None, None, False):
+            return sum(map(self.store.purge, names))
+        cancelled: Counter[str] = Counter()
+        count = 0
+        for name in names:
+            for content in self._cancel_chosen(name, state, task, *span):
+                count += 1
+                if mark_revoked:
+                    cancelled[content.id] += 1
+        self._revoked(cancelled, mark_revoked)
+        return count
+
     def pause(self, queue: str) -> None:
         """Have no worker take anything from *queue*, until :meth:`resume`. What workers have taken, they run.
         Messages can be published, and become ready when they are due."""
@@ -271,11 +319,11 @@ class Queues(Access):
         return Counter((message.task, message.priority) for message in self.iter(queue, state=state))
 
     def _messages(
-        self, queue: Selection, states: Collection[str], after_ms: float | None, before_ms: float | None
+        self, queue: Selection, states: tuple[str, ...], after_ms: float | None, before_ms: float | None
     ) -> Iterator[QueuedMessage]:
         names, reading = self.names(queue), Reading(self)
         found = chain.from_iterable(reading.in_state(state, names, after_ms, before_ms) for state in states)
-        # Among what is held at one moment, nothing comes twice.
+        # Only among what is held, nothing comes twice: what is scheduled may get a later due time meanwhile.
         return (each.message for each in found) if states == (HELD,) else without_repetitions(found)
 
     def _with_id(self, id: str) -> Iterator[QueuedMessage]:
@@ -291,6 +339,28 @@ class Queues(Access):
             content = content_of(found.payload)
             if is_wanted(content) and ready.remove(found):
                 yield content.id
+
+    def _cancel_chosen(
+        self, queue: str, state: str | None, task: str | None, after_ms: float | None, before_ms: float | None
+    ) -> Iterator[Content]:
+        """Remove scheduled messages, and then ready ones. Yields what each says of itself."""
+        if state != READY:
+            schedule = Schedule(self.store)
+            scheduled = (
+                each
+                for each in schedule.iter(queue, after_ms, before_ms)
+                if task is None or is_task(content_of_scheduled(each).task, task)
+            )
+            yield from map(content_of_scheduled, schedule.remove(queue, scheduled))
+        if state != SCHEDULED:
+            lists = ReadyLists(self.store)
+            ready = (
+                each
+                for each in lists.iter(queue)
+                if is_within(waiting_since(each.payload), after_ms, before_ms)
+                and (task is None or is_task(content_of(each.payload).task, task))
+            )
+            yield from (content_of(each.payload) for each in lists.remove_all(queue, ready))
 
     def _revoked(self, cancelled: Mapping[str, int], mark_revoked: bool) -> dict[str, int]:
         if mark_revoked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from functools import cache
 from hashlib import sha1
 from operator import attrgetter
@@ -103,7 +104,6 @@ class Reading:
         return self._found(found.queue, content, SCHEDULED, found.payload, due=from_ms(found.due_ms))
 
     def _of_ready(self, found: Ready) -> Found[QueuedMessage]:
-        since_ms = due_member_ms(found.payload)
         return self._found(
             found.queue,
             content_of(found.payload),
@@ -111,7 +111,7 @@ class Reading:
             found.payload,
             is_sure=found.is_sure,
             place=found.place,
-            waiting_since=None if since_ms is None else from_ms(since_ms),
+            waiting_since=waiting_since(found.payload),
         )
 
     def _of_held(self, found: Held, is_gone: Callable[[str], bool]) -> Found[QueuedMessage]:
@@ -177,3 +177,9 @@ def content_of_scheduled(found: Scheduled) -> Content:
 def content_of(payload: bytes) -> Content:
     """What the bytes of a message say of it."""
     return Content.of(payload, otherwise=sha1(payload, usedforsecurity=False).hexdigest())
+
+
+def waiting_since(payload: bytes) -> datetime | None:
+    """Since when a ready message may be delivered; ``None`` if another transport has published it."""
+    since_ms = due_member_ms(payload)
+    return None if since_ms is None else from_ms(since_ms)

@@ -23,6 +23,7 @@ from kombu_redisdelay import Queues
 from tests.cli.site import QUEUE, Site
 
 PICKING: dict[str, tuple[str, ...]] = {
+    "cancel": ("cancel", "--state", "scheduled"),
     "purge": ("purge",),
     "deliver-now": ("deliver-now",),
     "reschedule": ("reschedule", "--countdown", "1d"),
@@ -31,6 +32,7 @@ PICKING: dict[str, tuple[str, ...]] = {
 }
 #: Command -> what it says before the number of messages, in what it would do and in what it did.
 VERBS = {
+    "cancel": ("cancel", "cancelled"),
     "purge": ("remove", "removed"),
     "deliver-now": ("deliver", "delivered"),
     "reschedule": ("reschedule", "rescheduled"),
@@ -146,10 +148,12 @@ class TestMany:
         )
 
 
-@pytest.mark.parametrize("command", ["deliver-now", "reschedule", "dead requeue"])
+@pytest.mark.parametrize("command", PICKING)
 def test_nothing_chosen_is_a_usage_error(full: Site, command: str) -> None:
+    before = states(full)
     result = full.run(*PICKING[command], "--yes")
     assert result.exit_code == 2
+    assert states(full) == before
     assert "--all" in result.stderr.splitlines()[-1]
 
 
@@ -157,7 +161,9 @@ def test_nothing_chosen_is_a_usage_error(full: Site, command: str) -> None:
 def test_several_ids(full: Site, command: str) -> None:
     words, (verb, done) = PICKING[command], VERBS[command]
     ids = ["b mail.send", "nothing", "a shop.close", "a shop.close"]
-    assert full.rows(*words, *ids, "--dry-run") == [{f"would_{verb}": 2}]
+    assert full.rows(*words, *ids, "--dry-run", status=1) == [{f"would_{verb}": 2}]
+    result = full.run(*words, *ids, "--dry-run")
+    assert (result.exit_code, result.stderr) == (1, "nothing not found\n")
     rows = full.rows(*words, *ids, status=1)
     assert [(row["id"], row[done], row["messages"]) for row in rows] == [
         ("b mail.send", True, 1),
@@ -203,6 +209,45 @@ class TestSeveralUnderOneId:
             bury(site, "twice", "t", 1, QUEUE)
         assert len(site.rows("dead", "show", "twice")) == 2
         assert site.text("dead", "requeue", "twice") == "twice requeued (2 messages)\n"
+
+
+class TestCancelByState:
+    def test_ready_ones(self, full: Site) -> None:
+        full.send("mail.send", queue="a", task_id="ready")
+        assert full.rows("cancel", "-Q", "a", "--dry-run") == [{"would_cancel": 3}]
+        assert full.rows("cancel", "--task", "mail.*", "--dry-run") == [{"would_cancel": 4}]
+        ready = ("cancel", "--state", "ready", "--task", "mail.*")
+        assert full.rows(*ready, "--before", "1h", "--dry-run") == [{"would_cancel": 0}]
+        assert "Cancel 1 ready message of all queues?" in full.run(*ready, input="n\n").stderr
+        assert full.rows(*ready, "--after", "1h", "--yes") == [{"cancelled": 1}]
+        assert (
+            "Cancel 2 scheduled or ready messages of the queue 'a'?" in full.run("cancel", "-Q", "a").stderr
+        )
+        assert full.rows("cancel", "--all", "--yes") == [{"cancelled": 6}]
+        assert full.rows("list", "--state", "ready") == full.rows("list") == []
+
+    def test_mark_revoked(self, full: Site, server: RedisServer) -> None:
+        app = Celery("shop", broker=server.url(), backend="cache+memory://", set_as_current=False)
+        words = ("cancel", "-Q", "a", "--mark-revoked", "--yes")
+        assert full.run(*words, app=app).stdout == "Cancelled 2 messages.\n"
+        assert app.AsyncResult("a mail.send").state == "REVOKED"
+        app.close()
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("--before", "1h"),
+            ("--after", "1h", "-Q", "a"),
+            ("--state", "ready"),
+            ("id", "--state", "ready"),
+            ("--group", "g", "-Q", "a"),
+            ("--group", "g", "--all"),
+        ],
+    )
+    def test_a_choice_that_makes_no_sense_is_a_usage_error(self, full: Site, words: tuple[str, ...]) -> None:
+        before = states(full)
+        assert full.run("cancel", *words, "--yes").exit_code == 2
+        assert states(full) == before
 
 
 class TestCancelOfAGroup:

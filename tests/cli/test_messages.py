@@ -231,7 +231,10 @@ def test_show_says_where_a_message_is(site: Site, in_each_state: dict[str, str])
     assert re.fullmatch(r".*\+00:00 \(in .*\)", shown["scheduled"]["due"])
     assert shown["ready"]["place"] == "0 before it"
     assert shown["ready"]["waiting since"].endswith(" ago)")
-    assert (shown["held"]["host"], shown["held"]["process"]) == (socket.gethostname(), str(os.getpid()))
+    assert (shown["held"]["host"], shown["held"]["process"]) == (
+        socket.gethostname(),
+        str(os.getpid()),
+    )
     assert shown["held"]["held since"].endswith(" ago)")
     assert "lease" not in shown["held"]
     assert shown["dead"]["died"].endswith(" ago)")
@@ -288,7 +291,14 @@ def test_cancel_of_what_is_ready_but_not_of_what_a_worker_has(
     result = site.run("cancel", *in_each_state.values())
     assert result.exit_code == 1
     assert result.stdout == "".join(f"{in_each_state[state]} cancelled\n" for state in ("scheduled", "ready"))
-    assert result.stderr == "".join(f"{in_each_state[state]} not found\n" for state in ("held", "dead"))
+    held, dead = (in_each_state[state] for state in ("held", "dead"))
+    worker = f"{socket.gethostname()}:{os.getpid()}"
+    assert result.stderr == f"{held} is held by {worker}\n{dead} is a dead letter\n"
+    rows = site.rows("cancel", held, dead, "nothing", status=1)
+    assert [row.get("state") for row in rows] == ["held", "dead", None]
+    result = site.run("cancel", held, "nothing", "--dry-run")
+    assert (result.exit_code, result.stdout) == (1, "Would cancel 0 messages.\n")
+    assert result.stderr == f"{held} is held by {worker}\nnothing not found\n"
     assert {row["state"] for row in site.rows("list", "--state", "all")} == {"held", "dead"}
 
 
@@ -332,7 +342,11 @@ def test_deliver_now(site: Site) -> None:
     assert site.rows("deliver-now", task_id) == [{"id": task_id, "delivered": True, "messages": 1}]
     assert _scheduled(site) == []
     assert task_id in site.redis.lindex(QUEUE, 0)
-    assert site.rows("deliver-now", task_id, status=1) == [{"id": task_id, "delivered": False, "messages": 0}]
+    missing = {"id": task_id, "messages": 0, "state": "ready"}
+    assert site.rows("deliver-now", task_id, status=1) == [{**missing, "delivered": False}]
+    words = ("reschedule", task_id, "--countdown", "60")
+    assert site.rows(*words, status=1) == [{**missing, "rescheduled": False}]
+    assert site.run(*words).stderr == f"{task_id} is ready\n"
 
 
 def test_purge_asks_first(site: Site) -> None:

@@ -44,6 +44,14 @@ class TestLooking:
         assert message.headers["customer"] == "Ada"
         assert message.size == site.redis.hstrlen("redisdelay:{celery}:messages", "order-42") - len("3:")
 
+    def test_one_that_is_moved_back_meanwhile_comes_once(self, app: Celery, delayed: DelayedMessages) -> None:
+        for number in range(100):
+            send(app, f"{number}", 600 + number)
+        found = delayed.iter()
+        first = [next(found).id for _ in range(3)]
+        delayed.reschedule_many(first, countdown=3600)
+        assert sorted([*first, *ids(found)]) == sorted(str(number) for number in range(100))
+
     def test_it_is_due_at_its_eta_to_the_microsecond(self, app: Celery, delayed: DelayedMessages) -> None:
         eta = in_seconds(60).replace(microsecond=123_457)
         app.send_task("shop.close", eta=eta, task_id="a")

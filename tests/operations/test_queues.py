@@ -15,7 +15,7 @@ import pytest
 from celery import Celery, group
 
 from harness.process import wait_until
-from kombu_redisdelay import DelayedMessages, QueueControl, QueuedMessage, Queues
+from kombu_redisdelay import DeadLetters, DelayedMessages, QueueControl, QueuedMessage, Queues, batch, requeue
 from kombu_redisdelay.broker.recorder import record
 from kombu_redisdelay.operations.queued import STATES
 from kombu_redisdelay.operations.queues import MOST_TEXTS
@@ -224,6 +224,18 @@ class TestWhileTheQueueMoves:
         shown += ids(reader)
         assert shown == [name for name in names if name != "249"]
 
+    def test_a_scheduled_one_that_goes_back_is_shown_once(
+        self, site: Site, app: Celery, queues: Queues
+    ) -> None:
+        send(app, *map(str, range(100)), countdown=600)
+        found = queues.iter("celery", state="scheduled")
+        first = next(found).id
+        with DelayedMessages(site.url) as delayed:
+            assert delayed.deliver_now(first)
+        [message] = hold(site, first)
+        requeue(message, 3600)
+        assert sorted([first, *ids(found)]) == sorted(map(str, range(100)))
+
     def test_one_that_moves_on_is_shown_once(self, site: Site, app: Celery, queues: Queues) -> None:
         in_each_state(site, app)
         reader = queues.iter()
@@ -328,6 +340,75 @@ class TestCancel:
         states = [app.AsyncResult(id).state for id in "abcd"]
         assert states == ["REVOKED", "PENDING", "PENDING", "PENDING"]
 
+    @pytest.mark.parametrize(
+        ("chosen", "left"),
+        [
+            ({}, set()),
+            ({"queue": "celery"}, {"far", "other"}),
+            ({"state": "ready"}, {"soon", "late", "far"}),
+            ({"state": "scheduled"}, {"a", "b", "mail", "other"}),
+            ({"task": "mail.*"}, {"a", "b", "soon", "late", "far", "other"}),
+            (
+                {"task": "shop.*", "queue": ["celery"], "state": "ready"},
+                {"mail", "soon", "late", "far", "other"},
+            ),
+            ({"state": "scheduled", "before": 1200}, {"a", "b", "mail", "late", "far", "other"}),
+            ({"state": "scheduled", "after": 1200, "task": "*"}, {"a", "b", "mail", "soon", "other"}),
+            ({"state": "ready", "after": -60}, {"soon", "late", "far"}),
+            ({"state": "ready", "before": -60}, {"a", "b", "mail", "soon", "late", "far", "other"}),
+            ({"queue": "unknown"}, {"a", "b", "mail", "soon", "late", "far", "other"}),
+        ],
+    )
+    @pytest.mark.parametrize("mark_revoked", [False, True])
+    def test_all_that_are_chosen(
+        self, app: Celery, queues: Queues, chosen: dict[str, Any], left: set[str], mark_revoked: bool
+    ) -> None:
+        send(app, "a", "b", priority=9)
+        send(app, "mail", task="mail.send")
+        send(app, "soon", countdown=600)
+        send(app, "late", countdown=6000)
+        send(app, "far", countdown=6000, queue="q")
+        send(app, "other", queue="q")
+        every = set(ids(queues.iter()))
+        for name in {"before", "after"}.intersection(chosen):
+            chosen = {**chosen, name: in_seconds(chosen[name])}
+        assert queues.cancel_all(**chosen, mark_revoked=mark_revoked) == len(every) - len(left)
+        assert set(ids(queues.iter())) == left
+        revoked = {id for id in every if app.AsyncResult(id).state == "REVOKED"}
+        assert revoked == (every - left if mark_revoked else set())
+
+    @pytest.mark.parametrize(
+        "wrong", [{"state": "held"}, {"before": in_seconds(0)}, {"after": in_seconds(0)}, {"before": 5}]
+    )
+    def test_a_choice_that_makes_no_sense_is_a_value_error(
+        self, app: Celery, queues: Queues, wrong: dict[str, Any]
+    ) -> None:
+        send(app, "a")
+        with pytest.raises(ValueError, match=r"state|datetime"):
+            queues.cancel_all(**wrong)
+        assert queues.count() == 1
+
+    def test_every_second_one_of_thousands(self, app: Celery, queues: Queues) -> None:
+        with batch(app):
+            for number in range(1500):
+                send(app, f"{number}", task=("odd", "even")[number % 2 == 0])
+        assert queues.cancel_all(state="ready", task="odd") == 750
+        assert ids(queues.iter()) == [f"{number}" for number in range(0, 1500, 2)]
+        assert queues.cancel_all(state="ready") == 750
+
+    @pytest.mark.parametrize("kind", [Queues, DelayedMessages, DeadLetters])
+    def test_ids_of_a_wrong_type_are_a_type_error(self, site: Site, app: Celery, kind: Any) -> None:
+        names = {"cancel", "reschedule", "deliver_now", "requeue", "remove"}
+        with kind(site.url) as access:
+            methods = [name for name in names if hasattr(access, name)]
+            for name in methods:
+                time = {"countdown": 60} if name == "reschedule" else {}
+                with pytest.raises(TypeError, match="an id must be a str, not 5"):
+                    getattr(access, name)(5, **time)
+                with pytest.raises(TypeError, match="ids must be several, not the str 'abc'"):
+                    getattr(access, f"{name}_many")("abc", **time)
+            assert methods
+
     def test_mark_revoked_needs_the_app(self, site: Site) -> None:
         with Queues(site.url) as queues, pytest.raises(TypeError, match="mark_revoked"):
             queues.cancel("a", mark_revoked=True)
@@ -358,6 +439,31 @@ class TestCancel:
         assert set(chosen) - set(cancelled), "a worker was faster once"
         assert Counter(cancelled) + Counter(delivered) == Counter(names)
 
+    def test_of_all_that_are_chosen_each_is_cancelled_or_delivered_once(
+        self, site: Site, app: Celery, queues: Queues
+    ) -> None:
+        names = [f"id{number}" for number in range(2000)]
+        with batch(app):
+            for number, name in enumerate(names):
+                send(app, name, task=("odd", "even")[number % 2 == 0])
+        delivered: list[str] = []
+        channel = site.channel()
+
+        def deliver(message: Any) -> None:
+            delivered.append(message.headers["id"])
+            message.ack()
+
+        inbox = Inbox(channel, "celery", prefetch=2, on_message=deliver)
+        counts: list[int] = []
+        thread = Thread(target=lambda: counts.append(queues.cancel_all(state="ready", task="odd")))
+        thread.start()
+        drain(channel.connection.client, lambda: not thread.is_alive() and not site.ready("celery"))
+        thread.join()
+        inbox.consumer.cancel()
+        assert counts[0] > 0
+        assert len(delivered) == len(set(delivered)) == len(names) - counts[0]
+        assert set(names[::2]) <= set(delivered)
+
 
 def test_partitions_are_one_queue(site: Site) -> None:
     partitions: dict[str, Any] = {"partitions": {"q": 3}}
@@ -375,6 +481,15 @@ def test_partitions_are_one_queue(site: Site) -> None:
         assert queues.get("id7") in found
         assert queues.cancel_many(["id7", "later-id8"]) == {"id7": 1, "later-id8": 1}
         assert queues.count("q") == 58
+
+
+def test_a_pause_of_several_queues(queues: Queues) -> None:
+    queues.pause(["a", "b"])
+    assert [queues.control(name).is_paused for name in "ab"] == [True, True]
+    queues.resume(name for name in "ab")
+    assert [queues.control(name).is_paused for name in "ab"] == [False, False]
+    queues.pause("ab")
+    assert [queues.control(name).is_paused for name in ("a", "ab")] == [False, True]
 
 
 def test_pauses_and_limits(queues: Queues) -> None:
