@@ -18,14 +18,20 @@ def test_pausing_and_resuming(site: Site) -> None:
 
 def test_limiting(site: Site) -> None:
     limits = ("--rate", "100/m", "--burst", "10", "--concurrency", "20")
-    assert site.text("limit", "-Q", QUEUE, *limits) == "celery: 100/m, 10 at once; 20 held together\n"
-    assert site.text("limit") == "celery: 100/m, 10 at once; 20 held together\n"
+    assert site.text("limit", "-Q", QUEUE, *limits) == "celery: 100/m, burst 10, concurrency 20\n"
+    assert site.text("limit") == "celery: 100/m, burst 10, concurrency 20\n"
     [row] = site.rows("limit")
     assert (row["queue"], row["rate"], row["burst"], row["concurrency"]) == (QUEUE, "100/m", 10, 20)
-    assert "celery is limited: 100/m, 10 at once; 20 held together\n" in site.text("stats")
+    assert "celery is limited: 100/m, burst 10, concurrency 20\n" in site.text("stats")
     # The new limits replace the old ones.
-    assert site.text("limit", "-Q", QUEUE, "--concurrency", "3") == "celery: 3 held together\n"
-    assert site.text("limit", "-Q", QUEUE, "--clear") == "celery: no limits\n"
+    replaced = "celery: concurrency 3 (no more: 100/m, burst 10)\n"
+    assert site.text("limit", "-Q", QUEUE, "--concurrency", "3") == replaced
+    assert site.text("limit", "-Q", QUEUE, "--concurrency", "4") == "celery: concurrency 4\n"
+    replaced = "celery: 120/m, burst 2 (no more: concurrency 4)\n"
+    assert site.text("limit", "-Q", QUEUE, "--rate", "120/m") == replaced
+    assert site.text("limit", "-Q", QUEUE, "--clear") == "celery: no limits (no more: 2/s, burst 2)\n"
+    assert site.text("limit", "-Q", QUEUE, "--rate", "10") == "celery: 10/s, burst 10\n"
+    assert site.text("limit", "-Q", QUEUE, "--clear") == "celery: no limits (no more: 10/s, burst 10)\n"
     assert site.run("limit").stderr == "No queue has a limit.\n"
     assert not queue_controls(site.store, [QUEUE])[0].is_limited
 

@@ -99,5 +99,5 @@ def test_what_is_late_is_called_so() -> None:
 def test_pauses_and_limits_are_said_below_the_queues() -> None:
     control = QueueControl(rate="100/m", burst=10, concurrency=20)
     shown = lines(render(View("redisdelay://"), [replace(_QUEUE, control=control)], 100.0))
-    assert "celery is limited: 100/m, 10 at once; 20 held together" in shown
+    assert "celery is limited: 100/m, burst 10, concurrency 20" in shown
     assert len(shown) <= SIZE[1]
