@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
 from kombu_redisdelay.operations.control import QueueControl
@@ -10,13 +11,24 @@ from kombu_redisdelay.words import span
 
 
 def limits(control: QueueControl) -> str:
-    """The limits of a queue, such as ``100/m, 10 at once; 20 held together``; empty if there are none."""
+    """The limits of a queue, such as ``100/m, burst 10, concurrency 20``; empty if there are none."""
     parts = []
     if control.rate is not None:
-        parts.append(f"{control.rate}, {control.burst} at once")
+        parts.append(f"{control.rate}, burst {control.burst:,}")
     if control.concurrency is not None:
-        parts.append(f"{control.concurrency:,} held together")
-    return "; ".join(parts)
+        parts.append(f"concurrency {control.concurrency:,}")
+    return ", ".join(parts)
+
+
+def dropped(before: QueueControl, after: QueueControl) -> str:
+    """The limits of a queue *before* that it has not *after*, in the same way."""
+    return limits(
+        replace(
+            before,
+            rate=before.rate if after.rate is None else None,
+            concurrency=before.concurrency if after.concurrency is None else None,
+        )
+    )
 
 
 def remarks(queue: str, control: QueueControl, now: datetime) -> Iterator[str]:
