@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
 from kombu_redisdelay.operations.control import QueueControl
@@ -17,6 +18,17 @@ def limits(control: QueueControl) -> str:
     if control.concurrency is not None:
         parts.append(f"concurrency {control.concurrency:,}")
     return ", ".join(parts)
+
+
+def dropped(before: QueueControl, after: QueueControl) -> str:
+    """The limits of a queue *before* that it has not *after*, in the same way."""
+    return limits(
+        replace(
+            before,
+            rate=before.rate if after.rate is None else None,
+            concurrency=before.concurrency if after.concurrency is None else None,
+        )
+    )
 
 
 def remarks(queue: str, control: QueueControl, now: datetime) -> Iterator[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 
 from kombu_redisdelay.cli.broker import connect, queue_names
-from kombu_redisdelay.cli.control import limits
+from kombu_redisdelay.cli.control import dropped, limits
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import show_json
@@ -17,7 +17,7 @@ from kombu_redisdelay.operations.access import Access
 
 @click.command("limit")
 @queues_option
-@click.option("--rate", help="Messages in a time: 10/s, 100/m or 1000/h.")
+@click.option("--rate", help="Messages in a time: 10/s or just 10, 100/m or 1000/h.")
 @click.option("--burst", type=int, help="With --rate: messages at once, after a while without any.")
 @click.option("--concurrency", type=int, help="Messages that workers may hold together.")
 @click.option("--clear", is_flag=True, help="Remove all limits of the queue.")
@@ -41,6 +41,7 @@ def command(
         raise click.UsageError("Name the queue with -Q.")
     access = connect(Access)
     names = queue_names(access, queues)
+    before = control.queue_controls(access.store, names)
     if clear or given:
         for name in names:
             try:
@@ -51,8 +52,11 @@ def command(
     if as_json:
         show_json({"queue": name, **asdict(its)} for name, its in found.items())
         return
-    for name, its in found.items():
+    for (name, its), old in zip(found.items(), before, strict=True):
         if its.is_limited or clear or name in queues:
-            echo(f"{name}: {limits(its) or 'no limits'}")
+            # 120/m is read back as 2/s.
+            shown = replace(its, rate=rate) if rate is not None and "/" in rate else its
+            gone = dropped(old, its)
+            echo(f"{name}: {limits(shown) or 'no limits'}{f' (no more: {gone})' if gone else ''}")
     if not any(its.is_limited for its in found.values()) and not queues:
         echo("No queue has a limit.", err=True)

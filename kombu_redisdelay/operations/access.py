@@ -257,6 +257,21 @@ def moment_ms(name: str, moment: object) -> float | None:
     return to_ms(moment)
 
 
+def checked_ids(ids: Iterable[str]) -> list[str]:
+    """The argument *ids*, each once.
+
+    Raises:
+        TypeError: it is one string, or an id is not a string.
+    """
+    if isinstance(ids, (str, bytes)):
+        raise TypeError(f"ids must be several, not the {type(ids).__name__} {ids!r}")
+    found = list(ids)
+    for id in found:
+        if not isinstance(id, str):
+            raise TypeError(f"an id must be a str, not {id!r}")
+    return list(dict.fromkeys(found))
+
+
 def check_limit(limit: object) -> None:
     """Check the argument *limit*.
 

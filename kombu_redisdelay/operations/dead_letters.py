@@ -11,7 +11,7 @@ from typing import Any
 
 from kombu_redisdelay.broker.dead import DROP, REQUEUE, Buried, Graveyard
 from kombu_redisdelay.broker.times import from_ms
-from kombu_redisdelay.operations.access import Access, Selection, check_limit, moment_ms
+from kombu_redisdelay.operations.access import Access, Selection, check_limit, checked_ids, moment_ms
 from kombu_redisdelay.operations.content import Content, is_task
 from kombu_redisdelay.operations.queued import Found, is_within, without_repetitions
 from kombu_redisdelay.public import public
@@ -178,7 +178,7 @@ class DeadLetters(Access):
         return sum(self._graveyard.drop(name, wanted) for name in names)
 
     def _with_ids(self, ids: Iterable[str], how: str) -> dict[str, int]:
-        counts = dict.fromkeys(ids, 0)
+        counts = dict.fromkeys(checked_ids(ids), 0)
         for queue in self.names(None) if counts else ():
             for letter in self._graveyard.take_out(queue, how, lambda buried: _content(buried).id in counts):
                 counts[_content(letter).id] += 1

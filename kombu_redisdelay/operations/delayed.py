@@ -14,7 +14,7 @@ from typing import Any
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.times import LATEST_MS, from_ms
 from kombu_redisdelay.broker.upcoming import upcoming
-from kombu_redisdelay.operations.access import Access, Selection, check_limit, moment_ms
+from kombu_redisdelay.operations.access import Access, Selection, check_limit, checked_ids, moment_ms
 from kombu_redisdelay.operations.content import Content, is_task, with_due, without_due
 from kombu_redisdelay.operations.queued import Found, without_repetitions
 from kombu_redisdelay.public import public
@@ -147,7 +147,7 @@ class DelayedMessages(Access):
             Id -> how many messages were removed, for each of *ids*.
         """
         self._check_mark_revoked(mark_revoked)
-        cancelled = dict.fromkeys(ids, 0)
+        cancelled = dict.fromkeys(checked_ids(ids), 0)
         for queue in self.names(None) if cancelled else ():
             for id, count in zip(cancelled, self._schedule.cancel(queue, list(cancelled)), strict=True):
                 cancelled[id] += count
@@ -286,7 +286,7 @@ class DelayedMessages(Access):
         return (each for each in found if task is None or is_task(_content(each).task, task))
 
     def _move(self, ids: Iterable[str], due_ms: float, rewrite: Callable[[bytes], bytes]) -> dict[str, int]:
-        moved = dict.fromkeys(ids, 0)
+        moved = dict.fromkeys(checked_ids(ids), 0)
         for queue in self.names(None) if moved else ():
             found = list(self._schedule.find_all(queue, list(moved)))
             found.sort(key=lambda pair: pair[1].due_ms)

@@ -13,7 +13,7 @@ from kombu_redisdelay.broker.held import Holders
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.operations import control
-from kombu_redisdelay.operations.access import Access, Selection, check_limit, moment_ms
+from kombu_redisdelay.operations.access import Access, Selection, check_limit, checked_ids, moment_ms
 from kombu_redisdelay.operations.content import Content, is_task
 from kombu_redisdelay.operations.control import QueueControl
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
@@ -158,8 +158,8 @@ class Queues(Access):
             Id -> how many messages were removed, for each of *ids*.
         """
         self._check_mark_revoked(mark_revoked)
-        cancelled = Counter(dict.fromkeys(ids, 0))
-        wanted = list(cancelled)
+        wanted = checked_ids(ids)
+        cancelled = Counter(dict.fromkeys(wanted, 0))
         for queue in self.names(None) if wanted else ():
             counts = Schedule(self.store).cancel(queue, wanted)
             cancelled.update(dict(zip(wanted, counts, strict=True)))
@@ -242,14 +242,14 @@ class Queues(Access):
         self._revoked(cancelled, mark_revoked)
         return count
 
-    def pause(self, queue: str) -> None:
-        """Have no worker take anything from *queue*, until :meth:`resume`. What workers have taken, they run.
-        Messages can be published, and become ready when they are due."""
-        control.pause(self.store, [queue])
+    def pause(self, queue: str | Iterable[str]) -> None:
+        """Have no worker take anything from *queue*, or from several, until :meth:`resume`. What workers have
+        taken, they run. Messages can be published, and become ready when they are due."""
+        control.pause(self.store, [queue] if isinstance(queue, str) else queue)
 
-    def resume(self, queue: str) -> None:
-        """End the pause of *queue*. Its limits stay."""
-        control.resume(self.store, [queue])
+    def resume(self, queue: str | Iterable[str]) -> None:
+        """End the pause of *queue*, or of several. The limits stay."""
+        control.resume(self.store, [queue] if isinstance(queue, str) else queue)
 
     def limit(
         self,

@@ -24,8 +24,14 @@ def test_limiting(site: Site) -> None:
     assert (row["queue"], row["rate"], row["burst"], row["concurrency"]) == (QUEUE, "100/m", 10, 20)
     assert "celery is limited: 100/m, burst 10, concurrency 20\n" in site.text("stats")
     # The new limits replace the old ones.
-    assert site.text("limit", "-Q", QUEUE, "--concurrency", "3") == "celery: concurrency 3\n"
-    assert site.text("limit", "-Q", QUEUE, "--clear") == "celery: no limits\n"
+    replaced = "celery: concurrency 3 (no more: 100/m, burst 10)\n"
+    assert site.text("limit", "-Q", QUEUE, "--concurrency", "3") == replaced
+    assert site.text("limit", "-Q", QUEUE, "--concurrency", "4") == "celery: concurrency 4\n"
+    replaced = "celery: 120/m, burst 2 (no more: concurrency 4)\n"
+    assert site.text("limit", "-Q", QUEUE, "--rate", "120/m") == replaced
+    assert site.text("limit", "-Q", QUEUE, "--clear") == "celery: no limits (no more: 2/s, burst 2)\n"
+    assert site.text("limit", "-Q", QUEUE, "--rate", "10") == "celery: 10/s, burst 10\n"
+    assert site.text("limit", "-Q", QUEUE, "--clear") == "celery: no limits (no more: 10/s, burst 10)\n"
     assert site.run("limit").stderr == "No queue has a limit.\n"
     assert not queue_controls(site.store, [QUEUE])[0].is_limited
 

@@ -127,7 +127,7 @@ class TestLooking:
         assert delayed.next_due() == datetime.max.replace(microsecond=999_000, tzinfo=timezone.utc)
         assert delayed.deliver_now("a")
         assert delayed.reschedule("c", countdown=60)
-        assert delayed.cancel_many("abcd") == {"a": 0, "b": 1, "c": 1, "d": 1}
+        assert delayed.cancel_many(list("abcd")) == {"a": 0, "b": 1, "c": 1, "d": 1}
 
     @pytest.mark.parametrize("wrong", ["2027-01-01", 5, True])
     def test_a_time_that_is_none_is_a_value_error(self, delayed: DelayedMessages, wrong: Any) -> None:

@@ -457,7 +457,7 @@ class TestCancel:
         counts: list[int] = []
         thread = Thread(target=lambda: counts.append(queues.cancel_all(state="ready", task="odd")))
         thread.start()
-        drain(channel.connection.client, lambda: not thread.is_alive() and not site.ready("celery"))
+        drain(channel.connection.client, lambda: not thread.is_alive() and not queues.count("celery"))
         thread.join()
         inbox.consumer.cancel()
         assert counts[0] > 0
