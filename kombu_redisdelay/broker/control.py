@@ -64,7 +64,7 @@ def interval_us(rate: str | float) -> float:
     match = None if isinstance(rate, bool) else _RATE.fullmatch(str(rate).strip())
     if match is None or float(match[1]) <= 0:
         raise ValueError(
-            f"a rate is a number above 0, with a unit or a second, as 10/s, 100/m or 1000/h, not {rate!r}"
+            f"a rate is a number above 0, with or without a unit, such as 10/s, 100/m or 1000/h, not {rate!r}"
         )
     return _UNITS[match[2] or "s"] / float(match[1])
 

@@ -75,7 +75,7 @@ def test_limiting(site: Site) -> None:
         (("limit", "--rate", "1/s"), "Name the queue with -Q."),
         (("limit", "--clear"), "Name the queue with -Q."),
         (("limit", "-Q", QUEUE, "--clear", "--rate", "1/s"), "--clear goes without"),
-        (("limit", "-Q", QUEUE, "--rate", "often"), "as 10/s, 100/m or 1000/h, not 'often'"),
+        (("limit", "-Q", QUEUE, "--rate", "often"), "such as 10/s, 100/m or 1000/h, not 'often'"),
         (("limit", "-Q", QUEUE, "--burst", "2"), "Burst needs a rate."),
         (("limit", "-Q", QUEUE, "--concurrency", "0"), "Concurrency must be a whole number from 1, not 0."),
     ],
