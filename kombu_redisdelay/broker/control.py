@@ -73,8 +73,7 @@ def interval_us(rate: str | float) -> float:
     match = None if isinstance(rate, bool) else _RATE.fullmatch(str(rate).strip())
     if match is None or float(match[1]) <= 0:
         raise ValueError(
-            "a rate is a number above 0, a second or with a unit, such as 10/s, 100/m or 1000/h, "
-            f"not {rate!r}"
+            f"a rate is a number above 0, with or without a unit, such as 10/s, 100/m or 1000/h, not {rate!r}"
         )
     interval = _UNITS[match[2] or "s"] / float(match[1])
     if not _SHORTEST_US <= interval <= _LONGEST_US:

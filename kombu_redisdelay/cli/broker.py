@@ -10,20 +10,24 @@ from celery import _state
 
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.access import Access, natural
+from kombu_redisdelay.operations.control import queue_controls
 
 AccessT = TypeVar("AccessT", bound=Access)
 
 
-def connect(how: type[AccessT]) -> AccessT:
+def connect(how: type[AccessT], *, steers: bool = False) -> AccessT:
     """Connect to the broker of the app that ``celery -A`` names, until the command ends. Print a warning for
     each queue that was given with ``-Q`` (:mod:`kombu_redisdelay.cli.options`) and is not known: its name may
     be misspelt.
 
     Arguments:
         how: the class to open the broker with.
+        steers: whether the command changes something. An unknown queue is an error then, unless the option
+            ``--force`` is given.
 
     Raises:
         click.ClickException: the app uses another transport, or the URL or an option is invalid.
+        click.UsageError: a queue is not known, and the command *steers*.
     """
     context = click.get_current_context()
     _check_app(context.obj.app)
@@ -32,12 +36,30 @@ def connect(how: type[AccessT]) -> AccessT:
     except (TypeError, ValueError) as exc:
         raise click.ClickException(str(exc)) from exc
     context.call_on_close(access.close)
-    unknown = set(context.params.get("queues", ())).difference(access.declared_queues)
-    if unknown:
-        for queue in sorted(unknown.difference(access.queues())):
-            if not access.store.exists(queue):
-                echo(f"Nobody has used a queue {queue!r} yet.", err=True)
+    unknown = _unknown(access, context.params.get("queues", ()))
+    if unknown and steers and not context.params.get("force"):
+        hint = " With --force, do it all the same." if "force" in context.params else ""
+        names = " or ".join(map(repr, unknown))
+        raise click.UsageError(f"nobody has used a queue {names} yet, and the app does not declare it.{hint}")
+    for queue in unknown:
+        echo(f"Nobody has used a queue {queue!r} yet.", err=True)
     return access
+
+
+def _unknown(access: Access, selected: Sequence[str]) -> list[str]:
+    """Those of the *selected* queues that the app does not declare and that are not in Redis."""
+    undeclared = set(selected).difference(access.declared_queues)
+    if not undeclared:
+        return []
+    unused = [
+        queue for queue in sorted(undeclared.difference(access.queues())) if not access.store.exists(queue)
+    ]
+    controls = queue_controls(access.store, unused)
+    return [
+        queue
+        for queue, control in zip(unused, controls, strict=True)
+        if not (control.is_paused or control.is_limited)
+    ]
 
 
 def _check_app(app: Any) -> None:

@@ -81,7 +81,7 @@ def command(
         raise click.BadParameter(
             "each state has a time of its own. Choose one with --state.", param_hint=hint
         )
-    access = connect(Queues)
+    access = connect(Queues, steers=True)
     if group is not None:
         _cancel_group(access, group, mark_revoked, dry_run, as_json)
     elif ids:

@@ -119,7 +119,7 @@ def requeue(
 ) -> None:
     """Put dead letters back into their queues. Their count of deliveries starts at 0 again."""
     check_choice(ids, every, queues, task, before, after)
-    letters = connect(DeadLetters)
+    letters = connect(DeadLetters, steers=True)
     if ids:
         if dry_run:
             show_would_each("requeue", _count_ids(letters, ids), as_json, _WHAT)
@@ -161,7 +161,7 @@ def purge(
 ) -> None:
     """Remove dead letters for good: those with these ids, or those that the options pick."""
     check_choice(ids, every, queues, task, before, after)
-    letters = connect(DeadLetters)
+    letters = connect(DeadLetters, steers=True)
     if ids:
         if dry_run:
             show_would_each("remove", _count_ids(letters, ids), as_json, _WHAT)

@@ -42,7 +42,7 @@ def command(
     They go there in the order in which they are due.
     """
     check_choice(ids, every, queues, task, before, after)
-    delayed = connect(DelayedMessages)
+    delayed = connect(DelayedMessages, steers=True)
     if ids:
         if dry_run:
             show_would_each("deliver", {id: len(delayed.get_all(id)) for id in ids}, as_json)

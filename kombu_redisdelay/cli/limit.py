@@ -9,7 +9,7 @@ import click
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.control import dropped, limits
 from kombu_redisdelay.cli.echo import echo
-from kombu_redisdelay.cli.options import json_option, queues_option
+from kombu_redisdelay.cli.options import force_option, json_option, queues_option
 from kombu_redisdelay.cli.output import show_json
 from kombu_redisdelay.operations import control
 from kombu_redisdelay.operations.access import Access
@@ -21,6 +21,7 @@ from kombu_redisdelay.operations.access import Access
 @click.option("--burst", type=int, help="With --rate: messages at once, after a while without any.")
 @click.option("--concurrency", type=int, help="Messages that workers may hold together.")
 @click.option("--clear", is_flag=True, help="Remove all limits of the queue.")
+@force_option
 @json_option
 def command(
     queues: tuple[str, ...],
@@ -28,6 +29,7 @@ def command(
     burst: int | None,
     concurrency: int | None,
     clear: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Limit what all workers together take from a queue.
@@ -39,7 +41,7 @@ def command(
         raise click.UsageError("--clear goes without --rate, --burst and --concurrency.")
     if (clear or given) and not queues:
         raise click.UsageError("Name the queue with -Q.")
-    access = connect(Access)
+    access = connect(Access, steers=clear or given)
     names = queue_names(access, queues)
     before = control.queue_controls(access.store, names)
     if clear or given:

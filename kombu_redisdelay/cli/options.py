@@ -12,26 +12,26 @@ from kombu_redisdelay.operations.moments import Time, parse_distance, parse_mome
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-
-class QueueName(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """The name of a queue. An empty one comes from a variable that is not set."""
-
-    name = "queue"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not value:
-            self.fail("no queue has an empty name.")
-        return str(value)
-
-
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+
+
+def _check_queues(ctx: click.Context, param: click.Parameter, queues: tuple[str, ...]) -> tuple[str, ...]:
+    # Such as -Q "$QUEUE" with a variable that is not set.
+    if "" in queues:
+        raise click.BadParameter("the name of a queue is empty")
+    return queues
+
+
 queues_option = click.option(
     "-Q",
     "--queue",
     "queues",
     multiple=True,
-    type=QueueName(),
+    callback=_check_queues,
     help="Only this queue; may be given again.",
+)
+force_option = click.option(
+    "--force", is_flag=True, help="Also for a queue that nobody has used and the app does not declare."
 )
 task_option = click.option("--task", help="Only tasks of this name, in which * stands for anything.")
 every_option = click.option(

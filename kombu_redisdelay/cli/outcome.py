@@ -163,6 +163,7 @@ def change_many(
     Raises:
         click.Abort: the answer is not yes.
     """
+    what_is_done = doing.capitalize()
     if dry_run or not yes:
         with busy("Counting"):
             found = count()
@@ -171,7 +172,8 @@ def change_many(
             return None
         if found:
             confirm(f"{verb.capitalize()} {number_of(found, described or what)} {_of(queues)}?")
-    with busy(doing.capitalize()):
+        what_is_done = f"{what_is_done} {number_of(found, what)}"
+    with busy(what_is_done):
         return change()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kombu_redisdelay.cli.broker import connect, steered_queues
-from kombu_redisdelay.cli.options import all_option, json_option, queues_option
+from kombu_redisdelay.cli.options import all_option, force_option, json_option, queues_option
 from kombu_redisdelay.cli.output import show_done
 from kombu_redisdelay.operations import control
 from kombu_redisdelay.operations.access import Access
@@ -14,14 +14,15 @@ from kombu_redisdelay.operations.access import Access
 @click.command("pause")
 @queues_option
 @all_option
+@force_option
 @json_option
-def command(queues: tuple[str, ...], every: bool, as_json: bool) -> None:
+def command(queues: tuple[str, ...], every: bool, force: bool, as_json: bool) -> None:
     """Have workers take nothing from queues, until `resume`.
 
     It holds for all workers at once. What they have taken already runs. Messages can still be published, and
     scheduled ones become ready.
     """
-    access = connect(Access)
+    access = connect(Access, steers=True)
     names = steered_queues(access, queues, every)
     control.pause(access.store, names)
     show_done(names, "paused", as_json)

@@ -33,7 +33,7 @@ def command(
     Ready messages stay; `cancel --all` and `celery purge` remove both.
     """
     check_choice((), every, queues, task, before, after)
-    delayed = connect(DelayedMessages)
+    delayed = connect(DelayedMessages, steers=True)
     picked = Picked.by(queues, task, before, after)
     count = change_many(
         "remove",

@@ -60,7 +60,7 @@ def command(
     if (countdown is None) == (eta is None):
         raise click.UsageError("Give either --countdown or --eta.")
     check_choice(ids, every, queues, task, before, after)
-    delayed = connect(DelayedMessages)
+    delayed = connect(DelayedMessages, steers=True)
     with _naming_the_option(eta):
         # Before anything is asked: a time that makes no sense is an error, also where there is no message.
         delayed.reschedule_many([], countdown=countdown, eta=eta)

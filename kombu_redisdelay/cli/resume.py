@@ -17,7 +17,7 @@ from kombu_redisdelay.operations.access import Access
 @json_option
 def command(queues: tuple[str, ...], every: bool, as_json: bool) -> None:
     """Have workers take from paused queues again. The limits of the queues stay."""
-    access = connect(Access)
+    access = connect(Access, steers=True)
     names = steered_queues(access, queues, every)
     control.resume(access.store, names)
     show_done(names, "resumed", as_json)

@@ -141,11 +141,12 @@ class TestMany:
         assert result.stderr.splitlines()[-1].startswith("Error: ")
         assert states(full) == before
 
-    def test_an_unknown_queue_is_said(self, full: Site, command: str) -> None:
-        result = full.run(*PICKING[command], "-Q", "a", "-Q", "emial", "-Q", "typo", "--dry-run")
-        assert result.stderr == "".join(
-            f"Nobody has used a queue {queue!r} yet.\n" for queue in ("emial", "typo")
-        )
+    def test_an_unknown_queue_is_a_usage_error(self, full: Site, command: str) -> None:
+        before = states(full)
+        result = full.run(*PICKING[command], "-Q", "a", "-Q", "emial", "-Q", "typo", "--yes")
+        assert result.exit_code == 2
+        assert "obody has used a queue 'emial' or 'typo' yet" in result.stderr
+        assert states(full) == before
 
 
 @pytest.mark.parametrize("command", PICKING)

@@ -9,11 +9,41 @@ from tests.cli.site import QUEUE, Site
 
 
 def test_pausing_and_resuming(site: Site) -> None:
-    assert site.text("pause", "-Q", "a", "-Q", "b") == "a paused\nb paused\n"
+    assert site.text("pause", "-Q", "a", "-Q", "b", "--force") == "a paused\nb paused\n"
     assert [row["control"]["paused_since"] is not None for row in site.rows("stats")] == [True, True, False]
     assert "a is paused, for " in site.text("stats")
     assert site.text("resume", "--all") == "a resumed\nb resumed\ncelery resumed\n"
     assert [row["control"]["paused_since"] for row in site.rows("stats")] == [None] * len(site.rows("stats"))
+
+
+@pytest.mark.parametrize("words", [("pause",), ("resume",), ("limit", "--rate", "1/s"), ("limit", "--clear")])
+def test_a_misspelt_queue_is_a_usage_error(site: Site, words: tuple[str, ...]) -> None:
+    result = site.run(*words, "-Q", QUEUE, "-Q", "typo")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "obody has used a queue 'typo' yet" in result.stderr
+    assert ("--force" in result.stderr) == (words != ("resume",))
+    assert [row["queue"] for row in site.rows("stats")] == [QUEUE]
+    assert site.redis.keys("*control*") == []
+
+
+def test_a_queue_that_nobody_uses_yet(site: Site) -> None:
+    assert site.text("pause", "-Q", "later", "--force") == "later paused\n"
+    assert site.text("limit", "-Q", "soon", "--rate", "1/s", "--force") == "soon: 1/s, burst 1\n"
+    # What was paused or limited is known.
+    site.redis.delete(*(key for key in site.redis.keys("*") if not key.endswith(":control")))
+    assert site.text("resume", "-Q", "later") == "later resumed\n"
+    assert site.text("limit", "-Q", "soon", "--clear") == "soon: no limits (no more: 1/s, burst 1)\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("pause",), ("limit", "--rate", "1/s", "--force"), ("list",), ("cancel",), ("dead", "list"), ("stats",)],
+)
+def test_a_name_that_is_empty_is_a_usage_error(site: Site, words: tuple[str, ...]) -> None:
+    result = site.run(*words, "-Q", "")
+    assert result.exit_code == 2
+    assert "he name of a queue is empty" in result.stderr
+    assert site.redis.keys("*control*") == []
 
 
 def test_limiting(site: Site) -> None:
@@ -41,17 +71,17 @@ def test_limiting(site: Site) -> None:
     [
         (("pause",), "Name the queues with -Q, or give --all."),
         (("resume",), "Name the queues with -Q, or give --all."),
-        (("pause", "--all", "-Q", "a"), "Name the queues with -Q, or give --all."),
+        (("pause", "--all", "-Q", QUEUE), "Name the queues with -Q, or give --all."),
         (("limit", "--rate", "1/s"), "Name the queue with -Q."),
         (("limit", "--clear"), "Name the queue with -Q."),
-        (("limit", "-Q", "a", "--clear", "--rate", "1/s"), "--clear goes without"),
-        (("limit", "-Q", "a", "--rate", "often"), "such as 10/s, 100/m or 1000/h, not 'often'"),
-        (("limit", "-Q", "a", "--burst", "2"), "Burst needs a rate."),
-        (("limit", "-Q", "a", "--concurrency", "0"), "Concurrency must be a whole number from 1, not 0."),
+        (("limit", "-Q", QUEUE, "--clear", "--rate", "1/s"), "--clear goes without"),
+        (("limit", "-Q", QUEUE, "--rate", "often"), "such as 10/s, 100/m or 1000/h, not 'often'"),
+        (("limit", "-Q", QUEUE, "--burst", "2"), "Burst needs a rate."),
+        (("limit", "-Q", QUEUE, "--concurrency", "0"), "Concurrency must be a whole number from 1, not 0."),
     ],
 )
 def test_wrong_use(site: Site, words: tuple[str, ...], message: str) -> None:
     result = site.run(*words)
     assert result.exit_code == 2
     assert message in result.stderr
-    assert not any(control.is_paused or control.is_limited for control in queue_controls(site.store, ["a"]))
+    assert not any(control.is_paused or control.is_limited for control in queue_controls(site.store, [QUEUE]))
