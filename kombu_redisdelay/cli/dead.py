@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -15,14 +15,12 @@ from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.limited import Limited, limit_option, rows_to_show
 from kombu_redisdelay.cli.options import check_choice, died_options, every_option, json_option, many_options
 from kombu_redisdelay.cli.outcome import change_many, exit_unless_all, show_count, show_each, show_would_each
-from kombu_redisdelay.cli.output import (
-    date_and_time,
-    show_fields,
-    show_json,
-    show_pages,
-)
-from kombu_redisdelay.operations.dead_letters import DeadLetter, DeadLetters
+from kombu_redisdelay.cli.output import show_json, show_pages, without_payload
+from kombu_redisdelay.cli.show import show_message
+from kombu_redisdelay.operations.dead_letters import DeadLetters
 from kombu_redisdelay.operations.moments import ago
+from kombu_redisdelay.operations.queued import DEAD, QueuedMessage
+from kombu_redisdelay.operations.queues import Queues
 
 _WHAT = "dead letter"
 
@@ -45,17 +43,15 @@ def list_(
     as_json: bool,
 ) -> None:
     """List dead letters, the oldest of each queue first."""
-    letters = connect(DeadLetters)
+    every = connect(Queues)
     picked = _picked(queues, task, before, after)
     rows = rows_to_show(limit, as_json)
     # One more shows that there are more.
-    found = Limited(letters.iter(**picked, limit=None if rows is None else rows + 1), rows)
-    if as_json:
-        show_json(found)
-    elif not show_pages(found, messages.letters):
+    found = Limited(every.iter(**picked, state=DEAD, limit=None if rows is None else rows + 1), rows)
+    if not (show_json(map(without_payload, found)) if as_json else show_pages(found, messages.dead)):
         echo("No dead letters found.", err=True)
     is_cheap = task is None and before is None and after is None
-    found.tell(partial(_count, letters, picked) if is_cheap else None)
+    found.tell(partial(every.count, picked["queue"], state=DEAD) if is_cheap else None)
 
 
 @command.command("show")
@@ -66,8 +62,8 @@ def show_all(ids: tuple[str, ...], as_json: bool) -> None:
 
     The exit status is 1 if there is none with one of the ids.
     """
-    letters: dict[str, list[DeadLetter]] = {id: [] for id in ids}
-    for letter in connect(DeadLetters).iter():
+    letters: dict[str, list[QueuedMessage]] = {id: [] for id in ids}
+    for letter in connect(Queues).iter(state=DEAD):
         if letter.id in letters:
             letters[letter.id].append(letter)
     found = list(chain.from_iterable(letters.values()))
@@ -77,27 +73,11 @@ def show_all(ids: tuple[str, ...], as_json: bool) -> None:
         for index, letter in enumerate(found):
             if index:
                 echo("")
-            _show(letter)
+            show_message(letter)
     for id in letters:
         if not letters[id]:
             echo(f"Error: No dead letter has the id {id}.", err=True)
     exit_unless_all({id: len(letters[id]) for id in letters})
-
-
-def _show(letter: DeadLetter) -> None:
-    show_fields(
-        {
-            "id": letter.id,
-            "queue": letter.queue,
-            "when": date_and_time(letter.when, datetime.now(timezone.utc)),
-            "reason": letter.reason,
-            "deliveries": letter.deliveries,
-            "task": letter.task,
-            "args": letter.args,
-            "kwargs": letter.kwargs,
-            "payload": letter.payload.decode("utf-8", "backslashreplace"),
-        }
-    )
 
 
 @command.command("requeue")

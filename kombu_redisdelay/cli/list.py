@@ -17,10 +17,13 @@ from kombu_redisdelay.cli.options import TimeType, json_option, queues_option, t
 from kombu_redisdelay.cli.output import show_json, show_pages, without_payload
 from kombu_redisdelay.operations.delayed import DelayedMessages
 from kombu_redisdelay.operations.moments import ago, from_now
-from kombu_redisdelay.operations.queued import SCHEDULED, STATES
+from kombu_redisdelay.operations.queued import DEAD, SCHEDULED, STATES
 from kombu_redisdelay.operations.queues import Queues
 
 _ALL = "all"
+
+#: State -> what is said when there is nothing in it, if that is not as for the others.
+_NOTHING = {_ALL: "No messages found.", DEAD: "No dead letters found."}
 
 
 @click.command("list")
@@ -66,7 +69,7 @@ def command(
     }
     found: Limited[Any]
     count: Callable[[], int] | None
-    if state == SCHEDULED:
+    if state == SCHEDULED and not as_json:
         delayed = connect(DelayedMessages)
         span: dict[str, Any] = {"due_before": from_now(before), "due_after": from_now(after)}
         found = Limited(delayed.iter(**picked, **span), rows)
@@ -74,11 +77,14 @@ def command(
     else:
         every = connect(Queues)
         of_state: dict[str, Any] = {"state": None if state == _ALL else state}
-        found = Limited(every.iter(**picked, **of_state, before=ago(before), after=ago(after)), rows)
+        moment = from_now if state == SCHEDULED else ago
+        found = Limited(every.iter(**picked, **of_state, before=moment(before), after=moment(after)), rows)
         is_picked = task is not None or before is not None or after is not None
         count = None if is_picked else partial(every.count, picked["queue"], **of_state)
     if as_json:
-        show_json(found if state == SCHEDULED else map(without_payload, found))
-    elif not show_pages(found, messages.OF_STATE.get(state, messages.in_any_state)):
-        echo("No messages found." if state == _ALL else f"No {state} messages found.", err=True)
+        is_any = show_json(map(without_payload, found))
+    else:
+        is_any = show_pages(found, messages.OF_STATE.get(state, messages.in_any_state))
+    if not is_any:
+        echo(_NOTHING.get(state, f"No {state} messages found."), err=True)
     found.tell(count)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any
 
-from kombu_redisdelay.cli.output import call, fixed, flexible, right, table
+from kombu_redisdelay.cli.output import call, fixed, flexible, right, table, unusual
 from kombu_redisdelay.cli.table import Table
-from kombu_redisdelay.operations.dead_letters import DeadLetter
 from kombu_redisdelay.operations.delayed import DelayedMessage
 from kombu_redisdelay.operations.queued import DEAD, HELD, READY, SCHEDULED, QueuedMessage
 from kombu_redisdelay.words import span, when
@@ -16,6 +15,9 @@ from kombu_redisdelay.words import span, when
 #: Who wants to cancel a message must see all of its id: a UUID, or the SHA-1 of what is not a message.
 _ID = flexible("ID", least=48)
 _QUEUE = flexible("QUEUE")
+
+#: The name of a queue that is not beside an id can be read, and copied.
+_QUEUE_BESIDE_TASK = flexible("QUEUE", least=30)
 _TASK = flexible("TASK", least=20)
 
 #: Why a message died and what it is are what matters of it.
@@ -24,7 +26,7 @@ _REASON_AND_TASK = flexible("REASON", least=28), flexible("TASK", least=20)
 
 def scheduled(messages: Iterable[DelayedMessage]) -> Table:
     now = _now()
-    rows = table(fixed("DUE"), _ID, _QUEUE, _TASK, below=2)
+    rows = table(fixed("DUE"), _ID, _QUEUE_BESIDE_TASK, _TASK, below=2)
     for message in messages:
         rows.add_row(when(message.due, now), message.id, message.queue, call(message))
     return rows
@@ -32,10 +34,12 @@ def scheduled(messages: Iterable[DelayedMessage]) -> Table:
 
 def ready(messages: Iterable[QueuedMessage]) -> Table:
     now = _now()
-    rows = table(right("PLACE"), right("WAIT"), _ID, _QUEUE, _TASK, below=2)
+    first = (right("PLACE"), right("WAIT"), unusual("PRIORITY", "0"))
+    rows = table(*first, _ID, _QUEUE_BESIDE_TASK, _TASK, below=2)
     for message in messages:
         waited = _since(message.waiting_since, now)
-        rows.add_row(str(message.place), waited, message.id, message.queue, call(message))
+        place, priority = str(message.place), str(message.priority)
+        rows.add_row(place, waited, priority, message.id, message.queue, call(message))
     return rows
 
 
@@ -50,28 +54,19 @@ def held(messages: Iterable[QueuedMessage]) -> Table:
 
 def dead(messages: Iterable[QueuedMessage]) -> Table:
     now = _now()
-    rows = table(fixed("DIED"), _ID, _QUEUE, *_REASON_AND_TASK, below=2)
+    rows = table(fixed("DIED"), _ID, _QUEUE, right("TIMES"), *_REASON_AND_TASK, below=2)
     for message in messages:
-        rows.add_row(_when(message.died, now), message.id, message.queue, message.reason, call(message))
+        died, times = _when(message.died, now), str(message.deliveries)
+        rows.add_row(died, message.id, message.queue, times, message.reason, call(message))
     return rows
 
 
 def in_any_state(messages: Iterable[QueuedMessage]) -> Table:
     now = _now()
-    rows = table(fixed("STATE"), fixed("WHEN"), _ID, _QUEUE, flexible("TASK", least=12), below=2)
+    rows = table(fixed("STATE"), fixed("WHEN"), _ID, _QUEUE_BESIDE_TASK, flexible("TASK", least=12), below=2)
     for message in messages:
         moment = message.due or message.waiting_since or message.held_since or message.died
         rows.add_row(message.state, _when(moment, now), message.id, message.queue, call(message))
-    return rows
-
-
-def letters(found: Iterable[DeadLetter]) -> Table:
-    now = _now()
-    columns = (fixed("WHEN"), _ID, _QUEUE, right("TIMES"), *_REASON_AND_TASK)
-    rows = table(*columns, below=2)
-    for letter in found:
-        died, times = when(letter.when, now), str(letter.deliveries)
-        rows.add_row(died, letter.id, letter.queue, times, letter.reason, call(letter))
     return rows
 
 

@@ -17,7 +17,6 @@ import click
 
 from kombu_redisdelay.cli.echo import echo, echo_all
 from kombu_redisdelay.cli.table import Cell, Column, Layout, Table
-from kombu_redisdelay.operations.dead_letters import DeadLetter
 from kombu_redisdelay.operations.delayed import DelayedMessage
 from kombu_redisdelay.operations.queued import QueuedMessage
 from kombu_redisdelay.words import span, when
@@ -63,6 +62,11 @@ def table(*columns: Column, gap: int = 2, below: int = 0) -> Table:
 def right(header: str) -> Column:
     """A column of numbers."""
     return Column(header, is_right=True)
+
+
+def unusual(header: str, usual: str) -> Column:
+    """A column of numbers that is left out if none on the first page is different from *usual*."""
+    return Column(header, is_right=True, usual=usual)
 
 
 def fixed(header: str) -> Column:
@@ -131,11 +135,15 @@ def _pages(items: Iterable[ItemT]) -> Iterator[list[ItemT]]:
         yield page
 
 
-def show_json(objects: Iterable[Any]) -> None:
-    """Print each of *objects*, a dictionary or one of our dataclasses, as a line of JSON."""
+def show_json(objects: Iterable[Any]) -> bool:
+    """Print each of *objects*, a dictionary or one of our dataclasses, as a line of JSON. Returns whether there
+    is any."""
+    is_any = False
     for page in _pages(objects):
+        is_any = True
         # json escapes everything that is not ASCII, and all control characters except this one.
         echo_all([_to_json(item).replace("\x7f", "\\u007f") for item in page])
+    return is_any
 
 
 def _json_value(value: Any) -> Any:
@@ -186,7 +194,7 @@ def without_payload(message: QueuedMessage) -> dict[str, Any]:
     return {name: getattr(message, name) for name in _names(QueuedMessage) if name != "payload"}
 
 
-def call(message: DelayedMessage | QueuedMessage | DeadLetter) -> str:
+def call(message: DelayedMessage | QueuedMessage) -> str:
     """A task with its arguments, on one line."""
     if message.task is None:
         return "-"

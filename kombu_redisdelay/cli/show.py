@@ -11,7 +11,7 @@ from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option
 from kombu_redisdelay.cli.outcome import exit_unless_all
-from kombu_redisdelay.cli.output import date_and_time, show_fields, show_json, without_payload
+from kombu_redisdelay.cli.output import date_and_time, show_fields, show_json
 from kombu_redisdelay.operations.queued import HELD, QueuedMessage
 from kombu_redisdelay.operations.queues import Queues
 
@@ -29,7 +29,7 @@ def command(ids: tuple[str, ...], as_json: bool) -> None:
     for id in dict.fromkeys(ids):
         found = queues.get_all(id)
         if as_json:
-            show_json(map(without_payload, found))
+            show_json(found)
         elif found:
             if any(counts.values()):
                 echo("")
@@ -43,25 +43,30 @@ def command(ids: tuple[str, ...], as_json: bool) -> None:
 def _show(id: str, found: Sequence[QueuedMessage]) -> None:
     if len(found) > 1:
         echo(f"{len(found)} messages have the id {id}.")
-    now = datetime.now(timezone.utc)
     for message in found:
         if len(found) > 1:
             echo("")
-        show_fields(
-            {
-                "id": message.id,
-                "queue": message.queue,
-                "state": message.state,
-                **dict(_of_state(message, now)),
-                "task": message.task,
-                "args": message.args,
-                "kwargs": message.kwargs,
-                "priority": message.priority,
-                "deliveries": message.deliveries,
-                "size": f"{message.size:,} bytes",
-                **{f"header {name}": value for name, value in message.headers.items()},
-            }
-        )
+        show_message(message)
+
+
+def show_message(message: QueuedMessage) -> None:
+    """Print all that is known of a message, one thing on each line."""
+    show_fields(
+        {
+            "id": message.id,
+            "queue": message.queue,
+            "state": message.state,
+            **dict(_of_state(message, datetime.now(timezone.utc))),
+            "task": message.task,
+            "args": message.args,
+            "kwargs": message.kwargs,
+            "priority": message.priority,
+            "deliveries": message.deliveries,
+            "size": f"{message.size:,} bytes",
+            **{f"header {name}": value for name, value in message.headers.items()},
+            "payload": message.payload.decode("utf-8", "backslashreplace"),
+        }
+    )
 
 
 def _of_state(message: QueuedMessage, now: datetime) -> Iterator[tuple[str, str | None]]:

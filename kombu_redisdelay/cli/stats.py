@@ -53,7 +53,7 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
 def stats_table(stats: Iterable[QueueStats]) -> Table:
     now = datetime.now(timezone.utc)
     headers = ("READY", "WAIT", "SCHEDULED", "OVERDUE", "UNACKED", "DEAD", "CONSUMERS", "NEXT DUE")
-    rows = table(flexible("QUEUE"), *map(right, headers), gap=1)
+    rows = table(flexible("QUEUE"), *map(right, headers), gap=1, below=4)
     for queue in stats:
         rows.add_row(
             queue.queue,

@@ -18,6 +18,10 @@ _LEAST_WRAPPED = 20
 #: More than any width.
 _ANY = sys.maxsize
 
+#: Where nothing is cut, a column whose cells may be cut elsewhere gets at most so much room. A longer cell, such
+#: as an id that somebody chose, pushes the rest of its own row, and not that of all rows.
+_MOST = 60
+
 
 class Cell(NamedTuple):
     """A text, and how a terminal shows it: a style of rich, such as ``bold red``."""
@@ -40,6 +44,7 @@ class Column:
             is never cut.
         wraps: whether a cell that is too wide goes on in the next line, instead of being cut.
         style: that of all its cells.
+        usual: if all its cells on the first page have this text, the column is left out. ``None``: never.
     """
 
     header: str = ""
@@ -47,6 +52,7 @@ class Column:
     least: int | None = None
     wraps: bool = False
     style: str = ""
+    usual: str | None = None
 
 
 @dataclass
@@ -88,17 +94,21 @@ class Layout:
             self._widths = [
                 max(known, _width(_text(cell))) for known, cell in zip(self._widths, row, strict=True)
             ]
-        every = range(len(table.columns))
+        every = [index for index in range(len(table.columns)) if not _is_usual(table, index)]
         self._parts: list[Sequence[int]] = [every]
         self._indent = 0
         if width is None:
+            self._widths = [
+                has if column.least is None else min(has, _MOST)
+                for has, column in zip(self._widths, self._columns, strict=True)
+            ]
             return
         least = [min(has, _least(column)) for has, column in zip(self._widths, self._columns, strict=True)]
-        if table.below and sum(least) + self._gap * (len(least) - 1) > width:
+        if table.below and sum(least[index] for index in every) + self._gap * (len(every) - 1) > width:
             self._parts = [every[: -table.below], every[-table.below :]]
-            self._indent = self._widths[0] + self._gap
         self._fit(self._parts[0], least, width)
         if len(self._parts) > 1:
+            self._indent = min(self._widths[0] + self._gap, width // 4)
             self._fit(self._parts[1], least, width - self._indent)
 
     def header(self) -> Iterator[Line]:
@@ -115,17 +125,16 @@ class Layout:
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         """Each row as a line where nothing is cut, without styles. Takes a third of the time."""
         blanks = " " * self._gap
-        sides = [(width, column.is_right) for width, column in zip(self._widths, self._columns, strict=True)]
+        [part] = self._parts
+        sides = [(index, self._widths[index], self._columns[index].is_right) for index in part]
         for row in rows:
-            cells = [
-                _padded(_text(cell), width, is_right)
-                for cell, (width, is_right) in zip(row, sides, strict=True)
-            ]
+            cells = [_padded(_text(row[index]), width, is_right) for index, width, is_right in sides]
             yield blanks.join(cells).rstrip()
 
     def _fit(self, part: Sequence[int], least: Sequence[int], room: int) -> None:
         """Narrow the widest column, again and again, until all have room. If there is room left, the last
-        column gets it, because a later page may need it."""
+        column gets it, because a later page may need it; not one of numbers, which would move away from the
+        others."""
         widths = self._widths
         left = room - self._gap * (len(part) - 1) - sum(widths[index] for index in part)
         while left < 0:
@@ -169,6 +178,11 @@ def _least(column: Column) -> int:
     if column.wraps:
         return _LEAST_WRAPPED
     return _ANY if column.least is None else max(column.least, len(column.header))
+
+
+def _is_usual(table: Table, index: int) -> bool:
+    usual = table.columns[index].usual
+    return usual is not None and all(_text(row[index]) == usual for row in table.rows)
 
 
 def _text(cell: str | Cell) -> str:

@@ -57,7 +57,7 @@ def command(queues: tuple[str, ...], by: str | None, as_json: bool) -> None:
             show(timeline_table(found, target.width if target else _WIDEST))
         return
     by_task = _read(delayed, names)
-    if not by_task and not as_json:
+    if not by_task:
         echo("No scheduled messages found.", err=True)
     elif as_json:
         show_json({"task": task, **_as_json(part)} for task in by_task for part in by_task[task])

@@ -107,9 +107,23 @@ def test_the_json_of_all_states_has_the_same_fields(site: Site, in_each_state: d
     fields = set(QueuedMessage.__dataclass_fields__) - {"payload"}
     for row in site.rows("list", "--state", "all"):
         assert set(row) == fields
-        assert site.rows("show", row["id"]) == [row]
-    [scheduled] = site.rows("list")
-    assert set(scheduled) < fields
+        [shown] = site.rows("show", row["id"])
+        assert json.loads(shown.pop("payload"))["headers"] == row["headers"]
+        assert shown == row
+        assert site.rows("list", "--state", row["state"]) == [row]
+    assert site.rows("list") == site.rows("list", "--state", "scheduled")
+    assert site.rows("dead", "list") == site.rows("list", "--state", "dead")
+    one, other = site.text("dead", "list"), site.text("list", "--state", "dead")
+    assert re.sub(r"\S+ ago", "", one).split() == re.sub(r"\S+ ago", "", other).split()
+
+
+def test_the_priority_is_shown_where_one_is_not_0(site: Site) -> None:
+    site.send()
+    assert "PRIORITY" not in site.text("list", "--state", "ready")
+    site.send(priority=6)
+    header, first, second = site.text("list", "--state", "ready").splitlines()
+    assert header.split() == ["PLACE", "WAIT", "PRIORITY", "ID", "QUEUE", "TASK"]
+    assert [line.split()[2] for line in (first, second)] == ["0", "6"]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +131,11 @@ def test_the_json_of_all_states_has_the_same_fields(site: Site, in_each_state: d
     [
         ("ready", ["PLACE", "WAIT", "ID", "QUEUE", "TASK"], r" +0 +[\d.]+m?s  {id}  celery +"),
         ("held", ["HELD", "ID", "WORKER", "QUEUE", "TASK"], r" *[\d.]+m?s  {id}  {worker}  celery +"),
-        ("dead", ["DIED", "ID", "QUEUE", "REASON", "TASK"], r"[\d.]+m?s ago +{id} +celery +rejected +"),
+        (
+            "dead",
+            ["DIED", "ID", "QUEUE", "TIMES", "REASON", "TASK"],
+            r"[\d.]+m?s ago +{id} +celery +1 +rejected +",
+        ),
     ],
 )
 def test_list_shows_what_there_is_to_say_of_a_state(
@@ -204,15 +222,16 @@ def test_a_task_may_be_given_with_wildcards(site: Site, options: dict[str, Any])
         (("list",), "No scheduled messages found.\n"),
         (("list", "--state", "ready"), "No ready messages found.\n"),
         (("list", "--state", "all"), "No messages found.\n"),
+        (("list", "--state", "dead"), "No dead letters found.\n"),
         (("dead", "list"), "No dead letters found.\n"),
         (("timeline", "--by", "task"), "No scheduled messages found.\n"),
     ],
 )
-def test_a_list_of_nothing_says_so_to_a_person_only(site: Site, words: tuple[str, ...], told: str) -> None:
+def test_a_list_of_nothing_says_so(site: Site, words: tuple[str, ...], told: str) -> None:
     result = site.run(*words)
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", told)
     result = site.run(*words, "--json")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", told)
 
 
 def test_show(site: Site) -> None:

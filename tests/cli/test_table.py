@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kombu_redisdelay.cli import output
-from kombu_redisdelay.cli.output import fixed, flexible, right, show_json, show_pages, table
+from kombu_redisdelay.cli.output import fixed, flexible, right, show_json, show_pages, table, unusual
 from kombu_redisdelay.cli.table import Cell, Column, Layout, Table
 
 
@@ -77,6 +77,33 @@ def test_a_later_page_has_the_columns_of_the_first() -> None:
 def test_what_the_first_page_leaves_is_for_the_last_column() -> None:
     layout = Layout(_of(("1", "q", "t")), 40)
     assert _lines(_of(("1", "q", "x" * 40)), None, layout)[1] == f"1  q      {'x' * 29}…"
+
+
+def test_a_last_column_of_numbers_stays_beside_the_others() -> None:
+    rows = table(flexible("QUEUE"), right("DEAD"))
+    rows.add_row("celery", "2")
+    assert _lines(rows, 40) == ["QUEUE   DEAD", "celery     2"]
+
+
+def test_one_long_cell_pushes_its_own_row_only() -> None:
+    rows = _of(("1", "q" * 120, "t"), ("1", "q", "t"))
+    assert _lines(rows, None)[1:] == [f"1  {'q' * 120}  t", f"1  q{' ' * 59}  t"]
+
+
+@pytest.mark.parametrize("width", [None, 40])
+def test_an_unusual_column_is_left_out_where_nothing_is_unusual(width: int | None) -> None:
+    def page(*priorities: str) -> Table:
+        rows = table(unusual("PRIORITY", "0"), flexible("QUEUE"))
+        for priority in priorities:
+            rows.add_row(priority, "celery")
+        return rows
+
+    assert _lines(page("0", "0"), width) == ["QUEUE", "celery", "celery"]
+    assert _lines(page("0", "3"), width) == ["PRIORITY  QUEUE", "       0  celery", "       3  celery"]
+    layout = Layout(page("0"), width)
+    assert _lines(page("3"), width, layout) == ["QUEUE", "celery"]
+    if width is None:
+        assert list(layout.texts(page("3").rows)) == ["celery"]
 
 
 def test_wide_characters_have_two_columns() -> None:
