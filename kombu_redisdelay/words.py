@@ -12,7 +12,7 @@ def number_of(count: int, what: str = "message") -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time in its two largest units: 850ms, 4.6s, 3m20s, 2h5m, 27d3h."""
+    """A length of time in its two largest units, rounded: 850ms, 4.6s, 3m20s, 2h5m, 27d3h."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f}ms"
     if seconds < 9.95:
@@ -22,6 +22,10 @@ def span(seconds: float) -> str:
         (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
     ):
         if rest >= length:
+            rounded = (rest + next_length // 2) // next_length * next_length
+            if rounded != rest:
+                # It may have a larger unit then: a day, not 24h.
+                return span(rounded)
             whole, below = divmod(rest, length)
             part = below // next_length
             return f"{whole}{name}{part}{next_name}" if part else f"{whole}{name}"

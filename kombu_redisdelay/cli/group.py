@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -49,6 +51,18 @@ class LazyGroup(click.Group):
         command: click.Command = module.command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as exc:
+            close = get_close_matches(args[0], self._names)
+            if close:
+                message = f"{exc.message} Did you mean {' or '.join(map(repr, close))}?"
+                raise click.UsageError(message, ctx) from exc
+            raise
+
     def invoke(self, ctx: click.Context) -> Any:
         # These imports are not at the top because Celery imports this file for each of its own commands.
         from kombu_redisdelay.broker.printable import printable
@@ -63,7 +77,9 @@ class LazyGroup(click.Group):
             exc.message = message  # type: ignore[misc, unused-ignore]
             raise
         except BROKER_ERRORS as exc:
-            message = _sentence(printable(f"Redis: {' '.join(str(exc).split())}"))
+            # redis-py begins with the number of the error.
+            why = re.sub(r"^Error -?\d+ (?=connecting)", "failed ", " ".join(str(exc).split()))
+            message = _sentence(printable(f"Redis: {why}"))
             raise click.ClickException(message) from exc
         except ModuleNotFoundError as exc:
             # A command imports what need not be installed when it runs, so that its help is always there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from datetime import datetime, timezone
 from functools import reduce
 from operator import add
@@ -48,34 +48,50 @@ def command(queues: tuple[str, ...], by: str, as_json: bool) -> None:
     Minutes are kept for an hour, hours for a week.
 
     The first table is of all queues together, or of those that -Q names, and its bars are of what was
-    delivered. Minutes in which nothing happened are left out. The second table has the sums for each queue.
+    delivered. Periods in which nothing happened are left out. Times are in the app's timezone. The second
+    table has the sums for each queue.
     """
     access = connect(Access)
-    found = [one for one in queue_history(access.store, queue_names(access, queues)) if _periods(one, by)]
-    if as_json:
+    every = queue_history(access.store, queue_names(access, queues))
+    found = [one for one in every if _periods(one, by)]
+    if found and as_json:
         show_json(_as_json(one.queue, period) for one in found for period in _periods(one, by))
     elif found:
-        show(_table_of_periods(minutes_together(found) if by == "minute" else hours_together(found), by))
+        together = minutes_together(found) if by == "minute" else hours_together(found)
+        show(_table_of_periods([period for period in together if any(astuple(period.counts))], by))
         echo("")
         show(_table_of_queues(found, by))
     else:
-        echo("Nothing is recorded yet. A history begins seconds after a worker first consumes.", err=True)
+        kept = "hour" if by == "minute" else "week"
+        told = (
+            f"Nothing is recorded of the last {kept}. A history begins seconds after a worker first consumes."
+        )
+        echo(told, err=True)
 
 
 def _periods(history: QueueHistory, by: str) -> Sequence[Period]:
-    return history.minutes if by == "minute" else history.hours
+    """Those in which something has happened: the latest is always there, because it has not ended."""
+    periods = history.minutes if by == "minute" else history.hours
+    return [period for period in periods if any(astuple(period.counts))]
 
 
 def _table_of_periods(periods: Sequence[Period], by: str) -> Table:
     now = datetime.now(timezone.utc)
-    rows = table(right("BEGAN"), *map(right, _HEADERS), fixed(""))
+    zone = click.get_current_context().obj.app.timezone
+    form = "%H:%M:%S" if by == "minute" else "%m-%d %H:%M"
+    rows = table(fixed("AT"), right("BEGAN"), *map(right, _HEADERS), fixed(""))
     largest = max(1, *(period.counts.delivered for period in periods))
     for period in periods:
         began = when(period.start, now)
         if period.seconds > _LONGER * _SECONDS[by]:
             began += f", for {span(period.seconds)}"
         share = period.counts.delivered / largest
-        rows.add_row(began, *_numbers(period.counts), bar(share, _BAR_COLUMNS))
+        rows.add_row(
+            f"{period.start.astimezone(zone):{form}}",
+            began,
+            *_numbers(period.counts),
+            bar(share, _BAR_COLUMNS),
+        )
     return rows
 
 

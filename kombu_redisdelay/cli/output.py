@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
@@ -35,6 +36,9 @@ STYLES = {
     "dead": "red",
     "consumers": "green",
 }
+
+#: Keyword arguments with more characters in their ``repr`` are shown as they are.
+_READ = 1024
 
 #: What is printed at once: so many items, or those that are there so many seconds after the first one.
 PAGE = 1000
@@ -136,8 +140,8 @@ def _pages(items: Iterable[ItemT]) -> Iterator[list[ItemT]]:
 
 
 def show_json(objects: Iterable[Any]) -> bool:
-    """Print each of *objects*, a dictionary or one of our dataclasses, as a line of JSON. Returns whether there
-    is any."""
+    """Print each of *objects*, a dictionary or one of our dataclasses, as a line of JSON. Returns whether
+    there is any."""
     is_any = False
     for page in _pages(objects):
         is_any = True
@@ -200,8 +204,20 @@ def call(message: DelayedMessage | QueuedMessage) -> str:
         return "-"
     # Both are the output of repr, perhaps shortened. `args` is a tuple or a list.
     args = message.args[1:-1].rstrip(",")
-    kwargs = f"**{message.kwargs}" if message.kwargs not in ("", "{}") else ""
+    kwargs = _keywords(message.kwargs) if message.kwargs not in ("", "{}") else ""
     return f"{message.task}({', '.join(filter(None, (args, kwargs)))})"
+
+
+def _keywords(kwargs: str) -> str:
+    """Keyword arguments as in a call, where their ``repr`` can be read: it may have been shortened."""
+    try:
+        # A nested expression of any length may take much memory to be read.
+        read = literal_eval(kwargs) if len(kwargs) <= _READ else None
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        read = None
+    if not isinstance(read, dict) or not all(isinstance(name, str) and name.isidentifier() for name in read):
+        return f"**{kwargs}"
+    return ", ".join(f"{name}={value!r}" for name, value in read.items())
 
 
 class Bar(Protocol):

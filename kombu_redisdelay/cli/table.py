@@ -18,8 +18,8 @@ _LEAST_WRAPPED = 20
 #: More than any width.
 _ANY = sys.maxsize
 
-#: Where nothing is cut, a column whose cells may be cut elsewhere gets at most so much room. A longer cell, such
-#: as an id that somebody chose, pushes the rest of its own row, and not that of all rows.
+#: Where nothing is cut, a column whose cells may be cut elsewhere gets at most so much room. A longer cell,
+#: such as an id that somebody chose, pushes the rest of its own row, and not that of all rows.
 _MOST = 60
 
 

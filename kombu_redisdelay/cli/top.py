@@ -29,12 +29,14 @@ from kombu_redisdelay.cli.output import (
 from kombu_redisdelay.cli.table import Cell, Layout, Line, Table
 from kombu_redisdelay.cli.timeline import timeline_table
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.errors import UNREACHABLE
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
-from kombu_redisdelay.operations.timeline import EDGES, Span, timeline
+from kombu_redisdelay.operations.timeline import Span, timeline
+from kombu_redisdelay.words import span
 
-#: The number of lines that do not show a queue: the title, headers, blank lines and the timeline.
-_OTHER_LINES = len(EDGES) + 7
+#: The number of lines that show neither a queue nor the timeline: the title, headers, blank lines.
+_OTHER_LINES = 4
 
 _EMPTY: Line = []
 
@@ -52,7 +54,8 @@ def command(queues: tuple[str, ...], interval: float) -> None:
     """Show the queues and the timeline, live. The key q ends it, as Ctrl-C does.
 
     WAIT is the time that the next ready message has waited. IN/S and OUT/S are how many messages were
-    published and delivered per second since the last update.
+    published and delivered per second since the last update. Lines of the timeline without a message are left
+    out. While Redis does not answer, the last numbers stay.
     """
     # Not at the top, because rich need not be installed, and the help needs none.
     from rich.live import Live
@@ -69,10 +72,14 @@ def command(queues: tuple[str, ...], interval: float) -> None:
     try:
         with key_presses() as typed, Live(console=target, screen=True, auto_refresh=False) as live:
             while True:
-                names = queue_names(access, queues)
-                stats, histories = queue_stats(access.store, names), queue_history(access.store, names)
-                spans = timeline(access.store, names)
-                shown = view.render(stats, histories, spans, monotonic(), target.width, target.height)
+                try:
+                    names = queue_names(access, queues)
+                    stats, histories = queue_stats(access.store, names), queue_history(access.store, names)
+                    spans = timeline(access.store, names)
+                except UNREACHABLE as exc:
+                    shown = view.silent(str(exc), monotonic())
+                else:
+                    shown = view.render(stats, histories, spans, monotonic(), target.width, target.height)
                 live.update(colored(shown), refresh=True)
                 if b"q" in typed(interval):
                     break
@@ -87,6 +94,18 @@ class View:
         self._title = title
         self._before: Mapping[str, QueueHistory] = {}
         self._looked_at = float("-inf")
+        self._shown: list[Line] = []
+
+    def silent(self, why: str, now: float) -> list[Line]:
+        """The last numbers, and that there are no new ones.
+
+        Arguments:
+            why: what the error says.
+            now: as for :meth:`render`.
+        """
+        ago = f", these numbers are {span(now - self._looked_at)} old" if self._shown else ""
+        line = [Cell(printable(f"Redis does not answer{ago}: {why}"), "bold red")]
+        return [*self._shown[:1], line, *self._shown[2:]]
 
     def render(
         self,
@@ -105,11 +124,16 @@ class View:
         """
         seconds = now - self._looked_at
         moment = datetime.now(timezone.utc)
+        ahead = [part for part in spans if part.messages]
+        # Its header and a blank line.
+        room = height - _OTHER_LINES - (len(ahead) + 2 if ahead else 0)
         said = [remark for queue in stats for remark in remarks(queue.queue, queue.control, moment)]
-        room = max(1, height - _OTHER_LINES - len(said))
-        # If there is no room for all queues, show those with the most messages, always in the same order.
-        busiest = sorted(stats, key=lambda queue: -(queue.ready + queue.scheduled + queue.unacked))[:room]
-        shown = [queue for queue in stats if queue in busiest]
+        said = said[: max(1, room // 2)]
+        room = max(1, room - len(said))
+        # If there is no room for all queues, show those that are held back and then those with the most
+        # messages, always in the same order.
+        first = sorted(stats, key=_rank)[:room]
+        shown = [queue for queue in stats if queue in first]
         by_name = {history.queue: history for history in histories}
         queues = self._queue_table(shown, by_name, seconds)
         title = table(flexible(""), fixed(""))
@@ -122,7 +146,10 @@ class View:
         lines += [[Cell(printable(remark), "yellow")] for remark in said]
         self._before = by_name
         self._looked_at = now
-        return [*lines, _EMPTY, *_lines(timeline_table(spans, width), width)]
+        if ahead:
+            lines += [_EMPTY, *_lines(timeline_table(ahead, width), width)]
+        self._shown = lines
+        return lines
 
     def _queue_table(
         self, stats: Sequence[QueueStats], histories: Mapping[str, QueueHistory], seconds: float
@@ -157,6 +184,12 @@ class View:
                 next_due(queue.next_due, now),
             )
         return rows
+
+
+def _rank(queue: QueueStats) -> tuple[bool, int]:
+    """The less, the more there is to see."""
+    is_free = queue.control.paused_since is None and not queue.control.is_limited
+    return is_free, -(queue.ready + queue.scheduled + queue.unacked)
 
 
 def _lines(rows: Table, width: int) -> Iterator[Line]:

@@ -73,7 +73,10 @@ class Access:
         if not issubclass(self._connection.get_transport_cls(), Transport):
             # No more of the URL: kombu shows a password that is not there, or one in a place of its own.
             scheme = self._connection.as_uri().partition("://")[0]
-            raise TypeError(f"not a redisdelay:// broker: {scheme}://")
+            raise TypeError(
+                f"not a redisdelay:// broker: {scheme}://. Have the app's broker_url begin with "
+                "redisdelay://, see 'Install' in the documentation"
+            )
         try:
             # Fail soon: by default, kombu waits for two seconds before it tries again.
             self._connection.ensure_connection(

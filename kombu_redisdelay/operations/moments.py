@@ -8,23 +8,29 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from dateutil.parser import isoparse
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_DISTANCE = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
+_NUMBER = r"\d+(?:\.\d+)?"
+_PART = re.compile(rf"({_NUMBER})([smhdw]?)", re.ASCII)
+#: One part, which may lack its unit, or several, the largest unit first.
+_DISTANCE = re.compile(
+    rf"{_NUMBER}|(?=\d)" + "".join(rf"(?:{_NUMBER}{unit})?" for unit in ("w", "d", "h", "m", "s")), re.ASCII
+)
 
 #: A time as it was written: a distance from now, or a moment.
 Time = datetime | timedelta
 
 
 def parse_distance(text: str) -> timedelta:
-    """Read a length of time: 90, 90s, 10m, 2h, 3d, 1w.
+    """Read a length of time: 90, 90s, 10m, 1h30m, 3d, 1w.
 
     Raises:
         ValueError: *text* is none.
     """
-    match = _DISTANCE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a length of time, such as 90, 90s, 10m, 2h, 3d or 1w.")
+    if not _DISTANCE.fullmatch(text):
+        raise ValueError(f"{text!r} is not a length of time, such as 90, 90s, 10m, 1h30m, 3d or 1w.")
     try:
-        distance = timedelta(seconds=float(match[1]) * _UNITS[match[2] or "s"])
+        distance = timedelta(
+            seconds=sum(float(number) * _UNITS[unit or "s"] for number, unit in _PART.findall(text))
+        )
         # Both must be times that there are.
         _ = from_now(distance), ago(distance)
     except OverflowError:
@@ -63,7 +69,7 @@ def parse_time(text: str, zone: tzinfo) -> Time:
         return parse_moment(text, zone)
     except ValueError:
         raise ValueError(
-            f"{text!r} is neither a distance from now, such as 90s, 10m, 2h, 3d or 1w, nor a time in "
+            f"{text!r} is neither a distance from now, such as 90s, 10m, 1h30m, 3d or 1w, nor a time in "
             "ISO 8601."
         ) from None
 

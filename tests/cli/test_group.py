@@ -57,6 +57,9 @@ def test_every_command_that_prints_has_json(site: Site, name: str) -> None:
 
 def test_an_unknown_command_is_a_usage_error(site: Site) -> None:
     assert site.run("nothing").exit_code == 2
+    result = site.run("lst")
+    assert result.exit_code == 2
+    assert "No such command 'lst'. Did you mean 'list'?" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["stats", "purge", "doctor", "forward", "exporter", "web"])
@@ -66,7 +69,7 @@ def test_a_broker_that_cannot_be_reached_is_one_line(site: Site, name: str) -> N
         name, *CALLS[name], app=Celery(broker="redisdelay://127.0.0.1:1/0", set_as_current=False)
     )
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: Redis: Error 111 connecting to 127.0.0.1:1")
+    assert result.stderr.startswith("Error: Redis: failed connecting to 127.0.0.1:1")
     assert len(result.stderr.splitlines()) == 1
 
 
@@ -80,6 +83,7 @@ def test_an_app_on_another_transport_is_one_line(site: Site, name: str, broker: 
     assert result.stderr.startswith("Error: Not a redisdelay:// broker: ")
     assert len(result.stderr.splitlines()) == 1
     assert "secret" not in result.stderr
+    assert "Have the app's broker_url begin with redisdelay://" in result.stderr
 
 
 def test_a_database_or_an_option_that_makes_no_sense_is_one_line(site: Site) -> None:

@@ -51,9 +51,11 @@ def test_the_queues_are_shown_together_and_summed(site: Site, by: str, unit: str
         site.redis.zadd(site.store.keys(queue).schedule, {"id": 2**50})
     periods, _, queues = site.text("history", "--by", by).partition("\n\n")
     lines = [line.split() for line in periods.splitlines()]
-    assert lines[0] == ["BEGAN", "PUBLISHED", "DELIVERED", "FAILED", "DEAD"]
-    assert [line[2:6] for line in lines[1:]] == [["14", "40", "3", "0"], ["1", "20", "2", "1"]]
-    assert [len(line[6]) for line in lines[1:]] == [20, 10]
+    # A day and a time, or a time.
+    at = 1 if by == "minute" else 2
+    assert lines[0] == ["AT", "BEGAN", "PUBLISHED", "DELIVERED", "FAILED", "DEAD"]
+    assert [line[at:][2:6] for line in lines[1:]] == [["14", "40", "3", "0"], ["1", "20", "2", "1"]]
+    assert [len(line[at:][6]) for line in lines[1:]] == [20, 10]
     assert [line.split() for line in queues.splitlines()] == [
         ["QUEUE", "PUBLISHED", "DELIVERED", "FAILED", "DEAD"],
         ["emails", "5", "60", "2", "1"],
@@ -63,15 +65,39 @@ def test_the_queues_are_shown_together_and_summed(site: Site, by: str, unit: str
     assert [(row["queue"], row["seconds"], row["published"]) for row in rows] == [("letters", seconds, 10)]
 
 
+@pytest.mark.parametrize(("zone", "hours"), [("UTC", 0), ("Asia/Tokyo", 9)])
+def test_the_time_of_the_day_is_that_of_the_app(site: Site, zone: str, hours: int) -> None:
+    site.app.conf.timezone = zone
+    began = timedelta(minutes=40)
+    _write(site, QUEUE, "minutes", (began, 60, "1 2 3 4"))
+    [row] = site.rows("history")
+    expected = datetime.fromisoformat(row["start"]) + timedelta(hours=hours)
+    assert site.text("history").splitlines()[1].startswith(f"{expected:%H:%M:%S} ")
+
+
+def test_a_period_without_anything_is_left_out(site: Site) -> None:
+    with site.app.connection_for_read() as connection:
+        site.send()
+        connection.channel().basic_get(QUEUE).ack()
+        # The minute that begins now has not ended.
+        record(site.store, [QUEUE])
+    assert site.rows("history") == []
+    result = site.run("history", "--json")
+    assert (result.stdout, result.stderr.partition(".")[0]) == ("", "Nothing is recorded of the last hour")
+    _write(site, QUEUE, "minutes", (timedelta(minutes=3), 60, "1 2 3 4"))
+    assert len(site.rows("history")) == 1
+    assert len(site.text("history").partition("\n\n")[0].splitlines()) == 2
+
+
 def test_a_period_that_was_longer_says_so(site: Site) -> None:
     _write(site, QUEUE, "minutes", (timedelta(minutes=40), 1500, "1 2 3 4"))
     line = site.text("history").splitlines()[1]
-    assert re.match(r" *40m\d*s? ago, for 25m +1 +2 +3 +4 ", line)
+    assert re.match(r"\d\d:\d\d:\d\d +40m\d*s? ago, for 25m +1 +2 +3 +4 ", line)
 
 
 def test_without_a_history_it_says_so(site: Site) -> None:
     site.send()
     result = site.run("history")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr.startswith("Nothing is recorded yet. ")
+    assert result.stderr.startswith("Nothing is recorded of the last hour. ")
     assert site.rows("history") == []

@@ -89,7 +89,27 @@ def test_list_shows_what_will_be_called(site: Site) -> None:
     header, row = site.text("list").splitlines()
     assert header.split() == ["DUE", "ID", "QUEUE", "TASK"]
     assert task_id in row
-    assert row.endswith("shop.remind(1, 'x', **{'loud': True})")
+    assert row.endswith("shop.remind(1, 'x', loud=True)")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "shown"),
+    [
+        ("{'n': 0, 'to': ['a', None]}", "n=0, to=['a', None]"),
+        ("{'a b': 1}", "**{'a b': 1}"),
+        ("{'n': <object>}", "**{'n': <object>}"),
+        ("{'n': 'abc...}", "**{'n': 'abc...}"),
+        ("{1, 2}", "**{1, 2}"),
+        ("__import__('os')", "**__import__('os')"),
+        (f"{{'n': {'(' * 200}}}", f"**{{'n': {'(' * 200}}}"),
+        (f"{{'n': {'1' * 1100}}}", f"**{{'n': {'1' * 1100}}}"),
+    ],
+)
+def test_keyword_arguments_are_shown_as_in_a_call_if_they_can_be_read(
+    site: Site, kwargs: str, shown: str
+) -> None:
+    site.send(kwargs={"n": 0}, kwargsrepr=kwargs, countdown=3600)
+    assert site.text("list").splitlines()[1].endswith(f"shop.close_order({shown})")
 
 
 def test_list_of_each_state(site: Site, in_each_state: dict[str, str]) -> None:

@@ -179,7 +179,7 @@ class TestTop:
     @pytest.fixture
     def top(self, server: RedisServer) -> Iterator[PseudoTerminal]:
         with PseudoTerminal(_delayed("top", "--interval", "60"), _environment(server)) as terminal:
-            wait_until(lambda: terminal.shows("more than 28d"), 20, "that it shows something")
+            wait_until(lambda: terminal.shows("Press q to end."), 20, "that it shows something")
             yield terminal
 
     def test_a_key_ends_it(self, top: PseudoTerminal) -> None:
@@ -200,9 +200,23 @@ class TestTop:
         assert top.end() == 128 + signal.SIGTERM
         self._assert_restored(top)
 
+    def test_it_stays_while_redis_does_not_answer(self, site: Site, server: RedisServer) -> None:
+        with PseudoTerminal(_delayed("top", "--interval", "0.1"), _environment(server)) as terminal:
+            wait_until(lambda: terminal.shows("Press q to end."), 20, "that it shows something")
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                wait_until(lambda: terminal.shows("Redis does not answer"), 30, "that it says so")
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+            site.send(queue="afterwards", countdown=3600)
+            wait_until(lambda: terminal.shows("afterwards"), 20, "that it goes on")
+            terminal.press("q")
+            assert terminal.end() == 0
+            self._assert_restored(terminal)
+
     def test_an_error_ends_it(self, site: Site, server: RedisServer) -> None:
         with PseudoTerminal(_delayed("top", "--interval", "0.1"), _environment(server)) as terminal:
-            wait_until(lambda: terminal.shows("more than 28d"), 20, "that it shows something")
+            wait_until(lambda: terminal.shows("Press q to end."), 20, "that it shows something")
             site.redis.set(site.store.keys(QUEUE).schedule, "")
             assert terminal.end() == 1
             self._assert_restored(terminal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -83,6 +84,39 @@ def test_the_queues_with_most_to_do_are_shown_in_their_order() -> None:
     shown = [line.split()[0] for line in found if line.startswith("q")]
     assert shown == ["q17", "q18", "q19", "q37", "q38", "q39"]
     assert "and 34 more" in found
+
+
+def test_what_is_paused_is_shown_before_what_is_busy_and_the_timeline_shrinks_first() -> None:
+    queues = [replace(_QUEUE, queue=f"q{n:02}", ready=n) for n in range(40)]
+    queues[3] = replace(queues[3], control=QueueControl(paused_since=datetime.now(timezone.utc)))
+    histories = [QueueHistory(queue.queue, Counts(0, 0, 0, 0), 0, [], []) for queue in queues]
+    counts = [0] * (len(EDGES) + 1)
+    for in_timeline, expected in ((0, 19), (1, 16)):
+        counts[2] = in_timeline
+        found = lines(View("").render(queues, histories, spans(counts), 0.0, *SIZE))
+        shown = [line.split()[0] for line in found if re.match(r"q\d\d +\d", line)]
+        assert len(shown) == expected
+        assert shown[0] == "q03"
+        assert shown[-1] == "q39"
+        assert sum("up to" in line for line in found) == in_timeline
+        assert len(found) <= SIZE[1]
+
+
+def test_many_remarks_leave_room_for_queues() -> None:
+    control = QueueControl(rate="100/m", burst=10)
+    queues = [replace(_QUEUE, queue=f"q{n:02}", control=control) for n in range(40)]
+    found = lines(render(View(""), queues, 0.0))
+    assert len(found) <= SIZE[1]
+    assert sum(re.match(r"q\d\d +\d", line) is not None for line in found) >= 3
+
+
+def test_while_redis_is_silent_the_last_numbers_stay() -> None:
+    view = View("redisdelay://")
+    before = lines(render(view, [_QUEUE], 100.0))
+    after = lines(view.silent("no reply from localhost:6379", 112.0))
+    assert after[1] == "Redis does not answer, these numbers are 12s old: no reply from localhost:6379"
+    assert (after[0], after[2:]) == (before[0], before[2:])
+    assert lines(render(view, [_QUEUE], 113.0)) == before
 
 
 def test_nothing_to_show() -> None:

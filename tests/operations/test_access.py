@@ -211,5 +211,5 @@ def test_a_password_is_shown_where_there_is_one() -> None:
         assert access.address.startswith("redisdelay://127.0.0.1:")
     with RedisServer(requirepass="secret") as server, Access(server.url()) as access:
         assert access.address.startswith("redisdelay://:**@")
-    with pytest.raises(TypeError, match=r"not a redisdelay:// broker: redis://$"):
+    with pytest.raises(TypeError, match=r"not a redisdelay:// broker: redis://\. Have the app's "):
         Access("redis://localhost")
