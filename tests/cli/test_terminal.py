@@ -112,6 +112,17 @@ def test_80_columns_have_room_for_why_a_message_died(full: Site, server: RedisSe
     assert text.count(" celery ") + text.count(" celery\n") == 4
 
 
+def test_a_narrow_terminal_has_room_for_all_stats(site: Site, server: RedisServer) -> None:
+    site.send(countdown=3600)
+    with PseudoTerminal(_delayed("stats"), _environment(server), columns=50) as terminal:
+        assert terminal.end() == 0
+    assert max(map(len, terminal.lines)) <= 50
+    text = "\n".join(terminal.lines)
+    assert "…" not in text
+    for header in ("QUEUE", "OVERDUE", "DEAD", "CONSUMERS", "NEXT DUE"):
+        assert header in text
+
+
 def test_colours(site: Site, server: RedisServer) -> None:
     site.send()
     environment = _environment(server)
@@ -242,7 +253,10 @@ def test_without_an_app_that_is_what_is_missing(server: RedisServer, tmp_path: P
     given = _run(_celery("-b", server.url(), "delayed", "stats"), environment, cwd=tmp_path)
     assert (given.returncode, given.stderr) == (0, "")
     other = _run(_celery("-b", "redis://localhost", "delayed", "stats"), environment, cwd=tmp_path)
-    assert other.stderr == "Error: Not a redisdelay:// broker: redis://.\n"
+    assert other.stderr == (
+        "Error: Not a redisdelay:// broker: redis://. "
+        "Have the app's broker_url begin with redisdelay://, see 'Install' in the documentation.\n"
+    )
 
 
 @pytest.mark.parametrize("name", delayed.list_commands(delayed.make_context("delayed", ["stats"])))
