@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from harness.redis_server import RedisServer
+from kombu_redisdelay.broker.recorder import record
 from tests.cli.site import QUEUE, Site
 from tests.web.states import dead, held, ready, scheduled
 from tests.web.viewer import Viewer
@@ -134,3 +137,17 @@ def test_redis_is_away_at_the_beginning() -> None:
         assert viewer.open("/").status == 200
         viewer.close()
         site.close()
+
+
+def test_what_happened_in_a_queue(viewer: Viewer, site: Site) -> None:
+    ready(site, "a", "b")
+    with site.app.connection_for_read() as connection:
+        channel = connection.channel()
+        channel.basic_get(QUEUE).ack()
+        record(site.store, [QUEUE])
+        channel.basic_get(QUEUE).ack()
+    page = viewer.open("/queue", name=QUEUE)
+    assert page.status == 200
+    assert "Delivered in each minute of the last hour" in page.text
+    # Those of this minute, in the table for screen readers.
+    assert re.search(r"UTC\s*1\s", page.text)
