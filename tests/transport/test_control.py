@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.takes import Takes
 from kombu_redisdelay.operations import control
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
 
@@ -69,6 +70,28 @@ def test_a_rate_for_several_consumers(site: Site, store: Store) -> None:
     assert time.monotonic() - started >= (40 - 5) / 50
     [found] = control.queue_controls(store, ["q"])
     assert found.held_back > 0
+
+
+@pytest.mark.one_server
+def test_a_rate_costs_as_much_with_many_consumers(
+    site: Site, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    takes, begin = 0, Takes._begin
+
+    def counted(self: Takes, *args: Any) -> Any:
+        nonlocal takes
+        takes += 1
+        return begin(self, *args)
+
+    control.limit(store, "q", rate="10/s", burst=1)
+    publish(site.channel(), *map(str, range(10)))
+    some = inboxes(site, 8)
+    drain_all(some, 1)
+    monkeypatch.setattr(Takes, "_begin", counted)
+    drain_all(some, 10)
+    # One take gets a message, another one is that of the consumer that watches next. If all came, there would
+    # be eight for each message.
+    assert takes <= 9 * 3
 
 
 @pytest.mark.one_server
