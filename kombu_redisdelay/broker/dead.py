@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kombu_redisdelay.broker.portions import portions
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import CLEAR, REMOVE_DEAD
 from kombu_redisdelay.broker.server.wire import Argument
 from kombu_redisdelay.broker.store import Store
@@ -64,7 +64,7 @@ class Graveyard:
 
     def count(self, queues: Sequence[str]) -> int:
         commands = (("LLEN", self._store.keys(queue).dead) for queue in queues)
-        return sum(checked(self._store.server.call_all(*commands)))
+        return sum(answers(self._store.server, commands))
 
     def walk(self, queue: str, skip: int = 0) -> Iterator[tuple[Buried, bool]]:
         """The dead letters of *queue*, the oldest first, read page by page. Each comes with what

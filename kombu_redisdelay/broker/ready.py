@@ -8,7 +8,7 @@ from itertools import chain, groupby
 from operator import attrgetter
 
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import REMOVE_READY
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.walk import walk
@@ -42,7 +42,7 @@ class ReadyLists:
 
     def count(self, queues: Sequence[str]) -> int:
         commands = (("LLEN", key) for queue in queues for key in self._store.ready_keys(queue))
-        return sum(checked(self._store.server.call_all(*commands)))
+        return sum(answers(self._store.server, commands))
 
     def iter(self, queue: str, texts: Sequence[str] = (), skip: int = 0) -> Iterator[Ready]:
         """The messages of *queue* in the order in which they are taken, read page by page. See
@@ -53,7 +53,7 @@ class ReadyLists:
             skip: how many to pass over first.
         """
         server, keys = self._store.server, self._store.ready_keys(queue)
-        lengths = checked(server.call_all(*(("LLEN", key) for key in keys))) if skip else [0] * len(keys)
+        lengths = answers(server, (("LLEN", key) for key in keys)) if skip else [0] * len(keys)
         for index, step in enumerate(self._store.steps):
             skipped = min(skip, lengths[index])
             skip -= skipped
@@ -74,7 +74,7 @@ class ReadyLists:
 
     def _remove(self, queue: str, index: int, messages: Sequence[Ready]) -> Iterator[Ready]:
         server, keys = self._store.server, self._store.ready_keys(queue)
-        lengths: list[int] = list(checked(server.call_all(*(("LLEN", key) for key in keys[: index + 1]))))
+        lengths: list[int] = answers(server, (("LLEN", key) for key in keys[: index + 1]))
         taken_before, length = sum(lengths[:-1]), lengths[-1]
 
         def distance(message: Ready) -> int:

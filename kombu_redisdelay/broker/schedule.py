@@ -10,7 +10,7 @@ from typing import Any
 
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.replies import answers, checked
 from kombu_redisdelay.broker.server.scripts import CANCEL, CLEAR, FIND, PAGE, REMOVE, RESCHEDULE, run_each
 from kombu_redisdelay.broker.server.wire import Argument, first_score
 from kombu_redisdelay.broker.store import Store
@@ -182,7 +182,7 @@ class Schedule:
     def _for_each(self, queues: Sequence[str], command: str, *args: str | float) -> list[Any]:
         """The replies to a command on the schedule of each queue."""
         commands = ((command, self._store.keys(queue).schedule, *args) for queue in queues)
-        return list(checked(self._store.server.call_all(*commands)))
+        return answers(self._store.server, commands)
 
 
 def _size(message: Scheduled) -> int:

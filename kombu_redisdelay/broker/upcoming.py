@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from math import inf, nextafter
 
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.wire import first_score
 from kombu_redisdelay.broker.store import Store
 
@@ -40,13 +40,12 @@ def upcoming(
     """
     starts = [(from_ms, b"")] * len(queues) if after is None else _starts(queues, from_ms, after)
     end = "+inf" if before_ms is None else f"({before_ms}"
-    heads = checked(
-        store.server.call_all(
-            *(
-                ("ZRANGEBYSCORE", store.keys(queue).schedule, _low(start), end, "LIMIT", 0, 1, "WITHSCORES")
-                for queue, (start, _) in zip(queues, starts, strict=True)
-            )
-        )
+    heads = answers(
+        store.server,
+        (
+            ("ZRANGEBYSCORE", store.keys(queue).schedule, _low(start), end, "LIMIT", 0, 1, "WITHSCORES")
+            for queue, (start, _) in zip(queues, starts, strict=True)
+        ),
     )
     # The number tells apart what is due at the same time: messages cannot be compared.
     waiting: list[tuple[float, int, Scheduled | None, Iterator[Scheduled]]] = [
