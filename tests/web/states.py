@@ -6,6 +6,32 @@ from tests.cli.site import QUEUE, Site
 
 SCHEDULED, READY, HELD, DEAD = "scheduled", "ready", "held", "dead"
 
+LONG = "reports.with.a.very.long.name.that.somebody.has.chosen.in.a.hurry"
+
+#: All pages of a broker that has :func:`messages_in_each_state`.
+PAGES = (
+    "/",
+    "/messages",
+    "/messages?state=ready",
+    "/messages?state=held",
+    "/messages?state=dead",
+    "/messages?before=soon",
+    "/message?id=s1",
+    "/message?id=nothing",
+    "/queue?name=celery",
+    f"/queue?name={LONG}",
+    "/doctor",
+    "/nothing",
+)
+
+
+def messages_in_each_state(site: Site) -> None:
+    scheduled(site, *(f"s{number}" for number in range(60)))
+    scheduled(site, "long", queue=LONG, task="<script>document.title = 'evil'</script>" + "x" * 500)
+    ready(site, "r1", "r2")
+    held(site, "h1")
+    dead(site, "d1")
+
 
 def ready(site: Site, *ids: str, task: str = "shop.close", queue: str = QUEUE) -> None:
     for id in ids:
