@@ -7,8 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 
 from kombu_redisdelay.operations.moments import ago, from_now, parse_time
-from kombu_redisdelay.operations.queued import SCHEDULED, STATES
+from kombu_redisdelay.operations.queued import DEAD, SCHEDULED, STATES
 from kombu_redisdelay.web.fields import to_query, well_formed
+
+#: The order of a list whose last messages come first. It is empty for the other one.
+LAST_FIRST = "last"
+
+#: The states whose messages can be had in either order.
+HAVE_TWO_ORDERS = (SCHEDULED, DEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,7 @@ class Choice:
         task: only tasks of this name, in which ``*`` stands for anything; empty for all.
         after, before: only messages of this time or later, and before a time: 90s, 10m, 2h, 3d from now for
             scheduled messages, else ago; or ISO 8601. Empty for all.
+        order: :data:`LAST_FIRST` if those come first that are due last, or that died last; else empty.
     """
 
     state: str = SCHEDULED
@@ -28,6 +35,7 @@ class Choice:
     task: str = ""
     after: str = ""
     before: str = ""
+    order: str = ""
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Choice:
@@ -39,10 +47,20 @@ class Choice:
             fields.get("task", "").strip(),
             fields.get("after", "").strip(),
             fields.get("before", "").strip(),
+            LAST_FIRST if fields.get("order") == LAST_FIRST else "",
         )
 
     def in_state(self, state: str) -> Choice:
         return replace(self, state=state)
+
+    @property
+    def is_last_first(self) -> bool:
+        return self.order == LAST_FIRST
+
+    @property
+    def turned(self) -> Choice:
+        """The same in the other order."""
+        return replace(self, order="" if self.is_last_first else LAST_FIRST)
 
     @property
     def fields(self) -> dict[str, str]:
@@ -53,6 +71,7 @@ class Choice:
             "task": self.task,
             "after": self.after,
             "before": self.before,
+            "order": self.order,
         }
 
     @property
