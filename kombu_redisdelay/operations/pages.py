@@ -78,6 +78,7 @@ def read_page(
     queue: Selection = None,
     *,
     task: str | None = None,
+    related: str | None = None,
     after: datetime | None = None,
     before: datetime | None = None,
     last_first: bool = False,
@@ -94,6 +95,7 @@ def read_page(
 
     Arguments:
         task, after, before: as for ``Queues.iter``.
+        related: only tasks of which this is the id, or that of their group, their parent or their root.
         last_first: whether the scheduled messages come first that are due last, or in each queue the newest
             dead letters. Ready and held messages have one order.
         start: ``next`` of the page before; empty for the first page.
@@ -123,7 +125,11 @@ def read_page(
         if len(messages) == size or searched == LOOKED_AT_MOST or size_read >= BYTES_LOOKED_AT_MOST:
             return Page(messages, _encoded(following), searched)
         searched, size_read, following = searched + 1, size_read + message.size, its
-        if is_task(message.task, task) and is_within(moment_of(message), *span):
+        if (
+            is_task(message.task, task)
+            and _is_related(message, related)
+            and is_within(moment_of(message), *span)
+        ):
             messages.append(message)
     return Page(messages, "", searched)
 
@@ -169,6 +175,14 @@ def _newest_dead(
         for found, still_left in reading.newest_dead(name, left):
             yield found.message, _Start(name, left=still_left)
         left = None
+
+
+#: The headers by which Celery says what a task belongs to.
+_RELATED = ("group", "parent_id", "root_id")
+
+
+def _is_related(message: QueuedMessage, id: str | None) -> bool:
+    return id is None or message.id == id or any(message.headers.get(name) == id for name in _RELATED)
 
 
 def _encoded(start: _Start | None) -> str:

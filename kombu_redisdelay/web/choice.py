@@ -27,6 +27,8 @@ class Choice:
         task: only tasks of this name, in which ``*`` stands for anything; empty for all.
         after, before: only messages of this time or later, and before a time: 90s, 10m, 2h, 3d from now for
             scheduled messages, else ago; or ISO 8601. Empty for all.
+        related: only tasks of which this is the id, or that of their group, their parent or their root; empty
+            for all. No action is about all of these.
         order: :data:`LAST_FIRST` if those come first that are due last, or that died last; else empty.
     """
 
@@ -35,6 +37,7 @@ class Choice:
     task: str = ""
     after: str = ""
     before: str = ""
+    related: str = ""
     order: str = ""
 
     @classmethod
@@ -47,6 +50,7 @@ class Choice:
             fields.get("task", "").strip(),
             fields.get("after", "").strip(),
             fields.get("before", "").strip(),
+            fields.get("related", "").strip(),
             LAST_FIRST if fields.get("order") == LAST_FIRST else "",
         )
 
@@ -71,6 +75,7 @@ class Choice:
             "task": self.task,
             "after": self.after,
             "before": self.before,
+            "related": self.related,
             "order": self.order,
         }
 
@@ -90,7 +95,7 @@ class Choice:
 
     @property
     def is_filtered(self) -> bool:
-        return bool(self.queue or self.task or self.after or self.before)
+        return bool(self.queue or self.task or self.after or self.before or self.related)
 
     def span(self, zone: tzinfo) -> tuple[datetime | None, datetime | None]:
         """The moments that *after* and *before* are.

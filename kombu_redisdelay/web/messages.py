@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -9,6 +11,7 @@ from kombu_redisdelay.operations.pages import Page, read_page
 from kombu_redisdelay.operations.queued import DEAD, HELD, READY, SCHEDULED, QueuedMessage
 from kombu_redisdelay.web.actions import ALL, SELECTED, actions_of
 from kombu_redisdelay.web.choice import HAVE_TWO_ORDERS, Choice
+from kombu_redisdelay.web.events import events_of, relatives_of
 from kombu_redisdelay.web.site import ALL_ARGUMENTS, NO_ARGUMENTS, Site, fields_of, render, site_of
 
 #: What the time of a message is, in each state.
@@ -35,6 +38,7 @@ def messages(request: Request) -> Response:
             choice.state,
             choice.queue or None,
             task=choice.task or None,
+            related=choice.related or None,
             after=after,
             before=before,
             last_first=choice.is_last_first,
@@ -59,7 +63,7 @@ def messages(request: Request) -> Response:
         is_sorted=is_sorted,
         order=_order(choice, is_sorted),
         of_selected={} if site.read_only else actions_of(choice.state, SELECTED),
-        of_all={} if site.read_only else actions_of(choice.state, ALL),
+        of_all={} if site.read_only or choice.related else actions_of(choice.state, ALL),
         call=lambda message: _call(site, message),
     )
 
@@ -67,6 +71,7 @@ def messages(request: Request) -> Response:
 def message(request: Request) -> Response:
     """The message, or messages, with one id."""
     site, id = site_of(request), fields_of(request).get("id", "").strip()
+    now = datetime.now(timezone.utc)
     found = site.queues.get_all(id) if id else []
     return render(
         request,
@@ -75,7 +80,8 @@ def message(request: Request) -> Response:
         id=id,
         found=found,
         actions=lambda state: {} if site.read_only else actions_of(state, SELECTED),
-        times=TIMES,
+        events=lambda message: events_of(message, now),
+        relatives=relatives_of,
         call=lambda message: _call(site, message),
         payload=lambda message: _payload(site, message),
         headers=lambda message: _headers(site, message),
