@@ -30,7 +30,7 @@ PAGE = 50
 
 #: Messages that are looked at for one page. A page of a rare task may have fewer than :data:`PAGE`, and the
 #: next page goes on from there.
-LOOKED_AT_MOST = 2000
+LOOKED_AT_MOST = 1000
 
 #: Bytes of messages that are looked at for one page.
 BYTES_LOOKED_AT_MOST = 32 * 1024 * 1024
