@@ -78,19 +78,46 @@ class Schedule:
         Arguments:
             after: of those that are due at *from_ms*, only those whose names come after this one.
         """
+        return self._read(queue, from_ms, after, before_ms, b"", from_last=False)
+
+    def iter_back(
+        self, queue: str, from_ms: float | None, before_ms: float | None, until: bytes = b""
+    ) -> Iterator[Scheduled]:
+        """The same, the last message first.
+
+        Arguments:
+            until: of those that are due at *before_ms*, also those whose names come before this one.
+        """
+        return self._read(queue, from_ms, b"", before_ms, until, from_last=True)
+
+    def _read(
+        self,
+        queue: str,
+        from_ms: float | None,
+        after: bytes,
+        before_ms: float | None,
+        until: bytes,
+        *,
+        from_last: bool,
+    ) -> Iterator[Scheduled]:
         keys = self._store.keys(queue)
-        start: float | str = "-inf" if from_ms is None else from_ms
+        low: Argument = "-inf" if from_ms is None else from_ms
+        high: Argument = "+inf" if before_ms is None else before_ms
         size, done = FIRST_PAGE, 0
         while not done:
             done, *rows = PAGE(
                 self._store.server,
                 (keys.schedule, keys.messages),
-                (start, after, "+inf" if before_ms is None else before_ms, size, BYTES_PER_CALL),
+                (low, after, high, until, int(from_last), size, BYTES_PER_CALL),
             )
             for member, score, stored in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-                start, after = float(score), member
+                due_ms = float(score)
+                if from_last:
+                    high, until = due_ms, member
+                else:
+                    low, after = due_ms, member
                 if stored is not None:
-                    yield Scheduled(queue, member, start, stored)
+                    yield Scheduled(queue, member, due_ms, stored)
             size = min(2 * size, MESSAGES_PER_CALL)
 
     def find(self, queue: str, id: str) -> Iterator[Scheduled]:

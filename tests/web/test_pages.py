@@ -6,7 +6,7 @@ import pytest
 
 from harness.redis_server import RedisServer
 from tests.cli.site import QUEUE, Site
-from tests.web.states import dead, held, ready, scheduled
+from tests.web.states import dead, delivered, held, ready, scheduled
 from tests.web.viewer import Viewer
 
 PAGES = ("/", "/messages", "/messages?state=ready", "/messages?state=held", "/messages?state=dead",
@@ -87,6 +87,14 @@ def test_what_is_shown_of_arguments(site: Site) -> None:
         assert ("argsrepr" in page.text) is in_list
         assert ("Message" in page.source.partition("<h3>Message</h3>")[1]) is in_body
         viewer.close()
+
+
+def test_what_was_delivered(viewer: Viewer, site: Site) -> None:
+    delivered(site, "a", "b", "c")
+    page = viewer.open("/queue", name=QUEUE)
+    assert page.status == 200
+    # In a minute and in an hour.
+    assert page.source.count(": 3 messages</title>") == 2
 
 
 def test_a_queue_that_is_paused_and_limited(viewer: Viewer) -> None:

@@ -168,7 +168,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
     assert names == {
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER", "ACK"),
         *("REQUEUE_LATER", "PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
-        *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "REMOVE_DEAD"),
+        *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "NEWEST", "REMOVE_DEAD"),
         *("WITHDRAW", "CLAIM", "SET_CONTROL", "RECORD", "HISTORY"),
         *("PAGE_LIST", "REMOVE_READY", "READ_HELD"),
         *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE"),
