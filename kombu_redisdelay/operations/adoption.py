@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kombu.utils.json import loads
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.broker.leftovers import MOVED, REFUSED, Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
@@ -68,8 +69,9 @@ class Adopted:
         scheduled: messages that were taken by stock workers, and are due in the future.
         ready: messages that were taken by stock workers, and are to be delivered now.
         parked: messages of ready lists that are due in the future.
-        stay: entries that stay where they are, because they cannot be moved.
-        why: delivery tag -> why, for some of these.
+        stay: entries that stay where they are, because they cannot be moved. A queue whose keys have wrong
+            types counts as one.
+        why: delivery tag, or queue -> why, for some of these.
     """
 
     scheduled: int = 0
@@ -88,10 +90,20 @@ class Adopted:
         else:
             self.scheduled += 1
 
-    def leave(self, leftover: Leftover, why: str) -> None:
+    def leave(self, what: str, why: str) -> None:
         self.stay += 1
         if len(self.why) < MOST_NAMED:
-            self.why[leftover.tag.decode(errors="replace")] = why
+            self.why[what] = why
+
+    @contextmanager
+    def leaving(self, queue: str) -> Iterator[None]:
+        """A block that ends where a key of *queue* has a wrong type. Others are to be moved all the same."""
+        try:
+            yield
+        except ResponseError as exc:
+            if "WRONGTYPE" not in str(exc):
+                raise
+            self.leave(f"queue {queue!r}", str(exc))
 
 
 @dataclass
@@ -200,7 +212,10 @@ class Adoption(Access):
         found = Adopted()
         for _, where in self._destined(found):
             found.add(where)
-        found.parked = sum(1 for name in self.names(None) for _ in self._early(name))
+        for name in self.names(None):
+            with found.leaving(name):
+                for _ in self._early(name):
+                    found.parked += 1
         return found
 
     def adopt(self) -> Iterator[Adopted]:
@@ -214,14 +229,14 @@ class Adoption(Access):
                 done.add(where)
                 yield done
             elif outcome == REFUSED:
-                done.leave(
-                    leftover, f"a key of queue {' or '.join(map(repr, where.queues))} has a wrong type"
-                )
+                queues = " or ".join(map(repr, where.queues))
+                done.leave(_tag(leftover), f"a key of queue {queues} has a wrong type")
         for name in self.names(None):
             self.store.remember(name)
-            for _ in ReadyLists(self.store).schedule_all(name, self._early(name), _id_and_eta):
-                done.parked += 1
-                yield done
+            with done.leaving(name):
+                for _ in ReadyLists(self.store).schedule_all(name, self._early(name), _id_and_eta):
+                    done.parked += 1
+                    yield done
 
     def _destined(self, count: Adopted) -> Iterator[tuple[Leftover, Destination]]:
         """What can be moved, and where to. What cannot is noted in *count*."""
@@ -234,12 +249,12 @@ class Adoption(Access):
                 # One may come twice.
                 if leftover.tag not in seen:
                     seen.add(leftover.tag)
-                    count.leave(leftover, str(exc))
+                    count.leave(_tag(leftover), str(exc))
 
     def _destination(self, leftover: Leftover, now_ms: float) -> Destination:
         payload, message, exchange, routing_key = _read(leftover.data)
         properties = message["properties"]
-        properties["delivery_tag"] = properties.get("delivery_tag") or leftover.tag.decode(errors="replace")
+        properties["delivery_tag"] = properties.get("delivery_tag") or _tag(leftover)
         try:
             names = self.routed_to(exchange, routing_key)
             due_ms = eta_ms(message["headers"])
@@ -305,6 +320,10 @@ class Adoption(Access):
     def _dead(self) -> int:
         commands = [("LLEN", self.store.keys(name).dead) for name in self.names(None)]
         return sum(checked(self.store.server.call_all(*commands)))
+
+
+def _tag(leftover: Leftover) -> str:
+    return leftover.tag.decode(errors="replace")
 
 
 def _read(data: bytes) -> tuple[bytes, dict[str, Any], str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -14,9 +15,11 @@ import pytest
 from celery import Celery
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from kombu import Connection, Exchange, Queue
+from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
 
 from harness.cluster import Cluster
+from harness.process import wait_until
 from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.broker.server.single import SingleServer
@@ -37,14 +40,19 @@ def now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-def message(name: str, eta_in: float | None = None, priority: int = 0, **properties: Any) -> dict[str, Any]:
+def message(name: str, eta_in: float | None = None, priority: int = 0) -> dict[str, Any]:
     """A task as Celery publishes it."""
     eta = None if eta_in is None else (now() + timedelta(seconds=eta_in)).isoformat()
     return {
         "body": "W10=",
         "content-type": "application/json",
         "headers": {"task": "work", "id": name, "eta": eta, "nothing": [], "large": 2**63 + 1},
-        "properties": {"priority": priority, "delivery_tag": name, "body_encoding": "base64", **properties},
+        "properties": {
+            "priority": priority,
+            "delivery_tag": name,
+            "delivery_info": {"exchange": "", "routing_key": "celery"},
+            "body_encoding": "base64",
+        },
     }
 
 
@@ -69,7 +77,7 @@ class Place:
     def bind(self, exchange: str, *bindings: tuple[str, str, str]) -> None:
         self.redis.sadd(f"{self.prefix}_kombu.binding.{exchange}", *map(SEPARATOR.join, bindings))
 
-    def take(self, tag: str, entry: str, index: bool = True) -> None:
+    def take(self, tag: str, entry: str | bytes, index: bool = True) -> None:
         """As a stock worker does that takes a message."""
         self.redis.hset(self.unacked, tag, entry)
         if index:
@@ -104,8 +112,8 @@ class Place:
             for step, text in self.ready(queue):
                 found[name_of(json.loads(text)), f"{queue} ready {step}"] += 1
             for _, stored in self.scheduled(queue):
-                step, _, text = stored.partition(":")
-                found[name_of(json.loads(text)), f"{queue} scheduled {step}"] += 1
+                number, _, text = stored.partition(":")
+                found[name_of(json.loads(text)), f"{queue} scheduled {number}"] += 1
         for tag in self.redis.hkeys(self.unacked):
             found[tag, "unacked"] += 1
         return found
@@ -191,7 +199,7 @@ def test_a_countdown_on_a_ready_list_goes_into_the_schedule(place: Place) -> Non
 
 
 @pytest.mark.parametrize(
-    "exchange, bindings, routing_key, queues",
+    ("exchange", "bindings", "routing_key", "queues"),
     [
         ("direct", [("k", "", "a"), ("other", "", "b")], "k", ["a"]),
         ("topic", [("x.*", "^x\\.[^\\.]+$", "a"), ("#", "^.*?$", "b")], "x.y", ["a", "b"]),
@@ -217,7 +225,7 @@ def test_the_bindings_are_read_as_kombu_writes_them(place: Place, server: RedisS
     assert [queue for queue in ("a", "b") if place.ready(queue)] == ["a"]
 
 
-MALFORMED = {
+MALFORMED: dict[str, str | bytes] = {
     "not JSON": "{",
     "not UTF-8": b"[\xff]",
     "too deep": "[" * 100_000,
@@ -238,22 +246,22 @@ def test_what_cannot_be_moved_stays_and_is_named(place: Place) -> None:
     place.bind("broken", ("k", "(", "a"))
     place.redis.set("string", "")
     for tag, data in MALFORMED.items():
-        place.take(tag, data)  # type: ignore[arg-type]
+        place.take(tag, data)
     place.take("good", entry(message("good")))
-    raw = place.redis.connection_pool.connection_kwargs | {"decode_responses": False}
-    del raw
-    before = {tag: place.redis.hstrlen(place.unacked, tag) for tag in MALFORMED}
+    place.publish("b", message("early", 60))
+    lengths = {tag: place.redis.hstrlen(place.unacked, tag) for tag in MALFORMED}
 
     done = adopt(place)
 
-    assert (done.ready, done.stay) == (1, len(MALFORMED))
+    # The queue with a key of a wrong type is one more.
+    assert (done.ready, done.parked, done.stay) == (1, 1, len(MALFORMED) + 1)
     assert len(done.why) == 10
-    assert set(done.why) < set(MALFORMED)
+    assert set(done.why) < {*MALFORMED, "queue 'string'"}
     assert all("\n" not in why and len(why) <= 200 for why in done.why.values())
-    assert {tag: place.redis.hstrlen(place.unacked, tag) for tag in MALFORMED} == before
+    assert {tag: place.redis.hstrlen(place.unacked, tag) for tag in MALFORMED} == lengths
     assert place.redis.zcard(place.index) == len(MALFORMED)
     # It can be run again.
-    assert adopt(place).stay == len(MALFORMED)
+    assert adopt(place).stay == len(MALFORMED) + 1
 
 
 def test_an_unacked_key_of_another_type_is_an_error_that_names_it(place: Place) -> None:
@@ -389,15 +397,13 @@ def test_the_same_messages_are_there_in_their_places(
     place = Place(server, **(OPTIONS if prefixed else {}))
     belong = fill(place, some)
     for left, is_done in dying:
-        with place.adoption() as adoption, Dying(left, is_done).calling():
-            try:
-                list(adoption.adopt())
-            except Died:
-                pass
-        # At no moment is one lost, or there twice.
-        assert Counter(name for name, _ in place.everything().elements()).keys() == {
-            name for name, _ in belong
-        }
+        with place.adoption() as adoption, Dying(left, is_done).calling(), suppress(Died):
+            list(adoption.adopt())
+        # At no moment is one lost, or there twice: in all its queues, or in the hash.
+        found = Counter(name for name, _ in place.everything().elements())
+        expected = Counter(name for name, _ in belong.elements())
+        assert found.keys() == expected.keys()
+        assert all(count in (1, expected[name]) for name, count in found.items())
     adopt(place)
     assert place.everything() == belong
     place.redis.close()
@@ -413,11 +419,8 @@ def test_all_that_is_scheduled_comes_back(
     adopt(place)
     before = place.everything()
     for left, is_done in dying:
-        with place.adoption() as adoption, Dying(left, is_done).calling():
-            try:
-                list(adoption.give_back())
-            except Died:
-                pass
+        with place.adoption() as adoption, Dying(left, is_done).calling(), suppress(Died):
+            list(adoption.give_back())
     give_back(place)
     expected = Counter({(name, at.replace("scheduled", "ready")): 0 for name, at in before})
     for (name, at), count in before.items():
@@ -470,21 +473,31 @@ def test_what_our_dead_workers_held_comes_back(place: Place) -> None:
 # -- who works ------------------------------------------------------------------------------------------
 
 
-def test_a_stock_worker_that_waits_is_seen(place: Place, server: RedisServer) -> None:
+def test_a_stock_worker_is_seen(place: Place, server: RedisServer) -> None:
     with place.adoption() as adoption:
         adoption.check_no_stock_workers()
-        with Connection(server.url("redis")) as connection:
-            channel = connection.channel()
-            channel.basic_consume("celery", False, lambda message: None, "tag")
-            channel._brpop_start()
-            channel.client.connection and None
-            with pytest.raises(InUse, match="127.0.0.1:"):
-                adoption.check_no_stock_workers()
-        with Connection(server.url("redis", db=1)) as connection:
-            channel = connection.channel()
-            channel.basic_consume("celery", False, lambda message: None, "tag")
-            channel._brpop_start()
+        with stock_consumer(server.url("redis", db=1)):
             adoption.check_no_stock_workers()
+        with stock_consumer(server.url("redis")) as connection:
+            with pytest.raises(InUse, match=r"127\.0\.0\.1:"):
+                adoption.check_no_stock_workers()
+            # It takes one, does not ack it, and has room for no other.
+            place.publish("celery", message("held"))
+            connection.drain_events(timeout=10)
+            with pytest.raises(InUse):
+                adoption.check_no_stock_workers()
+        wait_until(lambda: not adoption.stock_workers(), 10, "that the server sees it go")
+
+
+@contextmanager
+def stock_consumer(url: str) -> Iterator[Any]:
+    with Connection(url) as connection:
+        channel = connection.channel()
+        channel.basic_qos(0, 1, False)
+        channel.basic_consume("celery", False, lambda message: None, "tag")
+        with suppress(TimeoutError):
+            connection.drain_events(timeout=0.2)
+        yield connection
 
 
 def test_workers_of_ours_are_not_taken_for_others(place: Place, server: RedisServer) -> None:
