@@ -197,7 +197,7 @@ class Adoption(Access):
         if any(counts):
             raise InUse(
                 "workers of redisdelay:// consume from these queues",
-                "Stop them first; one that was killed counts until its lease ends",
+                "Stop them first (one that was killed counts until its lease ends)",
                 "they take the messages back into the schedule",
             )
 

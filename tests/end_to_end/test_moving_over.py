@@ -129,7 +129,7 @@ def test_there_and_back(fleet: Fleet, tmp_path: Path) -> None:
         fleet.send(STOCK, f"running {number}", kwargs={"gate": str(gate)})
     site.wait_started("running 0")
     wait_until(lambda: redis.hlen("unacked") == 6, 10, "the stock worker to hold all")
-    assert "consumers of redis:// are connected: 127.0.0.1:" in fleet.adopt("--yes", status=1).stderr
+    assert "onsumers of redis:// are connected: 127.0.0.1:" in fleet.adopt("--yes", status=1).stderr
     stock.pop().kill()
     explained.add("running 0")
 
@@ -151,7 +151,7 @@ def test_there_and_back(fleet: Fleet, tmp_path: Path) -> None:
     # And back: this time one of ours is killed that holds what it has taken.
     our_load.stop()
     fleet.send(OURS, "later ours", countdown=20)
-    assert "workers of redisdelay:// consume" in fleet.adopt("--reverse", "--yes", status=1).stderr
+    assert "orkers of redisdelay:// consume" in fleet.adopt("--reverse", "--yes", status=1).stderr
     gate.unlink()
     for number in range(3, 6):
         fleet.send(OURS, f"running {number}", kwargs={"gate": str(gate)})
