@@ -28,12 +28,14 @@ class CeleryWorker(ChildProcess):
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        python: str = sys.executable,
     ) -> None:
         super().__init__()
         self.name = f"worker{next(_numbers)}-{os.getpid()}"
         self._app = app
         self._env = {**os.environ, **(env or {})}
         self._cwd = cwd
+        self._python = python
         self._options = ["-P", pool, "-c", str(concurrency), "-n", f"{self.name}@%h", "-l", "INFO"]
         if queues:
             self._options += ["-Q", ",".join(queues)]
@@ -42,7 +44,7 @@ class CeleryWorker(ChildProcess):
         self._options += args
 
     def command(self) -> Sequence[str]:
-        return [sys.executable, "-m", "celery", "-A", self._app, "worker", *self._options]
+        return [self._python, "-m", "celery", "-A", self._app, "worker", *self._options]
 
     def environment(self) -> Mapping[str, str]:
         return self._env

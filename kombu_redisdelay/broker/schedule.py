@@ -169,21 +169,18 @@ class Schedule:
         return any(self.reschedule_all(message.queue, [message], lambda _: payload, due_ms))
 
     def reschedule_all(
-        self, queue: str, messages: Iterable[Scheduled], rewrite: Callable[[bytes], bytes], due_ms: float
+        self, queue: str, messages: Iterable[Scheduled], rewrite: Callable[[Scheduled], bytes], due_ms: float
     ) -> Iterator[Scheduled]:
         """Do the same as :meth:`reschedule` for *messages* of *queue*, in the order given. Yields those that
         were still scheduled, unchanged.
 
         Arguments:
-            rewrite: makes of the payload of a message the one to replace it by.
+            rewrite: makes of a message the payload to replace it by.
         """
         keys = self._store.keys(queue)
         used = (*keys.scheduling, keys.ready, keys.wake)
         for some in portions(messages, _size, MOVES_PER_CALL, BYTES_PER_CALL):
-            each = (
-                (message.member, message.stored, message.rewritten(rewrite(message.payload)))
-                for message in some
-            )
+            each = ((message.member, message.stored, message.rewritten(rewrite(message))) for message in some)
             args: tuple[Argument, ...] = (due_ms, keys.separator, *chain.from_iterable(each))
             reply = RESCHEDULE(self._store.server, used, args)
             yield from (message for message, done in zip(some, reply, strict=True) if done)
