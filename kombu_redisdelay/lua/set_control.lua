@@ -10,7 +10,7 @@
 -- another rate, too: else each change would allow a burst. A queue is paused since the first pause.
 
 -- include: clock
--- include: control
+-- include: number
 -- include: wake
 
 local interval_before, full_at_us = unpack(redis.call('HMGET', KEYS[1], 'interval_us', 'full_at_us'))
