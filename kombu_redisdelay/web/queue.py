@@ -40,7 +40,7 @@ def queue(request: Request) -> Response:
 
 
 def happened(periods: Sequence[Period], now: datetime, unit: timedelta, count: int) -> list[Bar]:
-    """How much was delivered, as a bar for each of the latest *count* minutes or hours; the *unit* says which.
+    """How much was delivered, as a bar for each of the latest *count* minutes or hours, as *unit* says.
     A period that took longer, because nobody looked after the queue, is where it began."""
     last = int(now.timestamp() // unit.total_seconds())
     delivered = [0] * count
