@@ -139,5 +139,5 @@ def test_every_action(server: RedisServer, tmp_path: Path) -> None:
         assert len(ended) + operator.removed == all_of_them
         assert operator.certain.isdisjoint(ended)
         assert missed, "no action was too late, so no race was tried"
-        assert len(operator.certain) > 20
+        assert len(operator.certain) > 2, "no action was in time"
         print(f"{len(ended)} delivered, {operator.removed} removed, {missed} too late")
