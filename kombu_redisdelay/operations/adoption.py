@@ -270,9 +270,9 @@ class Adoption(Access):
         )
 
     def _park(self, name: str) -> Iterator[Ready]:
-        """Move the ready messages of *name* that are due in the future into the schedule. Redis looks for each
-        from one end of its list. So it is quick if those next to the ends go first, and stock workers that
-        are stopped put what they held there."""
+        """Move the ready messages of *name* that are due in the future into the schedule. Redis looks for
+        each from one end of its list. So it is quick if those next to the ends go first, and stock workers
+        that are stopped put what they held there."""
         lists, now_ms = ReadyLists(self.store), self.store.now_ms()
         for step in self.store.steps:
             first, size = 0, FIRST_PAGE
