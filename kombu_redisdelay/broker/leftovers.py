@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, next_page, portions
 from kombu_redisdelay.broker.server.scripts import ADOPT
 from kombu_redisdelay.broker.server.wire import Argument
 from kombu_redisdelay.broker.store import Store
@@ -79,8 +79,7 @@ class Leftovers:
             if cursor in (b"0", 0):
                 return
             # A small hash comes as a whole, whatever its size says.
-            filled = max(1, sum(len(data) for _, data in found))
-            size = max(1, min(2 * size, MESSAGES_PER_CALL, size * BYTES_PER_CALL // filled))
+            size = next_page(size, sum(len(data) for _, data in found))
 
     def move(
         self, moves: Iterable[tuple[Leftover, Destination]]

@@ -61,6 +61,20 @@ class ReadyLists:
             for entry in walk(server, keys[: index + 1], texts, skip=skipped):
                 yield Ready(queue, step, entry.taken_before, entry.data, entry.is_sure)
 
+    def tail(self, queue: str, step: int, first: int, size: int) -> list[Ready]:
+        """At most *size* messages of one list from the end where publishers put them. The *first* ones are
+        left out, and so is the half that is taken first: :meth:`iter` begins there."""
+        server, keys = self._store.server, self._store.ready_keys(queue)
+        index = self._store.steps.index(step)
+        lengths = list(checked(server.call_all(*(("LLEN", key) for key in keys[: index + 1]))))
+        end = min(first + size, (lengths[-1] + 1) // 2)
+        found = server.call("LRANGE", keys[index], first, end - 1) if first < end else []
+        last = sum(lengths) - 1
+        return [
+            Ready(queue, step, last - place, payload, is_sure=True)
+            for place, payload in enumerate(found, first)
+        ]
+
     def remove(self, message: Ready) -> bool:
         """Remove a message. Redis looks for it from the end that was nearer. Returns ``False`` if it is not
         ready any more, or has been delivered meanwhile and came back."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.json import loads
 from redis.exceptions import NoPermissionError, ResponseError
 
-from kombu_redisdelay.broker.leftovers import MOVED, REFUSED, Destination, Leftover, Leftovers
+from kombu_redisdelay.broker.leftovers import FIRST_PAGE, MOVED, REFUSED, Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
-from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, portions
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, next_page, portions
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
@@ -234,7 +234,7 @@ class Adoption(Access):
         for name in self.names(None):
             self.store.remember(name)
             with done.leaving(name):
-                for _ in ReadyLists(self.store).schedule_all(name, self._early(name), _id_and_eta):
+                for _ in self._park(name):
                     done.parked += 1
                     yield done
 
@@ -268,6 +268,20 @@ class Adoption(Access):
         return Destination(
             [pick(name, id) for name in names], step, payload, id, due_ms if due_ms > now_ms else None
         )
+
+    def _park(self, name: str) -> Iterator[Ready]:
+        """Move the ready messages of *name* that are due in the future into the schedule. Redis looks for
+        each from one end of its list. So it is quick if those next to the ends go first, and stock workers
+        that are stopped put what they held there."""
+        lists, now_ms = ReadyLists(self.store), self.store.now_ms()
+        for step in self.store.steps:
+            first, size = 0, FIRST_PAGE
+            while page := lists.tail(name, step, first, size):
+                early = [ready for ready in page if _id_and_eta(ready)[1] > now_ms]
+                yield from lists.schedule_all(name, early, _id_and_eta)
+                first += len(page) - len(early)
+                size = next_page(size, sum(len(ready.payload) for ready in page))
+        yield from lists.schedule_all(name, self._early(name), _id_and_eta)
 
     def _early(self, name: str) -> Iterator[Ready]:
         """The ready messages that are due in the future."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_redisdelay.broker import leftovers
+from kombu_redisdelay.broker import portions
 from kombu_redisdelay.broker.leftovers import GONE, MOVED, REFUSED, Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.ready import ReadyLists
 from tests.broker.rig import Rig, payload
@@ -77,7 +77,7 @@ def test_a_key_of_a_wrong_type_keeps_the_message_where_it_is(rig: Rig, taken: Le
 def test_a_page_has_fewer_if_they_are_large(
     rig: Rig, taken: Leftovers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers, "BYTES_PER_CALL", 10_000)
+    monkeypatch.setattr(portions, "BYTES_PER_CALL", 10_000)
     for number in range(1000):
         rig.client.hset("unacked", str(number), "x" * 1000)
     asked: list[int] = []
@@ -135,3 +135,14 @@ def test_one_that_was_taken_meanwhile_is_not_scheduled(rig: Rig) -> None:
 def test_a_leftover_is_what_the_hash_has(rig: Rig, taken: Leftovers) -> None:
     rig.client.hset("unacked", b"\xff", b"\x00")
     assert list(taken.iter()) == [Leftover(b"\xff", b"\x00")]
+
+
+def test_the_tail_of_a_list(rig: Rig) -> None:
+    rig.put("q", "other")
+    rig.put("q", *map(str, range(7)), step=3)
+    lists = ReadyLists(rig.store)
+    assert [each.payload for each in lists.tail("q", 3, 0, 3)] == [b"6", b"5", b"4"]
+    # Only the half that is taken last. Each knows how many are taken before it.
+    assert [(each.payload, each.place) for each in lists.tail("q", 3, 2, 10)] == [(b"4", 5), (b"3", 4)]
+    assert lists.tail("q", 3, 4, 10) == []
+    assert lists.tail("q", 6, 0, 10) == []

@@ -25,6 +25,7 @@ from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.operations.adoption import Adopted, Adoption, GivenBack, InUse
 from tests.environments import CLUSTERS
+from tests.permissions import allow, documented_rules, refused
 
 SEPARATOR = "\x06\x16"
 STEPS = (0, 3, 6, 9)
@@ -526,3 +527,23 @@ def test_who_may_not_look_is_told(place: Place, server: RedisServer) -> None:
 def test_a_cluster_is_refused(cluster: Cluster) -> None:
     with pytest.raises(ValueError, match="Redis Cluster"):
         Adoption(cluster.url())
+
+
+def test_with_the_permissions_that_are_documented(server: RedisServer) -> None:
+    place = Place(server)
+    place.bind("direct", ("k", "", "a"))
+    place.take("later", entry(message("later", 3600)))
+    place.take("bound", entry(message("bound"), "direct", "k"))
+    place.publish("b", message("early", 3600))
+    url = allow(server, *documented_rules("celery", "a", "b"), "~unacked*", "+client|list")
+    app = Celery("shop", broker=url, set_as_current=False)
+    app.conf.task_queues = [Queue(name) for name in ("a", "b", "celery")]
+    with Adoption(app) as adoption:
+        adoption.check_no_stock_workers()
+        adoption.check_no_consumers()
+        *_, done = adoption.adopt()
+        assert done == Adopted(scheduled=1, ready=1, parked=1)
+        *_, back = adoption.give_back()
+        assert back == GivenBack(scheduled=2)
+    assert refused(server) == []
+    place.redis.close()
