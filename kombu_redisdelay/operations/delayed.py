@@ -183,7 +183,7 @@ class DelayedMessages(Access):
             eta: a time in the future.
 
         Returns:
-            The number of messages that were rescheduled: 0 if there is no such message.
+            The number of messages that were rescheduled, 0 if there is no such message.
 
         Raises:
             ValueError: neither or both of the times were given, or one has a wrong type or is in the past.
@@ -232,7 +232,7 @@ class DelayedMessages(Access):
         move all of them.
 
         Returns:
-            The number of messages that were moved: 0 if there is no such message.
+            The number of messages that were moved, 0 if there is no such message.
         """
         return self.deliver_now_many([id])[id]
 
