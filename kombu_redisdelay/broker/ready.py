@@ -66,7 +66,7 @@ class ReadyLists:
         left out, and so is the half that is taken first: :meth:`iter` begins there."""
         server, keys = self._store.server, self._store.ready_keys(queue)
         index = self._store.steps.index(step)
-        lengths = list(checked(server.call_all(*(("LLEN", key) for key in keys[: index + 1]))))
+        lengths = answers(server, (("LLEN", key) for key in keys[: index + 1]))
         end = min(first + size, (lengths[-1] + 1) // 2)
         found = server.call("LRANGE", keys[index], first, end - 1) if first < end else []
         last = sum(lengths) - 1
