@@ -13,6 +13,11 @@ from harness.process import ChildProcess
 
 _numbers = itertools.count(1)
 
+#: Seconds that a worker may take to stop. A child of the prefork pool waits for half a minute until its last
+#: result was read, and when a task ends while the worker stops, nobody reads it now and then; whatever the
+#: broker is.
+STOP_PATIENCE = 60.0
+
 
 class CeleryWorker(ChildProcess):
     """``celery worker`` for an app, under a node name that no other worker has."""
@@ -51,6 +56,9 @@ class CeleryWorker(ChildProcess):
 
     def working_directory(self) -> Path | None:
         return self._cwd
+
+    def stop(self, timeout: float = STOP_PATIENCE) -> None:
+        super().stop(timeout)
 
     def is_ready(self) -> bool:
         return re.search(r"@\S+ ready\.$", self.log(), re.MULTILINE) is not None
