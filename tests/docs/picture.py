@@ -68,7 +68,7 @@ def _drawn(lines: list[tuple[float, str, str]]) -> str:
         " white-space: pre }",
         ".command { fill: #8bd5ff } .worker { fill: #a8d99c }",
         "@media (prefers-reduced-motion: no-preference) { text { animation: come .2s backwards } }",
-        "@keyframes come { from { opacity: 0 } }",
+        "@keyframes come { from { opacity: .3 } }",
         "</style>",
         f'<rect width="{_WIDTH}" height="{height}" rx="8" fill="#1b1f24"/>',
     ]
