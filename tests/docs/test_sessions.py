@@ -12,7 +12,7 @@ from tests.docs.session import Session, matches
 
 #: Pages whose sessions show an app that is not on the page.
 _SHOWN = {"quickstart"}
-FOLLOWED = ["at-least-once", "frameworks", "recipes", "testing"]
+FOLLOWED = ["at-least-once", "deploy", "frameworks", "recipes", "testing"]
 
 
 def follow(name: str, session: Session) -> None:
