@@ -32,10 +32,14 @@ napoleon_use_ivar = True
 copybutton_prompt_text = "$ "
 copybutton_copy_empty_lines = False
 
+# An option such as `--state` keeps its dashes.
+smartquotes_action = "qe"
+
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_static_path = ["_static"]
 html_css_files = ["docs.css"]
+html_js_files = ["tables.js"]
 
 
 def setup(app: Sphinx) -> None:
