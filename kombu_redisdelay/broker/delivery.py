@@ -21,6 +21,7 @@ class Request(NamedTuple):
             :data:`~kombu_redisdelay.broker.takes.QUEUES_PER_TAKE`, in the order in which they are taken
             from if *in_turn*; ``None`` for all.
         also_woken: whether to take from the other queues, too, that were woken meanwhile.
+        comes_again: whether the consumer takes again when the reply says that something is due.
     """
 
     queues: Sequence[str]
@@ -29,6 +30,7 @@ class Request(NamedTuple):
     no_ack: Collection[str] = ()
     hot: Sequence[str] | None = None
     also_woken: bool = True
+    comes_again: bool = True
 
 
 class Delivery(NamedTuple):
@@ -54,7 +56,7 @@ class Taken(NamedTuple):
     Attributes:
         now_ms: the server's clock, ms since the epoch.
         due: queue -> seconds until its next scheduled message is due, or until its rate allows another one to
-            be taken, for those of the hot queues that have one.
+            be taken if no other consumer comes for that, for those of the hot queues that have one.
         more: queue -> the first of its priority steps that has more messages, counted from 1. It may be one
             of the other queues, if there were too many for this take.
         with_places: those of the hot queues of which all consumers together may hold a limited number of
@@ -75,7 +77,7 @@ class Looked(NamedTuple):
         ready: queue -> the first of its priority steps that has ready messages, counted from 1; only queues
             that something may be taken from.
         due: queue -> seconds until its next scheduled message is due, or until its rate allows another one to
-            be taken, for those that have one.
+            be taken if no other consumer comes for that, for those that have one.
     """
 
     ready: Mapping[str, int]

@@ -98,7 +98,8 @@ class Takes:
     def look(self, queues: Sequence[str]) -> Looked:
         """Look which of *queues* have ready messages, and when the next ones are due."""
         store, roster = self._store, self._roster_of(queues)
-        args: list[Argument] = [store.prefix, store.separator, int(store.server.has_slots), *store.steps]
+        has_slots = int(store.server.has_slots)
+        args: list[Argument] = [store.prefix, store.separator, has_slots, self._name, *store.steps]
         calls: list[ScriptCall] = [(LOOK, part.wake_keys, args) for part in roster.parts]
         ready: dict[str, int] = {}
         due: dict[str, float] = {}
@@ -194,6 +195,7 @@ class Takes:
             roster.indices(hot),
             self._peculiarities(roster, request.no_ack),
             int(store.server.has_slots),
+            int(request.comes_again),
             *store.steps,
         ]
 

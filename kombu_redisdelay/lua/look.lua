@@ -5,22 +5,24 @@
 -- ARGV[1]  global_keyprefix
 -- ARGV[2]  separator between a queue's name and a priority step
 -- ARGV[3]  how many braces a ready list has on each side of the queue's name (1 on a cluster, else 0)
--- ARGV[4+] the priority steps
+-- ARGV[4]  consumer
+-- ARGV[5+] the priority steps
 --
 -- Returns  pairs of the index of a queue that has ready messages and the index of the first step that has
 --          one; pairs of the index of a queue and the microseconds until its next message is due, or may be
---          taken. All are separated by spaces
+--          taken if nobody else watches for that. All are separated by spaces
 
 -- include: clock
 -- include: stored
 -- include: queue
 -- include: expect
 -- include: woken
+-- include: number
 -- include: control
 -- include: migrate
 
-local prefix, separator, braces = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local steps = { unpack(ARGV, 4) }
+local prefix, separator, braces, consumer = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local steps = { unpack(ARGV, 5) }
 
 local now_us = clock_us()
 local queues = {}
@@ -36,7 +38,7 @@ for index, queue in ipairs(queues) do
   local step_index = first_ready_step(ready_lists(ready_of(KEYS[index], prefix, braces), separator, steps))
   if step_index and may_take(queue) then
     ready[#ready + 1] = index .. ' ' .. step_index
-  elseif step_index then
+  elseif step_index and is_unwatched(queue, consumer) then
     next_us = sooner(next_us, until_token_us(queue, now_us))
   end
   if next_us >= 0 then

@@ -37,20 +37,21 @@ local function join(numbers)
   return table.concat(texts, ' ')
 end
 
+-- What another program has written there is over at once.
 local function is_over(mark, span)
   local began_s = tonumber(string.match(mark, '^%d+'))
-  return math.floor(began_s / span.seconds) ~= math.floor(now_s / span.seconds)
+  return not began_s or math.floor(began_s / span.seconds) ~= math.floor(now_s / span.seconds)
 end
 
 -- The lines without those that are too old, or that were written when the clock was ahead.
 local function cut(lines, span)
   local start = 1
   while start <= #lines do
-    local began_s, seconds = string.match(lines, '^(%d+) (%d+)', start)
-    if began_s + seconds > now_s - span.kept_s and tonumber(began_s) <= now_s then
+    local began_s, seconds = string.match(lines, '^(%d+) (%d+) ', start)
+    if began_s and began_s + seconds > now_s - span.kept_s and tonumber(began_s) <= now_s then
       break
     end
-    start = string.find(lines, '\n', start, true) + 1
+    start = (string.find(lines, '\n', start, true) or #lines) + 1
   end
   return string.sub(lines, start)
 end
@@ -60,6 +61,9 @@ local function turn(history, span, mark, totals)
   local before = {}
   for number in string.gmatch(mark, '%d+') do
     before[#before + 1] = tonumber(number)
+  end
+  if #before <= #totals then
+    return
   end
   local line, happened = { before[1], math.max(0, now_s - before[1]) }, 0
   for i, total in ipairs(totals) do

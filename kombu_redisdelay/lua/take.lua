@@ -24,15 +24,17 @@
 -- ARGV[14] for each queue that needs it, separated by spaces: its index, "1" if it is consumed without acks,
 --          its x-expires in ms (0: none)
 -- ARGV[15] how many braces a ready list has on each side of the queue's name (1 on a cluster, else 0)
--- ARGV[16+] the priority steps, in the order in which they are taken
+-- ARGV[16] "1": the consumer comes again when the reply says so
+-- ARGV[17+] the priority steps, in the order in which they are taken
 --
 -- Returns  server's clock in microseconds; how many due ids had no message; 1 if it has only migrated,
 --          because a large message was due, else 0: after 1, the caller must call again and migrate nothing;
---          pairs of the index of a queue and the microseconds until its next message is due, or may be taken,
---          for each queue that was worked on and has one; pairs of the index of a queue that has more and the
---          index of the first step that has some; indices of queues whose consumers may hold a limited number
---          of messages; for each message the index of its queue; then the messages, as they are
---          stored (see include/stored.lua). The index of a queue is that in KEYS. All numbers of a list are
+--          pairs of the index of a queue and the microseconds until its next message is due, or may be taken
+--          if the consumer watches for that, for each queue that was worked on and has one; pairs of the
+--          index of a queue that has more and the index of the first step that has some; indices of queues
+--          whose consumers may hold a limited number of messages; for each message the index of its queue;
+--          then the messages, as they are stored (see include/stored.lua). The index of a queue is that in
+--          KEYS. All numbers of a list are
 --          separated by spaces
 --
 -- A server that is out of memory refuses a script if its first write could need more memory. It does not
@@ -50,6 +52,7 @@
 -- include: stored
 -- include: queue
 -- include: woken
+-- include: number
 -- include: control
 -- include: migrate
 -- include: deliveries
@@ -63,7 +66,7 @@ local QUEUES_AT_MOST = 16
 
 local consumer, lease_ms, prefix, separator = ARGV[5], tonumber(ARGV[6]), ARGV[7], ARGV[8]
 local in_turn, is_repeated = ARGV[9] == '1', ARGV[11] == '1'
-local braces, steps = tonumber(ARGV[15]), { unpack(ARGV, 16) }
+local braces, comes_again, steps = tonumber(ARGV[15]), ARGV[16] == '1', { unpack(ARGV, 17) }
 
 local options = {}
 for index, no_ack, expires_ms in string.gmatch(ARGV[14], '(%d+) (%d) (%d+)') do
@@ -235,19 +238,27 @@ if any_ready and batch.limit > 0 and not only_migrated then
 end
 hold(queues, consumer, math.floor(now_us / 1000), lease_ms)
 
+-- Who got something has that to do first.
+local may_watch = comes_again and batch.limit > 0 and batch.count == 0
 local due, with_places = {}, {}
 for _, queue in ipairs(queues) do
   local step_index = has_ready(queue)
   local is_held_back = step_index and not may_take(queue)
   spend(queue, #queue.taken / 2, is_held_back and batch.count < batch.limit)
+  local is_to_be_watched = is_held_back and is_unwatched(queue, consumer)
+  if is_to_be_watched and may_watch then
+    watch(queue, consumer)
+    queue.next_us = sooner(queue.next_us, until_token_us(queue, now_us))
+  elseif is_to_be_watched then
+    stop_watching(queue, consumer)
+  end
   if step_index and not is_held_back then
-    wake(queue.wake)
     may_have_more[#may_have_more + 1] = queue.index .. ' ' .. step_index
+  end
+  if step_index and (not is_held_back or is_to_be_watched and not may_watch) then
+    wake(queue.wake)
   else
     redis.call('DEL', queue.wake)
-  end
-  if is_held_back then
-    queue.next_us = sooner(queue.next_us, until_token_us(queue, now_us))
   end
   if queue.next_us >= 0 then
     due[#due + 1] = string.format('%d %.0f', queue.index, queue.next_us)

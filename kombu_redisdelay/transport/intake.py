@@ -190,7 +190,8 @@ class Intake:
                 del self._taken[index]
                 self._hold(waiting, no_ack)
                 return waiting.message
-        request = Request([queue], 1, no_ack=[queue] if self._without_acks(no_ack) else ())
+        no_acks = [queue] if self._without_acks(no_ack) else ()
+        request = Request([queue], 1, no_ack=no_acks, comes_again=False)
         while True:
             taken = consumer.take(request)
             if not taken.deliveries:

@@ -8,6 +8,7 @@ from redis.exceptions import ResponseError
 from kombu_redisdelay.broker.control import Control, Controls, default_burst, interval_us
 from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
+from kombu_redisdelay.operations.control import MOST
 from tests.broker.rig import LEASE_MS, Rig, dead_letter, park, payload, taken, texts
 
 HOUR = 3_600_000
@@ -147,6 +148,7 @@ class TestRate:
     def test_the_consumer_learns_when_to_come_back(self, rig: Rig) -> None:
         put(rig, 2)
         limit(rig, interval_us=HOUR_US)
+        taken(rig.consumer(), "q", limit=1)
         took = rig.consumer().take(Request(["q"], 1))
         assert took.due["q"] == pytest.approx(3600, abs=5)
         assert (took.more, rig.tokens("q")) == ({}, 0)
@@ -158,12 +160,77 @@ class TestRate:
         put(rig, 2)
         rig.schedule("q", "m", 60_000)
         limit(rig, interval_us=HOUR_US)
+        taken(rig.consumer(), "q", limit=1)
         assert rig.consumer().take(Request(["q"], 1)).due["q"] == pytest.approx(60, abs=5)
 
     def test_without_ready_messages_nobody_comes_back_for_a_token(self, rig: Rig) -> None:
         put(rig, 1)
         limit(rig, interval_us=HOUR_US)
         assert rig.consumer().take(Request(["q"], 1)).due == {}
+
+    def test_one_consumer_comes_for_all(self, rig: Rig) -> None:
+        put(rig, 3)
+        limit(rig, interval_us=HOUR_US)
+        busy, watcher, other = (rig.consumer(name) for name in ("busy", "watcher", "other"))
+        taken(busy, "q", limit=1)
+        # Who got something wakes another one.
+        assert rig.tokens("q") == 1
+        for _ in range(2):
+            assert watcher.take(Request(["q"], 1)).due["q"] == pytest.approx(3600, abs=5)
+            assert (other.take(Request(["q"], 1)).due, other.look(["q"]).due) == ({}, {})
+            assert watcher.look(["q"]).due["q"] == pytest.approx(3600, abs=5)
+        assert rig.tokens("q") == 0
+        rig.database.advance(HOUR)
+        took = watcher.take(Request(["q"], 1))
+        assert (texts(took.deliveries), took.due, rig.tokens("q")) == (["1"], {}, 1)
+        assert other.take(Request(["q"], 1)).due["q"] == pytest.approx(3600, abs=5)
+        assert watcher.take(Request(["q"], 1)).due == {}
+
+    def test_others_come_when_the_watcher_does_not(self, rig: Rig) -> None:
+        put(rig, 2)
+        limit(rig, interval_us=HOUR_US)
+        for name in ("busy", "watcher"):
+            taken(rig.consumer(name), "q", limit=1)
+        rig.database.advance(HOUR)
+        assert rig.consumer("other").look(["q"]).ready == {"q": 1}
+        assert len(taken(rig.consumer("other"), "q")) == 1
+
+    def test_a_new_rate_is_watched_anew(self, rig: Rig) -> None:
+        put(rig, 2)
+        limit(rig, interval_us=HOUR_US)
+        for name in ("busy", "watcher"):
+            taken(rig.consumer(name), "q", limit=1)
+        limit(rig, interval_us=HOUR_US / 2)
+        assert rig.tokens("q") == 1
+        assert rig.consumer("other").take(Request(["q"], 1)).due["q"] == pytest.approx(1800, abs=5)
+
+    @pytest.mark.parametrize("how", ["full", "busy", "gone"])
+    def test_a_watcher_that_has_something_else_to_do_wakes_another_one(self, rig: Rig, how: str) -> None:
+        put(rig, 2)
+        limit(rig, interval_us=HOUR_US)
+        taken(rig.consumer("busy"), "q", limit=1)
+        watcher, other = rig.consumer("watcher"), rig.consumer("other")
+        taken(watcher, "q", "p")
+        assert rig.tokens("q") == 0
+        if how == "full":
+            watcher.take(Request(["q", "p"], 0))
+        elif how == "busy":
+            put(rig, 1, "p")
+            assert len(taken(watcher, "q", "p", limit=1)) == 1
+        else:
+            watcher.take(Request(["q"], 1, comes_again=False))
+        assert rig.tokens("q") == 1
+        assert other.take(Request(["q"], 1)).due["q"] == pytest.approx(3600, abs=5)
+
+    def test_while_another_one_watches_a_token_is_used_up(self, rig: Rig) -> None:
+        put(rig, 2)
+        limit(rig, interval_us=HOUR_US)
+        for name in ("busy", "watcher"):
+            taken(rig.consumer(name), "q", limit=1)
+        rig.put("q", "new")
+        assert rig.tokens("q") == 1
+        rig.consumer("other").take(Request(["q"], 0))
+        assert rig.tokens("q") == 0
 
     def test_one_who_has_no_room_wakes_others_when_a_token_comes(self, rig: Rig) -> None:
         put(rig, 2)
@@ -198,6 +265,34 @@ class TestRate:
         assert taken(rig.consumer(), "q") == []
         rig.database.advance(HOUR)
         assert len(taken(rig.consumer(), "q")) == 1
+
+    @pytest.mark.parametrize("factor", [0.5, 1, 2])
+    def test_another_rate_goes_on_with_what_was_taken(self, rig: Rig, factor: float) -> None:
+        put(rig, 20)
+        limit(rig, interval_us=HOUR_US, burst=5)
+        consumer = rig.consumer()
+        assert len(taken(consumer, "q")) == 5
+        limit(rig, interval_us=HOUR_US * factor, burst=5)
+        assert taken(consumer, "q") == []
+        rig.database.advance(round(2 * HOUR * factor))
+        assert len(taken(consumer, "q")) == 2
+        limit(rig, interval_us=HOUR_US, burst=8)
+        assert len(taken(consumer, "q")) == 3
+
+    def test_after_a_while_another_rate_begins_with_its_burst(self, rig: Rig) -> None:
+        put(rig, 20)
+        limit(rig, interval_us=HOUR_US, burst=5)
+        taken(rig.consumer(), "q")
+        rig.database.advance(10 * HOUR)
+        limit(rig, interval_us=2 * HOUR_US, burst=3)
+        assert len(taken(rig.consumer(), "q")) == 3
+
+    def test_the_largest_burst_of_the_lowest_rate(self, rig: Rig) -> None:
+        put(rig, 3)
+        limit(rig, interval_us=interval_us("0.01/h"), burst=MOST)
+        taken(rig.consumer(), "q", limit=1)
+        rig.client.hset(rig.key("q", "control"), "full_at_us", 1.9e9 * 1e6 + MOST * interval_us("0.01/h"))
+        assert taken(rig.consumer(), "q") == []
 
     def test_a_clock_that_was_set_back_does_not_stop_the_queue(self, rig: Rig) -> None:
         put(rig, 2)
@@ -308,12 +403,16 @@ class TestControls:
         taken(rig.consumer(), "q", limit=1)
         assert Controls(rig.store).get(["q"])[0].held_back == 1
 
-    def test_a_key_that_holds_something_else_is_named(self, rig: Rig) -> None:
+    def test_a_key_that_holds_something_else_is_no_limit_and_is_named(self, rig: Rig) -> None:
         put(rig, 1)
+        put(rig, 1, "other")
         rig.client.set(rig.key("q", "control"), "x")
-        with pytest.raises(ResponseError, match=r"redisdelay:\{q\}:control' holds a string"):
-            taken(rig.consumer(), "q")
-        assert rig.ready("q") == ["0"]
+        assert rig.consumer().look(["q"]).ready == {"q": 1}
+        assert len(taken(rig.consumer(), "q", "other")) == 2
+        controls, named = Controls(rig.store), r"redisdelay:\{q\}:control' holds a string"
+        for use in (lambda: controls.get(["q"]), lambda: controls.pause(["q"])):
+            with pytest.raises(ResponseError, match=named):
+                use()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from kombu_redisdelay.broker.partitions import Partitions
 from kombu_redisdelay.broker.recorder import record
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.steps import finish
-from kombu_redisdelay.operations.history import Counts, Period, QueueHistory, queue_history
+from kombu_redisdelay.operations.history import Counts, Period, QueueHistory, queue_history, unreadable_fields
 from tests.broker.database import FAKE, RealDatabase, database
 from tests.broker.rig import Rig, dead_letter, park, payload, taken
 
@@ -158,6 +158,22 @@ def test_a_key_of_another_type_stops_nothing(rig: Rig) -> None:
     assert len(taken(me, "broken", "q")) == 2
     record(rig.store, ["broken", "q"])
     assert history(rig).totals == Counts(1, 1, 0, 0)
+
+
+@pytest.mark.parametrize("field", ["minute", "hour", "minutes", "hours", "delivered", "flow"])
+@pytest.mark.parametrize("value", ["what is this?", "12 what is this?", "what\nis\nthis?", "-1"])
+def test_a_foreign_value_stops_nothing(rig: Rig, field: str, value: str) -> None:
+    long_ago = {"minute": "1 0 0 0 0", "hour": "1 0 0 0 0"}
+    me, keys = rig.consumer(), [rig.store.keys(queue).history for queue in ("broken", "q")]
+    for queue, key in zip(("broken", "q"), keys, strict=True):
+        rig.put(queue, payload("m"))
+        taken(me, queue)
+        rig.client.hset(key, mapping=long_ago)
+    rig.client.hset(keys[0], field, value)
+    record(rig.store, ["broken", "q"])
+    assert [period.counts.delivered for period in history(rig).minutes] == [1, 0]
+    # What is counted in stays as it is, and the doctor tells of it.
+    assert set(unreadable_fields(rig.store, "broken")) <= {"delivered"}
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])

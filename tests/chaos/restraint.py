@@ -47,7 +47,7 @@ class Restraint:
 
 
 def restraint(queue: str, limit: Limit, samples: Sequence[Sample]) -> Restraint:
-    pairs = [(a, b) for a, b in pairwise(samples) if b.at - a.at <= GAP]
+    pairs = [(a, b) for a, b in pairwise(_in_office(samples)) if b.at - a.at <= GAP]
     return Restraint(
         queue,
         samples[-1].delivered - samples[0].delivered,
@@ -93,9 +93,15 @@ def unseen(
 
 
 def _over_rate(samples: Sequence[Sample]) -> float:
-    """From the start of the time to its end, no more than the burst and what the rate allows in that time."""
-    over, least = 0.0, float("inf")
+    """From the start of the time to its end, no more than the burst and what the rate allows in that time.
+
+    Each server is judged by itself. A replica that takes over may have missed the latest takes, and the old
+    primary may go on for a while.
+    """
+    over, least, server = 0.0, float("inf"), b""
     for sample in samples:
+        if sample.server != server:
+            least, server = float("inf"), sample.server
         if sample.rate is None or sample.burst is None:
             least = float("inf")
             continue
@@ -103,6 +109,19 @@ def _over_rate(samples: Sequence[Sample]) -> float:
         least = min(least, ahead)
         over = max(over, ahead - least - sample.burst - ROUNDING)
     return over
+
+
+def _in_office(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples without those of a server that was replaced, from the last take on: since then, it may have
+    been cut off from the workers."""
+    found: list[Sample] = []
+    for sample in samples:
+        if found and found[-1].server != sample.server:
+            last = found[-1]
+            while len(found) > 1 and (found[-2].server, found[-2].delivered) == (last.server, last.delivered):
+                found.pop()
+        found.append(sample)
+    return found
 
 
 def _share(pairs: Sequence[tuple[Sample, Sample]]) -> float | None:

@@ -53,6 +53,12 @@ def test_no_time_may_have_more_than_the_rate_and_the_burst(delivered: Sequence[i
     assert judge(samples).over_rate == pytest.approx(over, abs=0.01)
 
 
+def test_what_two_servers_have_counted_is_not_compared() -> None:
+    before, behind, after = (replace(NOTHING_TAKEN, delivered=count) for count in (9, 0, 9))
+    assert judge([before, behind, after]).over_rate > 0
+    assert judge([before, replace(behind, server=b"other"), after]).over_rate == 0
+
+
 def test_what_is_held() -> None:
     found = judge([replace(NOTHING_TAKEN, held=held) for held in (2, 7, 4)])
     assert (found.most_held, found.over_concurrency) == (7, 2)
@@ -106,6 +112,14 @@ def test_how_long_nobody_took_what_could_be_taken() -> None:
     assert idle() == pytest.approx(0.4)
     for reason in ({"held": 5}, {"ready": 0}, {"paused_ms": 1}, {"full_at": 100.55}, {"delivered": 1}):
         assert idle(**reason) == pytest.approx(0.2), reason
+
+
+def test_a_server_that_was_replaced_may_have_been_cut_off() -> None:
+    stale = [replace(NOTHING_TAKEN, at=100 + number / 10) for number in range(9)]
+    new = replace(NOTHING_TAKEN, at=101, delivered=1, server=b"new")
+
+    assert judge([*stale, new]).idle == pytest.approx(0)
+    assert judge([*stale, replace(new, server=b"")]).idle == pytest.approx(0.8)
 
 
 def test_what_workers_got_must_have_been_counted() -> None:

@@ -32,6 +32,7 @@ return {
   held,
   redis.call('LLEN', ARGV[1]) + redis.call('LLEN', '{' .. ARGV[1] .. '}'),
   redis.call('HGET', KEYS[2], 'delivered'),
+  string.match(redis.call('INFO', 'server'), 'run_id:(%w+)'),
   unpack(redis.call('HMGET', KEYS[1], 'paused_ms', 'interval_us', 'burst', 'full_at_us', 'concurrency')),
 }
 """
@@ -48,6 +49,7 @@ class Sample:
         rate: how many messages may be taken a second, and
         burst: how many at once; ``None`` for any number.
         full_at: from when on the whole burst may be taken.
+        server: which one said so.
     """
 
     at: float
@@ -59,6 +61,7 @@ class Sample:
     burst: int | None = None
     full_at: float = 0
     concurrency: int | None = None
+    server: bytes = b""
 
     @property
     def tokens(self) -> float:
@@ -120,7 +123,7 @@ class Watch:
 def _look(client: Redis | RedisCluster, queue: str) -> Sample:
     keys = [f"redisdelay:{{{queue}}}:{name}" for name in ("control", "history", "never")]
     row: Any = client.eval(_LOOK, len(keys), *keys, queue)
-    at_us, held, ready, delivered, paused_ms, interval_us, burst, full_at_us, concurrency = row
+    at_us, held, ready, delivered, server, paused_ms, interval_us, burst, full_at_us, concurrency = row
     return Sample(
         at_us / 1e6,
         held,
@@ -131,4 +134,5 @@ def _look(client: Redis | RedisCluster, queue: str) -> Sample:
         None if burst is None else int(burst),
         float(full_at_us or 0) / 1e6,
         None if concurrency is None else int(concurrency),
+        server,
     )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.takes import Takes
 from kombu_redisdelay.operations import control
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
 
@@ -72,6 +73,28 @@ def test_a_rate_for_several_consumers(site: Site, store: Store) -> None:
 
 
 @pytest.mark.one_server
+def test_a_rate_costs_as_much_with_many_consumers(
+    site: Site, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    takes, begin = 0, Takes._begin
+
+    def counted(self: Takes, *args: Any) -> Any:
+        nonlocal takes
+        takes += 1
+        return begin(self, *args)
+
+    control.limit(store, "q", rate="10/s", burst=1)
+    publish(site.channel(), *map(str, range(10)))
+    some = inboxes(site, 8)
+    drain_all(some, 1)
+    monkeypatch.setattr(Takes, "_begin", counted)
+    drain_all(some, 10)
+    # One take gets a message, another one is that of the consumer that watches next. If all came, there would
+    # be eight for each message.
+    assert takes <= 9 * 3
+
+
+@pytest.mark.one_server
 def test_nobody_is_busy_waiting(site: Site, store: Store) -> None:
     control.limit(store, "q", rate="1/h")
     publish(site.channel(), *map(str, range(10)))
@@ -132,8 +155,10 @@ def test_partitions_share_the_limits(site: Site) -> None:
     [
         ({"rate": "often"}, "such as 10/s"),
         ({"burst": 3}, "burst needs a rate"),
-        ({"rate": "1/s", "burst": 0}, "burst must be a whole number from 1, not 0"),
-        ({"concurrency": 0}, "concurrency must be a whole number from 1, not 0"),
+        ({"rate": "1/s", "burst": 0}, "burst must be a whole number from 1 to 1,000,000,000, not 0"),
+        ({"concurrency": 1_000_000_001}, "concurrency must be a whole number from 1 to 1,000,000,000"),
+        ({"rate": "10/s", "burst": 10**18}, "burst must be a whole number from 1 to 1,000,000,000"),
+        ({"concurrency": 0}, "concurrency must be a whole number from 1 to 1,000,000,000, not 0"),
         ({"concurrency": 1.5}, "concurrency must be"),
         ({"concurrency": True}, "concurrency must be"),
     ],

@@ -7,9 +7,8 @@ import re
 import pytest
 
 from harness.redis_server import RedisServer
-from kombu_redisdelay.broker.recorder import record
 from tests.cli.site import QUEUE, Site
-from tests.web.states import dead, held, ready, scheduled
+from tests.web.states import dead, delivered, held, ready, scheduled
 from tests.web.viewer import Viewer
 
 PAGES = ("/", "/messages", "/messages?state=ready", "/messages?state=held", "/messages?state=dead",
@@ -92,6 +91,18 @@ def test_what_is_shown_of_arguments(site: Site) -> None:
         viewer.close()
 
 
+def test_what_was_delivered(viewer: Viewer, site: Site) -> None:
+    delivered(site, "a", "b", "c")
+    page = viewer.open("/queue", name=QUEUE)
+    assert page.status == 200
+    # In the minute ten minutes ago, and in the hour three hours ago.
+    places = re.findall(r'x="([\d.]+)" .*: 3 messages</title>', page.source)
+    assert [float(place) for place in places] == [
+        pytest.approx(49 / 60 * 100, abs=100 / 60),
+        pytest.approx(164 / 168 * 100, abs=100 / 168),
+    ]
+
+
 def test_a_queue_that_is_paused_and_limited(viewer: Viewer) -> None:
     queues = viewer.app.state.site.queues
     queues.pause(QUEUE)
@@ -137,17 +148,3 @@ def test_redis_is_away_at_the_beginning() -> None:
         assert viewer.open("/").status == 200
         viewer.close()
         site.close()
-
-
-def test_what_happened_in_a_queue(viewer: Viewer, site: Site) -> None:
-    ready(site, "a", "b")
-    with site.app.connection_for_read() as connection:
-        channel = connection.channel()
-        channel.basic_get(QUEUE).ack()
-        record(site.store, [QUEUE])
-        channel.basic_get(QUEUE).ack()
-    page = viewer.open("/queue", name=QUEUE)
-    assert page.status == 200
-    assert "Delivered in each minute of the last hour" in page.text
-    # Those of this minute, in the table for screen readers.
-    assert re.search(r"UTC\s*1\s", page.text)

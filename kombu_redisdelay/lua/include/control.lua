@@ -3,16 +3,17 @@
 --   interval_us   with a rate: microseconds from one message to the next, with a fraction
 --   burst         with a rate: how many messages may be taken at once, after a while without any
 --   full_at_us    with a rate: when so many may be taken again, microseconds since the epoch
+--   watcher       with a rate: the consumer that comes when the next message may be taken
+--   watched_us    when that is, microseconds since the epoch
 --   concurrency   how many messages all consumers may hold together
 --   held_back     how many takes left ready messages where they were because of this
--- Of what is not limited, the field is missing. Most queues have no such hash. What is not such a number
--- was written by another program, and counts as missing: an error would stop all queues of a consumer.
-
--- Every number above is within these bounds, as in broker/control.py.
-local function number_in(text)
-  local number = tonumber(text)
-  return number and number >= 1e-3 and number <= 1e17 and number
-end
+-- Of what is not limited, the field is missing. Most queues have no such hash. What is no number_in(), or no
+-- hash at all, was written by another program, and counts as missing: an error would stop all queues of a
+-- consumer.
+--
+-- If every consumer came when a rate allows the next message, all but one would come in vain. So one of those
+-- that have nothing else to do watches: only it is told when to come. Who takes a message wakes another one,
+-- which watches next. If a watcher dies, the next consumer that looks finds that the time is over.
 
 -- How many messages of a queue all consumers hold, counted up to `most`.
 local function count_held(queue, unacked_prefix, most)
@@ -29,9 +30,21 @@ end
 -- Finds out how many messages may be taken from a queue now: by its rate `queue.tokens`, and `queue.places`
 -- by how many are held. Nothing is written.
 local function read_control(queue, control_key, unacked_prefix, now_us)
-  local paused_ms, interval_us, burst, full_at_us, concurrency = unpack(redis.call(
-    'HMGET', control_key, 'paused_ms', 'interval_us', 'burst', 'full_at_us', 'concurrency'
-  ))
+  local fields = redis.pcall(
+    'HMGET',
+    control_key,
+    'paused_ms',
+    'interval_us',
+    'burst',
+    'full_at_us',
+    'concurrency',
+    'watcher',
+    'watched_us'
+  )
+  if fields.err then
+    return
+  end
+  local paused_ms, interval_us, burst, full_at_us, concurrency, watcher, watched_us = unpack(fields)
   queue.is_controlled = true
   interval_us, burst, concurrency = number_in(interval_us), number_in(burst), number_in(concurrency)
   if interval_us and burst then
@@ -42,6 +55,7 @@ local function read_control(queue, control_key, unacked_prefix, now_us)
     end
     queue.interval_us, queue.burst, queue.full_at_us = interval_us, burst, full_at_us
     queue.tokens = math.floor(burst - (full_at_us - now_us) / interval_us)
+    queue.watcher, queue.watched_us = watcher, tonumber(watched_us)
   end
   if number_in(paused_ms) then
     queue.places = 0
@@ -78,13 +92,36 @@ local function count_against(queue)
   queue.tokens, queue.places = queue.tokens - 1, queue.places - 1
 end
 
--- Microseconds until a message may be taken from a queue whose rate does not allow one now; -1 if it is not
--- the rate that holds messages back.
-local function until_token_us(queue, now_us)
+-- When a message may be taken from a queue whose rate does not allow one now, microseconds since the epoch.
+local function token_at_us(queue)
+  return math.ceil(queue.full_at_us - (queue.burst - 1) * queue.interval_us)
+end
+
+-- Whether it is the rate that holds messages back, and no other consumer comes when it allows the next one.
+-- If messages were taken since, or the rate was changed, another one watches in vain.
+local function is_unwatched(queue, consumer)
   if queue.tokens > 0 or queue.places <= 0 then
-    return -1
+    return false
   end
-  return math.max(1, math.ceil(queue.full_at_us - (queue.burst - 1) * queue.interval_us) - now_us)
+  return not queue.watcher or queue.watcher == consumer or queue.watched_us ~= token_at_us(queue)
+end
+
+-- Microseconds until then.
+local function until_token_us(queue, now_us)
+  return math.max(1, token_at_us(queue) - now_us)
+end
+
+-- Has the consumer watch. A server that is out of memory may refuse that: then others come, too.
+local function watch(queue, consumer)
+  local at_us = string.format('%.0f', token_at_us(queue))
+  redis.pcall('HSET', queue.base .. 'control', 'watcher', consumer, 'watched_us', at_us)
+end
+
+-- Leaves it to another consumer, which has to be woken.
+local function stop_watching(queue, consumer)
+  if queue.watcher == consumer then
+    redis.call('HDEL', queue.base .. 'control', 'watcher', 'watched_us')
+  end
 end
 
 -- The sooner one of two times from now on, where -1 is never.
