@@ -1,3 +1,4 @@
+import re
 from dataclasses import is_dataclass
 from importlib.metadata import version as installed_version
 from typing import Any
@@ -32,9 +33,6 @@ napoleon_use_ivar = True
 copybutton_prompt_text = "$ "
 copybutton_copy_empty_lines = False
 
-# An option such as `--state` keeps its dashes.
-smartquotes_action = "qe"
-
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_static_path = ["_static"]
@@ -44,6 +42,16 @@ html_js_files = ["tables.js"]
 
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-signature", _signature)
+    app.connect("sphinx-click-process-options", _help)
+    app.connect("sphinx-click-process-arguments", _help)
+
+
+def _help(app: Sphinx, context: Any, lines: list[str]) -> None:
+    """Options that a help names are code. Each argument of ours is the id of a message."""
+    for number, line in enumerate(lines):
+        if not line.startswith(".. "):
+            line = re.sub(r"(?<![\w`-])(--[a-z][a-z-]*)", r"``\1``", line)
+            lines[number] = re.sub(r"(?:Optional|Required) argument\(s\)", "The id of a message.", line)
 
 
 def _signature(

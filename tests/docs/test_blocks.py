@@ -18,7 +18,7 @@ import kombu_redisdelay  # noqa: F401 - it makes the URL schemes known
 from kombu_redisdelay.cli import delayed
 from tests.docs.page import DOCS, PAGES, Block, blocks
 
-# Untyped.
+# Not installed where types are checked.
 yaml: Any = import_module("yaml")
 
 ALL = [block for page in PAGES for block in blocks(page)]

@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery, group
-from fastapi import FastAPI
-from flask import Flask
 from kombu.connection import Connection
 
 from harness.redis_server import HOST, RedisServer
 from kombu_redisdelay import batch
 from tests.docs.page import PAGES, Block, blocks
+
+# Not installed where types are checked.
+fastapi: Any = import_module("fastapi")
+flask: Any = import_module("flask")
 
 SNIPPETS = [
     block for page in PAGES for block in blocks(page) if block.language == "python" and not block.caption
@@ -68,10 +71,10 @@ def application(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterato
             "tqdm": Bar,
             "transaction": SimpleNamespace(on_commit=on_commit),
             # Of the page on the web.
-            "fastapi_app": FastAPI(),
-            "flask_app": Flask("shop"),
-            "get_asgi_application": FastAPI,
-            "page": FastAPI(),
+            "fastapi_app": fastapi.FastAPI(),
+            "flask_app": flask.Flask("shop"),
+            "get_asgi_application": fastapi.FastAPI,
+            "page": fastapi.FastAPI(),
         }
     app.close()
 
