@@ -36,8 +36,8 @@ PICTURES = (
     Picture("overview-dark", "/", DARK),
     Picture("queue-light", "/queue?name=emails"),
     Picture("queue-dark", "/queue?name=emails", DARK),
-    Picture("scheduled-light", "/messages?queue=emails&before=30m", height=480),
-    Picture("scheduled-dark", "/messages?queue=emails&before=30m", DARK, height=480),
+    Picture("scheduled-light", "/messages?queue=emails&before=30m", height=570),
+    Picture("scheduled-dark", "/messages?queue=emails&before=30m", DARK, height=570),
     Picture("narrow-light", "/", width=360, height=700),
     Picture("narrow-dark", "/", DARK, width=360, height=700),
 )
@@ -54,7 +54,7 @@ def take(driver: webdriver.Chrome, url: str, picture: Picture, directory: Path) 
     driver.get(url + picture.path)
     if complaints := driver.get_log("browser"):
         raise RuntimeError(f"{picture.path}: {complaints}")
-    height = driver.execute_script("return document.documentElement.scrollHeight")
+    height = driver.execute_script("return Math.ceil(document.body.getBoundingClientRect().height)")
     size(driver, picture.width, min(height, picture.height))
     file = directory / f"web-{picture.name}.png"
     driver.save_screenshot(str(file))
@@ -64,7 +64,7 @@ def take(driver: webdriver.Chrome, url: str, picture: Picture, directory: Path) 
 @contextmanager
 def shop() -> Iterator[str]:
     """The address of the page on the queues of a shop."""
-    # As a server for a shop should be, so that the doctor has nothing to say about it.
+    # As a server for a shop should be, so that the doctor has remarks on the queues alone.
     with RedisServer(appendonly=True) as server, closing(Shop(server)) as shop:
         shop.fill()
         page = create(shop.app)

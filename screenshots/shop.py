@@ -25,7 +25,7 @@ class Shop:
 
     def __init__(self, server: RedisServer) -> None:
         self.app = Celery("shop", broker=server.url(), set_as_current=False)
-        self.app.conf.task_default_queue = EMAILS
+        self.app.conf.update(task_default_queue=EMAILS, task_acks_late=True)
         self._queues = Queues(self.app)
         self._store = self._queues.store
         self._redis: Any = server.client(decode_responses=True)
