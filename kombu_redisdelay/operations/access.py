@@ -164,10 +164,12 @@ class Access:
         return self._readable(self.store.queues())
 
     def names(self, queue: Selection) -> list[str]:
-        """The names of *queue* in Redis, of several queues, or of all: a queue with partitions has a name for
-        each."""
+        """The names of *queue* in Redis, of several queues, or of all: those that Redis knows, and those that
+        the app declares. A queue with partitions has a name for each."""
         if queue is None:
-            names: Iterable[str] = self.queues()
+            # Redis may know nothing of a queue that never had a consumer, or of any after FLUSHDB.
+            declared = self._readable(self.store.partitions.all_names(self.declared_queues))
+            names: Iterable[str] = [*self.queues(), *declared]
         else:
             names = [queue] if isinstance(queue, str) else queue
         return self.store.partitions.all_names(names)

@@ -21,7 +21,7 @@ from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.steps import finish
-from kombu_redisdelay.operations.access import Access, Selection
+from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.content import Content, with_eta
 
 #: Unusable entries that are named.
@@ -143,13 +143,6 @@ class Adoption(Access):
             raise ValueError(
                 "the broker is a Redis Cluster, which redis:// cannot use: there is nothing to adopt"
             )
-
-    def names(self, queue: Selection) -> list[str]:
-        if queue is not None:
-            return super().names(queue)
-        # Nothing of this transport may have used a queue yet.
-        declared = self._readable(self.store.partitions.all_names(self.declared_queues))
-        return self.store.partitions.all_names([*self.queues(), *declared])
 
     # -- who works ---------------------------------------------------------------------------------------
 

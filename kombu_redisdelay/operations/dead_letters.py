@@ -118,13 +118,16 @@ class DeadLetters(Access):
         """
         return self.requeue_many([id])[id]
 
-    def requeue_many(self, ids: Iterable[str]) -> dict[str, int]:
+    def requeue_many(self, ids: Iterable[str], *, queue: Selection = None) -> dict[str, int]:
         """Do the same as :meth:`requeue` for each of *ids*. The dead letters are read once for all of them.
+
+        Arguments:
+            queue: only dead letters of this queue.
 
         Returns:
             Id -> how many dead letters were requeued, for each of *ids*.
         """
-        return self._with_ids(ids, REQUEUE)
+        return self._with_ids(queue, ids, REQUEUE)
 
     def requeue_all(
         self,
@@ -150,13 +153,16 @@ class DeadLetters(Access):
         """
         return self.remove_many([id])[id]
 
-    def remove_many(self, ids: Iterable[str]) -> dict[str, int]:
+    def remove_many(self, ids: Iterable[str], *, queue: Selection = None) -> dict[str, int]:
         """Do the same as :meth:`remove` for each of *ids*. The dead letters are read once for all of them.
+
+        Arguments:
+            queue: only dead letters of this queue.
 
         Returns:
             Id -> how many dead letters were removed, for each of *ids*.
         """
-        return self._with_ids(ids, DROP)
+        return self._with_ids(queue, ids, DROP)
 
     def purge(
         self,
@@ -177,10 +183,10 @@ class DeadLetters(Access):
             return sum(map(self._graveyard.clear, names))
         return sum(self._graveyard.drop(name, wanted) for name in names)
 
-    def _with_ids(self, ids: Iterable[str], how: str) -> dict[str, int]:
+    def _with_ids(self, queue: Selection, ids: Iterable[str], how: str) -> dict[str, int]:
         counts = dict.fromkeys(checked_ids(ids), 0)
-        for queue in self.names(None) if counts else ():
-            for letter in self._graveyard.take_out(queue, how, lambda buried: _content(buried).id in counts):
+        for name in self.names(queue) if counts else ():
+            for letter in self._graveyard.take_out(name, how, lambda buried: _content(buried).id in counts):
                 counts[_content(letter).id] += 1
         return counts
 

@@ -191,16 +191,24 @@ class DelayedMessages(Access):
         return self.reschedule_many([id], countdown=countdown, eta=eta)[id]
 
     def reschedule_many(
-        self, ids: Iterable[str], *, countdown: float | None = None, eta: datetime | None = None
+        self,
+        ids: Iterable[str],
+        *,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        queue: Selection = None,
     ) -> dict[str, int]:
         """Do the same as :meth:`reschedule` for each of *ids*, in few round trips.
+
+        Arguments:
+            queue: only messages of this queue.
 
         Returns:
             Id -> how many messages were rescheduled, for each of *ids*.
         """
         now_ms = self.store.now_ms()
         due_ms = _new_due_ms(now_ms, countdown, eta)
-        return self._move(ids, due_ms, lambda message: with_due(message.payload, due_ms, now_ms))
+        return self._move(queue, ids, due_ms, lambda message: with_due(message.payload, due_ms, now_ms))
 
     def reschedule_all(
         self,
@@ -236,14 +244,17 @@ class DelayedMessages(Access):
         """
         return self.deliver_now_many([id])[id]
 
-    def deliver_now_many(self, ids: Iterable[str]) -> dict[str, int]:
+    def deliver_now_many(self, ids: Iterable[str], *, queue: Selection = None) -> dict[str, int]:
         """Do the same as :meth:`deliver_now` for each of *ids*, in few round trips. The messages go to each
         queue in the order in which they were due.
+
+        Arguments:
+            queue: only messages of this queue.
 
         Returns:
             Id -> how many messages were moved, for each of *ids*.
         """
-        return self._move(ids, 0, _without_due)
+        return self._move(queue, ids, 0, _without_due)
 
     def deliver_now_all(
         self,
@@ -288,14 +299,14 @@ class DelayedMessages(Access):
         return (each for each in found if task is None or is_task(_content(each).task, task))
 
     def _move(
-        self, ids: Iterable[str], due_ms: float, rewrite: Callable[[Scheduled], bytes]
+        self, queue: Selection, ids: Iterable[str], due_ms: float, rewrite: Callable[[Scheduled], bytes]
     ) -> dict[str, int]:
         moved = dict.fromkeys(checked_ids(ids), 0)
-        for queue in self.names(None) if moved else ():
-            found = list(self._schedule.find_all(queue, list(moved)))
+        for name in self.names(queue) if moved else ():
+            found = list(self._schedule.find_all(name, list(moved)))
             found.sort(key=lambda pair: pair[1].due_ms)
             messages = [message for _, message in found]
-            done = {each.member for each in self._schedule.reschedule_all(queue, messages, rewrite, due_ms)}
+            done = {each.member for each in self._schedule.reschedule_all(name, messages, rewrite, due_ms)}
             for id, message in found:
                 moved[id] += message.member in done or self._try_again(message, rewrite, due_ms)
         return moved

@@ -51,13 +51,6 @@ class Queues(Access):
     may raise ``redis.exceptions.RedisError``.
     """
 
-    def names(self, queue: Selection) -> list[str]:
-        if queue is not None:
-            return super().names(queue)
-        # Messages may be ready in a queue that never had a consumer.
-        declared = self._readable(self.store.partitions.all_names(self.declared_queues))
-        return self.store.partitions.all_names([*self.queues(), *declared])
-
     def count(self, queue: Selection = None, *, state: str | None = None) -> int:
         """The number of messages. Reads none of them.
 
@@ -150,9 +143,14 @@ class Queues(Access):
         """
         return self.cancel_many([id], mark_revoked=mark_revoked)[id]
 
-    def cancel_many(self, ids: Iterable[str], *, mark_revoked: bool = False) -> dict[str, int]:
+    def cancel_many(
+        self, ids: Iterable[str], *, queue: Selection = None, mark_revoked: bool = False
+    ) -> dict[str, int]:
         """Do the same as :meth:`cancel` for each of *ids*. The ready messages are searched once for all of
         them.
+
+        Arguments:
+            queue: only messages of this queue.
 
         Returns:
             Id -> how many messages were removed, for each of *ids*.
@@ -160,11 +158,11 @@ class Queues(Access):
         self._check_mark_revoked(mark_revoked)
         wanted = checked_ids(ids)
         cancelled = Counter(dict.fromkeys(wanted, 0))
-        for queue in self.names(None) if wanted else ():
-            counts = Schedule(self.store).cancel(queue, wanted)
+        for name in self.names(queue) if wanted else ():
+            counts = Schedule(self.store).cancel(name, wanted)
             cancelled.update(dict(zip(wanted, counts, strict=True)))
             cancelled.update(
-                self._cancel_ready(queue, _texts(wanted), lambda content: content.id in cancelled)
+                self._cancel_ready(name, _texts(wanted), lambda content: content.id in cancelled)
             )
         return self._revoked(cancelled, mark_revoked)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypedDict
+from functools import partial
+from typing import Protocol, TypedDict
 
 from kombu_redisdelay.operations.content import is_task
 from kombu_redisdelay.operations.moments import parse_time
@@ -57,7 +58,7 @@ def actions_of(state: str, about: str) -> dict[str, Action]:
 
 
 def _ask_selected(verb: str) -> Callable[[Site, Form], str]:
-    return lambda site, form: f"{verb} {plural(len(form.ids), 'message')}?"
+    return lambda site, form: f"{verb} {plural(len(form.selected), 'message')}?"
 
 
 def _ask_all(verb: str) -> Callable[[Site, Form], str]:
@@ -96,11 +97,21 @@ def _of_which(form: Form) -> str:
     return "".join(parts)
 
 
-def _done(verb: str, done: Mapping[str, int]) -> str:
-    """What was done to messages that were selected, and how many of them were not there any more."""
-    gone = sum(1 for count in done.values() if count == 0)
+class _Many(Protocol):
+    """What does something to the messages of a queue that have one of these ids."""
+
+    def __call__(self, ids: Iterable[str], *, queue: str | None) -> Mapping[str, int]: ...
+
+
+def _done(verb: str, form: Form, do: _Many) -> str:
+    """Do it to the messages that were selected. Returns what was done, and how many of these had moved on."""
+    in_queues: dict[str, list[str]] = {}
+    for id, queue in form.selected:
+        in_queues.setdefault(queue, []).append(id)
+    counts = [count for queue, ids in in_queues.items() for count in do(ids, queue=queue or None).values()]
+    gone = counts.count(0)
     left = f" {number(gone)} of the selected ones had moved on." if gone else ""
-    return f"{verb} {plural(sum(done.values()), 'message')}.{left}"
+    return f"{verb} {plural(sum(counts), 'message')}.{left}"
 
 
 class _Scheduled(TypedDict):
@@ -152,7 +163,7 @@ def _new_time(site: Site, form: Form) -> _Time:
 
 
 def _cancel(site: Site, form: Form) -> str:
-    return _done("Cancelled", site.queues.cancel_many(form.ids))
+    return _done("Cancelled", form, site.queues.cancel_many)
 
 
 def _cancel_all(site: Site, form: Form) -> str:
@@ -160,7 +171,7 @@ def _cancel_all(site: Site, form: Form) -> str:
 
 
 def _deliver(site: Site, form: Form) -> str:
-    return _done("Delivered", site.delayed.deliver_now_many(form.ids))
+    return _done("Delivered", form, site.delayed.deliver_now_many)
 
 
 def _deliver_all(site: Site, form: Form) -> str:
@@ -168,7 +179,7 @@ def _deliver_all(site: Site, form: Form) -> str:
 
 
 def _reschedule(site: Site, form: Form) -> str:
-    return _done("Rescheduled", site.delayed.reschedule_many(form.ids, **_new_time(site, form)))
+    return _done("Rescheduled", form, partial(site.delayed.reschedule_many, **_new_time(site, form)))
 
 
 def _reschedule_all(site: Site, form: Form) -> str:
@@ -177,7 +188,7 @@ def _reschedule_all(site: Site, form: Form) -> str:
 
 
 def _requeue(site: Site, form: Form) -> str:
-    return _done("Requeued", site.dead_letters.requeue_many(form.ids))
+    return _done("Requeued", form, site.dead_letters.requeue_many)
 
 
 def _requeue_all(site: Site, form: Form) -> str:
@@ -185,7 +196,7 @@ def _requeue_all(site: Site, form: Form) -> str:
 
 
 def _remove(site: Site, form: Form) -> str:
-    return _done("Removed", site.dead_letters.remove_many(form.ids))
+    return _done("Removed", form, site.dead_letters.remove_many)
 
 
 def _remove_all(site: Site, form: Form) -> str:

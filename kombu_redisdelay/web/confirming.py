@@ -13,11 +13,14 @@ from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.web.actions import ACTIONS, ALL, QUEUE, SELECTED, Action
 from kombu_redisdelay.web.fields import quoted
 from kombu_redisdelay.web.form import Form, read_form
-from kombu_redisdelay.web.guard import is_ours
+from kombu_redisdelay.web.guard import comes_from_here, is_ours
 from kombu_redisdelay.web.site import NOTE, address, cookie_path, render, site_of
 from kombu_redisdelay.web.words import text
 
 logger = logging.getLogger(__name__)
+
+#: Fields that a person fills in.
+_ASKED = ("time", "rate", "burst", "concurrency")
 
 #: A cookie has room for 4096 bytes, and a character may take 12 of them.
 _LONGEST_NOTE = 300
@@ -25,8 +28,9 @@ _LONGEST_NOTE = 300
 
 async def act(request: Request) -> Response:
     """Ask whether to do something, or do it."""
-    form = await read_form(request)
-    if not is_ours(request, form.fields):
+    # Who sends from elsewhere must not keep us busy.
+    form = await read_form(request) if comes_from_here(request) else None
+    if form is None or not is_ours(request, form.fields):
         raise HTTPException(
             403, "This form is not from a page of ours, or it is too old. Go back, and load the page again."
         )
@@ -41,7 +45,7 @@ def _act(request: Request, form: Form) -> Response:
     action = ACTIONS.get(name)
     if action is None or not _is_about(action, form):
         raise HTTPException(400, "There is no such action.")
-    if action.about == SELECTED and not form.ids:
+    if action.about == SELECTED and not form.selected:
         return _back(request, form, action, "No message was selected.")
     if not form.fields.get("confirmed"):
         return _ask(request, name, action, form)
@@ -49,6 +53,9 @@ def _act(request: Request, form: Form) -> Response:
         done = action.do(site, form)
     except ValueError as exc:
         return _ask(request, name, action, form, str(exc))
+    except Exception as exc:
+        _log(request, name, form, f"failed, a part of it may be done: {exc}")
+        raise
     _log(request, name, form, done)
     return _back(request, form, action, done)
 
@@ -66,7 +73,7 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
     site = site_of(request)
     try:
         # The list must be the same when it is confirmed: "10m from now" is a later time by then.
-        form = Form(form.fields, form.ids, form.choice.fixed(site.timezone))
+        form = Form(form.fields, form.selected, form.choice.fixed(site.timezone))
         question = action.question(site, form)
     except ValueError as exc:
         raise HTTPException(400, str(exc)) from exc
@@ -108,6 +115,10 @@ def _page(request: Request, form: Form, action: Action) -> str:
 
 def _log(request: Request, name: str, form: Form, done: str) -> None:
     client = request.client.host if request.client else "an unknown address"
-    about = ", ".join(form.ids) or form.choice.query
-    line = f"{request.state.user} from {client}: {name} {about}"
+    if ACTIONS[name].about == QUEUE:
+        about = f"queue={form.choice.queue}"
+    else:
+        about = ", ".join(each.id for each in form.selected) or form.choice.query
+    filled_in = "".join(f" {field}={form.text(field)}" for field in _ASKED if form.text(field))
+    line = f"{request.state.user} from {client}: {name}{filled_in} {about}"
     logger.info("%s: %s", text(line), printable(done))

@@ -29,12 +29,16 @@ def to_query(fields: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
     return urlencode([(name, value) for name, value in pairs if value], errors=_SURROGATES)
 
 
-def of_query(query: str) -> list[tuple[str, str]]:
-    """The fields of a query, or of a form. Of what is no UTF-8, each byte is replaced."""
+def of_query(query: str, most: int | None = None) -> list[tuple[str, str]]:
+    """The fields of a query, or of a form. Of what is no UTF-8, each byte is replaced.
+
+    Raises:
+        ValueError: there are more than *most*.
+    """
     try:
-        return parse_qsl(query, keep_blank_values=True, errors=_SURROGATES)
+        return parse_qsl(query, keep_blank_values=True, errors=_SURROGATES, max_num_fields=most)
     except UnicodeDecodeError:
-        return parse_qsl(query, keep_blank_values=True, errors="replace")
+        return parse_qsl(query, keep_blank_values=True, errors="replace", max_num_fields=most)
 
 
 def well_formed(text: str) -> str:

@@ -4,21 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from kombu_redisdelay.web.choice import Choice
-from kombu_redisdelay.web.fields import of_query, unquoted
+from kombu_redisdelay.web.fields import of_query, quoted, unquoted, well_formed
 
 #: The largest form that is read, in bytes: a page of a list with long ids.
 LARGEST = 1024 * 1024
 
-#: The messages that are selected, each by its id. This field may be there many times.
+#: The messages that are selected, each by its id and its queue, with a space between them. This field may be
+#: there many times.
 ID = "id"
+
+#: The largest number of fields that is read.
+MOST_FIELDS = 10_000
 
 #: The list that the form is on, or the queue.
 CHOICE = "choice"
+
+
+class Selected(NamedTuple):
+    """A message that is selected. Two queues may have messages with the same id.
+
+    Attributes:
+        queue: empty for all queues.
+    """
+
+    id: str
+    queue: str
+
+    @classmethod
+    def of(cls, value: str) -> Selected:
+        id, _, queue = value.partition(" ")
+        return cls(unquoted(id), well_formed(unquoted(queue)))
+
+    @property
+    def value(self) -> str:
+        """What makes the same selection again."""
+        return f"{quoted(self.id)} {quoted(self.queue)}"
 
 
 @dataclass(frozen=True)
@@ -27,12 +53,12 @@ class Form:
 
     Attributes:
         fields: name -> value, of all fields but those of the messages that are selected.
-        ids: the ids of these.
+        selected: these.
         choice: the list, or the queue, that the action is about.
     """
 
     fields: Mapping[str, str]
-    ids: Sequence[str]
+    selected: Sequence[Selected]
     choice: Choice
 
     def text(self, name: str) -> str:
@@ -44,14 +70,17 @@ async def read_form(request: Request) -> Form:
     """Read the form of a request.
 
     Raises:
-        HTTPException: it is too large.
+        HTTPException: it is too large, or has too many fields.
     """
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > LARGEST:
             raise HTTPException(413, "The form is too large.")
-    pairs = of_query(body.decode("utf-8", "replace"))
-    ids = dict.fromkeys(unquoted(value) for name, value in pairs if name == ID)
+    try:
+        pairs = of_query(body.decode("utf-8", "replace"), MOST_FIELDS)
+    except ValueError as exc:
+        raise HTTPException(413, "The form has too many fields.") from exc
+    selected = dict.fromkeys(Selected.of(value) for name, value in pairs if name == ID)
     fields = {name: value for name, value in pairs if name != ID}
-    return Form(fields, list(ids), Choice.of(dict(of_query(fields.get(CHOICE, "")))))
+    return Form(fields, list(selected), Choice.of(dict(of_query(fields.get(CHOICE, "")))))

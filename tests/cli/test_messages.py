@@ -17,6 +17,7 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import QueuedMessage
+from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.operations.queued import STATES
 from tests.cli.site import QUEUE, Site
 
@@ -440,3 +441,10 @@ def test_a_missing_id(site: Site) -> None:
     result = site.run("show")
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1] == "Error: Missing argument 'ID...'."
+
+
+def test_a_declared_queue_that_redis_does_not_know(site: Site) -> None:
+    """A producer has noted the queue, and then Redis was emptied."""
+    id = site.send(countdown=3600)
+    site.redis.delete(known_queues(""))
+    assert site.text("cancel", id) == f"{id} cancelled\n"

@@ -48,6 +48,33 @@ def test_what_is_selected(
 
 
 @pytest.mark.parametrize(
+    ("state", "button"),
+    [
+        (SCHEDULED, "Cancel"),
+        (SCHEDULED, "Deliver now"),
+        (SCHEDULED, "Reschedule"),
+        (READY, "Cancel"),
+        (DEAD, "Requeue"),
+        (DEAD, "Remove"),
+    ],
+)
+def test_the_same_id_in_another_queue_is_left_alone(
+    viewer: Viewer, site: Site, state: str, button: str
+) -> None:
+    for queue in ("one", "two"):
+        PUT[state](site, "a", queue=queue)
+    site.store.remember("one", "two")
+    before = viewer.app.state.site.queues.get_all("a")
+    viewer.open("/messages", state=state, queue="one")
+    viewer.press(button, ["a"])
+    fields = {"time": "3h"} if button == "Reschedule" else {}
+    assert " 1 message." in viewer.press(button, **fields).text
+    after = viewer.app.state.site.queues.get_all("a")
+    assert [each for each in after if each.queue == "two"] == [each for each in before if each.queue == "two"]
+    assert after != before
+
+
+@pytest.mark.parametrize(
     ("state", "button", "what", "then"),
     [
         (SCHEDULED, "Cancel all", "scheduled message", None),

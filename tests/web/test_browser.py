@@ -7,6 +7,7 @@ import time
 import pytest
 
 from harness.process import wait_until
+from kombu_redisdelay.operations import control
 from tests.cli.site import Site
 from tests.web.states import PAGES
 
@@ -57,7 +58,7 @@ def test_each_page_is_sound(driver: webdriver.Chrome, url: str) -> None:
 
 def test_it_updates_without_losing_the_place(driver: webdriver.Chrome, url: str, site: Site) -> None:
     driver.get(f"{url}/messages")
-    box = driver.find_element(By.CSS_SELECTOR, "input[value=s40]")
+    box = driver.find_element(By.CSS_SELECTOR, "input[value^='s40 ']")
     box.click()
     run(driver, "window.scrollTo(0, 700)")
     scroll = run(driver, "return window.scrollY")
@@ -65,12 +66,12 @@ def test_it_updates_without_losing_the_place(driver: webdriver.Chrome, url: str,
     site.make_due("s59", 50_000)
     wait_for_update(driver)
     # The list is new.
-    assert seen(driver, "#list input[name=id]", "value") == "s59"
+    assert seen(driver, "#list input[name=id]", "value") == "s59 celery"
     checked = run(
         driver, "return Array.from(document.querySelectorAll('#list input:checked'), (box) => box.value)"
     )
-    assert checked == ["s40"]
-    assert run(driver, "return document.activeElement.value") == "s40"
+    assert checked == ["s40 celery"]
+    assert run(driver, "return document.activeElement.value") == "s40 celery"
     assert run(driver, "return window.scrollY") == scroll
     assert complaints(driver) == []
 
@@ -100,7 +101,7 @@ def test_updating_can_be_stopped(driver: webdriver.Chrome, url: str) -> None:
 
 def test_acting(driver: webdriver.Chrome, url: str, site: Site) -> None:
     driver.get(f"{url}/messages")
-    driver.find_element(By.CSS_SELECTOR, "input[value=s1]").click()
+    driver.find_element(By.CSS_SELECTOR, "input[value^='s1 ']").click()
     driver.find_element(By.CSS_SELECTOR, "button[value=cancel]").click()
     wait_for(driver, "h1", "Cancel 1 message?")
     driver.find_element(By.NAME, "confirmed").click()
@@ -119,3 +120,33 @@ def test_redis_goes_away_and_comes_back(driver: webdriver.Chrome, url: str, site
     finally:
         site.redis.config_set("requirepass", "")
     wait_for(driver, "h1", "Queues")
+
+
+def test_an_answer_that_is_no_page_of_ours_does_not_end_the_updates(
+    driver: webdriver.Chrome, url: str, site: Site
+) -> None:
+    driver.get(url)
+    wait_for(driver, "h1", "Queues")
+    driver.execute_script(
+        "const real = window.fetch; window.asked = 0;"
+        "window.fetch = async (...all) => {"
+        "  window.asked += 1;"
+        "  const bad = new Response('<h1>502 Bad Gateway</h1>', {status: 502});"
+        "  return window.asked === 1 ? bad : real(...all);"
+        "};"
+    )
+    away = "return document.body.classList.contains('away')"
+    wait_until(lambda: driver.execute_script(away), 10, "away")
+    wait_until(lambda: not driver.execute_script(away), 10, "back")
+    wait_for(driver, "h1", "Queues")
+
+
+def test_a_limit_of_somebody_else_is_offered(driver: webdriver.Chrome, url: str, site: Site) -> None:
+    driver.get(f"{url}/queue?name=celery")
+    control.limit(site.store, "celery", rate="100/m", concurrency=20)
+    found = "return document.querySelector('#switch input[name=rate]').value"
+    wait_until(lambda: driver.execute_script(found) == "100/m", 10, "the limit")
+    driver.find_element(By.CSS_SELECTOR, "button[value=limit]").click()
+    question = "Limit what all workers together take from celery? The limits that it has now are replaced."
+    wait_for(driver, "h1", question)
+    assert driver.find_element(By.NAME, "concurrency").get_attribute("value") == "20"

@@ -106,7 +106,7 @@ def timed(many: Site, driver: webdriver.Chrome) -> Iterator[tuple[str, Timed]]:
 
 def ids(driver: webdriver.Chrome) -> list[str]:
     found = run(driver, "return Array.from(document.querySelectorAll('#list input[name=id]'), b => b.value)")
-    return list(found)
+    return [value.partition(" ")[0] for value in found]
 
 
 def first_is(driver: webdriver.Chrome, place: int) -> None:

@@ -91,7 +91,7 @@ class Page(HTMLParser):
     @property
     def ids(self) -> list[str]:
         """The messages of a list."""
-        return [box for form in self.forms for box in form.boxes]
+        return [box.partition(" ")[0] for form in self.forms for box in form.boxes]
 
 
 class Viewer:
@@ -117,9 +117,10 @@ class Viewer:
         assert fields.keys() <= dict(form.fields).keys(), "this form has other fields"
         pairs = [pair for pair in form.fields if pair[0] not in fields]
         pairs += fields.items()
-        ticked = [quote(id, errors="surrogatepass") for id in ids]
-        assert set(ticked) <= form.boxes.keys(), "there are no such messages"
-        pairs += [("id", id) for id in ticked]
+        wanted = {quote(id, errors="surrogatepass") for id in ids}
+        ticked = [box for box in form.boxes if box.partition(" ")[0] in wanted]
+        assert {box.partition(" ")[0] for box in ticked} == wanted, "there are no such messages"
+        pairs += [("id", box) for box in ticked]
         pairs.append(form.buttons[button])
         return self.send(form.action, pairs)
 

@@ -56,11 +56,15 @@ function replace(part, fresh) {
 }
 
 async function update() {
-  let fresh;
+  let fresh = null;
   try {
     const response = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(10000) });
     fresh = new DOMParser().parseFromString(await response.text(), "text/html");
   } catch {
+    // No answer.
+  }
+  if (fresh?.getElementById("main") == null || fresh.getElementById("live") === null) {
+    // The answer may be that of a proxy.
     document.body.classList.add("away");
     return;
   }
