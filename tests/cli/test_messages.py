@@ -447,4 +447,4 @@ def test_a_declared_queue_that_redis_does_not_know(site: Site) -> None:
     """A producer has noted the queue, and then Redis was emptied."""
     id = site.send(countdown=3600)
     site.redis.delete(known_queues(""))
-    assert site.text("cancel", id) == f"{id} cancelled\n"
+    assert site.text("deliver-now", id) == f"{id} delivered\n"
