@@ -140,16 +140,21 @@ class DelayedMessages(Access):
         """
         return self.cancel_many([id], mark_revoked=mark_revoked)[id]
 
-    def cancel_many(self, ids: Iterable[str], *, mark_revoked: bool = False) -> dict[str, int]:
+    def cancel_many(
+        self, ids: Iterable[str], *, queue: Selection = None, mark_revoked: bool = False
+    ) -> dict[str, int]:
         """Do the same as :meth:`cancel` for each of *ids*, in few round trips.
+
+        Arguments:
+            queue: only messages of this queue.
 
         Returns:
             Id -> how many messages were removed, for each of *ids*.
         """
         self._check_mark_revoked(mark_revoked)
         cancelled = dict.fromkeys(checked_ids(ids), 0)
-        for queue in self.names(None) if cancelled else ():
-            for id, count in zip(cancelled, self._schedule.cancel(queue, list(cancelled)), strict=True):
+        for name in self.names(queue) if cancelled else ():
+            for id, count in zip(cancelled, self._schedule.cancel(name, list(cancelled)), strict=True):
                 cancelled[id] += count
         return self._revoked(cancelled, mark_revoked)
 

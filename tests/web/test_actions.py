@@ -219,3 +219,20 @@ def test_who_did_what_is_logged(site: Site, caplog: pytest.LogCaptureFixture) ->
     [record] = [record for record in caplog.records if record.name.startswith("kombu_redisdelay.web")]
     assert record.getMessage() == r"ann from testclient: cancel a\n\x1b[31mb: Cancelled 1 message."
     viewer.close()
+
+
+def test_an_action_that_fails_is_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    viewer = Viewer(site.app)
+    caplog.set_level(logging.INFO, "kombu_redisdelay.web")
+    scheduled(site, "a")
+    viewer.open("/messages")
+    viewer.press("Reschedule", ["a"])
+    site.redis.config_set("requirepass", "secret")
+    try:
+        site.redis.client_kill_filter(_type="normal", skipme=True)
+        assert viewer.press("Reschedule", time="3h").status == 503
+    finally:
+        site.redis.config_set("requirepass", "")
+    [record] = [record for record in caplog.records if record.name == "kombu_redisdelay.web.confirming"]
+    assert "reschedule time=3h a: failed, a part of it may be done: " in record.getMessage()
+    viewer.close()

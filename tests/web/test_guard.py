@@ -142,6 +142,12 @@ def test_an_address_changes_nothing(viewer: Viewer, site: Site) -> None:
 
 def test_a_form_that_is_too_large(viewer: Viewer) -> None:
     assert viewer.send("/act", [("id", "a" * 1_100_000)]).status == 413
+    assert viewer.send("/act", [("id", "a")] * 10_001).status == 413
+
+
+def test_a_form_from_elsewhere_is_not_read(viewer: Viewer) -> None:
+    page = viewer.send("/act", [("id", "a" * 1_100_000)], Origin="http://evil.example")
+    assert page.status == 403
 
 
 def test_the_names_of_the_host(site: Site) -> None:
