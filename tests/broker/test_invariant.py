@@ -83,7 +83,8 @@ class BrokerMachine(PublishingMachine):
         request = self.request(held, limit, hot)
         if held.unseen:
             expected, held.unseen = held.unseen, []
-            for queue in {*hot, *(delivery.queue for delivery, _ in expected)}:
+            # The lost ones may be in any queue of which the consumer holds something.
+            for queue in {*hot, *(delivery.queue for delivery, _ in expected + held.deliveries)}:
                 self.model.queues[queue].migrate(self.model.now)
             assert held.consumer.take(request).deliveries == [delivery for delivery, _ in expected]
             held.deliveries += expected

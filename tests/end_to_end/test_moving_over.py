@@ -124,7 +124,7 @@ def test_there_and_back(fleet: Fleet, tmp_path: Path) -> None:
     fleet.wait_quiet()
     ours.pop().stop()
     for number in range(3):
-        fleet.send(STOCK, f"later {number}", countdown=20)
+        fleet.send(STOCK, f"later {number}", countdown=45)
     for number in range(3):
         fleet.send(STOCK, f"running {number}", kwargs={"gate": str(gate)})
     site.wait_started("running 0")
