@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
+import demo
 from demo.interrupt import Interrupt, Interrupted
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m demo", description=demo.__doc__)
+    parser.add_argument(
+        "--web", action="store_true", help="show the queues in a browser at the end, until Ctrl-C"
+    )
+    options = parser.parse_args()
     interrupt = Interrupt()
     # Not before: importing Celery takes a while, and Ctrl-C may come meanwhile.
-    from demo.scenario import TASKS, play
+    from demo.scenario import TASKS, staged
     from demo.screen import Screen
 
     screen = Screen(TASKS)
+    report = None
     try:
-        with screen:
-            report = play(screen, interrupt)
+        with staged(screen, interrupt) as scenario:
+            with screen:
+                report = scenario.play()
+            screen.conclude(report)
+            if options.web:
+                scenario.serve_page()
     except Interrupted as interrupted:
         screen.say("interrupted: everything that was started is stopped and removed")
-        return interrupted.exit_status
+        if report is None:
+            return interrupted.exit_status
     except (RuntimeError, TimeoutError) as error:
         # No server to be found, or a process that did not start; it says which, with the log's end.
         print(error, file=sys.stderr)
         return 1
-    screen.conclude(report)
     return 0 if report.kept_its_word else 1
 
 

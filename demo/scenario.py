@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +15,7 @@ from demo import ledger
 from demo.counts import Counts
 from demo.interrupt import Interrupt
 from demo.ledger import Ledger
+from demo.page import Page
 from demo.report import Report
 from demo.screen import Screen
 from demo.tasks import app, remind
@@ -32,10 +33,13 @@ GRACE = 11.0
 START_TIMEOUT = 15.0
 #: Between two looks at everything.
 FRAME = 0.05
+#: Over so many seconds the tasks are due that the page shows.
+PAGE_SPREAD = 3600.0
 
 
-def play(screen: Screen, interrupt: Interrupt) -> Report:
-    """Run the demo. However it ends, no process and no file of it is left."""
+@contextmanager
+def staged(screen: Screen, interrupt: Interrupt) -> Iterator[Scenario]:
+    """Start a server, with a scenario to play on it. However it ends, no process and no file is left."""
     _forget_other_brokers()
     with (
         TemporaryDirectory(prefix="redisdelay-") as directory,
@@ -50,7 +54,7 @@ def play(screen: Screen, interrupt: Interrupt) -> Report:
         os.environ["CELERY_BROKER_URL"] = server.url()
         os.environ[ledger.VARIABLE] = str(notes)
         screen.say(f"a private {server.binary} is up")
-        return Scenario(screen, interrupt, client, processes).play()
+        yield Scenario(screen, interrupt, client, processes)
 
 
 def _forget_other_brokers() -> None:
@@ -73,11 +77,12 @@ class Scenario:
         self._slow: set[str] = set()
 
     def play(self) -> Report:
+        """Schedule tasks, kill a worker, and see what becomes of the tasks."""
         for worker in [self._start_worker(), self._start_worker()]:
             self._wait_for(worker)
         self._screen.say("two Celery workers are up")
 
-        self._schedule()
+        self._schedule(SPREAD)
         published = time.monotonic()
         self._screen.say(f"{TASKS} tasks are scheduled, with countdowns of up to {SPREAD:g} s")
         self._watch_until(lambda: False, published + KILL_AFTER)
@@ -89,6 +94,18 @@ class Scenario:
 
         self._watch_until(self._is_all_done, published + SPREAD + GRACE)
         return Report.of(self._tasks, self._ledger.runs(), victim.pid)
+
+    def serve_page(self) -> None:
+        """Show the queues in a browser until there is a signal. More tasks are scheduled before: all of the
+        others have run."""
+        self._schedule(PAGE_SPREAD)
+        self._screen.say(f"{TASKS} more tasks are scheduled, with countdowns of up to an hour")
+        page = self._processes.enter_context(Page())
+        self._screen.say(f"the queues are on {page.url} (Ctrl-C ends the demo)", "bold")
+        while page.running:
+            self._interrupt.check()
+            time.sleep(FRAME)
+        raise RuntimeError(f"the page has ended\n{page.log()}")
 
     def _start_worker(self) -> Worker:
         worker = Worker()
@@ -102,10 +119,10 @@ class Scenario:
         self._watch_until(lambda: worker.state != "starting", deadline)
         worker.wait_ready(0)
 
-    def _schedule(self) -> None:
+    def _schedule(self, spread: float) -> None:
         for number in range(1, TASKS + 1):
             self._interrupt.check()
-            countdown = SPREAD * number / TASKS
+            countdown = spread * number / TASKS
             is_slow = number % SLOW_EVERY == 0
             arguments = (time.time() + countdown, SLOW_SECONDS if is_slow else 0)
             task = remind.apply_async(arguments, countdown=countdown)

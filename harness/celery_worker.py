@@ -13,6 +13,11 @@ from harness.process import ChildProcess
 
 _numbers = itertools.count(1)
 
+#: Seconds that a worker may take to stop. A child of the prefork pool waits for half a minute until its last
+#: result was read, and when a task ends while the worker stops, nobody reads it now and then; whatever the
+#: broker is.
+STOP_PATIENCE = 60.0
+
 
 class CeleryWorker(ChildProcess):
     """``celery worker`` for an app, under a node name that no other worker has."""
@@ -28,12 +33,14 @@ class CeleryWorker(ChildProcess):
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        python: str = sys.executable,
     ) -> None:
         super().__init__()
         self.name = f"worker{next(_numbers)}-{os.getpid()}"
         self._app = app
         self._env = {**os.environ, **(env or {})}
         self._cwd = cwd
+        self._python = python
         self._options = ["-P", pool, "-c", str(concurrency), "-n", f"{self.name}@%h", "-l", "INFO"]
         if queues:
             self._options += ["-Q", ",".join(queues)]
@@ -42,13 +49,16 @@ class CeleryWorker(ChildProcess):
         self._options += args
 
     def command(self) -> Sequence[str]:
-        return [sys.executable, "-m", "celery", "-A", self._app, "worker", *self._options]
+        return [self._python, "-m", "celery", "-A", self._app, "worker", *self._options]
 
     def environment(self) -> Mapping[str, str]:
         return self._env
 
     def working_directory(self) -> Path | None:
         return self._cwd
+
+    def stop(self, timeout: float = STOP_PATIENCE) -> None:
+        super().stop(timeout)
 
     def is_ready(self) -> bool:
         return re.search(r"@\S+ ready\.$", self.log(), re.MULTILINE) is not None

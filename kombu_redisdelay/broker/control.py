@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import ceil, isclose
 from typing import Any, NamedTuple
 
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import SET_CONTROL, run_each
 from kombu_redisdelay.broker.server.wire import Argument
 from kombu_redisdelay.broker.store import Store
@@ -95,11 +95,11 @@ class Controls:
     def get(self, queues: Sequence[str]) -> list[Control]:
         """The control of each of *queues*."""
         commands = (("HMGET", self._store.keys(queue).control, *_FIELDS) for queue in queues)
-        return [control_of(row) for row in checked(self._store.server.call_all(*commands))]
+        return [control_of(row) for row in answers(self._store.server, commands)]
 
     def unreadable(self, queue: str) -> list[str]:
         """The fields of the control of *queue* that do not hold what belongs there. They count as missing."""
-        row = checked(self._store.server.call_all(("HMGET", self._store.keys(queue).control, *_FIELDS)))[0]
+        [row] = answers(self._store.server, [("HMGET", self._store.keys(queue).control, *_FIELDS)])
         found = [field for field, value in zip(_FIELDS, row, strict=True) if value is not None]
         unreadable = [f for f, v in zip(_FIELDS, row, strict=True) if v is not None and _number(v) is None]
         if "interval_us" in found and "burst" not in found:
@@ -156,7 +156,7 @@ def _number(value: Any) -> float | None:
         number = float(value)
     except (TypeError, ValueError):
         return None
-    return number if 1e-3 <= number <= 1e17 else None
+    return number if 1e-3 <= number <= 1e21 else None
 
 
 def _int(number: float | None) -> int | None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kombu_redisdelay.broker.portions import portions
-from kombu_redisdelay.broker.server.replies import checked
-from kombu_redisdelay.broker.server.scripts import CLEAR, REMOVE_DEAD
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.scripts import CLEAR, NEWEST, REMOVE_DEAD
 from kombu_redisdelay.broker.server.wire import Argument
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.walk import walk
@@ -64,7 +64,7 @@ class Graveyard:
 
     def count(self, queues: Sequence[str]) -> int:
         commands = (("LLEN", self._store.keys(queue).dead) for queue in queues)
-        return sum(checked(self._store.server.call_all(*commands)))
+        return sum(answers(self._store.server, commands))
 
     def walk(self, queue: str, skip: int = 0) -> Iterator[tuple[Buried, bool]]:
         """The dead letters of *queue*, the oldest first, read page by page. Each comes with what
@@ -77,6 +77,22 @@ class Graveyard:
         key = self._store.keys(queue).dead
         for entry in walk(self._store.server, [key], size=LETTERS_PER_CALL, skip=skip):
             yield Buried.of(queue, entry.data), entry.is_sure
+
+    def newest(self, queue: str, left: int | None = None) -> Iterator[tuple[Buried, int]]:
+        """The dead letters of *queue*, the newest first, read page by page. Each comes with how many of the
+        oldest ones are left to read after it. Those that come meanwhile are not included.
+
+        Arguments:
+            left: read only so many of the oldest ones; ``None`` for all.
+        """
+        key = self._store.keys(queue).dead
+        while left is None or left > 0:
+            start: Argument = "" if left is None else left
+            left, letters = NEWEST(
+                self._store.server, (key,), (start, LETTERS_PER_CALL, LETTER_BYTES_PER_CALL)
+            )
+            for number, letter in enumerate(letters, 1):
+                yield Buried.of(queue, letter), left + len(letters) - number
 
     def requeue(self, queue: str, wanted: Callable[[Buried], bool]) -> int:
         """Move the dead letters that are *wanted* to the tails of their ready lists, with a delivery count of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.replies import answers, checked
 from kombu_redisdelay.broker.server.scripts import READ_HELD
 from kombu_redisdelay.broker.server.wire import clock_ms
 from kombu_redisdelay.broker.store import Store
@@ -40,13 +40,13 @@ class Holders:
 
     def count(self, queues: Sequence[str]) -> int:
         keys = [self._store.keys(queue) for queue in queues]
-        members = checked(self._store.server.call_all(*(("ZRANGE", k.consumers, 0, -1) for k in keys)))
+        members = answers(self._store.server, (("ZRANGE", k.consumers, 0, -1) for k in keys))
         commands = [
             ("HLEN", k.unacked(_name(member)))
             for k, its_members in zip(keys, members, strict=True)
             for member in its_members
         ]
-        return sum(checked(self._store.server.call_all(*commands))) if commands else 0
+        return sum(answers(self._store.server, commands)) if commands else 0
 
     def iter(self, queue: str) -> Iterator[Held]:
         """The messages that are held now, consumer by consumer, in the order in which they were taken."""

@@ -17,6 +17,11 @@ BYTES_PER_CALL = 256 * 1024
 NAME_BYTES_PER_CALL = 64 * 1024
 
 
+def next_page(size: int, filled: int) -> int:
+    """How many messages to read next, where a page of *size* had *filled* bytes."""
+    return max(1, min(2 * size, MESSAGES_PER_CALL, size * BYTES_PER_CALL // max(1, filled)))
+
+
 def portions(items: Iterable[T], size: Callable[[T], int], count: int, total: int) -> Iterator[list[T]]:
     """Split *items* into portions of at most *count* items. A portion also ends with the item that brings it
     to *total* bytes or more."""

@@ -1,15 +1,16 @@
-"""What an operator does with ready messages: look at them, remove them."""
+"""What an operator does with ready messages: look at them, remove them, schedule them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from operator import attrgetter
 
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.server.replies import checked
-from kombu_redisdelay.broker.server.scripts import REMOVE_READY
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.scripts import REMOVE_READY, SCHEDULE_READY
+from kombu_redisdelay.broker.server.wire import Argument
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.walk import walk
 
@@ -42,7 +43,7 @@ class ReadyLists:
 
     def count(self, queues: Sequence[str]) -> int:
         commands = (("LLEN", key) for queue in queues for key in self._store.ready_keys(queue))
-        return sum(checked(self._store.server.call_all(*commands)))
+        return sum(answers(self._store.server, commands))
 
     def iter(self, queue: str, texts: Sequence[str] = (), skip: int = 0) -> Iterator[Ready]:
         """The messages of *queue* in the order in which they are taken, read page by page. See
@@ -53,12 +54,26 @@ class ReadyLists:
             skip: how many to pass over first.
         """
         server, keys = self._store.server, self._store.ready_keys(queue)
-        lengths = checked(server.call_all(*(("LLEN", key) for key in keys))) if skip else [0] * len(keys)
+        lengths = answers(server, (("LLEN", key) for key in keys)) if skip else [0] * len(keys)
         for index, step in enumerate(self._store.steps):
             skipped = min(skip, lengths[index])
             skip -= skipped
             for entry in walk(server, keys[: index + 1], texts, skip=skipped):
                 yield Ready(queue, step, entry.taken_before, entry.data, entry.is_sure)
+
+    def tail(self, queue: str, step: int, first: int, size: int) -> list[Ready]:
+        """At most *size* messages of one list from the end where publishers put them. The *first* ones are
+        left out, and so is the half that is taken first: :meth:`iter` begins there."""
+        server, keys = self._store.server, self._store.ready_keys(queue)
+        index = self._store.steps.index(step)
+        lengths = answers(server, (("LLEN", key) for key in keys[: index + 1]))
+        end = min(first + size, (lengths[-1] + 1) // 2)
+        found = server.call("LRANGE", keys[index], first, end - 1) if first < end else []
+        last = sum(lengths) - 1
+        return [
+            Ready(queue, step, last - place, payload, is_sure=True)
+            for place, payload in enumerate(found, first)
+        ]
 
     def remove(self, message: Ready) -> bool:
         """Remove a message. Redis looks for it from the end that was nearer. Returns ``False`` if it is not
@@ -68,27 +83,55 @@ class ReadyLists:
     def remove_all(self, queue: str, messages: Iterable[Ready]) -> Iterator[Ready]:
         """Do the same as :meth:`remove` for *messages* of *queue*, in bounded steps. Yields those that were
         removed."""
+        for step, some in self._searches(queue, messages):
+            keys = self._store.keys(queue)
+            args: list[Argument] = [part for look_from, each in some for part in (look_from, each.payload)]
+            reply = REMOVE_READY(self._store.server, (keys.ready_at(step), keys.wake), args)
+            yield from (each for (_, each), done in zip(some, reply, strict=True) if done)
+
+    def schedule_all(
+        self, queue: str, messages: Iterable[Ready], due: Callable[[Ready], tuple[str, float]]
+    ) -> Iterator[Ready]:
+        """Move *messages* of *queue* into the schedule, in the same way. Yields those that were ready.
+
+        Arguments:
+            due: tells the id of a message, and when it is due, in ms since the epoch.
+        """
+        keys = self._store.keys(queue)
+        for step, some in self._searches(queue, messages):
+            args: list[Argument] = [step]
+            for look_from, each in some:
+                args += (look_from, each.payload, *due(each))
+            used = (keys.ready_at(step), keys.wake, *keys.scheduling)
+            reply = SCHEDULE_READY(self._store.server, used, args)
+            yield from (each for (_, each), done in zip(some, reply, strict=True) if done)
+
+    def _searches(
+        self, queue: str, messages: Iterable[Ready]
+    ) -> Iterator[tuple[int, list[tuple[int, Ready]]]]:
+        """Split *messages* into portions for one script each. Yields their step, and each with the end to
+        look for it from: 1 is where publishers put messages, -1 the other one."""
+        server, keys = self._store.server, self._store.ready_keys(queue)
         for some in portions(messages, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
             for step, of_step in groupby(some, attrgetter("step")):
-                yield from self._remove(queue, self._store.steps.index(step), list(of_step))
+                index = self._store.steps.index(step)
+                lengths = answers(server, (("LLEN", key) for key in keys[: index + 1]))
+                distances = [(_distance(each, sum(lengths[:-1]), lengths[-1]), each) for each in of_step]
+                for portion in portions(
+                    distances, lambda pair: abs(pair[0]), MESSAGES_PER_CALL, SEARCHED_PER_CALL
+                ):
+                    yield step, [(-1 if distance < 0 else 1, each) for distance, each in portion]
 
-    def _remove(self, queue: str, index: int, messages: Sequence[Ready]) -> Iterator[Ready]:
-        server, keys = self._store.server, self._store.ready_keys(queue)
-        lengths: list[int] = list(checked(server.call_all(*(("LLEN", key) for key in keys[: index + 1]))))
-        taken_before, length = sum(lengths[:-1]), lengths[-1]
 
-        def distance(message: Ready) -> int:
-            """How many messages Redis looks at from the nearer end; negative from the end that is taken."""
-            place = message.place - taken_before
-            return -max(1, place) if 2 * place < length else max(1, length - place)
+def _distance(message: Ready, taken_before: int, length: int) -> int:
+    """How many messages of its list Redis looks at from the nearer end; negative from the end that is taken.
 
-        used = (keys[index], self._store.keys(queue).wake)
-        for some in portions(
-            messages, lambda each: abs(distance(each)), MESSAGES_PER_CALL, SEARCHED_PER_CALL
-        ):
-            pairs = ((-1 if distance(each) < 0 else 1, each.payload) for each in some)
-            reply = REMOVE_READY(server, used, tuple(chain.from_iterable(pairs)))
-            yield from (each for each, done in zip(some, reply, strict=True) if done)
+    Arguments:
+        taken_before: how many are in the lists before.
+        length: of its list.
+    """
+    place = message.place - taken_before
+    return -max(1, place) if 2 * place < length else max(1, length - place)
 
 
 def _size(message: Ready) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.report import report_dead, report_dropped
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import RECOVER, ScriptCall, run_each
 from kombu_redisdelay.broker.steps import Steps
 from kombu_redisdelay.broker.store import Store
@@ -100,7 +100,7 @@ class Recovery:
 
     def _find_tags(self, returns: Sequence[_Return], kept: Collection[bytes]) -> None:
         unacked = [self._store.keys(each.holder.queue).unacked(each.holder.consumer) for each in returns]
-        replies = checked(self._store.server.call_all(*(("HKEYS", key) for key in unacked)))
+        replies = answers(self._store.server, (("HKEYS", key) for key in unacked))
         for each, tags in zip(returns, replies, strict=True):
             each.tags = [tag for tag in tags if tag not in kept]
             # The message taken last goes back first, so that the one taken first is at the head in the end.

@@ -10,7 +10,7 @@ from typing import Any
 
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.replies import answers, checked
 from kombu_redisdelay.broker.server.scripts import CANCEL, CLEAR, FIND, PAGE, REMOVE, RESCHEDULE, run_each
 from kombu_redisdelay.broker.server.wire import Argument, first_score
 from kombu_redisdelay.broker.store import Store
@@ -78,19 +78,46 @@ class Schedule:
         Arguments:
             after: of those that are due at *from_ms*, only those whose names come after this one.
         """
+        return self._read(queue, from_ms, after, before_ms, b"", from_last=False)
+
+    def iter_back(
+        self, queue: str, from_ms: float | None, before_ms: float | None, until: bytes = b""
+    ) -> Iterator[Scheduled]:
+        """The same, the last message first.
+
+        Arguments:
+            until: of those that are due at *before_ms*, also those whose names come before this one.
+        """
+        return self._read(queue, from_ms, b"", before_ms, until, from_last=True)
+
+    def _read(
+        self,
+        queue: str,
+        from_ms: float | None,
+        after: bytes,
+        before_ms: float | None,
+        until: bytes,
+        *,
+        from_last: bool,
+    ) -> Iterator[Scheduled]:
         keys = self._store.keys(queue)
-        start: float | str = "-inf" if from_ms is None else from_ms
+        low: Argument = "-inf" if from_ms is None else from_ms
+        high: Argument = "+inf" if before_ms is None else before_ms
         size, done = FIRST_PAGE, 0
         while not done:
             done, *rows = PAGE(
                 self._store.server,
                 (keys.schedule, keys.messages),
-                (start, after, "+inf" if before_ms is None else before_ms, size, BYTES_PER_CALL),
+                (low, after, high, until, int(from_last), size, BYTES_PER_CALL),
             )
             for member, score, stored in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-                start, after = float(score), member
+                due_ms = float(score)
+                if from_last:
+                    high, until = due_ms, member
+                else:
+                    low, after = due_ms, member
                 if stored is not None:
-                    yield Scheduled(queue, member, start, stored)
+                    yield Scheduled(queue, member, due_ms, stored)
             size = min(2 * size, MESSAGES_PER_CALL)
 
     def find(self, queue: str, id: str) -> Iterator[Scheduled]:
@@ -142,21 +169,18 @@ class Schedule:
         return any(self.reschedule_all(message.queue, [message], lambda _: payload, due_ms))
 
     def reschedule_all(
-        self, queue: str, messages: Iterable[Scheduled], rewrite: Callable[[bytes], bytes], due_ms: float
+        self, queue: str, messages: Iterable[Scheduled], rewrite: Callable[[Scheduled], bytes], due_ms: float
     ) -> Iterator[Scheduled]:
         """Do the same as :meth:`reschedule` for *messages* of *queue*, in the order given. Yields those that
         were still scheduled, unchanged.
 
         Arguments:
-            rewrite: makes of the payload of a message the one to replace it by.
+            rewrite: makes of a message the payload to replace it by.
         """
         keys = self._store.keys(queue)
         used = (*keys.scheduling, keys.ready, keys.wake)
         for some in portions(messages, _size, MOVES_PER_CALL, BYTES_PER_CALL):
-            each = (
-                (message.member, message.stored, message.rewritten(rewrite(message.payload)))
-                for message in some
-            )
+            each = ((message.member, message.stored, message.rewritten(rewrite(message))) for message in some)
             args: tuple[Argument, ...] = (due_ms, keys.separator, *chain.from_iterable(each))
             reply = RESCHEDULE(self._store.server, used, args)
             yield from (message for message, done in zip(some, reply, strict=True) if done)
@@ -182,7 +206,7 @@ class Schedule:
     def _for_each(self, queues: Sequence[str], command: str, *args: str | float) -> list[Any]:
         """The replies to a command on the schedule of each queue."""
         commands = ((command, self._store.keys(queue).schedule, *args) for queue in queues)
-        return list(checked(self._store.server.call_all(*commands)))
+        return answers(self._store.server, commands)
 
 
 def _size(message: Scheduled) -> int:

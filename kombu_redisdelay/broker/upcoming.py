@@ -8,8 +8,8 @@ from heapq import heapify, heappop, heappush
 from math import inf, nextafter
 
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
-from kombu_redisdelay.broker.server.replies import checked
-from kombu_redisdelay.broker.server.wire import first_score
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.wire import Command, first_score
 from kombu_redisdelay.broker.store import Store
 
 
@@ -29,6 +29,8 @@ def upcoming(
     from_ms: float | None = None,
     before_ms: float | None = None,
     after: Place | None = None,
+    *,
+    last_first: bool = False,
 ) -> Iterator[Scheduled]:
     """The scheduled messages of all *queues*, in due order. Of those that are due at the same time, those of
     the first queue come first. A queue is read only once its first message is the next one, so that the first
@@ -37,21 +39,19 @@ def upcoming(
     Arguments:
         from_ms, before_ms: see :meth:`Schedule.count <kombu_redisdelay.broker.schedule.Schedule.count>`.
         after: only messages that come after this place. Its queue is one of *queues*.
+        last_first: whether they come in exactly the other order.
     """
-    starts = [(from_ms, b"")] * len(queues) if after is None else _starts(queues, from_ms, after)
-    end = "+inf" if before_ms is None else f"({before_ms}"
-    heads = checked(
-        store.server.call_all(
-            *(
-                ("ZRANGEBYSCORE", store.keys(queue).schedule, _low(start), end, "LIMIT", 0, 1, "WITHSCORES")
-                for queue, (start, _) in zip(queues, starts, strict=True)
-            )
-        )
-    )
+    spans = _spans(queues, from_ms, before_ms, after, last_first)
+    firsts: list[Command] = [
+        ("ZRANGE", store.keys(queue).schedule, *span.bounds(last_first), "LIMIT", 0, 1, "WITHSCORES")
+        for queue, span in zip(queues, spans, strict=True)
+    ]
+    heads = answers(store.server, firsts)
+    sign = -1 if last_first else 1
     # The number tells apart what is due at the same time: messages cannot be compared.
     waiting: list[tuple[float, int, Scheduled | None, Iterator[Scheduled]]] = [
-        (due_ms, number, None, Schedule(store).iter(queue, start, before_ms, name))
-        for number, (queue, (start, name), head) in enumerate(zip(queues, starts, heads, strict=True))
+        (sign * due_ms, sign * number, None, span.read(store, queue, last_first))
+        for number, (queue, span, head) in enumerate(zip(queues, spans, heads, strict=True))
         if (due_ms := first_score(head)) is not None
     ]
     heapify(waiting)
@@ -61,20 +61,58 @@ def upcoming(
             yield message
         following = next(others, None)
         if following is not None:
-            heappush(waiting, (following.due_ms, number, following, others))
+            heappush(waiting, (sign * following.due_ms, number, following, others))
 
 
-def _starts(queues: Sequence[str], from_ms: float | None, after: Place) -> list[tuple[float | None, bytes]]:
-    """Where to begin in each queue: a due time, and after which of the names that are due then."""
-    if from_ms is not None and from_ms > after.due_ms:
-        return [(from_ms, b"")] * len(queues)
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What of a queue is read.
+
+    Attributes:
+        from_ms, before_ms: as for :func:`upcoming`.
+        name: where it begins among those that are due at its first time: those that come before this name are
+            left out, and so is this one itself; if the last one comes first, those that come after it.
+    """
+
+    from_ms: float | None
+    before_ms: float | None
+    name: bytes = b""
+
+    def bounds(self, last_first: bool) -> tuple[str, ...]:
+        low = "-inf" if self.from_ms is None else str(self.from_ms)
+        if self.before_ms is None:
+            high = "+inf"
+        else:
+            # Some that are due at that very time may come.
+            high = f"{'' if last_first and self.name else '('}{self.before_ms}"
+        return (high, low, "BYSCORE", "REV") if last_first else (low, high, "BYSCORE")
+
+    def read(self, store: Store, queue: str, last_first: bool) -> Iterator[Scheduled]:
+        read = Schedule(store).iter_back if last_first else Schedule(store).iter
+        return read(queue, self.from_ms, self.before_ms, self.name)
+
+
+def _spans(
+    queues: Sequence[str],
+    from_ms: float | None,
+    before_ms: float | None,
+    after: Place | None,
+    last_first: bool,
+) -> list[_Span]:
+    """What of each queue is read."""
+    is_before_all = after is None or (
+        before_ms is not None and before_ms <= after.due_ms
+        if last_first
+        else from_ms is not None and from_ms > after.due_ms
+    )
+    if after is None or is_before_all:
+        return [_Span(from_ms, before_ms)] * len(queues)
     at = queues.index(after.queue)
-    return [
-        *((nextafter(after.due_ms, inf), b"") for _ in queues[:at]),
-        (after.due_ms, after.member),
-        *((after.due_ms, b"") for _ in queues[at + 1 :]),
-    ]
-
-
-def _low(start: float | None) -> float | str:
-    return "-inf" if start is None else start
+    past = nextafter(after.due_ms, inf)
+    # Of those that are due at the same time, those of these queues come before the place.
+    earlier = [_Span(from_ms, past) if last_first else _Span(past, before_ms)] * at
+    if last_first:
+        here, later = _Span(from_ms, after.due_ms, after.member), _Span(from_ms, after.due_ms)
+    else:
+        here, later = _Span(after.due_ms, before_ms, after.member), _Span(after.due_ms, before_ms)
+    return [*earlier, here, *[later] * (len(queues) - at - 1)]

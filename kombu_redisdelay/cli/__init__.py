@@ -14,7 +14,7 @@ delayed = LazyGroup(
     commands=(
         *("stats", "list", "show", "cancel", "reschedule", "deliver-now", "timeline", "history", "top"),
         *("pause", "resume", "limit"),
-        *("dead", "purge", "doctor", "forward", "exporter", "web"),
+        *("dead", "purge", "doctor", "adopt", "forward", "exporter", "web"),
     ),
     help="See and steer queues, scheduled tasks and dead letters in Redis.",
 )

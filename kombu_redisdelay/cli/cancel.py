@@ -23,7 +23,6 @@ from kombu_redisdelay.cli.outcome import (
     exit_unless_all,
     show_count,
     show_each,
-    show_would,
     show_would_each,
     whereabouts,
 )
@@ -83,7 +82,7 @@ def command(
         )
     access = connect(Queues, steers=True)
     if group is not None:
-        _cancel_group(access, group, mark_revoked, dry_run, as_json)
+        _cancel_group(access, group, mark_revoked, yes, dry_run, as_json)
     elif ids:
         _cancel_ids(access, ids, mark_revoked, dry_run, as_json)
     else:
@@ -132,21 +131,35 @@ def _cancel_ids(
     exit_unless_all(cancelled)
 
 
-def _cancel_group(access: Queues, group: str, mark_revoked: bool, dry_run: bool, as_json: bool) -> None:
-    if dry_run:
-        with busy("Counting"):
-            count = _count_group(access, group)
-        show_would("cancel", count, as_json)
-        return
+def _cancel_group(
+    access: Queues, group: str, mark_revoked: bool, yes: bool, dry_run: bool, as_json: bool
+) -> None:
+    cancelled: dict[str, int] = {}
+
+    def cancel() -> int:
+        cancelled.update(access.cancel_group(group, mark_revoked=mark_revoked))
+        return sum(cancelled.values())
+
     try:
-        with busy("Cancelling"):
-            cancelled = access.cancel_group(group, mark_revoked=mark_revoked)
+        count = change_many(
+            "cancel",
+            "cancelling",
+            lambda: _count_group(access, group),
+            cancel,
+            yes=yes,
+            dry_run=dry_run,
+            as_json=as_json,
+            queues=(),
+            described="scheduled or ready message",
+        )
     except NotMarkedRevokedError as exc:
         show_each("cancelled", exc.cancelled, as_json)
         raise click.ClickException(str(exc)) from exc
+    if count is None:
+        return
     show_each("cancelled", cancelled, as_json)
     if not cancelled:
-        raise click.ClickException(f"no task of the group {group} is scheduled or ready")
+        raise click.ClickException(f"no task of the group {group!r} is scheduled or ready")
 
 
 def _count(access: Queues, picked: dict[str, Any]) -> int:

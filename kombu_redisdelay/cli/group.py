@@ -73,7 +73,7 @@ class LazyGroup(click.Group):
         except click.ClickException as exc:
             # The help of a group without a command is also such an error, and it has many lines.
             first, *more = map(printable, exc.message.split("\n"))
-            message = "\n".join((first, *more)) if more else _sentence(first)
+            message = "\n".join((first, *more)) if more or not first else _sentence(first)
             exc.message = message  # type: ignore[misc, unused-ignore]
             raise
         except BROKER_ERRORS as exc:

@@ -17,6 +17,7 @@
 -- include: queue
 -- include: expect
 -- include: woken
+-- include: number
 -- include: control
 -- include: migrate
 

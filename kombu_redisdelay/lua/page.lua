@@ -1,18 +1,20 @@
--- Reads some of the messages of a schedule, in due order. Writes nothing.
+-- Reads some of the messages of a schedule, in due order or from the last one on. Writes nothing.
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  messages
 -- ARGV[1]  from which due time on, ms since the epoch with a fraction, or "-inf"
 -- ARGV[2]  of those due at that very time, only what comes after this name ("": all of them)
 -- ARGV[3]  before which due time, ms since the epoch with a fraction, or "+inf"
--- ARGV[4]  how many at most
--- ARGV[5]  how many bytes at most; one message alone may have more
+-- ARGV[4]  of those due at that very time, also what comes before this name ("": none of them)
+-- ARGV[5]  1 to read from the last one on, else 0
+-- ARGV[6]  how many at most
+-- ARGV[7]  how many bytes at most; one message alone may have more
 --
 -- Returns  1 when there are no more; then for each: the name that it has in the schedule, due time, message
 --          as it is stored (nil: there is none)
 
-local from, after = ARGV[1], ARGV[2]
-local count, byte_limit = tonumber(ARGV[4]), tonumber(ARGV[5])
+local from, after, before, until_name, from_last = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
+local count, byte_limit = tonumber(ARGV[6]), tonumber(ARGV[7])
 
 -- Redis sorts by bytes, Lua by the server's locale.
 local function comes_before(a, b)
@@ -25,39 +27,43 @@ local function comes_before(a, b)
   return #a < #b
 end
 
-local first = 0
-if from ~= '-inf' then
-  first = redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. from)
-end
-if after ~= '' then
-  -- This name may be gone by now. So its place is found by binary search, not by looking it up.
-  local last = redis.call('ZCOUNT', KEYS[1], '-inf', from)
+-- How many messages are due before a time, or at that time and have a name that comes before `name`, or is
+-- the same if it counts, too. The name may be gone by now: so its place is found by binary search, not by
+-- looking it up.
+local function count_before(time, name, also_same)
+  local first = redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. time)
+  local last = name == '' and first or redis.call('ZCOUNT', KEYS[1], '-inf', time)
   while first < last do
     local middle = math.floor((first + last) / 2)
-    if comes_before(after, redis.call('ZRANGE', KEYS[1], middle, middle)[1]) then
-      last = middle
-    else
+    local other = redis.call('ZRANGE', KEYS[1], middle, middle)[1]
+    if comes_before(other, name) or (also_same and other == name) then
       first = middle + 1
+    else
+      last = middle
     end
   end
+  return first
 end
-local stop = ARGV[3] == '+inf' and redis.call('ZCARD', KEYS[1])
-  or redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. ARGV[3])
 
-local reply, bytes = { 1 }, 0
-if first >= stop then
+local first = from == '-inf' and 0 or count_before(from, after, true)
+local stop = before == '+inf' and redis.call('ZCARD', KEYS[1]) or count_before(before, until_name, false)
+
+local reply, bytes, left = { 1 }, 0, stop - first
+if left <= 0 then
   return reply
 end
-local rows = redis.call('ZRANGE', KEYS[1], first, math.min(first + count, stop) - 1, 'WITHSCORES')
-for i = 1, #rows, 2 do
+local start = from_last and math.max(first, stop - count) or first
+local rows = redis.call('ZRANGE', KEYS[1], start, math.min(start + count, stop) - 1, 'WITHSCORES')
+for n = 1, #rows - 1, 2 do
+  local i = from_last and #rows - n or n
   bytes = bytes + redis.call('HSTRLEN', KEYS[2], rows[i])
-  if bytes > byte_limit and i > 1 then
+  if bytes > byte_limit and n > 1 then
     break
   end
   reply[#reply + 1] = rows[i]
   reply[#reply + 1] = rows[i + 1]
   reply[#reply + 1] = redis.call('HGET', KEYS[2], rows[i])
-  first = first + 1
+  left = left - 1
 end
-reply[1] = first < stop and 0 or 1
+reply[1] = left > 0 and 0 or 1
 return reply

@@ -6,16 +6,28 @@
 --
 -- Returns  1
 --
--- Keeps: the change counts for each take from now on. What is held stays held.
+-- Keeps: the change counts for each take from now on. What is held stays held. What was taken counts against
+-- another rate, too: else each change would allow a burst. A queue is paused since the first pause.
 
+-- include: clock
+-- include: number
 -- include: wake
 
+local interval_before, full_at_us = unpack(redis.call('HMGET', KEYS[1], 'interval_us', 'full_at_us'))
 for i = 1, #ARGV, 2 do
-  if ARGV[i + 1] == '' then
-    redis.call('HDEL', KEYS[1], ARGV[i])
-  else
-    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+  local field, value = ARGV[i], ARGV[i + 1]
+  if value == '' then
+    redis.call('HDEL', KEYS[1], field)
+  elseif field ~= 'paused_ms' or not number_in(redis.call('HGET', KEYS[1], field)) then
+    redis.call('HSET', KEYS[1], field, value)
   end
+end
+local interval = number_in(redis.call('HGET', KEYS[1], 'interval_us'))
+interval_before, full_at_us = number_in(interval_before), number_in(full_at_us)
+if interval and interval_before and full_at_us and interval ~= interval_before then
+  local now_us = clock_us()
+  full_at_us = now_us + math.max(0, full_at_us - now_us) / interval_before * interval
+  redis.call('HSET', KEYS[1], 'full_at_us', string.format('%.0f', math.ceil(full_at_us)))
 end
 local still = redis.call('HMGET', KEYS[1], 'paused_ms', 'interval_us', 'concurrency')
 if not (still[1] or still[2] or still[3]) then

@@ -52,6 +52,7 @@
 -- include: stored
 -- include: queue
 -- include: woken
+-- include: number
 -- include: control
 -- include: migrate
 -- include: deliveries

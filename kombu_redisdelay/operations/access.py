@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     # In `typing` from Python 3.11 on.
     from typing_extensions import Self
 
+#: Parts of a binding: routing key, pattern, queue.
+_BINDING = 3
+
 #: The argument *queue* of a method: one, several, or ``None`` for all.
 Selection = str | Iterable[str] | None
 
@@ -111,6 +114,27 @@ class Access:
         channel = self._channel
         prefix = channel.prefix
         return prefix + channel.unacked_key, prefix + channel.unacked_index_key
+
+    @property
+    def database(self) -> int:
+        """The number of the database on the server."""
+        return int(self._channel.pool.connection_kwargs.get("db") or 0)
+
+    def routed_to(self, exchange: str, routing_key: str) -> Sequence[str]:
+        """The names of the queues in which a message was published that says this of itself: those that
+        *exchange* has bindings for. Whether it is a topic exchange is told by the bindings."""
+        if not exchange:
+            return [routing_key] if routing_key else []
+        table = [binding for binding in self._channel.get_table(exchange) if len(binding) == _BINDING]
+        kind = "topic" if any(pattern for _, pattern, _ in table) else "direct"
+        types: Any = self._channel.exchange_types
+        found = types[kind].lookup(table, exchange, routing_key, None)
+        return sorted(queue for queue in found if queue)
+
+    def step_of(self, message: Mapping[str, Any]) -> int:
+        """The priority step of *message*."""
+        channel = self._channel
+        return int(channel.priority(channel._get_message_priority(message)))
 
     def topic(self, exchange: str, routing_key: str) -> str:
         """The PUB/SUB channel that messages of a fanout exchange go through."""

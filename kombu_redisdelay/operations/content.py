@@ -11,7 +11,14 @@ from typing import Any
 
 from kombu.utils.json import loads
 
-from kombu_redisdelay.broker.message import DELAY_HEADER, DELIVERIES_MEMBER, ETA_HEADER, check, message_id
+from kombu_redisdelay.broker.message import (
+    DELAY_HEADER,
+    DELIVERIES_MEMBER,
+    ETA_HEADER,
+    check,
+    eta_ms,
+    message_id,
+)
 from kombu_redisdelay.broker.times import from_ms
 
 
@@ -91,6 +98,21 @@ def with_due(payload: bytes, due_ms: float, now_ms: float) -> bytes:
 def without_due(payload: bytes) -> bytes:
     """Return *payload* with headers that make it due at once."""
     return _with_headers(payload, None, 0)
+
+
+def with_eta(payload: bytes, due_ms: float) -> bytes:
+    """Return *payload*, if it is a Celery task, with the header by which a worker itself waits until
+    *due_ms*, ms since the epoch."""
+    try:
+        message = json.loads(payload)
+        headers = message["headers"]
+        if "task" not in headers or abs(eta_ms(headers) - due_ms) < 1:
+            return payload
+        headers[ETA_HEADER] = from_ms(due_ms).isoformat()
+        return json.dumps(message).encode()
+    except Exception:
+        # As below.
+        return payload
 
 
 def _with_headers(payload: bytes, eta: str | None, delay_ms: int) -> bytes:

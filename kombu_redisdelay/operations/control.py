@@ -44,6 +44,9 @@ class QueueControl:
         return self.rate is not None or self.concurrency is not None
 
 
+#: The largest burst, and the largest concurrency.
+MOST = 1_000_000_000
+
 #: The control of a queue that is neither paused nor limited.
 UNCONTROLLED = QueueControl()
 
@@ -84,7 +87,8 @@ def limit(
 
     Raises:
         ValueError: *rate* is no rate, below 0.01/h or above 1000000/s; *burst* is given without a rate;
-            *burst* or *concurrency* is not a whole number from 1, or smaller than the number of partitions.
+            *burst* or *concurrency* is not a whole number from 1 to :data:`MOST`, or smaller than the number
+            of partitions.
     """
     names = store.partitions.names(queue)
     interval = None if rate is None else interval_us(rate)
@@ -103,8 +107,8 @@ def _shares(what: str, number: object, count: int) -> list[int | None]:
     """What each of *count* partitions gets of a limit."""
     if number is None:
         return [None] * count
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise ValueError(f"{what} must be a whole number from 1, not {number!r}")
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST:
+        raise ValueError(f"{what} must be a whole number from 1 to {MOST:,}, not {number!r}")
     if number < count:
         raise ValueError(
             f"{what} must be {count} at least, one for each partition of the queue, not {number}"

@@ -114,7 +114,7 @@ class DeadLetters(Access):
         deliveries starts at 0 again. If there are several with this id, requeue all of them.
 
         Returns:
-            The number of dead letters that were requeued: 0 if there is none.
+            The number of dead letters that were requeued, 0 if there is none.
         """
         return self.requeue_many([id])[id]
 
@@ -146,7 +146,7 @@ class DeadLetters(Access):
         """Remove the dead letter with this id. If there are several with this id, remove all of them.
 
         Returns:
-            The number of dead letters that were removed: 0 if there is none.
+            The number of dead letters that were removed, 0 if there is none.
         """
         return self.remove_many([id])[id]
 

@@ -183,7 +183,7 @@ class DelayedMessages(Access):
             eta: a time in the future.
 
         Returns:
-            The number of messages that were rescheduled: 0 if there is no such message.
+            The number of messages that were rescheduled, 0 if there is no such message.
 
         Raises:
             ValueError: neither or both of the times were given, or one has a wrong type or is in the past.
@@ -200,7 +200,7 @@ class DelayedMessages(Access):
         """
         now_ms = self.store.now_ms()
         due_ms = _new_due_ms(now_ms, countdown, eta)
-        return self._move(ids, due_ms, lambda payload: with_due(payload, due_ms, now_ms))
+        return self._move(ids, due_ms, lambda message: with_due(message.payload, due_ms, now_ms))
 
     def reschedule_all(
         self,
@@ -221,7 +221,9 @@ class DelayedMessages(Access):
         now_ms = self.store.now_ms()
         due_ms = _new_due_ms(now_ms, countdown, eta)
         return sum(
-            self._move_all(queue, task, span, due_ms, lambda payload: with_due(payload, due_ms, now_ms))
+            self._move_all(
+                queue, task, span, due_ms, lambda message: with_due(message.payload, due_ms, now_ms)
+            )
             for span in _apart(_span(due_after, due_before), due_ms)
         )
 
@@ -230,7 +232,7 @@ class DelayedMessages(Access):
         move all of them.
 
         Returns:
-            The number of messages that were moved: 0 if there is no such message.
+            The number of messages that were moved, 0 if there is no such message.
         """
         return self.deliver_now_many([id])[id]
 
@@ -241,7 +243,7 @@ class DelayedMessages(Access):
         Returns:
             Id -> how many messages were moved, for each of *ids*.
         """
-        return self._move(ids, 0, without_due)
+        return self._move(ids, 0, _without_due)
 
     def deliver_now_all(
         self,
@@ -257,7 +259,7 @@ class DelayedMessages(Access):
         Returns:
             The number of messages that were moved.
         """
-        return self._move_all(queue, task, _span(due_after, due_before), 0, without_due)
+        return self._move_all(queue, task, _span(due_after, due_before), 0, _without_due)
 
     def purge(
         self,
@@ -285,7 +287,9 @@ class DelayedMessages(Access):
         found = self._schedule.iter(name, *span)
         return (each for each in found if task is None or is_task(_content(each).task, task))
 
-    def _move(self, ids: Iterable[str], due_ms: float, rewrite: Callable[[bytes], bytes]) -> dict[str, int]:
+    def _move(
+        self, ids: Iterable[str], due_ms: float, rewrite: Callable[[Scheduled], bytes]
+    ) -> dict[str, int]:
         moved = dict.fromkeys(checked_ids(ids), 0)
         for queue in self.names(None) if moved else ():
             found = list(self._schedule.find_all(queue, list(moved)))
@@ -296,11 +300,11 @@ class DelayedMessages(Access):
                 moved[id] += message.member in done or self._try_again(message, rewrite, due_ms)
         return moved
 
-    def _try_again(self, message: Scheduled, rewrite: Callable[[bytes], bytes], due_ms: float) -> bool:
+    def _try_again(self, message: Scheduled, rewrite: Callable[[Scheduled], bytes], due_ms: float) -> bool:
         """Move a message that has been delivered, or that another program has changed meanwhile."""
         again = self._schedule.reread(message)
         while again is not None:
-            if self._schedule.reschedule(again, rewrite(again.payload), due_ms):
+            if self._schedule.reschedule(again, rewrite(again), due_ms):
                 return True
             again = self._schedule.reread(message)
         return False
@@ -311,7 +315,7 @@ class DelayedMessages(Access):
         task: str | None,
         span: Span,
         due_ms: float,
-        rewrite: Callable[[bytes], bytes],
+        rewrite: Callable[[Scheduled], bytes],
     ) -> int:
         """Move the messages that are due in the *span* now. The new due time must be outside of it, or its
         only
@@ -347,6 +351,10 @@ class DelayedMessages(Access):
 
 def _content(found: Scheduled) -> Content:
     return Content.of(found.payload, otherwise=found.member.decode(errors="replace"))
+
+
+def _without_due(message: Scheduled) -> bytes:
+    return without_due(message.payload)
 
 
 def _span(due_after: datetime | None, due_before: datetime | None) -> Span:

@@ -30,7 +30,7 @@ PAGE = 50
 
 #: Messages that are looked at for one page. A page of a rare task may have fewer than :data:`PAGE`, and the
 #: next page goes on from there.
-LOOKED_AT_MOST = 2000
+LOOKED_AT_MOST = 1000
 
 #: Bytes of messages that are looked at for one page.
 BYTES_LOOKED_AT_MOST = 32 * 1024 * 1024
@@ -47,12 +47,14 @@ class _Start:
         queue: the queue or partition in which the page before it ended.
         due_ms, member: its last scheduled message.
         skip: how many messages of the queue come before, in the other states.
+        left: how many dead letters of the queue are left, if the newest come first.
     """
 
     queue: str
     due_ms: float = 0
     member: str = ""
     skip: int = 0
+    left: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,10 @@ def read_page(
     queue: Selection = None,
     *,
     task: str | None = None,
+    related: str | None = None,
     after: datetime | None = None,
     before: datetime | None = None,
+    last_first: bool = False,
     start: str = "",
     size: int = PAGE,
 ) -> Page:
@@ -91,6 +95,9 @@ def read_page(
 
     Arguments:
         task, after, before: as for ``Queues.iter``.
+        related: only tasks of which this is the id, or that of their group, their parent or their root.
+        last_first: whether the scheduled messages come first that are due last, or in each queue the newest
+            dead letters. Ready and held messages have one order.
         start: ``next`` of the page before; empty for the first page.
         size: how many messages at most.
 
@@ -106,7 +113,9 @@ def read_page(
         raise _not_of_this_list()
     reading = Reading(queues)
     if state == SCHEDULED:
-        found = _scheduled(reading, names, span, begin)
+        found = _scheduled(reading, names, span, begin, last_first)
+    elif state == DEAD and last_first:
+        found = _newest_dead(reading, names, begin)
     else:
         found = _placed(_READ[state](reading), names, begin)
     messages: list[QueuedMessage] = []
@@ -116,7 +125,11 @@ def read_page(
         if len(messages) == size or searched == LOOKED_AT_MOST or size_read >= BYTES_LOOKED_AT_MOST:
             return Page(messages, _encoded(following), searched)
         searched, size_read, following = searched + 1, size_read + message.size, its
-        if is_task(message.task, task) and is_within(moment_of(message), *span):
+        if (
+            is_task(message.task, task)
+            and _is_related(message, related)
+            and is_within(moment_of(message), *span)
+        ):
             messages.append(message)
     return Page(messages, "", searched)
 
@@ -130,11 +143,15 @@ _READ: dict[str, Callable[[Reading], Callable[[str, int], Iterator[FoundMessage]
 
 
 def _scheduled(
-    reading: Reading, names: Sequence[str], span: tuple[float | None, float | None], begin: _Start | None
+    reading: Reading,
+    names: Sequence[str],
+    span: tuple[float | None, float | None],
+    begin: _Start | None,
+    last_first: bool,
 ) -> Iterator[tuple[QueuedMessage, _Start]]:
     """Scheduled messages, each with where the page after it begins."""
     after = None if begin is None else Place(begin.due_ms, begin.queue, begin.member.encode("latin-1"))
-    for found, place in reading.scheduled_with_places(names, *span, after):
+    for found, place in reading.scheduled_with_places(names, *span, after, last_first=last_first):
         yield found.message, _Start(place.queue, place.due_ms, place.member.decode("latin-1"))
 
 
@@ -149,6 +166,25 @@ def _placed(
         skip = 0
 
 
+def _newest_dead(
+    reading: Reading, names: Sequence[str], begin: _Start | None
+) -> Iterator[tuple[QueuedMessage, _Start]]:
+    """Dead letters, queue by queue, in each the newest first."""
+    first, left = (0, None) if begin is None else (names.index(begin.queue), begin.left)
+    for name in names[first:]:
+        for found, still_left in reading.newest_dead(name, left):
+            yield found.message, _Start(name, left=still_left)
+        left = None
+
+
+#: The headers by which Celery says what a task belongs to.
+_RELATED = ("group", "parent_id", "root_id")
+
+
+def _is_related(message: QueuedMessage, id: str | None) -> bool:
+    return id is None or message.id == id or any(message.headers.get(name) == id for name in _RELATED)
+
+
 def _encoded(start: _Start | None) -> str:
     assert start is not None, "a page without a message has no next one"
     return urlsafe_b64encode(json.dumps(astuple(start)).encode()).decode().rstrip("=")
@@ -157,12 +193,13 @@ def _encoded(start: _Start | None) -> str:
 def _decoded(text: str) -> _Start:
     try:
         padded = text + "=" * (-len(text) % 4)
-        queue, due_ms, member, skip = json.loads(urlsafe_b64decode(padded.encode("ascii")))
-        start = _Start(str(queue), float(due_ms), str(member), int(skip))
+        queue, due_ms, member, skip, left = json.loads(urlsafe_b64decode(padded.encode("ascii")))
+        start = _Start(str(queue), float(due_ms), str(member), int(skip), None if left is None else int(left))
         start.member.encode("latin-1")
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise _not_of_this_list() from exc
-    if not isfinite(start.due_ms) or not 0 <= start.skip <= _MOST_SKIPPED:
+    counts = (start.skip, start.left or 0)
+    if not isfinite(start.due_ms) or not all(0 <= count <= _MOST_SKIPPED for count in counts):
         raise _not_of_this_list()
     return start
 

@@ -272,7 +272,7 @@ class Queues(Access):
 
         Raises:
             ValueError: *rate* is no rate; *burst* is given without a rate; *burst* or *concurrency* is not a
-                whole number from 1, or smaller than the number of partitions.
+                whole number from 1 to 1,000,000,000, or smaller than the number of partitions.
         """
         control.limit(self.store, queue, rate, burst, concurrency)
 

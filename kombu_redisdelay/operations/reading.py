@@ -58,13 +58,16 @@ class Reading:
         after_ms: float | None = None,
         before_ms: float | None = None,
         after: Place | None = None,
+        *,
+        last_first: bool = False,
     ) -> Iterator[tuple[FoundMessage, Place]]:
         """Scheduled messages, each with its place.
 
         Arguments:
             after: only messages that come after this place. Its queue is one of *names*.
+            last_first: whether those that are due last come first.
         """
-        for found in upcoming(self.store, names, after_ms, before_ms, after):
+        for found in upcoming(self.store, names, after_ms, before_ms, after, last_first=last_first):
             yield self._of_scheduled(found), Place(found.due_ms, found.queue, found.member)
 
     def ready(self, names: Sequence[str], texts: Sequence[str] = (), skip: int = 0) -> Iterator[FoundMessage]:
@@ -86,6 +89,12 @@ class Reading:
             for found, is_sure in Graveyard(self.store).walk(name, skip):
                 yield self._of_dead(found, is_sure)
             skip = 0
+
+    def newest_dead(self, name: str, left: int | None) -> Iterator[tuple[FoundMessage, int]]:
+        """Dead letters, the newest first. See :meth:`Graveyard.newest
+        <kombu_redisdelay.broker.dead.Graveyard.newest>`."""
+        for found, still_left in Graveyard(self.store).newest(name, left):
+            yield self._of_dead(found, True), still_left
 
     def with_id(self, names: Sequence[str], id: str, texts: Sequence[str]) -> Iterator[FoundMessage]:
         """The scheduled messages with an id, then all others that may have it.

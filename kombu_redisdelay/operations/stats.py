@@ -10,7 +10,7 @@ from typing import Any
 
 from kombu_redisdelay.broker.message import due_member_ms
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
@@ -87,7 +87,7 @@ def _waiting_since_ms(store: Store, queues: Sequence[str]) -> dict[str, int]:
     epoch. Queues are missing whose messages do not tell."""
     # No script does this: a message of 5 MB takes Redis half a millisecond, and Lua fifty times as long.
     lists = [(queue, key) for queue in queues for key in store.ready_keys(queue)]
-    replies = checked(store.server.call_all(*(("LINDEX", key, -1) for _, key in lists)))
+    replies = answers(store.server, (("LINDEX", key, -1) for _, key in lists))
     found: dict[str, int] = {}
     for (queue, _), payload in zip(lists, replies, strict=True):
         since_ms = None if payload is None else due_member_ms(payload)

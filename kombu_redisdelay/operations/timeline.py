@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.store import Store
 
@@ -76,6 +76,6 @@ def timeline(store: Store, queues: Sequence[str]) -> list[Span]:
         for queue in store.partitions.all_names(queues)
         for start, end in pairwise(limits)
     ]
-    for position, count in enumerate(checked(store.server.call_all(*commands))):
+    for position, count in enumerate(answers(store.server, commands)):
         counts[position % len(counts)] += count
     return spans(counts)

@@ -7,8 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 
 from kombu_redisdelay.operations.moments import ago, from_now, parse_time
-from kombu_redisdelay.operations.queued import SCHEDULED, STATES
+from kombu_redisdelay.operations.queued import DEAD, SCHEDULED, STATES
 from kombu_redisdelay.web.fields import to_query, well_formed
+
+#: The order of a list whose last messages come first. It is empty for the other one.
+LAST_FIRST = "last"
+
+#: The states whose messages can be had in either order.
+HAVE_TWO_ORDERS = (SCHEDULED, DEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,9 @@ class Choice:
         task: only tasks of this name, in which ``*`` stands for anything; empty for all.
         after, before: only messages of this time or later, and before a time: 90s, 10m, 2h, 3d from now for
             scheduled messages, else ago; or ISO 8601. Empty for all.
+        related: only tasks of which this is the id, or that of their group, their parent or their root; empty
+            for all. No action is about all of these.
+        order: :data:`LAST_FIRST` if those come first that are due last, or that died last; else empty.
     """
 
     state: str = SCHEDULED
@@ -28,6 +37,8 @@ class Choice:
     task: str = ""
     after: str = ""
     before: str = ""
+    related: str = ""
+    order: str = ""
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Choice:
@@ -39,10 +50,21 @@ class Choice:
             fields.get("task", "").strip(),
             fields.get("after", "").strip(),
             fields.get("before", "").strip(),
+            fields.get("related", "").strip(),
+            LAST_FIRST if fields.get("order") == LAST_FIRST else "",
         )
 
     def in_state(self, state: str) -> Choice:
         return replace(self, state=state)
+
+    @property
+    def is_last_first(self) -> bool:
+        return self.order == LAST_FIRST
+
+    @property
+    def turned(self) -> Choice:
+        """The same in the other order."""
+        return replace(self, order="" if self.is_last_first else LAST_FIRST)
 
     @property
     def fields(self) -> dict[str, str]:
@@ -53,6 +75,8 @@ class Choice:
             "task": self.task,
             "after": self.after,
             "before": self.before,
+            "related": self.related,
+            "order": self.order,
         }
 
     @property
@@ -71,7 +95,7 @@ class Choice:
 
     @property
     def is_filtered(self) -> bool:
-        return bool(self.queue or self.task or self.after or self.before)
+        return bool(self.queue or self.task or self.after or self.before or self.related)
 
     def span(self, zone: tzinfo) -> tuple[datetime | None, datetime | None]:
         """The moments that *after* and *before* are.

@@ -55,7 +55,11 @@ def _act(request: Request, form: Form) -> Response:
 
 def _is_about(action: Action, form: Form) -> bool:
     """Whether an action can be done to what the form is about."""
-    return bool(form.choice.queue) if action.about == QUEUE else form.choice.state in action.states
+    if action.about == QUEUE:
+        return bool(form.choice.queue)
+    # An action on all would be about more than the list shows.
+    is_too_much = action.about == ALL and form.choice.related
+    return form.choice.state in action.states and not is_too_much
 
 
 def _ask(request: Request, name: str, action: Action, form: Form, error: str = "") -> Response:

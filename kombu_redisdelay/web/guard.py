@@ -19,6 +19,9 @@ ANYBODY = "anybody"
 #: The name of the cookie, and of the field in each form, that prove that a form came from one of our pages.
 TOKEN = "redisdelay_token"
 
+#: The address at which an orchestrator asks whether the page is served.
+HEALTH = "/healthz"
+
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -32,7 +35,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Asks for a password, and adds the headers that make a browser careful.
+    """Asks for a password, except at :data:`HEALTH`, and adds the headers that make a browser careful.
 
     Arguments:
         users: name -> password. If it is empty, anybody may come.
@@ -54,6 +57,9 @@ class Guard:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
+        if scope["path"] == scope.get("root_path", "") + HEALTH:
+            await PlainTextResponse("ok\n")(scope, receive, send_guarded)
+            return
         user = self._user(Headers(scope=scope).get("authorization", ""))
         if user is None:
             asks = {"WWW-Authenticate": 'Basic realm="kombu-redisdelay", charset="UTF-8"'}

@@ -14,7 +14,8 @@ from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_hist
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.operations.timeline import Span, timeline
 from kombu_redisdelay.web.pictures import Bar, bars
-from kombu_redisdelay.web.site import render, site_of
+from kombu_redisdelay.web.site import fields_of, render, site_of
+from kombu_redisdelay.web.sorting import COLUMNS, Sorting
 from kombu_redisdelay.words import span
 
 #: Minutes of the history that make the rates of the overview.
@@ -26,13 +27,15 @@ def overview(request: Request) -> Response:
     site = site_of(request)
     store, names = site.queues.store, site.queue_names()
     stats = queue_stats(store, names)
-    histories = {history.queue: history for history in queue_history(store, names)}
+    hours = [last_hour(history) for history in queue_history(store, names)]
+    sorting = Sorting.of(fields_of(request).get("sort", ""))
     return render(
         request,
         "overview.html",
-        stats=stats,
+        rows=sorting.sort(list(zip(stats, hours, strict=True))),
+        columns=COLUMNS,
+        sorting=sorting,
         totals=_totals(stats),
-        last_hour={name: last_hour(histories[name]) for name in names},
         coming=coming(timeline(store, names)),
         findings=[finding for finding in site.findings() if finding.level is not Level.OK],
     )

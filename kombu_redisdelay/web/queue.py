@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,7 +22,7 @@ from kombu_redisdelay.web.site import fields_of, render, site_of
 def queue(request: Request) -> Response:
     """One queue."""
     site, name = site_of(request), well_formed(fields_of(request).get("name", ""))
-    store = site.queues.store
+    store, now = site.queues.store, datetime.now(timezone.utc)
     [stats] = queue_stats(store, [name])
     [history] = queue_history(store, [name])
     return render(
@@ -32,13 +33,21 @@ def queue(request: Request) -> Response:
         actions=ACTIONS,
         is_known=name in site.queue_names() or store.exists(name),
         coming=coming(timeline(store, [name])),
-        minutes=_happened(history.minutes),
-        hours=_happened(history.hours),
+        minutes=happened(history.minutes, now, timedelta(minutes=1), 60),
+        hours=happened(history.hours, now, timedelta(hours=1), 7 * 24),
         last_hour=last_hour(history),
     )
 
 
-def _happened(periods: Sequence[Period]) -> list[Bar]:
-    """How much was delivered in each period."""
-    values = [(f"{each.start:%a %H:%M} UTC", each.counts.delivered) for each in periods]
-    return bars(values)
+def happened(periods: Sequence[Period], now: datetime, unit: timedelta, count: int) -> list[Bar]:
+    """How much was delivered, as a bar for each of the latest *count* minutes or hours, as *unit* says.
+    A period that took longer, because nobody looked after the queue, is where it began."""
+    last = int(now.timestamp() // unit.total_seconds())
+    delivered = [0] * count
+    for period in periods:
+        age = last - int(period.start.timestamp() // unit.total_seconds())
+        # It may have begun before that, and the server's clock may be ahead of ours.
+        delivered[count - 1 - min(max(age, 0), count - 1)] += period.counts.delivered
+    begins = (now - (count - 1 - index) * unit for index in range(count))
+    form = "%a %H:%M UTC" if unit < timedelta(hours=1) else "%a %H:00 UTC"
+    return bars([(f"{begin:{form}}", value) for begin, value in zip(begins, delivered, strict=True)])

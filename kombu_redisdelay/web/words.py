@@ -48,9 +48,9 @@ def clock(value: datetime) -> Markup:
     )
 
 
-def plural(count: int, one: str) -> str:
+def plural(count: int, one: str, many: str = "") -> str:
     """A number with its noun: 1 message, 2 messages."""
-    return f"{number(count)} {one if count == 1 else one + 's'}"
+    return f"{number(count)} {one if count == 1 else many or one + 's'}"
 
 
 FILTERS: dict[str, Callable[..., Any]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from operator import attrgetter
 
 from tests.broker.rig import payload, with_count
@@ -45,7 +46,7 @@ class Control:
     is_paused: bool = False
     interval: int = 0
     burst: int = 1
-    full_at: int = 0
+    full_at: Fraction | int = 0
     concurrency: int = 0
 
     def allowed(self, now: int, held: int, *, acked: bool) -> int:
@@ -53,7 +54,7 @@ class Control:
         allowed = 10**6
         if self.interval:
             self.full_at = min(max(self.full_at, now), now + self.burst * self.interval)
-            allowed = (self.burst * self.interval - (self.full_at - now)) // self.interval
+            allowed = int((self.burst * self.interval - (self.full_at - now)) // self.interval)
         if self.is_paused:
             return 0
         if self.concurrency and acked:

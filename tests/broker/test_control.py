@@ -8,6 +8,7 @@ from redis.exceptions import ResponseError
 from kombu_redisdelay.broker.control import Control, Controls, default_burst, interval_us
 from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
+from kombu_redisdelay.operations.control import MOST
 from tests.broker.rig import LEASE_MS, Rig, dead_letter, park, payload, taken, texts
 
 HOUR = 3_600_000
@@ -265,6 +266,34 @@ class TestRate:
         rig.database.advance(HOUR)
         assert len(taken(rig.consumer(), "q")) == 1
 
+    @pytest.mark.parametrize("factor", [0.5, 1, 2])
+    def test_another_rate_goes_on_with_what_was_taken(self, rig: Rig, factor: float) -> None:
+        put(rig, 20)
+        limit(rig, interval_us=HOUR_US, burst=5)
+        consumer = rig.consumer()
+        assert len(taken(consumer, "q")) == 5
+        limit(rig, interval_us=HOUR_US * factor, burst=5)
+        assert taken(consumer, "q") == []
+        rig.database.advance(round(2 * HOUR * factor))
+        assert len(taken(consumer, "q")) == 2
+        limit(rig, interval_us=HOUR_US, burst=8)
+        assert len(taken(consumer, "q")) == 3
+
+    def test_after_a_while_another_rate_begins_with_its_burst(self, rig: Rig) -> None:
+        put(rig, 20)
+        limit(rig, interval_us=HOUR_US, burst=5)
+        taken(rig.consumer(), "q")
+        rig.database.advance(10 * HOUR)
+        limit(rig, interval_us=2 * HOUR_US, burst=3)
+        assert len(taken(rig.consumer(), "q")) == 3
+
+    def test_the_largest_burst_of_the_lowest_rate(self, rig: Rig) -> None:
+        put(rig, 3)
+        limit(rig, interval_us=interval_us("0.01/h"), burst=MOST)
+        taken(rig.consumer(), "q", limit=1)
+        rig.client.hset(rig.key("q", "control"), "full_at_us", 1.9e9 * 1e6 + MOST * interval_us("0.01/h"))
+        assert taken(rig.consumer(), "q") == []
+
     def test_a_clock_that_was_set_back_does_not_stop_the_queue(self, rig: Rig) -> None:
         put(rig, 2)
         limit(rig, interval_us=HOUR_US)
@@ -374,12 +403,16 @@ class TestControls:
         taken(rig.consumer(), "q", limit=1)
         assert Controls(rig.store).get(["q"])[0].held_back == 1
 
-    def test_a_key_that_holds_something_else_is_named(self, rig: Rig) -> None:
+    def test_a_key_that_holds_something_else_is_no_limit_and_is_named(self, rig: Rig) -> None:
         put(rig, 1)
+        put(rig, 1, "other")
         rig.client.set(rig.key("q", "control"), "x")
-        with pytest.raises(ResponseError, match=r"redisdelay:\{q\}:control' holds a string"):
-            taken(rig.consumer(), "q")
-        assert rig.ready("q") == ["0"]
+        assert rig.consumer().look(["q"]).ready == {"q": 1}
+        assert len(taken(rig.consumer(), "q", "other")) == 2
+        controls, named = Controls(rig.store), r"redisdelay:\{q\}:control' holds a string"
+        for use in (lambda: controls.get(["q"]), lambda: controls.pause(["q"])):
+            with pytest.raises(ResponseError, match=named):
+                use()
 
 
 @pytest.mark.parametrize(

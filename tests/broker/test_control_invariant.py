@@ -3,6 +3,8 @@ taken that is not allowed."""
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
@@ -34,7 +36,10 @@ class ControlMachine(BrokerMachine):
     def limit(self, queue: str, interval: int, burst: int, concurrency: int) -> None:
         interval_us = float(interval * UNIT_MS * 1000) or None
         self.controls.limit([queue], interval_us, burst if interval else None, concurrency or None)
-        control = self.model.queues[queue].control
+        control, now = self.model.queues[queue].control, self.model.now
+        if interval and control.interval:
+            # What was taken counts against the new rate.
+            control.full_at = now + Fraction(max(0, control.full_at - now)) * interval / control.interval
         control.interval, control.burst, control.concurrency = interval, burst if interval else 1, concurrency
         if not interval:
             control.full_at = 0

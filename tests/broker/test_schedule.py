@@ -272,7 +272,7 @@ class TestReschedule:
             rig.schedule("q", f"{number}", HOUR + number, step=3 * (number % 2))
         found = list(schedule.iter("q", None, None))
         rig.use_up_token("q")
-        assert len(list(schedule.reschedule_all("q", found, lambda text: b"now " + text, 0))) == 8
+        assert len(list(schedule.reschedule_all("q", found, lambda each: b"now " + each.payload, 0))) == 8
         assert rig.ready("q") == ["now 0", "now 2", "now 4", "now 6"]
         assert rig.ready("q", 3) == ["now 1", "now 3", "now 5", "now 7"]
         assert (rig.scheduled("q"), rig.tokens("q")) == ([], 1)

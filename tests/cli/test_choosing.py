@@ -256,11 +256,12 @@ class TestCancelOfAGroup:
         ids = [site.send(group_id="g", countdown=60), site.send(group_id="g")]
         other = site.send(group_id="other")
         assert site.rows("cancel", "--group", "g", "--dry-run") == [{"would_cancel": 2}]
-        assert site.text("cancel", "--group", "g") == "".join(f"{id} cancelled\n" for id in ids)
+        assert site.run("cancel", "--group", "g", input="n\n").exit_code == 1
+        assert site.text("cancel", "--group", "g", "--yes") == "".join(f"{id} cancelled\n" for id in ids)
         assert site.rows("show", other)[0]["state"] == "ready"
         result = site.run("cancel", "--group", "g")
         assert (result.exit_code, result.stdout) == (1, "")
-        assert result.stderr == "Error: No task of the group g is scheduled or ready.\n"
+        assert result.stderr == "Error: No task of the group 'g' is scheduled or ready.\n"
 
     def test_either_a_group_or_ids(self, site: Site) -> None:
         for words in ((), ("id", "--group", "g")):

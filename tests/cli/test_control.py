@@ -12,7 +12,13 @@ def test_pausing_and_resuming(site: Site) -> None:
     assert site.text("pause", "-Q", "a", "-Q", "b", "--force") == "a paused\nb paused\n"
     assert [row["control"]["paused_since"] is not None for row in site.rows("stats")] == [True, True, False]
     assert "a is paused, for " in site.text("stats")
-    assert site.text("resume", "--all") == "a resumed\nb resumed\ncelery resumed\n"
+    since = [row["control"]["paused_since"] for row in site.rows("stats")]
+    site.text("pause", "-Q", "a")
+    assert [row["control"]["paused_since"] for row in site.rows("stats")] == since
+    assert site.text("resume", "--all") == "a resumed\nb resumed\n"
+    assert site.text("resume", "-Q", "a") == "a was not paused\n"
+    assert site.rows("resume", "-Q", "a") == [{"queue": "a", "resumed": False}]
+    assert site.run("resume", "--all").stderr == "No queue was paused.\n"
     assert [row["control"]["paused_since"] for row in site.rows("stats")] == [None] * len(site.rows("stats"))
 
 
@@ -77,7 +83,10 @@ def test_limiting(site: Site) -> None:
         (("limit", "-Q", QUEUE, "--clear", "--rate", "1/s"), "--clear goes without"),
         (("limit", "-Q", QUEUE, "--rate", "often"), "such as 10/s, 100/m or 1000/h, not 'often'"),
         (("limit", "-Q", QUEUE, "--burst", "2"), "Burst needs a rate."),
-        (("limit", "-Q", QUEUE, "--concurrency", "0"), "Concurrency must be a whole number from 1, not 0."),
+        (
+            ("limit", "-Q", QUEUE, "--concurrency", "0"),
+            "Concurrency must be a whole number from 1 to 1,000,000,000, not 0.",
+        ),
     ],
 )
 def test_wrong_use(site: Site, words: tuple[str, ...], message: str) -> None:

@@ -71,6 +71,9 @@ SHOWING: dict[tuple[str, ...], tuple[str, ...]] = {
     ("doctor",): (QUEUE,),
 }
 
+#: A command that shows what is in Redis, and ends with status 1 because of it.
+ADOPTING = (("adopt", "--yes"), ("adopt", "--dry-run"), ("adopt", "--yes", "--json"))
+
 #: Commands that speak of what they are given, which was copied from somewhere.
 STEERING: tuple[tuple[str, ...], ...] = (
     ("show", f"no{HOSTILE}"),
@@ -191,6 +194,17 @@ def test_what_commands_are_given(
     _assert_printable(_BY_RICH.sub("", result.output))
 
 
+@pytest.mark.parametrize("words", ADOPTING, ids=_id)
+def test_what_stock_workers_have_left(hostile: Site, words: tuple[str, ...]) -> None:
+    hostile.redis.hset("unacked", f"no message{HOSTILE}", f"[{HOSTILE}")
+    hostile.redis.hset("unacked", "not bound", json.dumps([json.loads(_message(ID)), HOSTILE, SURROGATE]))
+    result = hostile.run(*words)
+    _assert_ran(result)
+    assert result.exit_code == 1
+    assert "no message\\x1b" in result.output or "no message\\u001b" in result.output
+    _assert_printable(result.output)
+
+
 def test_top(hostile: Site) -> None:
     view = View(f"redisdelay://{HOSTILE}")
     stats, histories = queue_stats(hostile.store, [QUEUE]), queue_history(hostile.store, [QUEUE])
@@ -231,7 +245,7 @@ def test_metrics(hostile: Site) -> None:
 
 def test_every_command_was_called() -> None:
     """But for those that are called in tests of their own."""
-    called = {words[0] for words in (*SHOWING, *STEERING)} | {"top", "forward", "exporter", "web"}
+    called = {words[0] for words in (*SHOWING, *STEERING, *ADOPTING)} | {"top", "forward", "exporter", "web"}
     assert called == set(cli.delayed.list_commands(Context(cli.delayed)))
 
 

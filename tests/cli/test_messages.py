@@ -434,3 +434,9 @@ def test_what_a_process_holds_that_is_gone(site: Site) -> None:
     assert "comes back when another worker of this queue runs" in shown
     found = [finding["found"] for finding in site.rows("doctor", status=1)]
     assert any("held by a process that is gone" in text for text in found)
+
+
+def test_a_missing_id(site: Site) -> None:
+    result = site.run("show")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == "Error: Missing argument 'ID...'."

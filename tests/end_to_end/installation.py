@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -85,6 +86,7 @@ class Installation:
         prefetch_multiplier: int | None = None,
         args: Sequence[str] = ALONE,
         app: str = "tests.end_to_end.app",
+        python: str = sys.executable,
     ) -> CeleryWorker:
         """Start a worker without waiting for it.
 
@@ -92,6 +94,7 @@ class Installation:
             scheme: of the broker URL.
             url: instead of the server's.
             expected: regular expression for lines in the log that look like an error and are none.
+            python: of another environment, which has another Celery.
         """
         environment = Environment(
             url or self.server.url(scheme),
@@ -107,6 +110,7 @@ class Installation:
             args=args,
             env=environment.variables(),
             cwd=ROOT,
+            python=python,
         )
         self._exit.push(worker)
         self._workers.append((worker, expected))

@@ -44,6 +44,6 @@ def test_waiting_tasks_take_no_memory_and_do_not_delay_the_end(site: Installatio
     assert max(growth.values()) < 5, growth
     for pool, worker in workers.items():
         start = time.monotonic()
-        worker.stop(timeout=30)
+        worker.stop()
         assert time.monotonic() - start < STOP_LIMIT, pool
     assert site.scheduled() == TASKS

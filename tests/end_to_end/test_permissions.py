@@ -12,6 +12,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner
 from kombu.entity import Exchange, Queue
 
+from harness.celery_worker import STOP_PATIENCE
 from harness.process import wait_until
 from harness.redis_server import RedisServer
 from kombu_redisdelay.cli import delayed
@@ -102,7 +103,7 @@ def test_remote_control_and_events(site: Installation, app: Celery, url: str, se
     site.wait_ended(["in the other queue"])
     app.control.cancel_consumer("other", reply=True, timeout=10, limit=1)
     app.control.shutdown()
-    wait_until(lambda: not worker.running, 20, "that it stops")
+    wait_until(lambda: not worker.running, STOP_PATIENCE, "that it stops")
     assert refused(server) == []
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from harness.celery_worker import STOP_PATIENCE
 from harness.cluster import Cluster
 from harness.process import wait_until
 from harness.redis_server import RedisServer
@@ -90,7 +91,7 @@ def test_a_worker_and_the_command_line(tmp_path: Path, kind: Any) -> None:
         ):
             run(app, *words)
         os.kill(worker.pid, signal.SIGTERM)
-        wait_until(lambda: not worker.running, 20, "that it stops")
+        wait_until(lambda: not worker.running, STOP_PATIENCE, "that it stops")
         assert [refused(server) for server in servers] == [[] for _ in servers]
         assert "permissions: all commands, keys and channels are allowed" in run(app, "doctor")
         app.close()

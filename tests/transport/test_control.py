@@ -155,8 +155,10 @@ def test_partitions_share_the_limits(site: Site) -> None:
     [
         ({"rate": "often"}, "such as 10/s"),
         ({"burst": 3}, "burst needs a rate"),
-        ({"rate": "1/s", "burst": 0}, "burst must be a whole number from 1, not 0"),
-        ({"concurrency": 0}, "concurrency must be a whole number from 1, not 0"),
+        ({"rate": "1/s", "burst": 0}, "burst must be a whole number from 1 to 1,000,000,000, not 0"),
+        ({"concurrency": 1_000_000_001}, "concurrency must be a whole number from 1 to 1,000,000,000"),
+        ({"rate": "10/s", "burst": 10**18}, "burst must be a whole number from 1 to 1,000,000,000"),
+        ({"concurrency": 0}, "concurrency must be a whole number from 1 to 1,000,000,000, not 0"),
         ({"concurrency": 1.5}, "concurrency must be"),
         ({"concurrency": True}, "concurrency must be"),
     ],

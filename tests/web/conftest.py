@@ -1,14 +1,21 @@
-"""A broker with messages in each state, and somebody who looks at its page."""
+"""A broker with messages in each state, and somebody who looks at its page, with a browser or without."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.redis_server import RedisServer
+from kombu_redisdelay.web import create
 from tests.cli.site import Site
+from tests.web.states import LONG, messages_in_each_state
 from tests.web.viewer import Viewer
+
+if TYPE_CHECKING:
+    # It need not be installed.
+    from selenium.webdriver import Chrome
 
 
 @pytest.fixture
@@ -23,3 +30,28 @@ def viewer(site: Site) -> Iterator[Viewer]:
     viewer = Viewer(site.app)
     yield viewer
     viewer.close()
+
+
+@pytest.fixture(scope="session")
+def driver() -> Iterator[Chrome]:
+    from tests.web.browser import chromium
+
+    with chromium() as driver:
+        yield driver
+
+
+@pytest.fixture
+def url(site: Site, driver: Chrome) -> Iterator[str]:
+    """The address of a page with messages in each state."""
+    from tests.web.browser import scheme, served, size
+
+    messages_in_each_state(site)
+    app = create(site.app, arguments="all")
+    app.state.site.queues.pause(LONG)
+    app.state.site.queues.limit("celery", rate="10/s")
+    size(driver, 1280, 800)
+    scheme(driver, "light")
+    with served(app) as address:
+        yield address
+    app.state.site.close()
+    driver.get("about:blank")

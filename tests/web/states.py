@@ -2,9 +2,39 @@
 
 from __future__ import annotations
 
+from kombu.connection import Connection
+
+from kombu_redisdelay.broker.recorder import record
 from tests.cli.site import QUEUE, Site
 
 SCHEDULED, READY, HELD, DEAD = "scheduled", "ready", "held", "dead"
+
+LONG = "reports.with.a.very.long.name.that.somebody.has.chosen.in.a.hurry"
+
+#: All pages of a broker that has :func:`messages_in_each_state`.
+PAGES = (
+    "/",
+    "/messages",
+    "/messages?state=ready",
+    "/messages?state=held",
+    "/messages?state=dead",
+    "/messages?before=soon",
+    "/message?id=s1",
+    "/message?id=nothing",
+    "/queue?name=celery",
+    f"/queue?name={LONG}",
+    "/doctor",
+    "/nothing",
+)
+
+
+def messages_in_each_state(site: Site) -> None:
+    delivered(site, "x1", "x2", "x3")
+    scheduled(site, *(f"s{number}" for number in range(60)))
+    scheduled(site, "long", queue=LONG, task="<script>document.title = 'evil'</script>" + "x" * 500)
+    ready(site, "r1", "r2")
+    held(site, "h1")
+    dead(site, "d1")
 
 
 def ready(site: Site, *ids: str, task: str = "shop.close", queue: str = QUEUE) -> None:
@@ -31,6 +61,25 @@ def held(site: Site, *ids: str) -> None:
     for id in ids:
         key = site.store.keys(QUEUE).unacked("worker")
         site.redis.hset(key, id, f"0:{payload(site, id, 'shop.close')}")
+
+
+def delivered(site: Site, *ids: str) -> None:
+    """Delivered and acked some time ago, which the history of the queue tells."""
+    with Connection(site.app.conf.broker_url) as connection:
+        channel = connection.channel()
+        record(site.store, [QUEUE])
+        for id in ids:
+            site.send("shop.close", task_id=id)
+            message = channel.basic_get(QUEUE)
+            assert message is not None
+            message.ack()
+            record(site.store, [QUEUE])
+    history = site.store.keys(QUEUE).history
+    for unit, seconds in (("minute", 600), ("hour", 3 * 3600)):
+        _, *totals = site.redis.hget(history, unit).split()
+        began_s = site.now_ms() // 1000 - seconds
+        site.redis.hset(history, unit, " ".join([str(began_s), *("0" for _ in totals)]))
+    record(site.store, [QUEUE])
 
 
 def payload(site: Site, id: str, task: str) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from harness.process import wait_until
 from tests.cli.site import Site
-from tests.web.states import dead, held, ready, scheduled
+from tests.web.states import PAGES
 
 # The browser's driver need not be installed.
 pytest.importorskip("selenium")
@@ -17,51 +16,9 @@ pytest.importorskip("selenium")
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from kombu_redisdelay.web import create
-from tests.web.browser import NAMELESS, PALE, chromium, missing, run, scheme, seen, served, size, wait_for
+from tests.web.browser import NAMELESS, PALE, missing, run, scheme, seen, size, wait_for
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no browser: {missing()}")
-
-LONG = "reports.with.a.very.long.name.that.somebody.has.chosen.in.a.hurry"
-PAGES = (
-    "/",
-    "/messages",
-    "/messages?state=ready",
-    "/messages?state=held",
-    "/messages?state=dead",
-    "/messages?before=soon",
-    "/message?id=s1",
-    "/message?id=nothing",
-    "/queue?name=celery",
-    f"/queue?name={LONG}",
-    "/doctor",
-    "/nothing",
-)
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[webdriver.Chrome]:
-    with chromium() as driver:
-        yield driver
-
-
-@pytest.fixture
-def url(site: Site, driver: webdriver.Chrome) -> Iterator[str]:
-    """The address of a page with messages in each state."""
-    scheduled(site, *(f"s{number}" for number in range(60)))
-    scheduled(site, "long", queue=LONG, task="<script>document.title = 'evil'</script>" + "x" * 500)
-    ready(site, "r1", "r2")
-    held(site, "h1")
-    dead(site, "d1")
-    app = create(site.app, arguments="all")
-    app.state.site.queues.pause(LONG)
-    app.state.site.queues.limit("celery", rate="10/s")
-    size(driver, 1280, 800)
-    scheme(driver, "light")
-    with served(app) as address:
-        yield address
-    app.state.site.close()
-    driver.get("about:blank")
 
 
 def complaints(driver: webdriver.Chrome) -> list[str]:

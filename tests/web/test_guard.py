@@ -69,6 +69,14 @@ def test_what_is_no_password(site: Site, header: str) -> None:
     viewer.close()
 
 
+def test_an_orchestrator_needs_no_password(site: Site) -> None:
+    viewer = Viewer(site.app, users={"ann": "se:cret"})
+    response = viewer.client.get("/healthz")
+    assert (response.status_code, response.text) == (200, "ok\n")
+    assert viewer.client.get("/queue/healthz").status_code == 401
+    viewer.close()
+
+
 def test_a_form_of_ours(viewer: Viewer, site: Site) -> None:
     scheduled(site, "a")
     page = viewer.send("/act", cancelling(viewer), Origin="http://testserver")

@@ -11,33 +11,15 @@ from starlette.testclient import TestClient
 from kombu_redisdelay.web import create
 from tests.cli.site import Site
 from tests.web.states import scheduled
+from tests.web.tour import tour
 from tests.web.viewer import Viewer
-
-
-def check(viewer: Viewer) -> None:
-    """Look around and act, below /ops/queues."""
-    # People leave the slash away.
-    assert viewer.open("/ops/queues").heading == "Queues"
-    page = viewer.open("/ops/queues/")
-    assert page.status == 200
-    for path in page.links.values():
-        assert path.startswith(("/ops/queues/", "#"))
-        assert path.startswith("#") or viewer.open(path).status == 200
-    for path in ("/ops/queues/static/live.js", "/ops/queues/static/style.css"):
-        assert path in page.source
-        assert viewer.client.get(path).status_code == 200
-    viewer.open("/ops/queues/messages")
-    viewer.press("Cancel", ["a"])
-    assert "Cancelled 1 message." in viewer.press("Cancel").text
-    assert {cookie.path for cookie in viewer.client.cookies.jar} == {"/ops/queues"}
-    assert viewer.open("/ops/queues/nothing").status == 404
 
 
 def test_in_starlette(site: Site) -> None:
     scheduled(site, "a", "b")
     viewer = Viewer(site.app)
     viewer.client = TestClient(Starlette(routes=[Mount("/ops/queues", viewer.app)]))
-    check(viewer)
+    tour(viewer, "/ops/queues")
     viewer.close()
 
 
@@ -55,7 +37,7 @@ def test_under_wsgi(site: Site) -> None:
 
     transport = WSGITransport(below)
     viewer.client = Client(transport=transport, base_url="http://testserver", follow_redirects=True)  # type: ignore[assignment]
-    check(viewer)
+    tour(viewer, "/ops/queues")
     viewer.close()
 
 

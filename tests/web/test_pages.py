@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from harness.redis_server import RedisServer
 from tests.cli.site import QUEUE, Site
-from tests.web.states import dead, held, ready, scheduled
+from tests.web.states import dead, delivered, held, ready, scheduled
 from tests.web.viewer import Viewer
 
 PAGES = ("/", "/messages", "/messages?state=ready", "/messages?state=held", "/messages?state=dead",
@@ -87,6 +89,18 @@ def test_what_is_shown_of_arguments(site: Site) -> None:
         assert ("argsrepr" in page.text) is in_list
         assert ("Message" in page.source.partition("<h3>Message</h3>")[1]) is in_body
         viewer.close()
+
+
+def test_what_was_delivered(viewer: Viewer, site: Site) -> None:
+    delivered(site, "a", "b", "c")
+    page = viewer.open("/queue", name=QUEUE)
+    assert page.status == 200
+    # In the minute ten minutes ago, and in the hour three hours ago.
+    places = re.findall(r'x="([\d.]+)" .*: 3 messages</title>', page.source)
+    assert [float(place) for place in places] == [
+        pytest.approx(49 / 60 * 100, abs=100 / 60),
+        pytest.approx(164 / 168 * 100, abs=100 / 168),
+    ]
 
 
 def test_a_queue_that_is_paused_and_limited(viewer: Viewer) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from redis.exceptions import (
@@ -14,7 +14,7 @@ from redis.exceptions import (
 )
 
 from kombu_redisdelay.broker.keys import expected_type
-from kombu_redisdelay.broker.server.wire import Argument
+from kombu_redisdelay.broker.server.wire import Argument, Command
 
 #: What a server of a cluster replies instead of running a command: it does not serve the slot, or not now.
 RELOCATIONS = (AskError, TryAgainError, ClusterDownError)
@@ -24,6 +24,12 @@ class Caller(Protocol):
     """An object that runs a command and returns the reply as it comes."""
 
     def call(self, *command: Argument) -> Any: ...
+
+
+class Packer(Caller, Protocol):
+    """An object that also runs several commands in one round trip."""
+
+    def call_all(self, *commands: Command) -> list[Any]: ...
 
 
 def checked(replies: Sequence[Any]) -> Sequence[Any]:
@@ -67,6 +73,22 @@ def explained_all(replies: Sequence[Any], server: Caller, used: Sequence[Sequenc
         explained(reply, server, keys) if isinstance(reply, ResponseError) else reply
         for reply, keys in zip(replies, used, strict=True)
     ]
+
+
+def answers(server: Packer, commands: Iterable[Command]) -> list[Any]:
+    """The replies to *commands*, each of which is about the key behind its name.
+
+    Raises:
+        ResponseError: the first error among them. It names a key that holds something else.
+    """
+    packet = list(commands)
+    used = [[str(key)] for _, key, *_ in packet]
+    replies = explained_all(server.call_all(*packet), server, used)
+    try:
+        return list(checked(replies))
+    finally:
+        # One of them may be the error, which refers to this frame.
+        del replies
 
 
 def _explain_wrong_type(server: Caller, keys: Sequence[str]) -> str:

@@ -7,18 +7,13 @@
 --   watched_us    when that is, microseconds since the epoch
 --   concurrency   how many messages all consumers may hold together
 --   held_back     how many takes left ready messages where they were because of this
--- Of what is not limited, the field is missing. Most queues have no such hash. What is not such a number
--- was written by another program, and counts as missing: an error would stop all queues of a consumer.
+-- Of what is not limited, the field is missing. Most queues have no such hash. What is no number_in(), or no
+-- hash at all, was written by another program, and counts as missing: an error would stop all queues of a
+-- consumer.
 --
 -- If every consumer came when a rate allows the next message, all but one would come in vain. So one of those
 -- that have nothing else to do watches: only it is told when to come. Who takes a message wakes another one,
 -- which watches next. If a watcher dies, the next consumer that looks finds that the time is over.
-
--- Every number above is within these bounds, as in broker/control.py.
-local function number_in(text)
-  local number = tonumber(text)
-  return number and number >= 1e-3 and number <= 1e17 and number
-end
 
 -- How many messages of a queue all consumers hold, counted up to `most`.
 local function count_held(queue, unacked_prefix, most)
@@ -35,7 +30,7 @@ end
 -- Finds out how many messages may be taken from a queue now: by its rate `queue.tokens`, and `queue.places`
 -- by how many are held. Nothing is written.
 local function read_control(queue, control_key, unacked_prefix, now_us)
-  local paused_ms, interval_us, burst, full_at_us, concurrency, watcher, watched_us = unpack(redis.call(
+  local fields = redis.pcall(
     'HMGET',
     control_key,
     'paused_ms',
@@ -45,7 +40,11 @@ local function read_control(queue, control_key, unacked_prefix, now_us)
     'concurrency',
     'watcher',
     'watched_us'
-  ))
+  )
+  if fields.err then
+    return
+  end
+  local paused_ms, interval_us, burst, full_at_us, concurrency, watcher, watched_us = unpack(fields)
   queue.is_controlled = true
   interval_us, burst, concurrency = number_in(interval_us), number_in(burst), number_in(concurrency)
   if interval_us and burst then

@@ -11,6 +11,7 @@ from kombu_redisdelay.broker.control import Controls
 from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.held import Holders
+from kombu_redisdelay.broker.leftovers import Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.recorder import record
@@ -62,6 +63,22 @@ def tidy(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     names = ("consumers", "wake", "duplicates", "history", "schedule", "messages", "dead", "control")
     keys = [rig.key("q", name) for name in names]
     return TIDY(rig.store.server, [*keys, rig.store.keys("q").ready], [rig.key("q", "unacked:"), 10])
+
+
+def adopt(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    unacked = f"{rig.store.prefix}unacked"
+    rig.client.hset(unacked, "tag", "taken")
+    leftovers = Leftovers(rig.store, unacked, f"{unacked}_index")
+    moved = leftovers.move([(Leftover(b"tag", b"taken"), Destination(("q",), 0, b"m", "id", HOUR))])
+    return [outcome for _, _, outcome in moved]
+
+
+def schedule_ready(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    rig.put("q", "early")
+    lists = ReadyLists(rig.store)
+    return len(
+        list(lists.schedule_all("q", list(lists.iter("q")), lambda each: (each.payload.decode(), HOUR)))
+    )
 
 
 CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
@@ -117,6 +134,8 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "ready": lambda rig, consumer, delivery: list(ReadyLists(rig.store).iter("q")),
     "remove_ready": remove_ready,
     "held": lambda rig, consumer, delivery: len(list(Holders(rig.store).iter("q"))),
+    "adopt": adopt,
+    "schedule_ready": schedule_ready,
     "leave": lambda rig, consumer, delivery: consumer.leave(["q"]),
 }
 
@@ -168,8 +187,8 @@ def test_every_script_of_the_broker_is_tried() -> None:
     assert names == {
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER", "ACK"),
         *("REQUEUE_LATER", "PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
-        *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "REMOVE_DEAD"),
+        *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "NEWEST", "REMOVE_DEAD"),
         *("WITHDRAW", "CLAIM", "SET_CONTROL", "RECORD", "HISTORY"),
-        *("PAGE_LIST", "REMOVE_READY", "READ_HELD"),
-        *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE"),
+        *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_HELD"),
+        *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "ADOPT"),
     }, "a script that CALLS does not know of"

@@ -1,0 +1,118 @@
+"""``celery delayed adopt``"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import click
+
+from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.echo import confirm, echo
+from kombu_redisdelay.cli.options import dry_run_option, json_option, yes_option
+from kombu_redisdelay.cli.output import busy, progress, show_json
+from kombu_redisdelay.operations.adoption import Adopted, Adoption, GivenBack, InUse
+from kombu_redisdelay.words import number_of
+
+CountT = TypeVar("CountT", Adopted, GivenBack)
+
+
+@click.command("adopt")
+@click.option("--reverse", is_flag=True, help="Give everything that is scheduled back to redis:// workers.")
+@click.option("--force", is_flag=True, help="Also while workers of the side that is left are connected.")
+@yes_option
+@dry_run_option
+@json_option
+def command(reverse: bool, force: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Move what workers of redis:// have left to where it belongs.
+
+    What they had taken goes into the schedule if it is due in the future, else to the head of its queue.
+    Countdown tasks on ready lists go into the schedule. It may be ended at any time, and run again. The exit
+    status is 1 if something had to stay where it is.
+    """
+    adoption = connect(Adoption)
+    try:
+        with busy("Counting"):
+            if not force:
+                (adoption.check_no_consumers if reverse else adoption.check_no_stock_workers)()
+            found = adoption.look_back() if reverse else adoption.look()
+    except InUse as exc:
+        raise click.ClickException(f"{exc}. {exc.advice}, or use --force: {exc.forced}") from exc
+    if isinstance(found, GivenBack):
+        _give_back(adoption, found, yes, dry_run, as_json)
+    else:
+        _adopt(adoption, found, yes, dry_run, as_json)
+
+
+def _adopt(adoption: Adoption, found: Adopted, yes: bool, dry_run: bool, as_json: bool) -> None:
+    if dry_run:
+        _show("would_adopt", f"Would adopt {_described(found)}.", found, as_json)
+    else:
+        if found.messages and not yes:
+            confirm(f"Adopt {_described(found)}?")
+        found = _watch("Adopting", adoption.adopt, found.messages)
+        _show("adopted", f"Adopted {_described(found)}.", found, as_json)
+    if found.stay:
+        raise click.exceptions.Exit(1)
+
+
+def _give_back(adoption: Adoption, found: GivenBack, yes: bool, dry_run: bool, as_json: bool) -> None:
+    if dry_run:
+        _show_back("would_give_back", f"Would give back {_described_back(found)}.", found, as_json)
+        return
+    if found.messages and not yes:
+        confirm(f"Give back {_described_back(found)}?")
+    found = _watch("Giving back", adoption.give_back, found.messages)
+    _show_back("given_back", f"Gave back {_described_back(found)}.", found, as_json)
+
+
+def _watch(what: str, do: Callable[[], Iterator[CountT]], total: int) -> CountT:
+    """*Do* it with a progress bar. Returns the last count."""
+    with progress() as bar:
+        task, before = bar.add_task(what, total=total), 0
+        for done in do():
+            for _ in range(done.messages - before):
+                bar.advance(task)
+            before = done.messages
+    return done
+
+
+def _described(found: Adopted) -> str:
+    return (
+        f"{number_of(found.messages)}: {found.scheduled:,} that redis:// workers held for later, "
+        f"{found.ready:,} that they held to run, {found.parked:,} ready ahead of its time"
+    )
+
+
+def _described_back(found: GivenBack) -> str:
+    return (
+        f"{number_of(found.messages)}: {found.scheduled:,} scheduled, {found.held:,} of workers that are gone"
+    )
+
+
+def _show(done: str, text: str, found: Adopted, as_json: bool) -> None:
+    if as_json:
+        counts = {"scheduled": found.scheduled, "to_run": found.ready, "ready_early": found.parked}
+        show_json([{done: found.messages, **counts, "stay": found.stay, "why": found.why}])
+        return
+    echo(text)
+    if found.stay:
+        echo(
+            f"{number_of(found.stay)} cannot be moved, and {'stay' if found.stay > 1 else 'stays'}:", err=True
+        )
+    for tag, why in found.why.items():
+        echo(f"  {tag}: {why}", err=True)
+    if found.stay > len(found.why):
+        echo(f"  and {found.stay - len(found.why):,} more", err=True)
+
+
+def _show_back(done: str, text: str, found: GivenBack, as_json: bool) -> None:
+    if as_json:
+        counts = {"scheduled": found.scheduled, "held": found.held, "at_once": found.at_once}
+        show_json([{done: found.messages, **counts, "dead": found.dead}])
+        return
+    echo(text)
+    if found.at_once:
+        echo(f"{number_of(found.at_once)} without an eta, which redis:// delivers at once.", err=True)
+    if found.dead:
+        echo(f"{number_of(found.dead, 'dead letter')} left: see `celery delayed dead list`.", err=True)

@@ -1,0 +1,89 @@
+-- Moves messages that workers of redis:// had taken to where they belong: into the schedule, or to the head
+-- of their ready lists. There they count as delivered once more, as after a worker of ours was lost.
+--
+-- KEYS[1]  unacked hash of redis://
+-- KEYS[2]  unacked index of redis://
+-- KEYS[3+] five for each queue: ready list of step 0, wake zset, schedule, messages, duplicates
+-- ARGV[1]  separator between a queue's name and a priority step
+-- ARGV[2+] six for each message: its field in the hash; what is there; the message, as it is to be stored
+--          (see include/stored.lua); message id; due time, ms since the epoch, with a fraction ("": it is
+--          ready); the numbers of its queues, separated by spaces
+--
+-- Returns  for each: 1 if it was moved; 0 if the hash has it no more; -1 if a key of a queue has a wrong type
+--
+-- Keeps: a message leaves the hash only into all its queues, in the same step. A worker of redis:// that acks
+-- it or gives it back meanwhile has taken it out of the hash, and then it is left alone.
+
+-- include: clock
+-- include: wake
+-- include: stored
+-- include: deliveries
+-- include: duplicates
+-- include: schedule
+-- include: history
+
+local KEYS_PER_QUEUE, ARGS_PER_MESSAGE = 5, 6
+
+local function queue_at(number)
+  local first = 3 + (number - 1) * KEYS_PER_QUEUE
+  return {
+    ready = KEYS[first],
+    wake = KEYS[first + 1],
+    schedule = KEYS[first + 2],
+    messages = KEYS[first + 3],
+    duplicates = KEYS[first + 4],
+  }
+end
+
+local function is_usable(queue, ready)
+  for key, command in pairs({
+    [ready] = 'LLEN',
+    [queue.schedule] = 'ZCARD',
+    [queue.messages] = 'HLEN',
+    [queue.duplicates] = 'ZCARD',
+  }) do
+    if type(redis.pcall(command, key)) == 'table' then
+      return false
+    end
+  end
+  return true
+end
+
+local function put(queue, ready, id, due_ms, stored)
+  if due_ms == '' then
+    local start = stored_start(stored)
+    redis.call('RPUSH', ready, with_deliveries(stored, start, deliveries(stored, start) + 1))
+    wake(queue.wake)
+  else
+    schedule(queue.schedule, queue.messages, queue.duplicates, queue.wake, id, due_ms, stored)
+  end
+  note(queue.wake, 'other', 1)
+end
+
+local function adopt(field, found, stored, id, due_ms, numbers)
+  if redis.call('HGET', KEYS[1], field) ~= found then
+    return 0
+  end
+  local targets = {}
+  for number in string.gmatch(numbers, '%d+') do
+    local queue = queue_at(tonumber(number))
+    local ready = ready_key(queue.ready, ARGV[1], stored_step(stored))
+    if not is_usable(queue, ready) then
+      return -1
+    end
+    targets[#targets + 1] = { queue, ready }
+  end
+  redis.call('HDEL', KEYS[1], field)
+  redis.call('ZREM', KEYS[2], field)
+  for _, target in ipairs(targets) do
+    put(target[1], target[2], id, due_ms, stored)
+  end
+  return 1
+end
+
+redis.call('ZCARD', KEYS[2])
+local reply = {}
+for i = 2, #ARGV, ARGS_PER_MESSAGE do
+  reply[#reply + 1] = adopt(unpack(ARGV, i, i + ARGS_PER_MESSAGE - 1))
+end
+return reply

@@ -1,0 +1,40 @@
+-- Moves messages of one ready list into the schedule: their producer does not schedule, or a stock worker
+-- gave back what it held in memory. Redis looks for each from one end of the list, as in remove_ready.lua.
+--
+-- KEYS[1]  ready list
+-- KEYS[2]  wake zset
+-- KEYS[3]  schedule
+-- KEYS[4]  messages
+-- KEYS[5]  duplicates
+-- ARGV[1]  priority step of the list
+-- ARGV[2+] four for each message: 1 to look from the end where publishers put messages, or -1 from the other
+--          end; the message; its id; its due time, ms since the epoch, with a fraction
+--
+-- Returns  for each message 1 if it was ready, else 0
+--
+-- Keeps: the message is in exactly one place, ready before and scheduled after. A message that is taken in
+-- the meantime is in another place by now, and is left alone.
+
+-- include: expect
+-- include: clock
+-- include: wake
+-- include: stored
+-- include: deliveries
+-- include: due
+-- include: duplicates
+-- include: schedule
+
+local ARGS_PER_MESSAGE = 4
+
+expect_schedule(KEYS[3], KEYS[4])
+redis.call('ZCARD', KEYS[5])
+local reply = {}
+for i = 2, #ARGV, ARGS_PER_MESSAGE do
+  local from, message, id, due_ms = unpack(ARGV, i, i + ARGS_PER_MESSAGE - 1)
+  local was_ready = redis.call('LREM', KEYS[1], from, message)
+  if was_ready == 1 then
+    schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, with_due(ARGV[1] .. ':' .. message, due_ms))
+  end
+  reply[#reply + 1] = was_ready
+end
+return reply

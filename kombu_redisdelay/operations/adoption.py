@@ -1,0 +1,376 @@
+"""Moves a broker from kombu's own ``redis://`` to this transport, and back: what one of them has left where
+the other does not look."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kombu.utils.json import loads
+from redis.exceptions import NoPermissionError, ResponseError
+
+from kombu_redisdelay.broker.leftovers import FIRST_PAGE, MOVED, REFUSED, Destination, Leftover, Leftovers
+from kombu_redisdelay.broker.message import check, eta_ms, message_id
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, next_page, portions
+from kombu_redisdelay.broker.ready import Ready, ReadyLists
+from kombu_redisdelay.broker.recovery import Holder, Recovery
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled
+from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.steps import finish
+from kombu_redisdelay.operations.access import Access, Selection
+from kombu_redisdelay.operations.content import Content, with_eta
+
+#: Unusable entries that are named.
+MOST_NAMED = 10
+
+#: The longest reason, in characters. A reason may quote a part of the entry, and the entry may be large.
+LONGEST_REASON = 200
+
+_decoder = json.JSONDecoder()
+
+#: What comes before the message in an entry.
+_OPENING = re.compile(r"\s*\[\s*")
+
+#: A ready message without one of these has no due time: as Python writes JSON, and as others do.
+_HAVE_ETA = ('"eta": "', '"eta":"')
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from kombu.connection import Connection
+
+
+class InUse(Exception):
+    """Workers of the side that is left are connected, or it cannot be seen whether any are.
+
+    Attributes:
+        advice: what to do about it.
+        forced: what it means to go on all the same.
+    """
+
+    def __init__(self, found: str, advice: str, forced: str) -> None:
+        super().__init__(found)
+        self.advice = advice
+        self.forced = forced
+
+
+class Unusable(Exception):
+    """An entry that cannot be moved. The error says why, in one line."""
+
+
+@dataclass
+class Adopted:
+    """What was moved, or what there is to move.
+
+    Attributes:
+        scheduled: messages that were taken by stock workers, and are due in the future.
+        ready: messages that were taken by stock workers, and are to be delivered now.
+        parked: messages of ready lists that are due in the future.
+        stay: entries that stay where they are, because they cannot be moved. A queue whose keys have wrong
+            types counts as one.
+        why: delivery tag, or queue -> why, for some of these.
+    """
+
+    scheduled: int = 0
+    ready: int = 0
+    parked: int = 0
+    stay: int = 0
+    why: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> int:
+        return self.scheduled + self.ready + self.parked
+
+    def add(self, where: Destination) -> None:
+        if where.due_ms is None:
+            self.ready += 1
+        else:
+            self.scheduled += 1
+
+    def leave(self, what: str, why: str) -> None:
+        self.stay += 1
+        if len(self.why) < MOST_NAMED:
+            self.why[what] = why
+
+    @contextmanager
+    def leaving(self, queue: str) -> Iterator[None]:
+        """A block that ends where a key of *queue* has a wrong type. Others are to be moved all the same."""
+        try:
+            yield
+        except ResponseError as exc:
+            if "WRONGTYPE" not in str(exc):
+                raise
+            self.leave(f"queue {queue!r}", str(exc))
+
+
+@dataclass
+class GivenBack:
+    """What was given back, or what there is to give back.
+
+    Attributes:
+        scheduled: scheduled messages.
+        held: messages that workers had taken which are gone.
+        at_once: those of the scheduled ones that workers of ``redis://`` deliver at once, because only
+            Celery's tasks have a time that they know.
+        dead: dead letters, which stay.
+    """
+
+    scheduled: int = 0
+    held: int = 0
+    at_once: int = 0
+    dead: int = 0
+
+    @property
+    def messages(self) -> int:
+        return self.scheduled + self.held
+
+
+class Adoption(Access):
+    """A broker that moves over. Arguments are those of
+    :class:`~kombu_redisdelay.operations.access.Access`.
+
+    Raises:
+        ValueError: the broker is a cluster. ``redis://`` knows no clusters.
+    """
+
+    def __init__(self, broker: Celery | Connection | str) -> None:
+        super().__init__(broker)
+        if self.store.server.has_slots:
+            self.close()
+            raise ValueError(
+                "the broker is a Redis Cluster, which redis:// cannot use: there is nothing to adopt"
+            )
+
+    def names(self, queue: Selection) -> list[str]:
+        if queue is not None:
+            return super().names(queue)
+        # Nothing of this transport may have used a queue yet.
+        declared = self._readable(self.store.partitions.all_names(self.declared_queues))
+        return self.store.partitions.all_names([*self.queues(), *declared])
+
+    # -- who works ---------------------------------------------------------------------------------------
+
+    def check_no_stock_workers(self) -> None:
+        """
+        Raises:
+            InUse: workers of ``redis://`` are connected, or the user may not use ``CLIENT LIST``.
+        """
+        forced = "what they hold runs twice"
+        try:
+            found = self.stock_workers()
+        except NoPermissionError as exc:
+            raise InUse(
+                f"cannot see whether workers of redis:// are connected: {exc}",
+                "Allow +client|list",
+                f"if there are some, {forced}",
+            ) from exc
+        if found:
+            some = f"{', '.join(found[:MOST_NAMED])}{', ...' if len(found) > MOST_NAMED else ''}"
+            raise InUse(f"consumers of redis:// are connected: {some}", "Stop them first", forced)
+
+    def stock_workers(self) -> list[str]:
+        """Addresses of clients that consume as workers of ``redis://`` do: their latest command in this
+        database is ``BRPOP``. Such a worker sends it again and again over a connection for that alone, and
+        this transport never does."""
+        listed = self.store.server.call("CLIENT", "LIST")
+        clients = (
+            dict(word.partition("=")[::2] for word in line.split())
+            for line in listed.decode(errors="replace").splitlines()
+        )
+        return sorted(
+            client["addr"]
+            for client in clients
+            if client.get("cmd") == "brpop" and client.get("db") == str(self.database)
+        )
+
+    def check_no_consumers(self) -> None:
+        """
+        Raises:
+            InUse: consumers of this transport have a lease.
+        """
+        now_ms = int(self.store.now_ms())
+        keys = [self.store.keys(name).consumers for name in self.names(None)]
+        counts = checked(self.store.server.call_all(*(("ZCOUNT", key, f"({now_ms}", "+inf") for key in keys)))
+        if any(counts):
+            raise InUse(
+                "workers of redisdelay:// consume from these queues",
+                "Stop them first (one that was killed counts until its lease ends)",
+                "they take the messages back into the schedule",
+            )
+
+    # -- from redis:// -----------------------------------------------------------------------------------
+
+    @property
+    def leftovers(self) -> Leftovers:
+        return Leftovers(self.store, *self.stock_keys)
+
+    def look(self) -> Adopted:
+        """What there is to move. Reads it, and changes nothing."""
+        found = Adopted()
+        for _, where in self._destined(found):
+            found.add(where)
+        for name in self.names(None):
+            with found.leaving(name):
+                for _ in self._early(name):
+                    found.parked += 1
+        return found
+
+    def adopt(self) -> Iterator[Adopted]:
+        """Move what workers of ``redis://`` have taken, and what they or their producers have put on ready
+        lists ahead of its time. A message is in one place at any time, so this may be ended anywhere, and
+        begun again. Yields, after each message, what was moved so far."""
+        done = Adopted()
+        yield done
+        for leftover, where, outcome in self.leftovers.move(self._destined(done)):
+            if outcome == MOVED:
+                done.add(where)
+                yield done
+            elif outcome == REFUSED:
+                queues = " or ".join(map(repr, where.queues))
+                done.leave(_tag(leftover), f"a key of queue {queues} has a wrong type")
+        for name in self.names(None):
+            self.store.remember(name)
+            with done.leaving(name):
+                for _ in self._park(name):
+                    done.parked += 1
+                    yield done
+
+    def _destined(self, count: Adopted) -> Iterator[tuple[Leftover, Destination]]:
+        """What can be moved, and where to. What cannot is noted in *count*."""
+        now_ms = self.store.now_ms()
+        seen: set[bytes] = set()
+        for leftover in self.leftovers.iter():
+            try:
+                yield leftover, self._destination(leftover, now_ms)
+            except Unusable as exc:
+                # One may come twice.
+                if leftover.tag not in seen:
+                    seen.add(leftover.tag)
+                    count.leave(_tag(leftover), str(exc))
+
+    def _destination(self, leftover: Leftover, now_ms: float) -> Destination:
+        payload, message, exchange, routing_key = _read(leftover.data)
+        properties = message["properties"]
+        properties["delivery_tag"] = properties.get("delivery_tag") or _tag(leftover)
+        try:
+            names = self.routed_to(exchange, routing_key)
+            due_ms = eta_ms(message["headers"])
+            id, step = message_id(message), self.step_of(message)
+        except (ValueError, OverflowError, re.error) as exc:
+            # So may the bindings and the headers be foreign.
+            raise Unusable(str(exc)[:LONGEST_REASON]) from exc
+        if not names:
+            raise Unusable(f"no queue is bound to exchange {exchange!r} with routing key {routing_key!r}")
+        pick = self.store.partitions.pick
+        return Destination(
+            [pick(name, id) for name in names], step, payload, id, due_ms if due_ms > now_ms else None
+        )
+
+    def _park(self, name: str) -> Iterator[Ready]:
+        """Move the ready messages of *name* that are due in the future into the schedule. Redis looks for
+        each from one end of its list. So it is quick if those next to the ends go first, and stock workers
+        that are stopped put what they held there."""
+        lists, now_ms = ReadyLists(self.store), self.store.now_ms()
+        for step in self.store.steps:
+            first, size = 0, FIRST_PAGE
+            while page := lists.tail(name, step, first, size):
+                early = [ready for ready in page if _id_and_eta(ready)[1] > now_ms]
+                yield from lists.schedule_all(name, early, _id_and_eta)
+                first += len(page) - len(early)
+                size = next_page(size, sum(len(ready.payload) for ready in page))
+        yield from lists.schedule_all(name, self._early(name), _id_and_eta)
+
+    def _early(self, name: str) -> Iterator[Ready]:
+        """The ready messages that are due in the future."""
+        now_ms = self.store.now_ms()
+        for ready in ReadyLists(self.store).iter(name, _HAVE_ETA):
+            if _id_and_eta(ready)[1] > now_ms:
+                yield ready
+
+    # -- back to redis:// --------------------------------------------------------------------------------
+
+    def look_back(self) -> GivenBack:
+        """What there is to give back. Reads it, and changes nothing."""
+        found = GivenBack(dead=self._dead())
+        for name in self.names(None):
+            for message in Schedule(self.store).iter(name, None, None):
+                found.scheduled += 1
+                found.at_once += not _waits_for_eta(message)
+            found.held += sum(self._held(name).values())
+        return found
+
+    def give_back(self) -> Iterator[GivenBack]:
+        """Move all scheduled messages to the ready lists, where workers of ``redis://`` look, in the order in
+        which they are due. These hold Celery's tasks in memory until then: the header ``eta`` says when. What
+        workers of this transport had taken which are gone goes there, too. Yields, after some messages, what
+        was given back so far."""
+        done = GivenBack(dead=self._dead())
+        yield done
+        schedule = Schedule(self.store)
+        for name in self.names(None):
+            holders = [Holder(name, consumer, lease_counts=True) for consumer in self._held(name)]
+            for some in portions(holders, lambda _: 1, MESSAGES_PER_CALL, MESSAGES_PER_CALL):
+                returned = finish(Recovery(self.store, self.options).give_back(some, "lost"))
+                done.held += sum(each.messages for each in returned.values())
+                yield done
+            messages = schedule.iter(name, None, None)
+            for message in schedule.reschedule_all(name, messages, _for_stock, 0):
+                done.scheduled += 1
+                done.at_once += not _waits_for_eta(message)
+                yield done
+
+    def _held(self, name: str) -> dict[str, int]:
+        """Consumer whose lease has ended -> how many messages of *name* it holds."""
+        keys, now_ms = self.store.keys(name), int(self.store.now_ms())
+        members = self.store.server.call("ZRANGEBYSCORE", keys.consumers, "-inf", now_ms)
+        consumers = [member.decode(errors="replace") for member in members]
+        commands = [("HLEN", keys.unacked(consumer)) for consumer in consumers]
+        counts: Sequence[int] = list(checked(self.store.server.call_all(*commands)))
+        return dict(zip(consumers, counts, strict=True))
+
+    def _dead(self) -> int:
+        commands = [("LLEN", self.store.keys(name).dead) for name in self.names(None)]
+        return sum(checked(self.store.server.call_all(*commands)))
+
+
+def _tag(leftover: Leftover) -> str:
+    return leftover.tag.decode(errors="replace")
+
+
+def _read(data: bytes) -> tuple[bytes, dict[str, Any], str, str]:
+    """The message of an entry, as it is written there and decoded; the exchange, and the routing key."""
+    try:
+        text = data.decode()
+        message, exchange, routing_key = loads(text)
+        if not (isinstance(exchange, (str, type(None))) and isinstance(routing_key, str)):
+            raise ValueError("it names no exchange and no routing key")
+        check(message)
+        _, end = _decoder.raw_decode(text, start := _OPENING.match(text).end())  # type: ignore[union-attr]
+    except Exception as exc:
+        # Foreign bytes may make the decoder raise any exception.
+        raise Unusable(f"not a message that redis:// has taken: {exc}"[:LONGEST_REASON]) from exc
+    return text[start:end].encode(), message, exchange or "", routing_key
+
+
+def _id_and_eta(ready: Ready) -> tuple[str, float]:
+    """The id of a ready message, and when it is due, ms since the epoch; 0 if it has no time, or is no
+    message."""
+    try:
+        message = check(loads(ready.payload))
+        message["properties"].setdefault("delivery_tag", "")
+        return message_id(message), eta_ms(message["headers"])
+    except Exception:
+        # The worker that takes it will say what is wrong.
+        return "", 0
+
+
+def _for_stock(message: Scheduled) -> bytes:
+    return with_eta(message.payload, message.due_ms)
+
+
+def _waits_for_eta(message: Scheduled) -> bool:
+    """Whether a worker of ``redis://`` holds it until it is due."""
+    return Content.of(message.payload, "").task is not None

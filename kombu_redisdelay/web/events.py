@@ -1,0 +1,135 @@
+"""What is known of the life of a message: what it says of itself, and what Redis keeps beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from dateutil.parser import isoparse
+
+from kombu_redisdelay.operations.queued import DEAD, HELD, READY, SCHEDULED, QueuedMessage
+from kombu_redisdelay.operations.reading import waiting_since
+from kombu_redisdelay.web.words import number, plural
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that has happened to a message, or will.
+
+    Attributes:
+        what: for example "Died".
+        moment: when; ``None`` if nobody has written that down.
+        text: what else is known of it; may be empty.
+    """
+
+    what: str
+    moment: datetime | None = None
+    text: str = ""
+
+
+def events_of(message: QueuedMessage, now: datetime) -> list[Event]:
+    """What has happened to *message*, and will, in this order."""
+    return [
+        Event("Published", None, _publisher(message.headers)),
+        *_retries(message.headers),
+        *_asked_for(message.headers),
+        *_could_be_delivered(message),
+        *_deliveries(message),
+        *_state(message),
+        *_expires(message.headers, now),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Relatives:
+    """The tasks that a task belongs to, each by its id; empty if there is none.
+
+    Attributes:
+        parent: the task that has published it.
+        root: the first task of the whole workflow, if it is another one.
+        group: the group.
+        number: its number in the group, from 1; ``None`` if it is unknown.
+    """
+
+    parent: str = ""
+    root: str = ""
+    group: str = ""
+    number: int | None = None
+
+
+def relatives_of(message: QueuedMessage) -> Relatives:
+    headers = message.headers
+    root, index = _text(headers, "root_id"), headers.get("group_index")
+    return Relatives(
+        _text(headers, "parent_id"),
+        "" if root == message.id else root,
+        _text(headers, "group"),
+        index + 1 if isinstance(index, int) else None,
+    )
+
+
+def _publisher(headers: Mapping[str, Any]) -> str:
+    origin = _text(headers, "origin")
+    return f"by {origin}" if origin else ""
+
+
+def _retries(headers: Mapping[str, Any]) -> Iterator[Event]:
+    retries = headers.get("retries")
+    if isinstance(retries, int) and retries > 0:
+        yield Event("Retried", None, f"this is retry {number(retries)} of the task")
+
+
+def _asked_for(headers: Mapping[str, Any]) -> Iterator[Event]:
+    eta = _time(headers, "eta")
+    if eta is not None:
+        yield Event("Scheduled", eta, "as its headers say")
+
+
+def _could_be_delivered(message: QueuedMessage) -> Iterator[Event]:
+    since = waiting_since(message.payload)
+    if message.state == SCHEDULED:
+        yield Event("Due", message.due)
+    elif since is not None:
+        yield Event("Ready", since, "when it was published, became due, or was requeued last")
+
+
+def _deliveries(message: QueuedMessage) -> Iterator[Event]:
+    if message.deliveries and message.state != DEAD:
+        yield Event("Failed", None, f"{plural(message.deliveries, 'delivery', 'deliveries')}")
+
+
+def _state(message: QueuedMessage) -> Iterator[Event]:
+    if message.state == READY and message.place is not None:
+        yield Event("Waits", None, f"{plural(message.place, 'message')} before it")
+    elif message.state == HELD:
+        worker = f"by host {message.host or '?'}, process {message.pid or '?'}"
+        lost = "; its lease has ended, another worker is about to get the message"
+        yield Event("Taken", message.held_since, worker + (lost if message.lease_has_ended else ""))
+    elif message.state == DEAD:
+        times = plural(message.deliveries, "delivery", "deliveries")
+        yield Event("Died", message.died, f"after {times}: {message.reason}")
+
+
+def _expires(headers: Mapping[str, Any], now: datetime) -> Iterator[Event]:
+    expires = _time(headers, "expires")
+    if expires is not None:
+        is_over = expires <= now
+        text = "the worker that gets it drops it" if is_over else "a worker that gets it later drops it"
+        yield Event("Expired" if is_over else "Expires", expires, text)
+
+
+def _text(headers: Mapping[str, Any], name: str) -> str:
+    """A header that should be a text. Anybody may have written it."""
+    value = headers.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _time(headers: Mapping[str, Any], name: str) -> datetime | None:
+    """A header that should be a time in ISO 8601. Without an offset, it is in UTC, as for Celery."""
+    try:
+        time = isoparse(_text(headers, name))
+        return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,86 @@
+"""The columns of the table of queues, and how it is sorted by one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kombu_redisdelay.operations.access import natural
+from kombu_redisdelay.operations.history import Counts
+from kombu_redisdelay.operations.stats import QueueStats
+
+#: A queue, and what has happened in it in the last hour.
+Row = tuple[QueueStats, Counts]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column to sort by.
+
+    Attributes:
+        name: how addresses name it.
+        label: how the page names it.
+        value: that of a queue; ``None`` if it has none or it is unknown. Such queues always come last.
+        largest_first: whether it is of more use with the largest value first.
+    """
+
+    name: str
+    label: str
+    value: Callable[[Row], Any]
+    largest_first: bool = True
+
+
+COLUMNS = (
+    Column("queue", "Queue", lambda row: natural(row[0].queue), largest_first=False),
+    Column("ready", "Ready", lambda row: row[0].ready),
+    Column("waiting", "Waiting", lambda row: row[0].waiting),
+    Column("scheduled", "Scheduled", lambda row: row[0].scheduled),
+    Column("overdue", "Overdue", lambda row: row[0].overdue),
+    Column("held", "Held", lambda row: row[0].unacked),
+    Column("dead", "Dead", lambda row: row[0].dead),
+    Column("consumers", "Consumers", lambda row: row[0].consumers, largest_first=False),
+    Column("due", "Next due", lambda row: row[0].next_due, largest_first=False),
+    Column("in", "In, last hour", lambda row: row[1].published),
+    Column("out", "Out", lambda row: row[1].delivered),
+    Column("failed", "Failed", lambda row: row[1].failed),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sorting:
+    """How the table is sorted.
+
+    Attributes:
+        column: by what.
+        largest_first: whether the largest value comes first.
+    """
+
+    column: Column = COLUMNS[0]
+    largest_first: bool = False
+
+    @classmethod
+    def of(cls, text: str) -> Sorting:
+        """What the field of an address says: the name of a column, and before it ``-`` for the largest value
+        first. Anything else is the order by name."""
+        name = text.removeprefix("-")
+        named = [column for column in COLUMNS if column.name == name]
+        return cls(named[0], text.startswith("-")) if named else cls()
+
+    def by(self, column: Column) -> str:
+        """The field of the address that sorts by *column*; in the other order if it is sorted by that."""
+        largest_first = not self.largest_first if column == self.column else column.largest_first
+        return f"-{column.name}" if largest_first else column.name
+
+    def aria(self, column: Column) -> str:
+        """The attribute ``aria-sort`` of the heading of *column*; empty if it is not sorted by that."""
+        if column != self.column:
+            return ""
+        return "descending" if self.largest_first else "ascending"
+
+    def sort(self, rows: Sequence[Row]) -> list[Row]:
+        """*rows* in this order. Those with the same value are sorted by name."""
+        by_name = sorted(rows, key=COLUMNS[0].value)
+        known = [row for row in by_name if self.column.value(row) is not None]
+        unknown = [row for row in by_name if self.column.value(row) is None]
+        return sorted(known, key=self.column.value, reverse=self.largest_first) + unknown

@@ -1,0 +1,1 @@
+"""``python -m screenshots``: the pictures of the page in the documentation."""

@@ -1,0 +1,109 @@
+"""`celery delayed adopt`. What it does is tested in tests/operations, with workers in tests/end_to_end."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+
+from kombu.connection import Connection
+
+from tests.cli.site import QUEUE, Site
+
+NOTHING = (
+    "0 messages: 0 that redis:// workers held for later, 0 that they held to run, 0 ready ahead of its time"
+)
+
+
+def take(site: Site, tag: str, eta_in: float | None = None) -> None:
+    """As a worker of redis:// does."""
+    eta = None if eta_in is None else (datetime.now(timezone.utc) + timedelta(seconds=eta_in)).isoformat()
+    message = {
+        "body": "",
+        "headers": {"task": "shop.close_order", "id": tag, "eta": eta},
+        "properties": {"delivery_tag": tag},
+    }
+    site.redis.hset("unacked", tag, json.dumps([message, "", QUEUE]))
+
+
+def test_there_is_nothing_to_do(site: Site) -> None:
+    # Nothing is asked.
+    assert site.text("adopt") == f"Adopted {NOTHING}.\n"
+    assert site.text("adopt", "--dry-run") == f"Would adopt {NOTHING}.\n"
+    assert (
+        site.text("adopt", "--reverse") == "Gave back 0 messages: 0 scheduled, 0 of workers that are gone.\n"
+    )
+
+
+def test_it_says_how_many_asks_and_moves(site: Site) -> None:
+    take(site, "later", 3600)
+    take(site, "now")
+    held = "1 that redis:// workers held for later, 1 that they held to run"
+    counts = f"2 messages: {held}, 0 ready ahead of its time"
+    assert site.text("adopt", "--dry-run") == f"Would adopt {counts}.\n"
+    refused = site.run("adopt", input="n\n")
+    assert (refused.exit_code, site.redis.hlen("unacked")) == (1, 2)
+    assert f"Adopt {counts}?" in refused.stderr
+    assert site.text("adopt", input="y\n") == f"Adopted {counts}.\n"
+    [row] = [row for row in site.rows("stats") if row["queue"] == QUEUE]
+    assert (row["scheduled"], row["ready"]) == (1, 1)
+
+
+def test_as_json(site: Site) -> None:
+    take(site, "later", 3600)
+    rest = {"scheduled": 1, "to_run": 0, "ready_early": 0, "stay": 0, "why": {}}
+    assert site.rows("adopt", "--dry-run") == [{"would_adopt": 1, **rest}]
+    assert site.rows("adopt", "--yes") == [{"adopted": 1, **rest}]
+    rest = {"scheduled": 1, "held": 0, "at_once": 0, "dead": 0}
+    assert site.rows("adopt", "--reverse", "--dry-run") == [{"would_give_back": 1, **rest}]
+    assert site.rows("adopt", "--reverse", "--yes") == [{"given_back": 1, **rest}]
+    assert site.redis.llen(QUEUE) == 1
+
+
+def test_what_stays_is_named_and_the_exit_status_says_so(site: Site) -> None:
+    for number in range(12):
+        site.redis.hset("unacked", f"broken {number:02}", "[]")
+    for words in (("--yes",), ("--dry-run",)):
+        result = site.run("adopt", *words)
+        assert result.exit_code == 1
+        assert "12 messages cannot be moved, and stay:\n" in result.stderr
+        assert result.stderr.count(": not a message that redis:// has taken: ") == 10
+        assert result.stderr.endswith("\n  and 2 more\n")
+    [row] = site.rows("adopt", "--yes", status=1)
+    assert (row["adopted"], row["stay"], len(row["why"])) == (0, 12, 10)
+
+
+def test_it_refuses_while_stock_workers_are_connected(site: Site) -> None:
+    take(site, "later", 3600)
+    with Connection(site.app.conf.broker_url.replace("redisdelay", "redis")) as connection:
+        channel = connection.channel()
+        channel.basic_consume("other", False, lambda message: None, "tag")
+        with suppress(TimeoutError):
+            connection.drain_events(timeout=0.1)
+        for words in (("--yes",), ("--dry-run",)):
+            result = site.run("adopt", *words)
+            assert result.exit_code == 1
+            assert "onsumers of redis:// are connected: 127.0.0.1:" in result.stderr
+            assert "use --force: what they hold runs twice." in result.stderr
+        assert site.redis.hlen("unacked") == 1
+        assert site.text("adopt", "--force", "--yes").startswith("Adopted 1 message: ")
+
+
+def test_the_way_back_refuses_while_workers_of_ours_are_there(site: Site) -> None:
+    site.send(countdown=60)
+    site.add_consumer("alive", 60_000)
+    result = site.run("adopt", "--reverse", "--yes")
+    assert result.exit_code == 1
+    assert "orkers of redisdelay:// consume from these queues. Stop them first" in result.stderr
+    assert site.text("adopt", "--reverse", "--yes", "--force").startswith("Gave back 1 message: 1 scheduled")
+
+
+def test_the_way_back_says_what_stays_and_what_comes_early(site: Site) -> None:
+    site.bury("{}", "why")
+    with site.app.connection_for_write() as connection:
+        connection.Producer().publish("", routing_key=QUEUE, headers={"x-delay": 60_000})
+    for words in (("--dry-run",), ("--yes",)):
+        result = site.run("adopt", "--reverse", *words)
+        assert result.exit_code == 0
+        assert "1 message without an eta, which redis:// delivers at once.\n" in result.stderr
+        assert "1 dead letter left: see `celery delayed dead list`.\n" in result.stderr

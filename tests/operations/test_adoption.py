@@ -1,0 +1,549 @@
+"""What workers of ``redis://`` have left goes to where it belongs, and back, whenever the process ends."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from unittest import mock
+
+import pytest
+from celery import Celery
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
+
+from harness.cluster import Cluster
+from harness.process import wait_until
+from harness.redis_server import RedisServer
+from kombu_redisdelay.broker.keys import queue_keys
+from kombu_redisdelay.broker.server.single import SingleServer
+from kombu_redisdelay.operations.adoption import Adopted, Adoption, GivenBack, InUse
+from tests.environments import CLUSTERS
+from tests.permissions import allow, documented_rules, refused
+
+SEPARATOR = "\x06\x16"
+STEPS = (0, 3, 6, 9)
+PREFIX = "shop:"
+OPTIONS = {
+    "global_keyprefix": PREFIX,
+    "unacked_key": "taken",
+    "unacked_index_key": "taken_when",
+}
+
+
+def now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def message(name: str, eta_in: float | None = None, priority: int = 0) -> dict[str, Any]:
+    """A task as Celery publishes it."""
+    eta = None if eta_in is None else (now() + timedelta(seconds=eta_in)).isoformat()
+    return {
+        "body": "W10=",
+        "content-type": "application/json",
+        "headers": {"task": "work", "id": name, "eta": eta, "nothing": [], "large": 2**63 + 1},
+        "properties": {
+            "priority": priority,
+            "delivery_tag": name,
+            "delivery_info": {"exchange": "", "routing_key": "celery"},
+            "body_encoding": "base64",
+        },
+    }
+
+
+class Place:
+    """A broker, and what is in there."""
+
+    def __init__(self, server: RedisServer, **options: Any) -> None:
+        self.redis: Any = server.client(decode_responses=True)
+        self.redis.flushall()
+        self.options = options
+        self.prefix = options.get("global_keyprefix", "")
+        self.unacked = self.prefix + options.get("unacked_key", "unacked")
+        self.index = self.prefix + options.get("unacked_index_key", "unacked_index")
+        self._url = server.url()
+
+    def adoption(self) -> Adoption:
+        app = Celery("shop", broker=self._url, set_as_current=False)
+        app.conf.broker_transport_options = self.options
+        app.conf.task_queues = [Queue(name) for name in ("a", "b", "celery")]
+        return Adoption(app)
+
+    def bind(self, exchange: str, *bindings: tuple[str, str, str]) -> None:
+        self.redis.sadd(f"{self.prefix}_kombu.binding.{exchange}", *map(SEPARATOR.join, bindings))
+
+    def take(self, tag: str, entry: str | bytes, index: bool = True) -> None:
+        """As a stock worker does that takes a message."""
+        self.redis.hset(self.unacked, tag, entry)
+        if index:
+            self.redis.zadd(self.index, {tag: now().timestamp()})
+
+    def publish(self, queue: str, published: dict[str, Any], step: int = 0) -> None:
+        """As a stock producer does."""
+        self.redis.lpush(self.prefix + queue + (f"{SEPARATOR}{step}" if step else ""), json.dumps(published))
+
+    def keys(self, queue: str) -> Any:
+        return queue_keys(self.prefix, queue, SEPARATOR)
+
+    def ready(self, queue: str) -> list[tuple[int, str]]:
+        """What is ready, each with its step, in the order in which it is taken."""
+        return [
+            (step, text)
+            for step in STEPS
+            for text in reversed(self.redis.lrange(self.keys(queue).ready_at(step), 0, -1))
+        ]
+
+    def scheduled(self, queue: str) -> list[tuple[float, str]]:
+        """What is scheduled as it is stored, each with when it is due."""
+        keys = self.keys(queue)
+        rows = self.redis.zrange(keys.schedule, 0, -1, withscores=True)
+        assert self.redis.hlen(keys.messages) == len(rows)
+        return [(due_ms, self.redis.hget(keys.messages, member)) for member, due_ms in rows]
+
+    def everything(self) -> Counter[tuple[str, str]]:
+        """Where each message is: its name, and the place."""
+        found: Counter[tuple[str, str]] = Counter()
+        for queue in ("a", "b", "celery"):
+            for step, text in self.ready(queue):
+                found[name_of(json.loads(text)), f"{queue} ready {step}"] += 1
+            for _, stored in self.scheduled(queue):
+                number, _, text = stored.partition(":")
+                found[name_of(json.loads(text)), f"{queue} scheduled {number}"] += 1
+        for tag in self.redis.hkeys(self.unacked):
+            found[tag, "unacked"] += 1
+        return found
+
+
+def name_of(published: dict[str, Any]) -> str:
+    return str(published["properties"]["delivery_tag"])
+
+
+@pytest.fixture
+def place(server: RedisServer) -> Iterator[Place]:
+    place = Place(server)
+    yield place
+    place.redis.close()
+
+
+def entry(published: Any, exchange: Any = "", routing_key: Any = "celery") -> str:
+    return json.dumps([published, exchange, routing_key])
+
+
+def adopt(place: Place) -> Adopted:
+    with place.adoption() as adoption:
+        *_, done = adoption.adopt()
+    return done
+
+
+def give_back(place: Place) -> GivenBack:
+    with place.adoption() as adoption:
+        *_, done = adoption.give_back()
+    return done
+
+
+def test_a_countdown_goes_into_the_schedule_as_it_was_written(place: Place) -> None:
+    published = message("later", eta_in=3600, priority=7)
+    # Not as Python writes JSON.
+    text = json.dumps(published, separators=(" ,", " : "))
+    place.take("later", f'  [ {text} , "", "celery"]')
+
+    assert adopt(place) == Adopted(scheduled=1)
+
+    [(due_ms, stored)] = place.scheduled("celery")
+    assert stored == f"6:{text}"
+    assert due_ms == pytest.approx(
+        datetime.fromisoformat(published["headers"]["eta"]).timestamp() * 1000, abs=0.01
+    )
+    assert (place.redis.hlen(place.unacked), place.redis.zcard(place.index)) == (0, 0)
+
+
+@pytest.mark.parametrize("eta_in", [None, -5.0])
+def test_what_is_to_run_is_taken_next_and_counts_as_delivered(place: Place, eta_in: float | None) -> None:
+    place.publish("celery", message("waits"))
+    place.take("held", entry(message("held", eta_in)))
+
+    assert adopt(place) == Adopted(ready=1)
+
+    (_, first), (_, second) = place.ready("celery")
+    assert first.startswith('{"redisdelay-deliveries": 1, ')
+    assert (name_of(json.loads(first)), name_of(json.loads(second))) == ("held", "waits")
+    assert json.loads(first)["headers"]["nothing"] == []
+    assert json.loads(first)["headers"]["large"] == 2**63 + 1
+
+
+def test_our_worker_gets_it_as_redelivered(place: Place, server: RedisServer) -> None:
+    place.take("held", entry(message("held")))
+    adopt(place)
+    with Connection(server.url()) as connection:
+        got = connection.default_channel.basic_get("celery")
+        assert got.delivery_info["redelivered"]
+        assert got.headers["x-delivery-count"] == 1
+        got.ack()
+
+
+def test_a_countdown_on_a_ready_list_goes_into_the_schedule(place: Place) -> None:
+    place.publish("a", message("ready"))
+    place.publish("a", message("late", eta_in=-60))
+    place.publish("a", message("early", eta_in=60, priority=3), step=3)
+
+    assert adopt(place) == Adopted(parked=1)
+
+    assert [name_of(json.loads(text)) for _, text in place.ready("a")] == ["ready", "late"]
+    [(_, stored)] = place.scheduled("a")
+    assert stored.startswith("3:{")
+
+
+@pytest.mark.parametrize(
+    ("exchange", "bindings", "routing_key", "queues"),
+    [
+        ("direct", [("k", "", "a"), ("other", "", "b")], "k", ["a"]),
+        ("topic", [("x.*", "^x\\.[^\\.]+$", "a"), ("#", "^.*?$", "b")], "x.y", ["a", "b"]),
+        ("topic", [("x.*", "^x\\.[^\\.]+$", "a"), ("#", "^.*?$", "b")], "z", ["b"]),
+    ],
+)
+def test_it_goes_through_the_bindings(
+    place: Place, exchange: str, bindings: list[tuple[str, str, str]], routing_key: str, queues: list[str]
+) -> None:
+    place.bind(exchange, *bindings)
+    place.take("t", entry(message("t"), exchange, routing_key))
+    assert adopt(place) == Adopted(ready=1)
+    assert [queue for queue in ("a", "b", "celery") if place.ready(queue)] == queues
+
+
+def test_the_bindings_are_read_as_kombu_writes_them(place: Place, server: RedisServer) -> None:
+    exchange = Exchange("events", type="topic")
+    with Connection(server.url("redis")) as connection:
+        Queue("a", exchange, routing_key="order.#")(connection.default_channel).declare()
+        Queue("b", exchange, routing_key="user.*")(connection.default_channel).declare()
+    place.take("t", entry(message("t"), "events", "order.closed.late"))
+    adopt(place)
+    assert [queue for queue in ("a", "b") if place.ready(queue)] == ["a"]
+
+
+MALFORMED: dict[str, str | bytes] = {
+    "not JSON": "{",
+    "not UTF-8": b"[\xff]",
+    "too deep": "[" * 100_000,
+    "no list": "{}",
+    "short": "[1]",
+    "no message": entry([1]),
+    "no properties": entry({"headers": {}}),
+    "no routing key": entry(message("x"), "", None),
+    "not bound": entry(message("x"), "unknown", "k"),
+    "no queue": entry(message("x"), "", ""),
+    "no time": entry({**message("x"), "headers": {"task": "t", "eta": "tomorrow"}}),
+    "no pattern": entry(message("x"), "broken", "k"),
+    "wrong type": entry(message("x"), "", "string"),
+}
+
+
+def test_what_cannot_be_moved_stays_and_is_named(place: Place) -> None:
+    place.bind("broken", ("k", "(", "a"))
+    place.redis.set("string", "")
+    for tag, data in MALFORMED.items():
+        place.take(tag, data)
+    place.take("good", entry(message("good")))
+    place.publish("b", message("early", 60))
+    lengths = {tag: place.redis.hstrlen(place.unacked, tag) for tag in MALFORMED}
+
+    done = adopt(place)
+
+    # The queue with a key of a wrong type is one more.
+    assert (done.ready, done.parked, done.stay) == (1, 1, len(MALFORMED) + 1)
+    assert len(done.why) == 10
+    assert set(done.why) < {*MALFORMED, "queue 'string'"}
+    assert all("\n" not in why and len(why) <= 200 for why in done.why.values())
+    assert {tag: place.redis.hstrlen(place.unacked, tag) for tag in MALFORMED} == lengths
+    assert place.redis.zcard(place.index) == len(MALFORMED)
+    # It can be run again.
+    assert adopt(place).stay == len(MALFORMED) + 1
+
+
+def test_an_unacked_key_of_another_type_is_an_error_that_names_it(place: Place) -> None:
+    place.redis.set(place.unacked, "")
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        adopt(place)
+
+
+def test_an_index_of_another_type_loses_nothing(place: Place) -> None:
+    place.take("t", entry(message("t")), index=False)
+    place.redis.set(place.index, "")
+    with pytest.raises(Exception, match="unacked_index"):
+        adopt(place)
+    assert place.redis.hlen(place.unacked) == 1
+
+
+def test_large_messages_and_many(place: Place) -> None:
+    for number in range(1000):
+        place.take(f"{number}", entry(message(f"{number}", eta_in=3600)))
+    for number in range(5):
+        place.take(f"large {number}", entry({**message(f"large {number}"), "body": "x" * 2_000_000}))
+    with place.adoption() as adoption:
+        assert adoption.look() == Adopted(scheduled=1000, ready=5)
+        # It ends in the middle.
+        for done in adoption.adopt():
+            if done.messages == 300:
+                break
+    assert 0 < place.redis.hlen(place.unacked) < 1005
+    rest = adopt(place)
+    assert place.redis.hlen(place.unacked) == 0
+    assert rest.messages < 1005
+    assert (len(place.scheduled("celery")), len(place.ready("celery"))) == (1000, 5)
+
+
+# -- whatever is there, and wherever it ends ------------------------------------------------------------
+
+
+class Died(BaseException):
+    """The process, by SIGKILL."""
+
+
+@dataclass
+class Dying:
+    """A connection over which only so many commands go. With the last one, only the reply is lost."""
+
+    left: int
+    is_done: bool
+
+    def calling(self) -> Any:
+        real = SingleServer.call_all
+
+        def call_all(server: SingleServer, *commands: Any) -> Any:
+            self.left -= 1
+            if self.left < 0 or (self.left == 0 and not self.is_done):
+                raise Died
+            reply = real(server, *commands)
+            if self.left == 0:
+                raise Died
+            return reply
+
+        return mock.patch.object(SingleServer, "call_all", call_all)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A message, and where it is."""
+
+    at: str
+    eta_in: float | None
+    queue: str
+    priority: int
+    is_indexed: bool = True
+
+
+cases = st.lists(
+    st.builds(
+        Case,
+        at=st.sampled_from(["unacked", "bound", "to both", "malformed", "ready", "scheduled"]),
+        eta_in=st.sampled_from([None, -60.0, 3600.0]),
+        queue=st.sampled_from(["a", "b"]),
+        priority=st.sampled_from([0, 4, 9]),
+        is_indexed=st.booleans(),
+    ),
+    max_size=30,
+)
+deaths = st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_size=3)
+
+
+def fill(place: Place, some: Sequence[Case]) -> Counter[tuple[str, str]]:
+    """Put all of them where they are. Returns where they belong."""
+    place.bind("direct", ("a", "", "a"), ("b", "", "b"))
+    place.bind("topic", ("#", "^.*?$", "a"), ("k", "^k$", "b"))
+    belong: Counter[tuple[str, str]] = Counter()
+    for number, case in enumerate(some):
+        # Every third has the id of another one.
+        name, step = f"{number}", max(each for each in STEPS if each <= case.priority)
+        published = message(name, case.eta_in, case.priority)
+        published["headers"]["id"] = f"id {number // 3}"
+        state = "scheduled" if case.eta_in is not None and case.eta_in > 0 else "ready"
+        if case.at == "ready":
+            place.publish(case.queue, published, step)
+        elif case.at == "scheduled":
+            state = "scheduled"
+            keys = place.keys(case.queue)
+            place.redis.zadd(keys.schedule, {f"ours {name}": (now().timestamp() + 3600) * 1000})
+            place.redis.hset(keys.messages, f"ours {name}", f"{step}:{json.dumps(published)}")
+            place.redis.zadd(f"{place.prefix}redisdelay:known-queues", {case.queue: 1})
+        elif case.at == "malformed":
+            place.take(name, "[]", case.is_indexed)
+            belong[name, "unacked"] += 1
+            continue
+        else:
+            exchange, routing_key = {
+                "unacked": ("", case.queue),
+                "bound": ("direct", case.queue),
+                "to both": ("topic", "k"),
+            }[case.at]
+            place.take(name, entry(published, exchange, routing_key), case.is_indexed)
+        for queue in ("a", "b") if case.at == "to both" else (case.queue,):
+            belong[name, f"{queue} {state} {step}"] += 1
+    return belong
+
+
+MANY = [Case("unacked", 3600.0, "a", 0), Case("to both", None, "a", 9), Case("ready", 3600.0, "b", 4)]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(some=cases, dying=deaths, prefixed=st.booleans())
+@example(some=MANY, dying=[(9, True), (9, False), (10, True)], prefixed=True)
+def test_the_same_messages_are_there_in_their_places(
+    server: RedisServer, some: list[Case], dying: list[tuple[int, bool]], prefixed: bool
+) -> None:
+    place = Place(server, **(OPTIONS if prefixed else {}))
+    belong = fill(place, some)
+    for left, is_done in dying:
+        with place.adoption() as adoption, Dying(left, is_done).calling(), suppress(Died):
+            list(adoption.adopt())
+        # At no moment is one lost, or there twice: in all its queues, or in the hash.
+        found = Counter(name for name, _ in place.everything().elements())
+        expected = Counter(name for name, _ in belong.elements())
+        assert found.keys() == expected.keys()
+        assert all(count in (1, expected[name]) for name, count in found.items())
+    adopt(place)
+    assert place.everything() == belong
+    place.redis.close()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(some=cases, dying=deaths)
+def test_all_that_is_scheduled_comes_back(
+    server: RedisServer, some: list[Case], dying: list[tuple[int, bool]]
+) -> None:
+    place = Place(server)
+    fill(place, some)
+    adopt(place)
+    before = place.everything()
+    for left, is_done in dying:
+        with place.adoption() as adoption, Dying(left, is_done).calling(), suppress(Died):
+            list(adoption.give_back())
+    give_back(place)
+    expected = Counter({(name, at.replace("scheduled", "ready")): 0 for name, at in before})
+    for (name, at), count in before.items():
+        expected[name, at.replace("scheduled", "ready")] += count
+    assert place.everything() == expected
+    place.redis.close()
+
+
+# -- back to redis:// -----------------------------------------------------------------------------------
+
+
+def test_stock_workers_learn_when_it_is_due(place: Place, server: RedisServer) -> None:
+    with Connection(server.url()) as connection:
+        producer = connection.Producer()
+        for eta_in in (7200, 3600):
+            producer.publish("", routing_key="celery", **_task(f"in {eta_in}", eta_in))
+        # A task that was given back for later: its header does not say when.
+        producer.publish("", routing_key="celery", headers={"task": "t", "id": "x", "x-delay": 60_000})
+        # Nothing of Celery's.
+        producer.publish("plain", routing_key="celery", headers={"x-delay": 120_000})
+    due = [due_ms for due_ms, _ in place.scheduled("celery")]
+
+    with place.adoption() as adoption:
+        assert adoption.look_back() == GivenBack(scheduled=4, at_once=1)
+    assert give_back(place) == GivenBack(scheduled=4, at_once=1)
+
+    assert place.scheduled("celery") == []
+    found = [json.loads(text)["headers"].get("eta") for _, text in place.ready("celery")]
+    etas = [datetime.fromisoformat(eta).timestamp() * 1000 if eta else None for eta in found]
+    assert etas == [pytest.approx(due[0], abs=1), None, *(pytest.approx(each, abs=1) for each in due[2:])]
+
+
+def _task(id: str, eta_in: float) -> dict[str, Any]:
+    eta = (now() + timedelta(seconds=eta_in)).isoformat()
+    return {"headers": {"task": "t", "id": id, "eta": eta}}
+
+
+def test_what_our_dead_workers_held_comes_back(place: Place) -> None:
+    keys = place.keys("celery")
+    for name, end in (("dead", -1000), ("alive", 60_000)):
+        place.redis.zadd(keys.consumers, {name: now().timestamp() * 1000 + end})
+        place.redis.hset(keys.unacked(name), "1", f"0:{json.dumps(message(name))}")
+    place.redis.zadd("redisdelay:known-queues", {"celery": 1})
+    with place.adoption() as adoption:
+        assert adoption.look_back() == GivenBack(held=1)
+    assert give_back(place) == GivenBack(held=1)
+    assert [name_of(json.loads(text)) for _, text in place.ready("celery")] == ["dead"]
+
+
+# -- who works ------------------------------------------------------------------------------------------
+
+
+def test_a_stock_worker_is_seen(place: Place, server: RedisServer) -> None:
+    with place.adoption() as adoption:
+        adoption.check_no_stock_workers()
+        with stock_consumer(server.url("redis", db=1)):
+            adoption.check_no_stock_workers()
+        with stock_consumer(server.url("redis")) as connection:
+            with pytest.raises(InUse, match=r"127\.0\.0\.1:"):
+                adoption.check_no_stock_workers()
+            # It takes one, does not ack it, and has room for no other.
+            place.publish("celery", message("held"))
+            connection.drain_events(timeout=10)
+            with pytest.raises(InUse):
+                adoption.check_no_stock_workers()
+        wait_until(lambda: not adoption.stock_workers(), 10, "that the server sees it go")
+
+
+@contextmanager
+def stock_consumer(url: str) -> Iterator[Any]:
+    with Connection(url) as connection:
+        channel = connection.channel()
+        channel.basic_qos(0, 1, False)
+        channel.basic_consume("celery", False, lambda message: None, "tag")
+        with suppress(TimeoutError):
+            connection.drain_events(timeout=0.2)
+        yield connection
+
+
+def test_workers_of_ours_are_not_taken_for_others(place: Place, server: RedisServer) -> None:
+    with Connection(server.url()) as connection, place.adoption() as adoption:
+        channel = connection.channel()
+        channel.basic_consume("celery", False, lambda message: None, "tag")
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=1.5)
+        adoption.check_no_stock_workers()
+        with pytest.raises(InUse, match="workers of redisdelay://"):
+            adoption.check_no_consumers()
+
+
+def test_who_may_not_look_is_told(place: Place, server: RedisServer) -> None:
+    place.redis.acl_setuser(
+        "shop", enabled=True, passwords=["+x"], keys="*", categories=["+@all"], commands=["-client"]
+    )
+    url = server.url().replace("://", "://shop:x@")
+    with Adoption(url) as adoption, pytest.raises(InUse, match="cannot see") as caught:
+        adoption.check_no_stock_workers()
+    assert "+client|list" in caught.value.advice
+    place.redis.acl_deluser("shop")
+
+
+@pytest.mark.skipif(not CLUSTERS, reason="clusters are tested with the oldest redis-py and the newest")
+def test_a_cluster_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(ValueError, match="Redis Cluster"):
+        Adoption(cluster.url())
+
+
+def test_with_the_permissions_that_are_documented(server: RedisServer) -> None:
+    place = Place(server)
+    place.bind("direct", ("k", "", "a"))
+    place.take("later", entry(message("later", 3600)))
+    place.take("bound", entry(message("bound"), "direct", "k"))
+    place.publish("b", message("early", 3600))
+    url = allow(server, *documented_rules("celery", "a", "b"), "~unacked*", "+client|list")
+    app = Celery("shop", broker=url, set_as_current=False)
+    app.conf.task_queues = [Queue(name) for name in ("a", "b", "celery")]
+    with Adoption(app) as adoption:
+        adoption.check_no_stock_workers()
+        adoption.check_no_consumers()
+        *_, done = adoption.adopt()
+        assert done == Adopted(scheduled=1, ready=1, parked=1)
+        *_, back = adoption.give_back()
+        assert back == GivenBack(scheduled=2)
+    assert refused(server) == []
+    place.redis.close()

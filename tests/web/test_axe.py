@@ -1,0 +1,110 @@
+"""No page has a barrier that axe-core finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.process import wait_until
+from harness.redis_server import RedisServer
+from kombu_redisdelay.web import create
+from tests.cli.site import Site
+from tests.web.states import PAGES
+
+# Neither need be installed, and the second one needs Python 3.12.
+pytest.importorskip("selenium")
+pytest.importorskip("axe_selenium_python")
+
+from axe_selenium_python import Axe
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+
+from tests.web.browser import missing, scheme, seen, served, size
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no browser: {missing()}")
+
+#: What WCAG 2.2 asks for on the levels A and AA, and what axe-core advises beyond that.
+EVERYTHING = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+COLOURS = ["color-contrast"]
+
+#: Width, colours, rules. Colours change nothing but colours.
+VIEWS = (
+    (360, "dark", EVERYTHING),
+    (360, "light", COLOURS),
+    (1280, "light", EVERYTHING),
+    (1280, "dark", COLOURS),
+)
+
+
+def barriers(driver: webdriver.Chrome) -> list[str]:
+    """What axe-core finds on a page, on a telephone and on a screen, light and dark."""
+    axe: Any = Axe(driver)
+    axe.inject()
+    found = []
+    for width, colours, rules in VIEWS:
+        size(driver, width, 800)
+        scheme(driver, colours)
+        results = axe.run(options={"runOnly": rules, "resultTypes": ["violations"]})
+        assert results["passes"], "axe-core has looked at nothing"
+        found += [
+            f"{width} {colours} {wrong['id']}: {node['html']}"
+            for wrong in results["violations"]
+            for node in wrong["nodes"]
+        ]
+    return found
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_each_page(driver: webdriver.Chrome, url: str, path: str) -> None:
+    driver.get(url + path)
+    assert barriers(driver) == []
+
+
+def test_an_empty_broker(driver: webdriver.Chrome, site: Site) -> None:
+    app = create(site.app)
+    with served(app) as url:
+        found = []
+        for path in ("/", "/messages"):
+            driver.get(url + path)
+            found += barriers(driver)
+    app.state.site.close()
+    assert found == []
+
+
+def test_an_action(driver: webdriver.Chrome, url: str) -> None:
+    """The question before it, what a mistake in it looks like, and what was done."""
+
+    def press(selector: str, then: str) -> None:
+        driver.find_element(By.CSS_SELECTOR, selector).click()
+        wait_until(lambda: seen(driver, then), 20, f"that {selector} leads to {then}")
+
+    driver.get(f"{url}/messages")
+    driver.find_element(By.CSS_SELECTOR, "input[value=s1]").click()
+    press("button[value=reschedule]", "form.confirm")
+    found = barriers(driver)
+    driver.find_element(By.NAME, "time").send_keys("soon")
+    press("[name=confirmed]", "[role=alert]")
+    found += barriers(driver)
+    driver.find_element(By.NAME, "time").clear()
+    driver.find_element(By.NAME, "time").send_keys("2h")
+    press("[name=confirmed]", "[role=status]")
+    found += barriers(driver)
+    driver.get(f"{url}/queue?name=celery")
+    press("button[value=limit]", "form.confirm")
+    found += barriers(driver)
+    assert found == []
+
+
+def test_redis_is_away(driver: webdriver.Chrome) -> None:
+    with RedisServer() as server:
+        site = Site(server)
+        app = create(site.app)
+        server.stop()
+        with served(app) as url:
+            driver.get(url)
+            assert seen(driver, "h1") == "Redis does not answer as it should"
+            found = barriers(driver)
+        app.state.site.close()
+        site.close()
+    assert found == []

@@ -1,0 +1,102 @@
+"""What the page of one message tells of its life, and of the tasks that it belongs to."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from celery import group
+
+from tests.cli.site import Site
+from tests.web.states import dead, held, ready, scheduled
+from tests.web.viewer import Page, Viewer
+
+
+def history(page: Page) -> list[str]:
+    """The events, without their times of day."""
+    [events] = re.findall(r'<ol class="events">(.*?)</ol>', page.source, re.DOTALL)
+    return [" ".join(re.sub("<[^>]*>", "", each).split()) for each in re.findall("<li>(.*?)</li>", events)]
+
+
+def about(viewer: Viewer, id: str) -> list[str]:
+    events = history(viewer.open("/message", id=id))
+    # Celery names the process that has published it.
+    assert re.fullmatch(r"Published, by \S+@\S+", events[0])
+    return events[1:]
+
+
+def test_a_scheduled_one(viewer: Viewer, site: Site) -> None:
+    site.send("a", task_id="s", countdown=3610, expires=7210)
+    viewer.app.state.site.delayed.reschedule("s", countdown=86_430)
+    assert about(viewer, "s") == [
+        "Scheduled in 1d, as its headers say",
+        "Due in 1d",
+        "Expires in 2h, a worker that gets it later drops it",
+    ]
+
+
+def test_a_ready_one(viewer: Viewer, site: Site) -> None:
+    ready(site, "r0", "r1")
+    site.send("a", task_id="late", expires=-3610, retries=2)
+    assert about(viewer, "r1")[1:] == ["Waits, 1 message before it"]
+    events = about(viewer, "late")
+    assert events[0] == "Retried, this is retry 2 of the task"
+    assert events[-1] == "Expired 1h ago, the worker that gets it drops it"
+    assert re.fullmatch(r"Ready \S+ ago, when it was published, became due, or was requeued last", events[1])
+
+
+def test_a_held_one(viewer: Viewer, site: Site) -> None:
+    held(site, "h")
+    assert about(viewer, "h")[-1] == "Taken, by host ?, process ?"
+
+
+def test_a_dead_one(viewer: Viewer, site: Site) -> None:
+    dead(site, "d")
+    assert re.fullmatch(r"Died \S+ ago, after 1 delivery: ValueError: it failed", about(viewer, "d")[-1])
+
+
+def test_links_to_what_it_belongs_to(viewer: Viewer, site: Site) -> None:
+    tasks = group(site.app.signature(name) for name in ("a", "b"))
+    result = tasks.apply_async(countdown=3600, root_id="the-root", parent_id="the-parent")
+    first, second = (child.id for child in result)
+    scheduled(site, "another")
+    page = viewer.open("/message", id=second)
+    assert ", number 2" in page.text
+    assert page.links["the-root"] == "/message?id=the-root"
+    assert page.links["the-parent"] == "/message?id=the-parent"
+    assert sorted(viewer.open(page.links[result.id]).ids) == sorted([first, second])
+    assert sorted(viewer.open(page.links["All scheduled messages of it"]).ids) == sorted([first, second])
+    assert viewer.open("/messages", related=first).ids == [first]
+
+
+def test_no_action_is_about_all_that_are_related(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a", "b")
+    page = viewer.open("/messages", related="a")
+    assert (page.ids, "Cancel" in page.buttons, "Cancel all" in page.buttons) == (["a"], True, False)
+    token = dict(page.forms[-1].fields)["redisdelay_token"]
+    pairs = [
+        ("redisdelay_token", token),
+        ("choice", "related=a"),
+        ("action", "cancel-all"),
+        ("confirmed", "1"),
+    ]
+    assert viewer.send("/act", pairs).status == 400
+    assert viewer.open("/messages").ids == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": ["a"], "retries": "many", "expires": 5, "parent_id": {}, "root_id": 1, "group": []},
+        {"retries": -1, "expires": "soon", "group_index": "first", "group": "<b>"},
+        {"expires": "9999-12-31T23:59:59-23:59"},
+        {"expires": "0001-01-01T00:00:00+23:59"},
+        {"retries": True, "group": "g", "group_index": 10**30},
+    ],
+)
+def test_headers_of_anybody(viewer: Viewer, site: Site, headers: dict[str, Any]) -> None:
+    site.send("a", task_id="odd", headers=headers)
+    page = viewer.open("/message", id="odd")
+    assert (page.status, page.heading) == (200, "odd")
+    assert history(page)
