@@ -1,4 +1,5 @@
-"""Builds the sdist and the wheel, and looks at them as PyPI, and who installs them, will. ``tox -e package`` runs it.
+"""Builds the sdist and the wheel, and looks at them as PyPI, and who installs them, will. ``tox -e package``
+runs it.
 
 It ends with status 1, and says why, if something is wrong.
 """
@@ -61,9 +62,11 @@ def build(into: Path) -> tuple[Path, Path]:
 
 
 def sdist_problems(sdist: Path) -> Iterable[str]:
-    """It has the files that git has, and no others. An sdist that is built from an sdist has the same files."""
+    """It has the files that git has, and no others."""
     with tarfile.open(sdist) as archive:
-        packed = {name.partition("/")[2] for name in archive.getnames() if not archive.getmember(name).isdir()}
+        packed = {
+            name.partition("/")[2] for name in archive.getnames() if not archive.getmember(name).isdir()
+        }
     packed = {name for name in packed if not name.startswith(GENERATED)}
     tracked = tracked_files()
     if tracked is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 #: ``](address)`` of a link or a picture.
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
-#: What GitHub puts between the repository and the path of a file, by what is served: a page, or the file itself.
+#: What GitHub puts between the repository and the path of a file: of a page about it, and of the file itself.
 _FILE = re.compile(r"/(?:blob|raw)/main/(.+)")
 
 #: What Read the Docs puts between the site and the page.
@@ -24,7 +24,8 @@ def broken_links(text: str, urls: Mapping[str, str], root: Path) -> Iterable[str
     """What is wrong with the links of *text*, in a line each.
 
     Arguments:
-        urls: the project's, by their names in ``setup.cfg``. A link to one of these must lead to something that is here.
+        urls: the project's, by their names in ``setup.cfg``. A link into one of these must lead to something
+            that is here.
         root: of the repository.
     """
     for link in links(text):

@@ -12,8 +12,9 @@ from datetime import datetime
 import redis
 from celery import Celery
 from fastapi import FastAPI, HTTPException, Request
-from kombu_redisdelay import DelayedMessages, web
 from pydantic import BaseModel
+
+from kombu_redisdelay import DelayedMessages, web
 
 celery = Celery("digest", broker=os.environ.get("BROKER_URL", "redisdelay://localhost:6379/0"))
 # What happened to whom. redis-py does not know the scheme of the broker: see docs/install.rst.
@@ -34,8 +35,8 @@ class Digest(BaseModel):
 
 @celery.task(acks_late=True)
 def send_digest(customer: str) -> None:
-    """If its worker is killed half-way, it runs again. So it forgets the events when they have been sent, and of
-    those that were added meanwhile it forgets none."""
+    """If its worker is killed half-way, it runs again. So it forgets the events when they have been sent, and
+    of those that were added meanwhile it forgets none."""
     events = news.lrange(_key(customer), 0, -1)
     if events:
         print(f"To {customer}: {'; '.join(events)}")

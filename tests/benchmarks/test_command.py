@@ -28,7 +28,8 @@ def test_without_a_package_it_says_what_to_install(module: str) -> None:
     done = run("--help", without=module)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"benchmarks: {module} is not installed. Say `tox -e bench`, or pip install -e '.[celery]' --group bench\n"
+        f"benchmarks: {module} is not installed. "
+        "Say `tox -e bench`, or pip install -e '.[celery]' --group bench\n"
     )
 
 

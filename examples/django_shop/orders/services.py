@@ -1,15 +1,15 @@
-"""What can be done to an order. Redis is told when the transaction has been committed: a worker could not find
-the order before that, and a payment that is rolled back must cancel nothing."""
+"""What can be done to an order. Redis is told when the transaction has been committed: a worker could not
+find the order before that, and a payment that is rolled back must cancel nothing."""
 
 from functools import cache, partial
 
 from django.conf import settings
 from django.db import transaction
-from kombu_redisdelay import DelayedMessages
+from shop.celery import app
 
+from kombu_redisdelay import DelayedMessages
 from orders.models import Order
 from orders.tasks import close_order
-from shop.celery import app
 
 
 @cache
