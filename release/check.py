@@ -7,16 +7,18 @@ It ends with status 1, and says why, if something is wrong.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 import venv
 import zipfile
+from argparse import ArgumentParser
 from collections.abc import Iterable, Sequence
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 from trove_classifiers import classifiers as known_classifiers
 
@@ -43,15 +45,26 @@ for file in ("lua/take.lua", "monitoring/alerts.yml", "monitoring/dashboard.json
 
 
 def main() -> None:
-    directory = Path(mkdtemp(dir=sys.argv[1]) if len(sys.argv) > 1 else mkdtemp(prefix="redisdelay-"))
-    sdist, wheel = build(directory / "dist")
-    run("twine", "check", "--strict", sdist, wheel)
-    run("check_wheel_contents", wheel)
-    wrong = [*sdist_problems(sdist), *wheel_problems(wheel)]
-    if wrong:
-        sys.exit("\n".join(wrong))
-    install(wheel, directory)
-    print(f"{sdist.name} and {wheel.name} may be released")
+    parser = ArgumentParser(prog="tox -e package --", description=__doc__)
+    parser.add_argument("--into", type=Path, help="Put the sdist and the wheel here when they are good.")
+    parser.add_argument("--tag", help="The tag of the release, which must be v and the version.")
+    options = parser.parse_args()
+    with TemporaryDirectory(prefix="redisdelay-") as name:
+        directory = Path(name)
+        sdist, wheel = build(directory / "dist")
+        run("twine", "check", "--strict", sdist, wheel)
+        run("check_wheel_contents", wheel)
+        wrong = [*sdist_problems(sdist), *wheel_problems(wheel)]
+        if options.tag and not wheel.name.startswith(f"{PACKAGE}-{options.tag.removeprefix('v')}-"):
+            wrong.append(f"The tag is {options.tag}, and the wheel {wheel.name}")
+        if wrong:
+            sys.exit("\n".join(wrong))
+        install(wheel, directory)
+        if options.into:
+            options.into.mkdir(exist_ok=True)
+            for file in (sdist, wheel):
+                shutil.copy(file, options.into)
+        print(f"{sdist.name} and {wheel.name} may be released")
 
 
 def build(into: Path) -> tuple[Path, Path]:
