@@ -1,7 +1,7 @@
 """Which names of kombu and redis-py we use that are not public.
 
-A new release of theirs may rename any of them. Then this file fails first, and says which name of which class is
-gone, and which of our files use it. `test_seams` holds what we override, and what the names mean.
+A new release of theirs may rename any of them. Then this file fails first, and says which name of which
+class is gone, and which of our files use it. `test_seams` holds what we override, and what the names mean.
 """
 
 from __future__ import annotations
@@ -66,9 +66,12 @@ def _defined_by(node: ast.AST) -> Iterator[str]:
         yield node.name
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         yield node.id
-    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        if isinstance(node.value, ast.Name) and node.value.id == "self":
-            yield node.attr
+    elif (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) == "self"
+    ):
+        yield node.attr
 
 
 USED = _used()
