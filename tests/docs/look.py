@@ -23,9 +23,10 @@ for (const element of document.querySelectorAll("article *")) {
   const box = element.getBoundingClientRect();
   if (!box.width || (box.right <= width + 1 && box.left >= -1)) continue;
   let inside = element.parentElement, scrolls = false;
-  while (inside && !scrolls) {
-    scrolls = /auto|scroll|hidden/.test(getComputedStyle(inside).overflowX) && inside.tagName !== "BODY"
-      && inside.tagName !== "HTML" && inside.getBoundingClientRect().right <= width + 1;
+  // The theme lets the article itself be scrolled, where it is narrow. That is no box of the element's own.
+  while (inside.tagName !== "ARTICLE" && !scrolls) {
+    scrolls = /auto|scroll/.test(getComputedStyle(inside).overflowX)
+      && inside.getBoundingClientRect().right <= width + 1;
     inside = inside.parentElement;
   }
   const text = element.textContent.slice(0, 60);
@@ -45,7 +46,7 @@ def _look(html: Path, pictures: Path | None, names: list[str]) -> int:
         for width in _WIDTHS:
             driver.execute_cdp_cmd(
                 "Emulation.setDeviceMetricsOverride",
-                {"width": width, "height": _HEIGHT, "deviceScaleFactor": 1, "mobile": width < 500},
+                {"width": width, "height": _HEIGHT, "deviceScaleFactor": 1, "mobile": False},
             )
             for theme in ("light", "dark"):
                 for page in sorted(html.glob("*.html")):
