@@ -83,7 +83,7 @@ def sdist_problems(sdist: Path) -> Iterable[str]:
     packed = {name for name in packed if not name.startswith(GENERATED)}
     tracked = tracked_files()
     if tracked is None:
-        print("This is no clone: the files of the sdist were not compared with git")
+        print("No clone, or no git: the files of the sdist were not compared with what git has")
         return
     for name in sorted(tracked - packed - {"setup.cfg"}):
         yield f"{name} is missing in the sdist: see MANIFEST.in"
@@ -116,8 +116,8 @@ def metadata_problems(about: Message) -> Iterable[str]:
 
 
 def tracked_files() -> set[str] | None:
-    """What git has here; ``None`` if this is not a clone of its own."""
-    if not (ROOT / ".git").exists():
+    """What git has here; ``None`` if this is no clone, or git is not installed."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
         return None
     done = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=True
