@@ -30,6 +30,9 @@ PACKAGE = "kombu_redisdelay"
 #: What setuptools adds to the sdist.
 GENERATED = ("PKG-INFO", "setup.cfg", "kombu_redisdelay.egg-info/")
 
+#: What lies in a directory where somebody works, and belongs to no build.
+NO_SOURCES = (".git", ".tox", ".venv", "*.egg-info", "build", "dist", ".*_cache", ".hypothesis")
+
 #: What somebody who has installed the wheel, and nothing of ours beside it, does first.
 FIRST_STEPS = """
 from importlib.resources import files
@@ -69,7 +72,10 @@ def main() -> None:
 
 def build(into: Path) -> tuple[Path, Path]:
     """The wheel is built from the sdist, as by whoever has the sdist alone."""
-    run("build", "--outdir", into, ROOT)
+    # setuptools packs what an earlier build here has packed, even if it should not any more.
+    clean = into.with_name("sources")
+    shutil.copytree(ROOT, clean, ignore=shutil.ignore_patterns(*NO_SOURCES))
+    run("build", "--outdir", into, clean)
     [sdist], [wheel] = into.glob("*.tar.gz"), into.glob("*.whl")
     return sdist, wheel
 

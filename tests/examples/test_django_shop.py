@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from celery import Celery
 
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
@@ -39,6 +40,9 @@ def test_an_order_that_is_not_paid_in_time_is_closed(server: RedisServer, variab
         assert web.post(f"/orders/{paid}/payment") == {"is_paid": True}
         assert delayed.get(f"close-order-{paid}") is None
         assert web.get(f"/orders/{unpaid}") == {"is_paid": False, "is_closed": False}
+        # As if its task had been taken just before it was cancelled.
+        with Celery(broker=server.url(), set_as_current=False) as producer:
+            producer.send_task("orders.tasks.close_order", [paid])
         wait_until(lambda: web.get(f"/orders/{unpaid}")["is_closed"], 20, "that the order is closed")
         assert web.get(f"/orders/{paid}") == {"is_paid": True, "is_closed": False}
         assert web.post(f"/orders/{unpaid}/payment") == {"is_paid": False}
