@@ -8,7 +8,10 @@ try:
     from benchmarks.command import main
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
-    sys.exit(f"benchmarks: {missing} is not installed. Say `tox -e bench`, or pip install -e '.[bench]'")
+    sys.exit(
+        f"benchmarks: {missing} is not installed. "
+        "Say `tox -e bench`, or pip install -e '.[celery]' --group bench"
+    )
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -24,11 +24,12 @@ runpy.run_module("benchmarks", run_name="__main__")
 
 
 @pytest.mark.parametrize("module", ["psutil", "rich"])
-def test_without_the_extra_it_says_what_to_install(module: str) -> None:
+def test_without_a_package_it_says_what_to_install(module: str) -> None:
     done = run("--help", without=module)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"benchmarks: {module} is not installed. Say `tox -e bench`, or pip install -e '.[bench]'\n"
+        f"benchmarks: {module} is not installed. "
+        "Say `tox -e bench`, or pip install -e '.[celery]' --group bench\n"
     )
 
 
@@ -37,11 +38,11 @@ def test_without_another_transport_it_says_how_to_get_it() -> None:
     assert missing == "not installed (pip install celery-redis-plus, on Python 3.13 or newer)"
 
 
-class TestWithTheExtra:
+class TestWithAllPackages:
     @pytest.fixture(autouse=True)
-    def extra(self) -> None:
+    def packages(self) -> None:
         for module in ("matplotlib", "rich"):
-            pytest.importorskip(module, reason="the extra `bench` is not installed")
+            pytest.importorskip(module, reason="the group `bench` is not installed")
 
     @pytest.mark.parametrize("words", [("queues",), ("consume", "queues"), ("fleet",)])
     def test_what_is_too_long_for_quick_is_refused_by_name(self, words: tuple[str, ...]) -> None:

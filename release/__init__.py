@@ -1,0 +1,1 @@
+"""What is done for a release, beside the tests: RELEASING.md."""

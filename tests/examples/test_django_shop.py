@@ -1,0 +1,63 @@
+"""The Django shop, with a real web server, a real worker and a real database."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+from harness.celery_worker import CeleryWorker
+from harness.process import wait_until
+from harness.redis_server import RedisServer
+from kombu_redisdelay import DelayedMessages
+from tests.examples.site import EXAMPLES, Program, environment
+
+SHOP = EXAMPLES / "django_shop"
+
+
+@pytest.fixture
+def variables(server: RedisServer, tmp_path: Path) -> dict[str, str]:
+    found = environment(
+        SHOP,
+        BROKER_URL=server.url(),
+        DJANGO_SETTINGS_MODULE="shop.settings",
+        SHOP_DATABASE=str(tmp_path / "shop.sqlite3"),
+        SHOP_TIME_TO_PAY="3",
+    )
+    _manage(found, "migrate", "-v", "0")
+    return found
+
+
+def test_an_order_that_is_not_paid_in_time_is_closed(server: RedisServer, variables: dict[str, str]) -> None:
+    worker = CeleryWorker("shop", pool="solo", env=variables, cwd=SHOP)
+    web = Program("django", "runserver", "--noreload", "PORT", directory=SHOP, environment=variables)
+    with worker, web, DelayedMessages(server.url()) as delayed:
+        paid, unpaid = (web.post("/orders")["number"] for _ in range(2))
+        assert delayed.get(f"close-order-{unpaid}") is not None
+        assert web.post(f"/orders/{paid}/payment") == {"is_paid": True}
+        assert delayed.get(f"close-order-{paid}") is None
+        assert web.get(f"/orders/{unpaid}") == {"is_paid": False, "is_closed": False}
+        # As if its task had been taken just before it was cancelled.
+        with Celery(broker=server.url(), set_as_current=False) as producer:
+            producer.send_task("orders.tasks.close_order", [paid])
+        wait_until(lambda: web.get(f"/orders/{unpaid}")["is_closed"], 20, "that the order is closed")
+        assert web.get(f"/orders/{paid}") == {"is_paid": True, "is_closed": False}
+        assert web.post(f"/orders/{unpaid}/payment") == {"is_paid": False}
+        assert delayed.count() == 0
+
+
+def test_its_migrations_are_complete(variables: dict[str, str]) -> None:
+    _manage(variables, "makemigrations", "--check", "--dry-run")
+
+
+def test_django_has_no_complaint(variables: dict[str, str]) -> None:
+    _manage(variables, "check", "--fail-level", "WARNING")
+
+
+def _manage(variables: dict[str, str], *words: str) -> None:
+    command = [sys.executable, "manage.py", *words]
+    done = subprocess.run(command, cwd=SHOP, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,112 @@
+"""Which names of kombu and redis-py we use that are not public.
+
+A new release of theirs may rename any of them. Then this file fails first, and says which name of which
+class is gone, and which of our files use it. `test_seams` holds what we override, and what the names mean.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kombu.transport import redis as kombu_redis
+from kombu.transport import virtual
+from redis.connection import BlockingConnectionPool, Connection, ConnectionPool
+
+import kombu_redisdelay
+
+PACKAGE = Path(kombu_redisdelay.__file__).parent
+
+#: Name -> the class that has it.
+PRIVATE: dict[str, type] = {
+    "_active_queues": kombu_redis.Channel,
+    "_avail_channels": virtual.Transport,
+    "_chan_to_sock": kombu_redis.MultiChannelPoller,
+    "_channels": kombu_redis.MultiChannelPoller,
+    "_checkpid": ConnectionPool,
+    "_client_registered": kombu_redis.MultiChannelPoller,
+    "_close_clients": kombu_redis.Channel,
+    "_connections": BlockingConnectionPool,
+    "_delivered": virtual.QoS,
+    "_dirty": virtual.QoS,
+    "_fanout_queues": kombu_redis.Channel,
+    "_fd_to_chan": kombu_redis.MultiChannelPoller,
+    "_get_message_priority": virtual.Channel,
+    "_inplace_augment_message": virtual.Channel,
+    "_on_collect": virtual.QoS,
+    "_queue_cycle": kombu_redis.Channel,
+    "_register": kombu_redis.MultiChannelPoller,
+    "_register_LISTEN": kombu_redis.MultiChannelPoller,
+    "_sock": Connection,
+    "_tag_to_queue": virtual.Channel,
+}
+
+#: Those of named tuples are public, in spite of their names. The last one is ours, set by its name.
+OTHERS = {"_asdict", "_replace", "_redisdelay_is_guarded"}
+
+
+def _used() -> dict[str, set[str]]:
+    """Private names that we use and do not define -> the files that do."""
+    defined: set[str] = set()
+    used: dict[str, set[str]] = defaultdict(set)
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            defined.update(_defined_by(node))
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and node.attr[1] != "_":
+                used[node.attr].add(path.relative_to(PACKAGE).as_posix())
+    return {name: files for name, files in used.items() if name not in defined}
+
+
+def _defined_by(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) == "self"
+    ):
+        yield node.attr
+
+
+USED = _used()
+
+
+def test_all_of_them_are_listed() -> None:
+    new = {name: sorted(files) for name, files in USED.items() if name not in OTHERS and name not in PRIVATE}
+    assert new == {}, "not public, and neither ours nor in PRIVATE"
+
+
+def test_none_is_listed_in_vain() -> None:
+    assert (PRIVATE.keys() | OTHERS) - USED.keys() == set()
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_it_is_there(name: str) -> None:
+    owner = PRIVATE[name]
+    files = ", ".join(sorted(USED[name]))
+    if not _has(owner, name):
+        pytest.fail(f"{owner.__module__}.{owner.__qualname__} has no {name} any more; {files} uses it", False)
+
+
+def test_a_name_that_is_gone_is_noticed() -> None:
+    assert not _has(kombu_redis.Channel, "_active_queue")
+
+
+def _has(owner: type, name: str) -> bool:
+    """Whether it is an attribute of the class, or of its instances."""
+    if hasattr(owner, name):
+        return True
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == name
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        for cls in owner.__mro__[:-1]
+        for node in ast.walk(ast.parse(inspect.cleandoc("\n" + inspect.getsource(cls))))
+    )
