@@ -34,8 +34,7 @@
 --          index of a queue that has more and the index of the first step that has some; indices of queues
 --          whose consumers may hold a limited number of messages; for each message the index of its queue;
 --          then the messages, as they are stored (see include/stored.lua). The index of a queue is that in
---          KEYS. All numbers of a list are
---          separated by spaces
+--          KEYS. All numbers of a list are separated by spaces
 --
 -- A server that is out of memory refuses a script if its first write could need more memory. It does not
 -- stop a script that has already written. So every script that must work then removes before it adds.

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.json import loads
 from redis.exceptions import NoPermissionError, ResponseError
 
+from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.leftovers import FIRST_PAGE, MOVED, REFUSED, Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, next_page, portions
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.content import Content, with_eta
@@ -186,7 +187,7 @@ class Adoption(Access):
         """
         now_ms = int(self.store.now_ms())
         keys = [self.store.keys(name).consumers for name in self.names(None)]
-        counts = checked(self.store.server.call_all(*(("ZCOUNT", key, f"({now_ms}", "+inf") for key in keys)))
+        counts = answers(self.store.server, (("ZCOUNT", key, f"({now_ms}", "+inf") for key in keys))
         if any(counts):
             raise InUse(
                 "workers of redisdelay:// consume from these queues",
@@ -321,12 +322,11 @@ class Adoption(Access):
         members = self.store.server.call("ZRANGEBYSCORE", keys.consumers, "-inf", now_ms)
         consumers = [member.decode(errors="replace") for member in members]
         commands = [("HLEN", keys.unacked(consumer)) for consumer in consumers]
-        counts: Sequence[int] = list(checked(self.store.server.call_all(*commands)))
+        counts: Sequence[int] = answers(self.store.server, commands)
         return dict(zip(consumers, counts, strict=True))
 
     def _dead(self) -> int:
-        commands = [("LLEN", self.store.keys(name).dead) for name in self.names(None)]
-        return sum(checked(self.store.server.call_all(*commands)))
+        return Graveyard(self.store).count(self.names(None))
 
 
 def _tag(leftover: Leftover) -> str:
