@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kombu_redisdelay.broker.identity import is_certainly_gone, process_of
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import taken_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, warning
@@ -45,9 +45,9 @@ def _held(store: Store, queue: str) -> dict[str, list[bytes]]:
     consumers = [
         member.decode(errors="replace") for member in store.server.call("ZRANGE", keys.consumers, 0, -1)
     ]
-    counts = checked(store.server.call_all(*(("HLEN", keys.unacked(consumer)) for consumer in consumers)))
+    counts = answers(store.server, (("HLEN", keys.unacked(consumer)) for consumer in consumers))
     looked_at = [name for name, count in zip(consumers, counts, strict=True) if 0 < count <= MOST_MESSAGES]
-    tags = checked(store.server.call_all(*(("HKEYS", keys.unacked(consumer)) for consumer in looked_at)))
+    tags = answers(store.server, (("HKEYS", keys.unacked(consumer)) for consumer in looked_at))
     return dict(zip(looked_at, tags, strict=True))
 
 
