@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.results import Results, percentile
@@ -162,7 +162,9 @@ def _curves(axis: Axes, results: Results, counts: Sequence[int], names: Sequence
         )
     axis.set_xscale("log")
     axis.set_xlim(counts[0] / 2, counts[-1] * 2)
-    axis.set_xticks(counts, [f"{count:,}" for count in counts])
+    # Written out, ten million and the million before it overlap.
+    axis.set_xticks(counts)
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     axis.minorticks_off()
     axis.set_yscale("log")
     # Whole decades, so that a small change looks small.

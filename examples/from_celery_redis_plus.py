@@ -18,6 +18,8 @@ from kombu.connection import Connection
 from kombu.utils.json import loads
 from redis import Redis
 
+import kombu_redisdelay  # noqa: F401 (its URLs)
+
 PREFIX = ""  # its global_keyprefix
 INDEX, QUEUE, MESSAGE = (f"{PREFIX}{name}:".encode() for name in ("messages_index", "queue", "message"))
 

@@ -1,16 +1,17 @@
 """Moves the tasks of a Celery app from RabbitMQ to another broker: those that are ready, and those that wait
 in the queues of RabbitMQ's delayed delivery (Celery 5.5 and newer, with quorum queues).
 
-    python from_rabbitmq.py shop.celery:app amqp://guest@localhost// redisdelay://localhost:6379/0
+    python from_rabbitmq.py shop.celery:app amqp://guest@localhost// redisdelay://localhost:6379/0 [QUEUE...]
 
-Stop the workers first: what they hold goes back to its queue, countdown tasks too. A task is acked after it
-was published, so one is there twice if this is killed between the two. Then run it again.
+It moves the queues that the app declares, and those that are named: AMQP has no list of queues. Stop the
+workers first: what they hold goes back to its queue, countdown tasks too. A task is acked after it was
+published, so one is there twice if this is killed between the two. Then run it again.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,14 +26,15 @@ from kombu.transport.native_delayed_delivery import MAX_NUMBER_OF_BITS_TO_USE, l
 SILENCE = 2.0
 
 
-def move(app: Celery, source: str, destination: str) -> int:
-    """Move the tasks of all queues of *app* from one broker URL to another. Returns how many there were."""
+def move(app: Celery, source: str, destination: str, undeclared: Sequence[str] = ()) -> int:
+    """Move the tasks of all queues of *app*, and of others, from one broker URL to another. Returns how many
+    there were."""
     by_key = {queue.routing_key: name for name, queue in app.amqp.queues.items()}
     delayed = [level_name(level) for level in range(MAX_NUMBER_OF_BITS_TO_USE)]
     count = 0
     with Connection(source) as old, Connection(destination) as new:
         # What is due meanwhile goes from the delayed ones to the others.
-        for name in with_messages(old, [*delayed, *app.amqp.queues]):
+        for name in with_messages(old, [*delayed, *app.amqp.queues, *undeclared]):
             publish = partial(publish_delayed, by_key) if name in delayed else partial(publish_ready, name)
             state = migrate_tasks(
                 old,
@@ -74,5 +76,7 @@ def publish_delayed(by_key: dict[str, str], producer: Any, body: Any, message: A
 
 
 if __name__ == "__main__":
-    name, source, destination = sys.argv[1:]
-    print(f"Moved {move(symbol_by_name(name), source, destination)} tasks.")
+    name, source, destination, *undeclared = sys.argv[1:]
+    # As for the command celery, the app may be in the current directory.
+    sys.path.insert(0, "")
+    print(f"Moved {move(symbol_by_name(name), source, destination, undeclared)} tasks.")

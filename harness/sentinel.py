@@ -38,7 +38,7 @@ DOWN_AFTER_MS = 1000
 FAILOVER_TIMEOUT_MS = 4000
 
 #: Seconds for everything that a test waits for here. Sentinel repeats some steps after ten seconds only.
-PATIENCE = 40.0
+PATIENCE = 60.0
 
 
 class Sentinel(RedisServer):

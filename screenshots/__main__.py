@@ -12,10 +12,10 @@ from pathlib import Path
 from selenium import webdriver
 
 import screenshots
+from harness.browser import chromium, missing, scheme, served, size
 from harness.redis_server import RedisServer
 from kombu_redisdelay.web import create
 from screenshots.shop import Shop
-from tests.web.browser import chromium, missing, scheme, served, size
 
 LIGHT, DARK = "light", "dark"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.delivery import Delivery, Glance, Looked, Request, Taken
+from kombu_redisdelay.broker.identity import worker_of
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import Options
@@ -190,13 +191,20 @@ class Consumer:
         before = monotonic() - self._options.visibility_timeout
         return [tag for tag, (_, at) in list(self._failed.items()) if at <= before]
 
-    def discard(self, queue: str, tag: str) -> bool:
+    def discard(self, queue: str, tag: str, failure: Callable[[], str] = str) -> bool:
         """Drop a rejected message, or make it a dead letter if the option ``dead_letter`` is set. Returns
-        ``False`` if it was to become a dead letter and was not held any more."""
+        ``False`` if it was to become a dead letter and was not held any more.
+
+        Arguments:
+            failure: says why it was rejected, in a line; empty if that is unknown. Only called for a dead
+                letter.
+        """
         if not self._options.dead_letter:
             self.ack(queue, tag)
             return True
-        [was_held] = checked(self._bury([(queue, tag, "rejected", b"", 1)]))
+        worker, why = worker_of(self.name), failure()
+        reason = f"rejected{f' by {worker}' if worker else ''}{f': {why}' if why else ''}"
+        [was_held] = checked(self._bury([(queue, tag, reason, b"", 1)]))
         return bool(was_held)
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:

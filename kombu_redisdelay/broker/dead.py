@@ -94,19 +94,10 @@ class Graveyard:
             for number, letter in enumerate(letters, 1):
                 yield Buried.of(queue, letter), left + len(letters) - number
 
-    def requeue(self, queue: str, wanted: Callable[[Buried], bool]) -> int:
-        """Move the dead letters that are *wanted* to the tails of their ready lists, with a delivery count of
-        0. Dead letters that come meanwhile stay. Returns how many were moved."""
-        return sum(1 for _ in self.take_out(queue, REQUEUE, wanted))
-
-    def drop(self, queue: str, wanted: Callable[[Buried], bool]) -> int:
-        """Remove the dead letters that are *wanted*. Dead letters that come meanwhile stay. Returns how
-        many were removed."""
-        return sum(1 for _ in self.take_out(queue, DROP, wanted))
-
     def take_out(self, queue: str, how: str, wanted: Callable[[Buried], bool]) -> Iterator[Buried]:
         """Do what *how* says, :data:`REQUEUE` or :data:`DROP`, with the dead letters that are *wanted*.
-        Yields those that were there."""
+        Dead letters that come meanwhile stay. Those that are requeued get a delivery count of 0. Yields those
+        that were there."""
         keys = self._store.keys(queue)
         used = (keys.dead, keys.ready, keys.wake)
         chosen = self._chosen(queue, wanted)

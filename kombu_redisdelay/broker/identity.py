@@ -1,6 +1,7 @@
 """Who a consumer is, and when it is certain that its process is gone.
 
-A consumer's name is ``<boot id>:<PID namespace>:<PID>:<start time>:<random>``. If boot id and
+A consumer's name is ``<boot id>:<PID namespace>:<PID>:<start time>:<random>``, and ``/`` and the name of the
+Celery worker, if it is one. If boot id and
 namespace are our own, the kernel can tell whether that very process still exists. If it does not, nobody
 can ack what it held, and there is no need to wait for its lease. In any doubt, only the lease counts.
 """
@@ -8,6 +9,7 @@ can ack what it held, and there is no need to wait for its lease. In any doubt, 
 from __future__ import annotations
 
 import os
+import re
 from functools import lru_cache
 from pathlib import Path
 from socket import gethostname
@@ -16,11 +18,28 @@ from uuid import uuid4
 _UNKNOWN = "-"
 
 
-def new_consumer() -> str:
-    """A name for a new consumer in this process."""
+#: What a name of a worker may have. It becomes a part of names of keys.
+_UNUSUAL = re.compile(r"[^\w.@+-]", re.ASCII)
+
+#: The longest name of a worker, in characters.
+_LONGEST_WORKER = 100
+
+
+def new_consumer(worker: str = "") -> str:
+    """A name for a new consumer in this process.
+
+    Arguments:
+        worker: the name of the Celery worker; empty if it is none.
+    """
     pid = os.getpid()
     start_time = _start_time(pid)
-    return ":".join((_host(), str(pid), start_time or _UNKNOWN, uuid4().hex))
+    its_worker = f"/{_UNUSUAL.sub('_', worker)[:_LONGEST_WORKER]}" if worker else ""
+    return ":".join((_host(), str(pid), start_time or _UNKNOWN, uuid4().hex + its_worker))
+
+
+def worker_of(consumer: str) -> str | None:
+    """The name of the Celery worker that a consumer belongs to; ``None`` if its name does not tell."""
+    return consumer.rpartition(":")[2].partition("/")[2] or None
 
 
 def process_of(consumer: str) -> str:

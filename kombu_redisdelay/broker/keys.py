@@ -87,7 +87,7 @@ def queue_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) 
 
 def known_queues(prefix: str) -> str:
     """Zset, queue -> when it was last noted as in use, ms since the epoch. It holds the queues that
-    have a consumer, a scheduled message or a dead letter."""
+    have a consumer, a scheduled message or a dead letter, and those that producers declare and publish to."""
     return prefix + "redisdelay:known-queues"
 
 
@@ -113,6 +113,8 @@ _TYPES = {
 
 
 def expected_type(key: str) -> str:
-    """The Redis type of *key*, which is one of a :class:`QueueKeys`."""
+    """The Redis type of *key*, which is one of a :class:`QueueKeys`, or that of the known queues."""
+    if key.endswith(known_queues("")):
+        return "zset"
     name = key.rpartition("}:")[2]
     return "hash" if name.startswith(("unacked:", "claim:")) else _TYPES.get(name, "list")

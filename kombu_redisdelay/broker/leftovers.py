@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, next_page, portions
 from kombu_redisdelay.broker.server.scripts import ADOPT
 from kombu_redisdelay.broker.server.wire import Argument
@@ -63,6 +65,16 @@ class Leftovers:
         self._store = store
         self._unacked_key = unacked_key
         self._index_key = index_key
+
+    def check(self) -> None:
+        """
+        Raises:
+            ResponseError: one of the two keys has a wrong type.
+        """
+        for key, expected in ((self._unacked_key, "hash"), (self._index_key, "zset")):
+            kind = self._store.server.call("TYPE", key).decode()
+            if kind not in ("none", expected):
+                raise ResponseError(f"WRONGTYPE: key {key!r} holds a {kind}, where a {expected} belongs")
 
     def count(self) -> int:
         count: int = self._store.server.call("HLEN", self._unacked_key)

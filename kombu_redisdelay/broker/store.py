@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
-from redis.exceptions import OutOfMemoryError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from kombu_redisdelay.broker.joining import joined
 from kombu_redisdelay.broker.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.partitions import Partitions
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
-from kombu_redisdelay.broker.server.replies import checked, explained_all
+from kombu_redisdelay.broker.server.replies import answers, checked, explained_all
 from kombu_redisdelay.broker.server.scripts import CLEAR, PUT, REMEMBER, SCHEDULE, Script
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument, Command, clock_ms
+
+logger = logging.getLogger(__name__)
 
 #: Seconds after which a process notes a queue again, because Redis may have lost its data meanwhile.
 KNOWN_FOR = 60.0
@@ -236,9 +239,9 @@ class Store:
         return count
 
     def queues(self) -> list[str]:
-        """The queues that have a consumer, a scheduled message or a dead letter, sorted by name; also those
-        that had one a few minutes ago."""
-        members = self.server.call("ZRANGE", known_queues(self.prefix), 0, -1)
+        """The queues that have a consumer, a scheduled message or a dead letter, or a message from a producer
+        of ours that has declared them, sorted by name; also those that had one a few minutes ago."""
+        [members] = answers(self.server, [("ZRANGE", known_queues(self.prefix), 0, -1)])
         return sorted(filter(None, map(name_of, members)))
 
     def exists(self, queue: str) -> bool:
@@ -283,11 +286,24 @@ class Store:
             self._known_until.clear()
         # A name may be a member of an Enum, and its str() may be another text.
         due = [str.__str__(queue) for queue in queues if now >= self._known_until.get(queue, 0)]
+        if not due:
+            return
         for some in portions(due, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
             with suppress(OutOfMemoryError):
                 REMEMBER(self.server, (known_queues(self.prefix),), some)
             for queue in some:
                 self._known_until[queue] = now + KNOWN_FOR
+
+    def try_to_remember(self, *queues: str) -> None:
+        """The same when messages were just published to *queues*. Whatever goes wrong here, they are
+        published, and the caller must not publish them again."""
+        try:
+            self.remember(*queues)
+        except (RedisError, OSError) as exc:
+            logger.debug("Could not note that queues are in use: %s", exc)
+            # Every message would cost another attempt.
+            until = monotonic() + KNOWN_FOR
+            self._known_until.update((str.__str__(queue), until) for queue in queues)
 
 
 def name_of(member: bytes) -> str | None:

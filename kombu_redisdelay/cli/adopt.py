@@ -10,7 +10,7 @@ import click
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import confirm, echo
 from kombu_redisdelay.cli.options import dry_run_option, json_option, yes_option
-from kombu_redisdelay.cli.output import busy, progress, show_json
+from kombu_redisdelay.cli.output import busy, counting, show_json
 from kombu_redisdelay.operations.adoption import Adopted, Adoption, GivenBack, InUse
 from kombu_redisdelay.words import number_of
 
@@ -19,7 +19,11 @@ CountT = TypeVar("CountT", Adopted, GivenBack)
 
 @click.command("adopt")
 @click.option("--reverse", is_flag=True, help="Give everything that is scheduled back to redis:// workers.")
-@click.option("--force", is_flag=True, help="Also while workers of the side that is left are connected.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Go on although workers of the side that is left are connected. What they hold runs twice.",
+)
 @yes_option
 @dry_run_option
 @json_option
@@ -68,19 +72,16 @@ def _give_back(adoption: Adoption, found: GivenBack, yes: bool, dry_run: bool, a
 
 def _watch(what: str, do: Callable[[], Iterator[CountT]], total: int) -> CountT:
     """*Do* it with a progress bar. Returns the last count."""
-    with progress() as bar:
-        task, before = bar.add_task(what, total=total), 0
+    with counting(what, total) as show:
         for done in do():
-            for _ in range(done.messages - before):
-                bar.advance(task)
-            before = done.messages
+            show(done.messages)
     return done
 
 
 def _described(found: Adopted) -> str:
     return (
         f"{number_of(found.messages)}: {found.scheduled:,} that redis:// workers held for later, "
-        f"{found.ready:,} that they held to run, {found.parked:,} ready ahead of its time"
+        f"{found.ready:,} that they held to run, {found.parked:,} for later on ready lists"
     )
 
 

@@ -29,6 +29,7 @@ from kombu_redisdelay.cli.outcome import (
 from kombu_redisdelay.cli.output import busy
 from kombu_redisdelay.operations.access import NotMarkedRevokedError
 from kombu_redisdelay.operations.moments import ago, from_now
+from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.queued import READY, SCHEDULED
 from kombu_redisdelay.operations.queues import Queues
 
@@ -99,7 +100,7 @@ def command(
                 "cancel",
                 "cancelling",
                 lambda: _count(access, picked),
-                lambda: access.cancel_all(**picked, mark_revoked=mark_revoked),
+                lambda show: access.cancel_all(**picked, mark_revoked=mark_revoked, progress=show),
                 yes=yes,
                 dry_run=dry_run,
                 as_json=as_json,
@@ -136,8 +137,9 @@ def _cancel_group(
 ) -> None:
     cancelled: dict[str, int] = {}
 
-    def cancel() -> int:
+    def cancel(show: Tell) -> int:
         cancelled.update(access.cancel_group(group, mark_revoked=mark_revoked))
+        show(sum(cancelled.values()))
         return sum(cancelled.values())
 
     try:

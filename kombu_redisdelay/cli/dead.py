@@ -111,7 +111,7 @@ def requeue(
         "requeue",
         "requeueing",
         lambda: _count(letters, picked),
-        lambda: letters.requeue_all(**picked),
+        lambda show: letters.requeue_all(**picked, progress=show),
         yes=yes,
         dry_run=dry_run,
         as_json=as_json,
@@ -122,7 +122,7 @@ def requeue(
         show_count("requeued", count, as_json, _WHAT)
 
 
-@command.command("purge")
+@command.command("purge", short_help="Remove dead letters for good.")
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @every_option
 @died_options
@@ -153,7 +153,7 @@ def purge(
         "remove",
         "removing",
         lambda: _count(letters, picked),
-        lambda: letters.purge(**picked),
+        lambda show: letters.purge(**picked, progress=show),
         yes=yes,
         dry_run=dry_run,
         as_json=as_json,

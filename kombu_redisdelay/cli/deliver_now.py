@@ -56,7 +56,7 @@ def command(
         "deliver",
         "delivering",
         lambda: picked.count(delayed),
-        lambda: delayed.deliver_now_all(**picked.arguments),
+        lambda show: delayed.deliver_now_all(**picked.arguments, progress=show),
         yes=yes,
         dry_run=dry_run,
         as_json=as_json,

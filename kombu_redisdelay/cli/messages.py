@@ -93,6 +93,6 @@ def _when(moment: datetime | None, now: datetime) -> str:
 
 
 def worker(message: QueuedMessage) -> str:
-    """Host and process of a worker."""
+    """Name of a worker, or its host, and process."""
     gone = " (gone)" if message.process_is_gone else ""
-    return f"{message.host or '?'}:{'?' if message.pid is None else message.pid}{gone}"
+    return f"{message.worker or message.host or '?'}:{'?' if message.pid is None else message.pid}{gone}"

@@ -9,7 +9,8 @@ import click
 from kombu_redisdelay.cli import messages
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import confirm, echo
-from kombu_redisdelay.cli.output import busy, show_json
+from kombu_redisdelay.cli.output import busy, counting, show_json
+from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.queued import DEAD, HELD, QueuedMessage
 from kombu_redisdelay.operations.queues import Queues
 from kombu_redisdelay.words import number_of
@@ -140,7 +141,7 @@ def change_many(
     verb: str,
     doing: str,
     count: Callable[[], int],
-    change: Callable[[], int],
+    change: Callable[[Tell], int],
     *,
     yes: bool,
     dry_run: bool,
@@ -154,7 +155,8 @@ def change_many(
     Arguments:
         verb: what is done, for example ``"remove"``; *doing* is the same, ``"removing"``.
         count: counts the messages.
-        change: changes them, and returns how many there were.
+        change: changes them, calls what it gets with how many are done so far, and returns how many there
+            were.
         described: what they are called in the question, if that is not *what*.
 
     Returns:
@@ -163,7 +165,7 @@ def change_many(
     Raises:
         click.Abort: the answer is not yes.
     """
-    what_is_done = doing.capitalize()
+    found = None
     if dry_run or not yes:
         with busy("Counting"):
             found = count()
@@ -172,9 +174,8 @@ def change_many(
             return None
         if found:
             confirm(f"{verb.capitalize()} {number_of(found, described or what)} {_of(queues)}?")
-        what_is_done = f"{what_is_done} {number_of(found, what)}"
-    with busy(what_is_done):
-        return change()
+    with counting(doing.capitalize(), found) as show:
+        return change(show)
 
 
 def _of(queues: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import os
 import sys
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import cache
@@ -225,6 +225,26 @@ class Bar(Protocol):
 
     def add_task(self, description: str, *, total: float | None) -> Any: ...
     def advance(self, task_id: Any) -> None: ...
+
+
+@contextmanager
+def counting(what: str, total: float | None) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar as :func:`progress` does, in a ``with`` block, which gets a function to call with
+    how many are done so far.
+
+    Arguments:
+        total: how many there are; ``None`` if that is unknown.
+    """
+    with progress() as bar:
+        task, before = bar.add_task(what, total=total), 0
+
+        def show(done: int) -> None:
+            nonlocal before
+            for _ in range(done - before):
+                bar.advance(task)
+            before = done
+
+        yield show
 
 
 class _NoBar:

@@ -13,7 +13,7 @@ from kombu_redisdelay.cli.scheduled import Picked
 from kombu_redisdelay.operations.delayed import DelayedMessages
 
 
-@click.command("purge")
+@click.command("purge", short_help="Remove scheduled messages. Ready ones stay.")
 @every_option
 @due_options
 @many_options
@@ -39,7 +39,7 @@ def command(
         "remove",
         "removing",
         lambda: picked.count(delayed),
-        lambda: delayed.purge(**picked.arguments),
+        lambda show: delayed.purge(**picked.arguments, progress=show),
         yes=yes,
         dry_run=dry_run,
         as_json=as_json,

@@ -29,6 +29,7 @@ from kombu_redisdelay.cli.outcome import (
 )
 from kombu_redisdelay.cli.scheduled import Picked
 from kombu_redisdelay.operations.delayed import DelayedMessages
+from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.words import when
 
 
@@ -77,9 +78,9 @@ def command(
         return
     picked, started = Picked.by(queues, task, before, after), []
 
-    def change() -> int:
+    def change(show: Tell) -> int:
         started.append(from_ms(delayed.store.now_ms()))
-        return delayed.reschedule_all(**picked.arguments, countdown=countdown, eta=eta)
+        return delayed.reschedule_all(**picked.arguments, countdown=countdown, eta=eta, progress=show)
 
     with _naming_the_option(eta):
         count = change_many(

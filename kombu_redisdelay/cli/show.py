@@ -12,6 +12,7 @@ from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option
 from kombu_redisdelay.cli.outcome import exit_unless_all
 from kombu_redisdelay.cli.output import date_and_time, show_fields, show_json
+from kombu_redisdelay.operations.lateness import why_late
 from kombu_redisdelay.operations.queued import HELD, QueuedMessage
 from kombu_redisdelay.operations.queues import Queues
 
@@ -33,30 +34,35 @@ def command(ids: tuple[str, ...], as_json: bool) -> None:
         elif found:
             if any(counts.values()):
                 echo("")
-            _show(id, found)
+            _show(id, found, queues)
         if not found:
             echo(f"Error: No message has the id {id}.", err=True)
         counts[id] = len(found)
     exit_unless_all(counts)
 
 
-def _show(id: str, found: Sequence[QueuedMessage]) -> None:
+def _show(id: str, found: Sequence[QueuedMessage], queues: Queues) -> None:
     if len(found) > 1:
         echo(f"{len(found)} messages have the id {id}.")
     for message in found:
         if len(found) > 1:
             echo("")
-        show_message(message)
+        show_message(message, why_late(queues.store, message))
 
 
-def show_message(message: QueuedMessage) -> None:
-    """Print all that is known of a message, one thing on each line."""
+def show_message(message: QueuedMessage, why: Sequence[str] = ()) -> None:
+    """Print all that is known of a message, one thing on each line.
+
+    Arguments:
+        why: why it waits though it is due.
+    """
     show_fields(
         {
             "id": message.id,
             "queue": message.queue,
             "state": message.state,
             **dict(_of_state(message, datetime.now(timezone.utc))),
+            **({"waits because": " ".join(why)} if why else {}),
             "task": message.task,
             "args": message.args,
             "kwargs": message.kwargs,
@@ -77,6 +83,7 @@ def _of_state(message: QueuedMessage, now: datetime) -> Iterator[tuple[str, str 
         yield "place", f"{message.place:,} before it"
         yield "waiting since", _moment(message.waiting_since, now)
     if message.state == HELD:
+        yield "worker", message.worker
         yield "host", message.host
         gone = " (gone)" if message.process_is_gone else ""
         yield "process", None if message.pid is None else f"{message.pid}{gone}"

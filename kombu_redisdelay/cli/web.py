@@ -14,6 +14,7 @@ import click
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.errors import UNREACHABLE
 
 #: The environment variable with the password of :data:`USER`.
 PASSWORD = "REDISDELAY_WEB_PASSWORD"
@@ -73,8 +74,13 @@ def command(
 
     from kombu_redisdelay.web import create
 
-    # Says what is wrong with the broker, before it is late for that.
-    app = connect(Access).app
+    app = click.get_current_context().obj.app
+    try:
+        # Says what is wrong with the broker, before it is late for that.
+        connect(Access)
+    except UNREACHABLE as exc:
+        # It may be started after this.
+        echo(f"Redis cannot be reached yet, as the page says until then: {exc}", err=True)
     # A page on another site may have any name refer to this machine, and so have a browser act here.
     hosts = ["*"] if users or insecure else ["localhost", "127.0.0.1", "[::1]", "::1", address]
     page = create(app, users=users, hosts=hosts, read_only=read_only, arguments=arguments)
@@ -100,6 +106,8 @@ def command(
 def _users(file: Path | None) -> dict[str, str]:
     """Name -> password of those who may come."""
     password = os.environ.get(PASSWORD)
+    if password == "":
+        raise click.UsageError(f"{PASSWORD} is empty. Give a password, or unset it.")
     users = {USER: password} if password else {}
     if file is None:
         return users

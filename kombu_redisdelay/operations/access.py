@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kombu.connection import Connection
 from redis.exceptions import NoPermissionError
 
+from kombu_redisdelay.broker.bindings import BINDING
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.server import Server
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
     # In `typing` from Python 3.11 on.
     from typing_extensions import Self
-
-#: Parts of a binding: routing key, pattern, queue.
-_BINDING = 3
 
 #: The argument *queue* of a method: one, several, or ``None`` for all.
 Selection = str | Iterable[str] | None
@@ -125,7 +123,7 @@ class Access:
         *exchange* has bindings for. Whether it is a topic exchange is told by the bindings."""
         if not exchange:
             return [routing_key] if routing_key else []
-        table = [binding for binding in self._channel.get_table(exchange) if len(binding) == _BINDING]
+        table = [binding for binding in self._channel.get_table(exchange) if len(binding) == BINDING]
         kind = "topic" if any(pattern for _, pattern, _ in table) else "direct"
         types: Any = self._channel.exchange_types
         found = types[kind].lookup(table, exchange, routing_key, None)
@@ -159,15 +157,16 @@ class Access:
         return unknown_options(self._connection.transport_options or {})
 
     def queues(self) -> list[str]:
-        """The names of the queues that have a consumer, a scheduled message or a dead letter, sorted. A queue
-        with partitions comes once. Queues that this user has no permission to read are left out."""
+        """The names of the queues that have a consumer, a scheduled message or a dead letter, or a message
+        from a producer of ours that has declared them, sorted. A queue with partitions comes once. Queues
+        that this user has no permission to read are left out."""
         return self._readable(self.store.queues())
 
     def names(self, queue: Selection) -> list[str]:
         """The names of *queue* in Redis, of several queues, or of all: those that Redis knows, and those that
         the app declares. A queue with partitions has a name for each."""
         if queue is None:
-            # Redis may know nothing of a queue that never had a consumer, or of any after FLUSHDB.
+            # Redis may know nothing of a queue that only stock producers use, or of any after FLUSHDB.
             declared = self._readable(self.store.partitions.all_names(self.declared_queues))
             names: Iterable[str] = [*self.queues(), *declared]
         else:
@@ -190,10 +189,13 @@ class Access:
     @property
     def declared_queues(self) -> list[str]:
         """The names of the queues that the Celery app declares, by ``task_queues``, ``task_default_queue``,
-        or ``task_routes``. Empty without an app."""
+        or ``task_routes``. Empty without an app. Those of fanout exchanges are missing: they hold no
+        messages, and each process gives one another name."""
         if self.app is None:
             return []
-        names = [*self.app.amqp.queues, *_routed_to(self.app.conf.task_routes)]
+        queues = self.app.amqp.queues.items()
+        declared = [name for name, queue in queues if queue.exchange.type != "fanout"]
+        names = [*declared, *_routed_to(self.app.conf.task_routes)]
         return list(dict.fromkeys(names))
 
     def close(self) -> None:

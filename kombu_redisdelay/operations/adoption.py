@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kombu.utils.json import loads
 from redis.exceptions import NoPermissionError, ResponseError
 
+from kombu_redisdelay.broker.bindings import bound_queues
 from kombu_redisdelay.broker.dead import Graveyard
+from kombu_redisdelay.broker.identity import is_certainly_gone, process_of
 from kombu_redisdelay.broker.leftovers import FIRST_PAGE, MOVED, REFUSED, Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, next_page, portions
@@ -187,11 +190,12 @@ class Adoption(Access):
         """
         now_ms = int(self.store.now_ms())
         keys = [self.store.keys(name).consumers for name in self.names(None)]
-        counts = answers(self.store.server, (("ZCOUNT", key, f"({now_ms}", "+inf") for key in keys))
-        if any(counts):
+        commands = (("ZRANGEBYSCORE", key, f"({now_ms}", "+inf") for key in keys)
+        members = {name for found in answers(self.store.server, commands) for name in found}
+        if not all(is_certainly_gone(process_of(name.decode(errors="replace"))) for name in members):
             raise InUse(
                 "workers of redisdelay:// consume from these queues",
-                "Stop them first (one that was killed counts until its lease ends)",
+                "Stop them first (one that was killed on another machine counts until its lease ends)",
                 "they take the messages back into the schedule",
             )
 
@@ -201,12 +205,19 @@ class Adoption(Access):
     def leftovers(self) -> Leftovers:
         return Leftovers(self.store, *self.stock_keys)
 
+    @cached_property
+    def _fanouts(self) -> set[str]:
+        """The fanout exchanges of the app."""
+        queues = self.app.amqp.queues.values() if self.app else ()
+        return {queue.exchange.name for queue in queues if queue.exchange.type == "fanout"}
+
     def look(self) -> Adopted:
         """What there is to move. Reads it, and changes nothing."""
         found = Adopted()
+        self.leftovers.check()
         for _, where in self._destined(found):
             found.add(where)
-        for name in self.names(None):
+        for name in self._used():
             with found.leaving(name):
                 for _ in self._early(name):
                     found.parked += 1
@@ -217,6 +228,7 @@ class Adoption(Access):
         lists ahead of its time. A message is in one place at any time, so this may be ended anywhere, and
         begun again. Yields, after each message, what was moved so far."""
         done = Adopted()
+        self.leftovers.check()
         yield done
         for leftover, where, outcome in self.leftovers.move(self._destined(done)):
             if outcome == MOVED:
@@ -225,12 +237,22 @@ class Adoption(Access):
             elif outcome == REFUSED:
                 queues = " or ".join(map(repr, where.queues))
                 done.leave(_tag(leftover), f"a key of queue {queues} has a wrong type")
-        for name in self.names(None):
+        for name in self._used():
             self.store.remember(name)
             with done.leaving(name):
                 for _ in self._park(name):
                     done.parked += 1
                     yield done
+
+    def _used(self) -> list[str]:
+        """The names of all queues, with those in which only others have published."""
+        known = self.names(None)
+        bound = self.store.partitions.all_names(self._readable(bound_queues(self.store)))
+        others = sorted(set(bound) - set(known))
+        # Events and replies have bindings, too, and hold nothing.
+        commands = (("EXISTS", *self.store.ready_keys(name)) for name in others)
+        hold = answers(self.store.server, commands)
+        return known + [name for name, count in zip(others, hold, strict=True) if count]
 
     def _destined(self, count: Adopted) -> Iterator[tuple[Leftover, Destination]]:
         """What can be moved, and where to. What cannot is noted in *count*."""
@@ -247,6 +269,10 @@ class Adoption(Access):
 
     def _destination(self, leftover: Leftover, now_ms: float) -> Destination:
         payload, message, exchange, routing_key = _read(leftover.data)
+        if exchange in self._fanouts:
+            raise Unusable(
+                f"exchange {exchange!r} is a fanout: each worker has had a copy, and nobody reads this one"
+            )
         properties = message["properties"]
         properties["delivery_tag"] = properties.get("delivery_tag") or _tag(leftover)
         try:
@@ -305,8 +331,7 @@ class Adoption(Access):
         yield done
         schedule = Schedule(self.store)
         for name in self.names(None):
-            holders = [Holder(name, consumer, lease_counts=True) for consumer in self._held(name)]
-            for some in portions(holders, lambda _: 1, MESSAGES_PER_CALL, MESSAGES_PER_CALL):
+            for some in portions(self._held(name), lambda _: 1, MESSAGES_PER_CALL, MESSAGES_PER_CALL):
                 returned = finish(Recovery(self.store, self.options).give_back(some, "lost"))
                 done.held += sum(each.messages for each in returned.values())
                 yield done
@@ -316,14 +341,19 @@ class Adoption(Access):
                 done.at_once += not _waits_for_eta(message)
                 yield done
 
-    def _held(self, name: str) -> dict[str, int]:
-        """Consumer whose lease has ended -> how many messages of *name* it holds."""
+    def _held(self, name: str) -> dict[Holder, int]:
+        """A consumer that is gone, or whose lease has ended -> how many messages of *name* it holds."""
         keys, now_ms = self.store.keys(name), int(self.store.now_ms())
-        members = self.store.server.call("ZRANGEBYSCORE", keys.consumers, "-inf", now_ms)
-        consumers = [member.decode(errors="replace") for member in members]
-        commands = [("HLEN", keys.unacked(consumer)) for consumer in consumers]
-        counts: Sequence[int] = answers(self.store.server, commands)
-        return dict(zip(consumers, counts, strict=True))
+        both = (("ZRANGE", keys.consumers, 0, -1), ("ZRANGEBYSCORE", keys.consumers, "-inf", now_ms))
+        everybody, ended = answers(self.store.server, both)
+        holders = []
+        for member in everybody:
+            consumer = member.decode(errors="replace")
+            is_gone = is_certainly_gone(process_of(consumer))
+            if is_gone or member in ended:
+                holders.append(Holder(name, consumer, lease_counts=not is_gone))
+        commands = (("HLEN", keys.unacked(holder.consumer)) for holder in holders)
+        return dict(zip(holders, answers(self.store.server, commands), strict=True))
 
     def _dead(self) -> int:
         return Graveyard(self.store).count(self.names(None))

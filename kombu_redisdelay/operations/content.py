@@ -85,6 +85,16 @@ def is_task(name: str | None, pattern: str | None) -> bool:
     return pattern is None or (name is not None and fnmatchcase(name, pattern))
 
 
+#: The headers by which Celery says what a task belongs to.
+_RELATED = ("group", "parent_id", "root_id")
+
+
+def is_related(id: str, headers: Mapping[str, Any], related: str | None) -> bool:
+    """Whether *related* is the id of a message, or that of its group, its parent or its root. ``None`` picks
+    all."""
+    return related is None or id == related or any(headers.get(name) == related for name in _RELATED)
+
+
 def with_due(payload: bytes, due_ms: float, now_ms: float) -> bytes:
     """Return *payload* with another due time in its headers.
 

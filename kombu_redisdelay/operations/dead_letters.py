@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.dead import DROP, REQUEUE, Buried, Graveyard
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.access import Access, Selection, check_limit, checked_ids, moment_ms
 from kombu_redisdelay.operations.content import Content, is_task
+from kombu_redisdelay.operations.progress import Progress, Tell
 from kombu_redisdelay.operations.queued import Found, is_within, without_repetitions
 from kombu_redisdelay.public import public
 
@@ -59,6 +60,9 @@ class DeadLetters(Access):
     The argument *task* is the name of a task, in which ``*``, ``?`` and ``[...]`` are wildcards. *before* and
     *after* are about the time when a message became a dead letter: before *before*, and at *after* or later.
     They are datetimes; a naive one is in UTC. A time that is not a ``datetime`` is a ``ValueError``.
+
+    The argument *progress* is called with how many dead letters it was done to so far, between two steps. If
+    it raises an exception, the method ends there: what was done stays done.
 
     Arguments and errors are the same as for :class:`~kombu_redisdelay.operations.access.Access`. Every
     method may raise ``redis.exceptions.RedisError``.
@@ -136,14 +140,14 @@ class DeadLetters(Access):
         task: str | None = None,
         before: datetime | None = None,
         after: datetime | None = None,
+        progress: Tell | None = None,
     ) -> int:
         """Requeue dead letters that are there now, as :meth:`requeue` does.
 
         Returns:
             The number of dead letters that were requeued.
         """
-        wanted = _matching(task, before, after)
-        return sum(self._graveyard.requeue(name, wanted) for name in self.names(queue))
+        return self._with_all(REQUEUE, queue, _matching(task, before, after), Progress(progress))
 
     def remove(self, id: str) -> int:
         """Remove the dead letter with this id. If there are several with this id, remove all of them.
@@ -171,17 +175,30 @@ class DeadLetters(Access):
         task: str | None = None,
         before: datetime | None = None,
         after: datetime | None = None,
+        progress: Tell | None = None,
     ) -> int:
         """Remove dead letters that are there now.
 
         Returns:
             The number of dead letters that were removed.
         """
-        wanted = _matching(task, before, after)
-        names = self.names(queue)
-        if (task, before, after) == (None, None, None):
-            return sum(map(self._graveyard.clear, names))
-        return sum(self._graveyard.drop(name, wanted) for name in names)
+        wanted, so_far = _matching(task, before, after), Progress(progress)
+        if (task, before, after) != (None, None, None):
+            return self._with_all(DROP, queue, wanted, so_far)
+        for name in self.names(queue):
+            so_far.add_step(self._graveyard.clear(name))
+        return so_far.count
+
+    def _with_all(
+        self, how: str, queue: Selection, is_wanted: Callable[[Buried], bool], so_far: Progress
+    ) -> int:
+        def is_chosen(letter: Buried) -> bool:
+            so_far.look()
+            return is_wanted(letter)
+
+        for name in self.names(queue):
+            so_far.add(self._graveyard.take_out(name, how, is_chosen))
+        return so_far.count
 
     def _with_ids(self, queue: Selection, ids: Iterable[str], how: str) -> dict[str, int]:
         counts = dict.fromkeys(checked_ids(ids), 0)

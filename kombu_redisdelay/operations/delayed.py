@@ -7,20 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
-from math import nextafter
 from operator import attrgetter
 from typing import Any
 
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
-from kombu_redisdelay.broker.times import LATEST_MS, from_ms
+from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.broker.upcoming import upcoming
-from kombu_redisdelay.operations.access import Access, Selection, check_limit, checked_ids, moment_ms
+from kombu_redisdelay.operations.access import Access, Selection, check_limit, checked_ids
 from kombu_redisdelay.operations.content import Content, is_task, with_due, without_due
+from kombu_redisdelay.operations.due_times import Span, apart, new_due_ms, span_ms
+from kombu_redisdelay.operations.progress import Progress, Tell
 from kombu_redisdelay.operations.queued import Found, without_repetitions
 from kombu_redisdelay.public import public
-
-#: From which due time on and before which one, in ms since the epoch; ``None`` is no limit.
-Span = tuple[float | None, float | None]
 
 
 @public
@@ -68,6 +66,9 @@ class DelayedMessages(Access):
     and what is due at a time or later. Times are aware datetimes. A naive datetime is in UTC, as in Celery's
     worker. A time that is not a ``datetime`` is a ``ValueError``.
 
+    The argument *progress* is called with how many messages it was done to so far, between two steps of some
+    hundred messages. If it raises an exception, the method ends there: what was done stays done.
+
     Arguments and errors are the same as for :class:`~kombu_redisdelay.operations.access.Access`. Every
     method may raise ``redis.exceptions.RedisError``.
     """
@@ -80,7 +81,7 @@ class DelayedMessages(Access):
         due_after: datetime | None = None,
     ) -> int:
         """The number of scheduled messages. Takes logarithmic time at most."""
-        return self._schedule.count(self.names(queue), *_span(due_after, due_before))
+        return self._schedule.count(self.names(queue), *span_ms(due_after, due_before))
 
     def next_due(self, queue: Selection = None) -> datetime | None:
         """When the first message is due; ``None`` if none is scheduled."""
@@ -109,7 +110,7 @@ class DelayedMessages(Access):
             ValueError: a time is not a ``datetime``, or *limit* is not a whole number from 0.
         """
         check_limit(limit)
-        found = upcoming(self.store, self.names(queue), *_span(due_after, due_before))
+        found = upcoming(self.store, self.names(queue), *span_ms(due_after, due_before))
         messages = without_repetitions(map(self._found, found))
         return islice((each for each in messages if is_task(each.task, task)), limit)
 
@@ -212,7 +213,7 @@ class DelayedMessages(Access):
             Id -> how many messages were rescheduled, for each of *ids*.
         """
         now_ms = self.store.now_ms()
-        due_ms = _new_due_ms(now_ms, countdown, eta)
+        due_ms = new_due_ms(now_ms, countdown, eta)
         return self._move(queue, ids, due_ms, lambda message: with_due(message.payload, due_ms, now_ms))
 
     def reschedule_all(
@@ -224,6 +225,7 @@ class DelayedMessages(Access):
         due_after: datetime | None = None,
         countdown: float | None = None,
         eta: datetime | None = None,
+        progress: Tell | None = None,
     ) -> int:
         """Do the same as :meth:`reschedule` for all scheduled messages, or for some of them. Each is moved
         once. Those that are scheduled meanwhile may be moved or not.
@@ -232,13 +234,13 @@ class DelayedMessages(Access):
             The number of messages that were rescheduled.
         """
         now_ms = self.store.now_ms()
-        due_ms = _new_due_ms(now_ms, countdown, eta)
-        return sum(
+        due_ms = new_due_ms(now_ms, countdown, eta)
+        so_far = Progress(progress)
+        for span in apart(span_ms(due_after, due_before), due_ms):
             self._move_all(
-                queue, task, span, due_ms, lambda message: with_due(message.payload, due_ms, now_ms)
+                queue, task, span, due_ms, lambda message: with_due(message.payload, due_ms, now_ms), so_far
             )
-            for span in _apart(_span(due_after, due_before), due_ms)
-        )
+        return so_far.count
 
     def deliver_now(self, id: str) -> int:
         """Move the message with this id to the tail of its queue, as if it were due. If there are several,
@@ -268,6 +270,7 @@ class DelayedMessages(Access):
         task: str | None = None,
         due_before: datetime | None = None,
         due_after: datetime | None = None,
+        progress: Tell | None = None,
     ) -> int:
         """Move all scheduled messages to the tail of their queue, or some of them, as if they were due. They
         go to each queue in the order in which they were due.
@@ -275,7 +278,9 @@ class DelayedMessages(Access):
         Returns:
             The number of messages that were moved.
         """
-        return self._move_all(queue, task, _span(due_after, due_before), 0, _without_due)
+        so_far = Progress(progress)
+        self._move_all(queue, task, span_ms(due_after, due_before), 0, _without_due, so_far)
+        return so_far.count
 
     def purge(
         self,
@@ -284,23 +289,27 @@ class DelayedMessages(Access):
         task: str | None = None,
         due_before: datetime | None = None,
         due_after: datetime | None = None,
+        progress: Tell | None = None,
     ) -> int:
         """Remove scheduled messages. Ready messages stay in their queues.
 
         Returns:
             The number of messages that were removed.
         """
-        span, names = _span(due_after, due_before), self.names(queue)
-        if (task, due_before, due_after) == (None, None, None):
-            return sum(map(self._schedule.clear, names))
-        return sum(1 for name in names for _ in self._schedule.remove(name, self._chosen(name, task, span)))
+        span, so_far = span_ms(due_after, due_before), Progress(progress)
+        for name in self.names(queue):
+            if (task, due_before, due_after) == (None, None, None):
+                so_far.add_step(self._schedule.clear(name))
+            else:
+                so_far.add(self._schedule.remove(name, self._chosen(name, task, span, so_far)))
+        return so_far.count
 
     @property
     def _schedule(self) -> Schedule:
         return Schedule(self.store)
 
-    def _chosen(self, name: str, task: str | None, span: Span) -> Iterator[Scheduled]:
-        found = self._schedule.iter(name, *span)
+    def _chosen(self, name: str, task: str | None, span: Span, so_far: Progress) -> Iterator[Scheduled]:
+        found = so_far.watching(self._schedule.iter(name, *span))
         return (each for each in found if task is None or is_task(_content(each).task, task))
 
     def _move(
@@ -332,16 +341,13 @@ class DelayedMessages(Access):
         span: Span,
         due_ms: float,
         rewrite: Callable[[Scheduled], bytes],
-    ) -> int:
+        so_far: Progress,
+    ) -> None:
         """Move the messages that are due in the *span* now. The new due time must be outside of it, or its
-        only
-        one: else a message could be moved twice."""
-        schedule, names = self._schedule, self.names(queue)
-        return sum(
-            1
-            for name in names
-            for _ in schedule.reschedule_all(name, self._chosen(name, task, span), rewrite, due_ms)
-        )
+        only one: else a message could be moved twice."""
+        for name in self.names(queue):
+            chosen = self._chosen(name, task, span, so_far)
+            so_far.add(self._schedule.reschedule_all(name, chosen, rewrite, due_ms))
 
     def _found(self, found: Scheduled) -> Found[DelayedMessage]:
         content, queue = _content(found), self.store.partitions.queue_of(found.queue)
@@ -371,38 +377,3 @@ def _content(found: Scheduled) -> Content:
 
 def _without_due(message: Scheduled) -> bytes:
     return without_due(message.payload)
-
-
-def _span(due_after: datetime | None, due_before: datetime | None) -> Span:
-    return moment_ms("due_after", due_after), moment_ms("due_before", due_before)
-
-
-def _apart(span: Span, due_ms: float) -> Iterator[Span]:
-    """Parts of a *span*, so that a message of one of them, which is to be due at *due_ms*, is in none of
-    those that come later."""
-    low = float("-inf") if span[0] is None else span[0]
-    high = float("inf") if span[1] is None else span[1]
-    beyond_ms = nextafter(due_ms, float("inf"))
-    for start, end in ((due_ms, beyond_ms), (low, due_ms), (beyond_ms, high)):
-        start, end = max(start, low), min(end, high)
-        if start < end:
-            yield start, end
-
-
-def _new_due_ms(now_ms: float, countdown: Any, eta: object) -> float:
-    due_ms = moment_ms("eta", eta)
-    if (countdown is None) == (due_ms is None):
-        raise ValueError("give either a countdown or an eta")
-    if due_ms is not None:
-        if due_ms < now_ms:
-            raise ValueError(f"eta must be in the future, not {eta}")
-        return due_ms
-    longest = (LATEST_MS - now_ms) / 1000
-    # NaN is in no range.
-    is_number = isinstance(countdown, (int, float)) and not isinstance(countdown, bool)
-    if not is_number or not 0 <= countdown <= longest:
-        raise ValueError(
-            "countdown must be a number of seconds, not negative and not beyond the year 9999, "
-            f"not {countdown!r}"
-        )
-    return now_ms + float(countdown) * 1000

@@ -12,7 +12,7 @@ from math import isfinite
 
 from kombu_redisdelay.broker.upcoming import Place
 from kombu_redisdelay.operations.access import Selection, moment_ms
-from kombu_redisdelay.operations.content import is_task
+from kombu_redisdelay.operations.content import is_related, is_task
 from kombu_redisdelay.operations.queued import (
     DEAD,
     HELD,
@@ -127,7 +127,7 @@ def read_page(
         searched, size_read, following = searched + 1, size_read + message.size, its
         if (
             is_task(message.task, task)
-            and _is_related(message, related)
+            and is_related(message.id, message.headers, related)
             and is_within(moment_of(message), *span)
         ):
             messages.append(message)
@@ -175,14 +175,6 @@ def _newest_dead(
         for found, still_left in reading.newest_dead(name, left):
             yield found.message, _Start(name, left=still_left)
         left = None
-
-
-#: The headers by which Celery says what a task belongs to.
-_RELATED = ("group", "parent_id", "root_id")
-
-
-def _is_related(message: QueuedMessage, id: str | None) -> bool:
-    return id is None or message.id == id or any(message.headers.get(name) == id for name in _RELATED)
 
 
 def _encoded(start: _Start | None) -> str:

@@ -45,6 +45,8 @@ class QueuedMessage:
         host: held: the name of this host if the worker runs on it (in the same PID namespace), otherwise the
             boot id of the worker's host. ``None`` if it is unknown, or the message is not held.
         pid: held: the process id of the worker on its host. ``None`` as for *host*.
+        worker: held: the name of the Celery worker, such as ``celery@web-1``; ``None`` if it is unknown, or
+            not one of Celery.
         held_since: held: when the worker asked for it, in UTC, by the server's clock. Else ``None``.
         lease_has_ended: held: whether the worker's lease has ended, so that the message is about to be given
             to another one. Else ``False``.
@@ -70,6 +72,7 @@ class QueuedMessage:
     waiting_since: datetime | None = None
     host: str | None = None
     pid: int | None = None
+    worker: str | None = None
     held_since: datetime | None = None
     lease_has_ended: bool = False
     process_is_gone: bool = False

@@ -14,9 +14,10 @@ from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.operations import control
 from kombu_redisdelay.operations.access import Access, Selection, check_limit, checked_ids, moment_ms
-from kombu_redisdelay.operations.content import Content, is_task
+from kombu_redisdelay.operations.content import Content, is_related, is_task
 from kombu_redisdelay.operations.control import QueueControl
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
+from kombu_redisdelay.operations.progress import Progress, Tell
 from kombu_redisdelay.operations.queued import (
     DEAD,
     HELD,
@@ -43,7 +44,8 @@ class Queues(Access):
     """All messages of a broker: those that are scheduled, ready, held by a worker, and dead.
 
     The argument *queue* is the name of a queue, or several names. ``None`` means all queues that have a
-    consumer, a scheduled message or a dead letter, and those that the Celery app declares. For the argument
+    consumer, a scheduled message or a dead letter, those that producers with this transport have declared and
+    published to, and those that the Celery app declares. For the argument
     *state*, ``None`` means all states. A queue or an id that is not known gives an empty result, not an
     error. Only what workers of ``redisdelay://`` hold is seen: those of ``redis://`` keep it elsewhere.
 
@@ -200,7 +202,9 @@ class Queues(Access):
         task: str | None = None,
         before: datetime | None = None,
         after: datetime | None = None,
+        related: str | None = None,
         mark_revoked: bool = False,
+        progress: Tell | None = None,
     ) -> int:
         """Do the same as :meth:`cancel` for all scheduled and ready messages, or for some of them. They are
         removed in bounded steps. Those that are published meanwhile may be removed or not.
@@ -212,7 +216,10 @@ class Queues(Access):
                 since before it, if *state* is ``"ready"``. Messages of which this is unknown are left out. A
                 naive datetime is in UTC.
             after: the same for this time or later.
+            related: only tasks of which this is the id, or that of their group, their parent or their root.
             mark_revoked: as for :meth:`cancel`.
+            progress: called with how many messages were removed so far, between two steps. If it raises an
+                exception, no more are removed.
 
         Returns:
             The number of messages that were removed.
@@ -227,18 +234,27 @@ class Queues(Access):
             raise ValueError(f"state must be {SCHEDULED}, {READY} or None, not {state!r}")
         if state is None and span != (None, None):
             raise ValueError("before and after need a state: each state has a time of its own")
-        names = self.names(queue)
-        if (state, task, mark_revoked) == (None, None, False):
-            return sum(map(self.store.purge, names))
+        so_far = Progress(progress)
+
+        def is_wanted(content: Content) -> bool:
+            return is_task(content.task, task) and is_related(content.id, content.headers, related)
+
         cancelled: Counter[str] = Counter()
-        count = 0
-        for name in names:
-            for content in self._cancel_chosen(name, state, task, *span):
-                count += 1
-                if mark_revoked:
-                    cancelled[content.id] += 1
-        self._revoked(cancelled, mark_revoked)
-        return count
+        try:
+            for name in self.names(queue):
+                if (state, task, related, mark_revoked) == (None, None, None, False):
+                    so_far.add_step(self.store.purge(name))
+                    continue
+                contents = self._cancel_chosen(name, state, is_wanted, span, so_far)
+                for content in contents:
+                    so_far.count += 1
+                    if mark_revoked:
+                        cancelled[content.id] += 1
+                so_far.tell()
+        finally:
+            # Also of those before *progress* has ended it.
+            self._revoked(cancelled, mark_revoked)
+        return so_far.count
 
     def pause(self, queue: str | Iterable[str]) -> None:
         """Have no worker take anything from *queue*, or from several, until :meth:`resume`. What workers have
@@ -339,24 +355,28 @@ class Queues(Access):
                 yield content.id
 
     def _cancel_chosen(
-        self, queue: str, state: str | None, task: str | None, after_ms: float | None, before_ms: float | None
+        self,
+        queue: str,
+        state: str | None,
+        is_wanted: Callable[[Content], bool],
+        span: tuple[float | None, float | None],
+        so_far: Progress,
     ) -> Iterator[Content]:
         """Remove scheduled messages, and then ready ones. Yields what each says of itself."""
         if state != READY:
             schedule = Schedule(self.store)
             scheduled = (
                 each
-                for each in schedule.iter(queue, after_ms, before_ms)
-                if task is None or is_task(content_of_scheduled(each).task, task)
+                for each in so_far.watching(schedule.iter(queue, *span))
+                if is_wanted(content_of_scheduled(each))
             )
             yield from map(content_of_scheduled, schedule.remove(queue, scheduled))
         if state != SCHEDULED:
             lists = ReadyLists(self.store)
             ready = (
                 each
-                for each in lists.iter(queue)
-                if is_within(waiting_since(each.payload), after_ms, before_ms)
-                and (task is None or is_task(content_of(each.payload).task, task))
+                for each in so_far.watching(lists.iter(queue))
+                if is_within(waiting_since(each.payload), *span) and is_wanted(content_of(each.payload))
             )
             yield from (content_of(each.payload) for each in lists.remove_all(queue, ready))
 

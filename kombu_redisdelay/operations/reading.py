@@ -11,7 +11,7 @@ from typing import Any
 
 from kombu_redisdelay.broker.dead import Buried, Graveyard
 from kombu_redisdelay.broker.held import Held, Holders
-from kombu_redisdelay.broker.identity import host_and_pid, is_certainly_gone, process_of
+from kombu_redisdelay.broker.identity import host_and_pid, is_certainly_gone, process_of, worker_of
 from kombu_redisdelay.broker.message import due_member_ms
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
@@ -102,11 +102,15 @@ class Reading:
         Arguments:
             texts: every message with this id contains one of them.
         """
-        scheduled = [message for name in names for message in Schedule(self.store).find(name, id)]
-        yield from map(self._of_scheduled, sorted(scheduled, key=attrgetter("due_ms")))
+        yield from self.scheduled_with_ids(names, [id])
         yield from self.ready(names, texts)
         yield from self.held(names)
         yield from self.dead(names)
+
+    def scheduled_with_ids(self, names: Sequence[str], ids: Sequence[str]) -> Iterator[FoundMessage]:
+        """The scheduled messages with these ids, in the order of their due times."""
+        found = [message for name in names for _, message in Schedule(self.store).find_all(name, ids)]
+        return map(self._of_scheduled, sorted(found, key=attrgetter("due_ms")))
 
     def _of_scheduled(self, found: Scheduled) -> Found[QueuedMessage]:
         content = content_of_scheduled(found)
@@ -132,6 +136,7 @@ class Reading:
             found.payload,
             host=host,
             pid=pid,
+            worker=worker_of(found.consumer),
             held_since=None if found.since_ms is None else from_ms(found.since_ms),
             lease_has_ended=found.lease_has_ended,
             process_is_gone=is_gone(process_of(found.consumer)),

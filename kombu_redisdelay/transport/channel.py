@@ -32,7 +32,7 @@ from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
 from kombu_redisdelay.transport.receive import check_fanout
 from kombu_redisdelay.transport.revoker import Revoker
-from kombu_redisdelay.transport.tasks import has_crashed
+from kombu_redisdelay.transport.tasks import has_crashed, worker_name
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,8 @@ class Channel(PublishingChannel):
     def consumer(self) -> Consumer:
         """This channel as a consumer of the broker. Created when it is first used."""
         if self._consumer is None:
-            name, options, timeout = new_consumer(), self.options, self.options.visibility_timeout
+            name, options = new_consumer(worker_name()), self.options
+            timeout = options.visibility_timeout
             # If a renewal gets no reply, there must be time for another one before the lease ends.
             patience = min(self.pool.connection_kwargs["socket_timeout"], timeout / RENEWALS_PER_LEASE)
             server = self.store.server.with_own_connections(socket_timeout=patience)
@@ -295,6 +296,7 @@ class Channel(PublishingChannel):
         is_fanout = queue in self._fanout_queues
         for name in self.store.partitions.names(queue):
             self.store.expires_ms.pop(name, None)
+            self.connection.declared_queues.discard(name)
             metrics.forget(name)
             if not is_fanout:
                 self.store.delete(name)

@@ -107,6 +107,7 @@ class Held:
             scheduled = (held.queue for _, held in calls if held.call[0] is SCHEDULE)
             channel.store.remember(*dict.fromkeys(scheduled))
             replies = channel.store.run_all([held.call for _, held in calls])
+            channel.note_use(dict.fromkeys(held.queue for _, held in calls))
             for (_, held), reply in zip(calls, replies, strict=True):
                 if reply == 0 and held.again is not None:
                     held.again(channel)

@@ -221,7 +221,16 @@ class PublishingChannel(redis.Channel):
     def _run(self, queue: str, call: Call) -> Any:
         if call[0] is SCHEDULE:
             self.store.remember(queue)
-        return self.store.run(call)
+        reply = self.store.run(call)
+        self.note_use([queue])
+        return reply
+
+    def note_use(self, queues: Collection[str]) -> None:
+        """Note in Redis that messages were published to those of *queues* that were declared: if a name is
+        misspelt, no consumer will do that. Once a minute for each queue, this is a round trip."""
+        if self.connection is not None:
+            declared = self.connection.declared_queues
+            self.store.try_to_remember(*[queue for queue in queues if queue in declared])
 
     def _call(self, queue: str, message: dict[str, Any], bound: Bound | None = None) -> Call:
         """The call that publishes *message* to *queue*.
@@ -269,7 +278,10 @@ class PublishingChannel(redis.Channel):
             raise ValueError(taken(queue, whose))
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
         expires_ms = (kwargs.get("arguments") or {}).get("x-expires")
-        for name in self.store.partitions.names(queue):
+        names = self.store.partitions.names(queue)
+        if not auto_delete:
+            self.connection.declared_queues.update(names)
+        for name in names:
             if expires_ms is None:
                 self.store.expires_ms.pop(name, None)
             else:

@@ -14,7 +14,7 @@ from kombu.transport import virtual
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.message import which
 from kombu_redisdelay.transport.receive import id_of
-from kombu_redisdelay.transport.tasks import tasks_that_ended_the_worker
+from kombu_redisdelay.transport.tasks import failure, tasks_that_ended_the_worker
 
 if TYPE_CHECKING:
     from kombu_redisdelay.transport.channel import Channel
@@ -77,8 +77,11 @@ class QoS(virtual.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         queue, consumer = self._queues.get(delivery_tag), self.channel.consumer
         if queue is not None:
-            reject = consumer.requeue if requeue else consumer.discard
-            if not reject(queue, delivery_tag):
+            if requeue:
+                was_held = consumer.requeue(queue, delivery_tag)
+            else:
+                was_held = consumer.discard(queue, delivery_tag, failure)
+            if not was_held:
                 self.lease_lost(queue, [delivery_tag])
         self._forget(delivery_tag)
 

@@ -8,6 +8,11 @@ from collections.abc import Mapping
 from kombu.transport import virtual
 from redis.exceptions import RedisError
 
+from kombu_redisdelay.broker.printable import printable
+
+#: The longest text of an exception that is kept, in characters.
+LONGEST_FAILURE = 200
+
 
 def started_tasks(messages: Mapping[str, virtual.Message]) -> set[str]:
     """The delivery tags of the messages whose task Celery has started, and counts as not ended.
@@ -37,6 +42,32 @@ def tasks_that_ended_the_worker(messages: Mapping[str, virtual.Message]) -> set[
     if state is None or state.should_terminate not in (None, False):
         return set()
     return started_tasks(messages)
+
+
+def worker_name() -> str:
+    """The name of the Celery worker that runs in this process, such as ``celery@web-1``; empty if there is
+    none."""
+    # Celery gives it to its tasks from there.
+    localized = getattr(sys.modules.get("celery.app.trace"), "_localized", ())
+    name = localized[-1] if localized else None
+    return name if isinstance(name, str) else ""
+
+
+def failure() -> str:
+    """The exception that the caller handles at this moment, in a line. Empty if there is none.
+
+    A callback may reject a message because of it, and so does Celery with a task that it does not know. When
+    a task has failed, Celery rejects its message later, and tells nobody why.
+    """
+    error = sys.exc_info()[1]
+    if error is None:
+        return ""
+    try:
+        text = " ".join(f"{type(error).__name__}: {error}".rstrip(": ")[:LONGEST_FAILURE].split())
+    except Exception:
+        # It cannot be made a text.
+        text = type(error).__name__
+    return printable(text)
 
 
 def has_crashed() -> bool:

@@ -77,6 +77,9 @@ class Transport(redis.Transport):
         self.cycle = Poller()
         self._pid = os.getpid()
         self._connected_at = float("-inf")
+        #: The queues, with all partitions, that were declared over this connection and last: none that are
+        #: deleted when their consumer goes, as those of replies. kombu declares a queue once a connection.
+        self.declared_queues: set[str] = set()
 
     def create_channel(self, connection: Any) -> Any:
         # Warn here, not in `__init__`: a worker makes a transport for its banner before it sets up logging.

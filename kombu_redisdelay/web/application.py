@@ -12,9 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.operations.errors import BROKER_ERRORS
@@ -25,6 +26,7 @@ from kombu_redisdelay.web.messages import message, messages
 from kombu_redisdelay.web.overview import overview
 from kombu_redisdelay.web.queue import queue
 from kombu_redisdelay.web.site import ARGUMENTS, HERE, SHORTENED, Site, render
+from kombu_redisdelay.web.work import stop, work
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +76,10 @@ def create(
             Route("/messages", messages, name="messages"),
             Route("/message", message, name="message"),
             Route("/act", act, name="act", methods=["POST"]),
+            Route("/work", work, name="work"),
+            Route("/stop", stop, name="stop", methods=["POST"]),
             Route("/doctor", doctor, name="doctor"),
-            Mount("/static", StaticFiles(directory=HERE / "static"), name="static"),
+            Mount("/static", _Files(directory=HERE / "static"), name="static"),
         ],
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
@@ -87,8 +91,29 @@ def create(
         },
         lifespan=lifespan,
     )
+    # Starlette would write the header Host into the address, and anybody can write anything into that.
+    app.router.redirect_slashes = False
+    app.router.default = _elsewhere
     app.state.site = site
     return app
+
+
+class _Files(StaticFiles):
+    """Files that a browser keeps for an hour. Their addresses have our version in them."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers["Cache-Control"] = "private, max-age=3600"
+        return response
+
+
+async def _elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
+    """What no route is for. Without the slash at its end, the address of a mounted application is this."""
+    prefix = scope.get("root_path", "")
+    if scope["type"] == "http" and prefix and scope["path"] == prefix:
+        await RedirectResponse(f"{prefix}/")(scope, receive, send)
+    else:
+        await scope["app"].router.not_found(scope, receive, send)
 
 
 def _refused(request: Request, error: Exception) -> Response:

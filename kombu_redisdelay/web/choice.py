@@ -28,7 +28,7 @@ class Choice:
         after, before: only messages of this time or later, and before a time: 90s, 10m, 2h, 3d from now for
             scheduled messages, else ago; or ISO 8601. Empty for all.
         related: only tasks of which this is the id, or that of their group, their parent or their root; empty
-            for all. No action is about all of these.
+            for all.
         order: :data:`LAST_FIRST` if those come first that are due last, or that died last; else empty.
     """
 
@@ -95,7 +95,12 @@ class Choice:
 
     @property
     def is_filtered(self) -> bool:
-        return bool(self.queue or self.task or self.after or self.before or self.related)
+        return bool(self.queue) or self.picks_some
+
+    @property
+    def picks_some(self) -> bool:
+        """Whether it may leave out messages of its queue."""
+        return bool(self.task or self.after or self.before or self.related)
 
     def span(self, zone: tzinfo) -> tuple[datetime | None, datetime | None]:
         """The moments that *after* and *before* are.

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import logging
+from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.web.actions import ACTIONS, ALL, QUEUE, SELECTED, Action
+from kombu_redisdelay.web.calls import call_of
 from kombu_redisdelay.web.fields import quoted
-from kombu_redisdelay.web.form import Form, read_form
-from kombu_redisdelay.web.guard import comes_from_here, is_ours
-from kombu_redisdelay.web.site import NOTE, address, cookie_path, render, site_of
-from kombu_redisdelay.web.words import text
-
-logger = logging.getLogger(__name__)
+from kombu_redisdelay.web.form import Form, read_ours
+from kombu_redisdelay.web.questions import Subject, counted, of_which, subject_of
+from kombu_redisdelay.web.site import NOTE, Site, address, cookie_path, render, site_of
+from kombu_redisdelay.web.words import plural, text
+from kombu_redisdelay.web.works import TooMany, Work
 
 #: Fields that a person fills in.
 _ASKED = ("time", "rate", "burst", "concurrency")
@@ -25,16 +25,16 @@ _ASKED = ("time", "rate", "burst", "concurrency")
 #: A cookie has room for 4096 bytes, and a character may take 12 of them.
 _LONGEST_NOTE = 300
 
+#: What is sent by Enter in a list, without a script.
+STAY = "stay"
+
+#: Seconds that a viewer waits for an action before a page shows how far it is.
+DIRECT = 1.0
+
 
 async def act(request: Request) -> Response:
     """Ask whether to do something, or do it."""
-    # Who sends from elsewhere must not keep us busy.
-    form = await read_form(request) if comes_from_here(request) else None
-    if form is None or not is_ours(request, form.fields):
-        raise HTTPException(
-            403, "This form is not from a page of ours, or it is too old. Go back, and load the page again."
-        )
-    return await run_in_threadpool(_act, request, form)
+    return await run_in_threadpool(_act, request, await read_ours(request))
 
 
 def _act(request: Request, form: Form) -> Response:
@@ -42,39 +42,78 @@ def _act(request: Request, form: Form) -> Response:
     if site.read_only:
         raise HTTPException(403, "Nothing can be changed here: this page is read-only.")
     name = form.fields.get("action", "")
+    if name == STAY:
+        return RedirectResponse(address(request, "messages", **form.choice.fields), 303)
     action = ACTIONS.get(name)
-    if action is None or not _is_about(action, form):
+    if action is None or not action.is_offered(form.choice):
         raise HTTPException(400, "There is no such action.")
     if action.about == SELECTED and not form.selected:
         return _back(request, form, action, "No message was selected.")
     if not form.fields.get("confirmed"):
         return _ask(request, name, action, form)
     try:
-        done = action.do(site, form)
+        work = site.works.start(_work(request, name, action, form))
     except ValueError as exc:
-        return _ask(request, name, action, form, str(exc))
-    except Exception as exc:
-        _log(request, name, form, f"failed, a part of it may be done: {exc}")
-        raise
-    _log(request, name, form, done)
-    return _back(request, form, action, done)
+        raise HTTPException(400, str(exc)) from exc
+    except TooMany as exc:
+        raise HTTPException(
+            503, "Too much is being done already. Try again when something has ended."
+        ) from exc
+    if not work.wait(DIRECT):
+        return RedirectResponse(address(request, "work", id=work.id), 303)
+    site.works.forget(work)
+    if isinstance(work.error, ValueError):
+        return _ask(request, name, action, form, str(work.error))
+    if work.error is not None:
+        raise work.error
+    return _back(request, form, action, work.outcome)
 
 
-def _is_about(action: Action, form: Form) -> bool:
-    """Whether an action can be done to what the form is about."""
-    if action.about == QUEUE:
-        return bool(form.choice.queue)
-    # An action on all would be about more than the list shows.
-    is_too_much = action.about == ALL and form.choice.related
-    return form.choice.state in action.states and not is_too_much
+def _work(request: Request, name: str, action: Action, form: Form) -> Work:
+    filled_in = tuple((field, form.text(field)) for field in _ASKED if form.text(field))
+    expected = form.text("expected")
+    page, query = _page(form, action)
+    return Work(
+        action.title(form),
+        request.state.user,
+        _line(request, name, action, form),
+        (name, form.choice, tuple(form.selected), filled_in),
+        partial(_do, action, site_of(request), form),
+        expected=int(expected)
+        if expected.isascii() and expected.isdecimal() and len(expected) < 16
+        else None,
+        in_steps=action.about == ALL,
+        span=form.choice.span(site_of(request).timezone),
+        page=page,
+        query=query,
+    )
+
+
+def _do(action: Action, site: Site, form: Form, tell: Tell) -> str:
+    try:
+        return action.do(site, form, tell)
+    finally:
+        # Who has done it wants to see it.
+        site.fleet.forget()
 
 
 def _ask(request: Request, name: str, action: Action, form: Form, error: str = "") -> Response:
     site = site_of(request)
+    expected: int | None = None
+    subject: Subject | None = None
     try:
         # The list must be the same when it is confirmed: "10m from now" is a later time by then.
         form = Form(form.fields, form.selected, form.choice.fixed(site.timezone))
-        question = action.question(site, form)
+        span = form.choice.span(site.timezone) if action.about == ALL else (None, None)
+        if action.question is not None:
+            question = action.question(site, form)
+        elif action.about == ALL:
+            count = counted(site, form.choice)
+            expected = count.count
+            question = f"{action.verb} {count.text}{of_which(form.choice)}?"
+        else:
+            subject = subject_of(site, form, action.states)
+            question = f"{action.verb} {plural(subject.count, 'message')}?"
     except ValueError as exc:
         raise HTTPException(400, str(exc)) from exc
     return render(
@@ -84,16 +123,20 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
         name=name,
         action=action,
         question=question,
+        span=span,
+        expected=expected,
+        subject=subject,
         form=form,
         is_all=action.about == ALL,
-        back=_page(request, form, action),
+        back=_address(request, form, action),
+        call=lambda message: call_of(site, message),
         error=error,
     )
 
 
 def _back(request: Request, form: Form, action: Action, note: str) -> Response:
     """Go back to the page, which shows the *note*."""
-    response = RedirectResponse(_page(request, form, action), 303)
+    response = RedirectResponse(_address(request, form, action), 303)
     response.set_cookie(
         NOTE,
         quoted(text(note, _LONGEST_NOTE)),
@@ -106,19 +149,24 @@ def _back(request: Request, form: Form, action: Action, note: str) -> Response:
     return response
 
 
-def _page(request: Request, form: Form, action: Action) -> str:
-    """The page to go back to. It is one of ours, whatever was sent."""
+def _page(form: Form, action: Action) -> tuple[str, dict[str, str]]:
+    """The page to go back to, and its fields. It is one of ours, whatever was sent."""
     if action.about == QUEUE:
-        return address(request, "queue", name=form.choice.queue)
-    return address(request, "messages", **form.choice.fields)
+        return "queue", {"name": form.choice.queue}
+    return "messages", form.choice.fields
 
 
-def _log(request: Request, name: str, form: Form, done: str) -> None:
+def _address(request: Request, form: Form, action: Action) -> str:
+    page, query = _page(form, action)
+    return address(request, page, **query)
+
+
+def _line(request: Request, name: str, action: Action, form: Form) -> str:
+    """Who does what, for the log."""
     client = request.client.host if request.client else "an unknown address"
-    if ACTIONS[name].about == QUEUE:
+    if action.about == QUEUE:
         about = f"queue={form.choice.queue}"
     else:
         about = ", ".join(each.id for each in form.selected) or form.choice.query
     filled_in = "".join(f" {field}={form.text(field)}" for field in _ASKED if form.text(field))
-    line = f"{request.state.user} from {client}: {name}{filled_in} {about}"
-    logger.info("%s: %s", text(line), printable(done))
+    return text(f"{request.state.user} from {client}: {name}{filled_in} {about}")

@@ -10,4 +10,5 @@ from kombu_redisdelay.web.site import render, site_of
 
 def doctor(request: Request) -> Response:
     """All findings."""
-    return render(request, "doctor.html", findings=site_of(request).findings())
+    findings = site_of(request).findings.get()
+    return render(request, "doctor.html", findings=findings.value, examined=findings.moment)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from dateutil.parser import isoparse
@@ -12,6 +12,9 @@ from dateutil.parser import isoparse
 from kombu_redisdelay.operations.queued import DEAD, HELD, READY, SCHEDULED, QueuedMessage
 from kombu_redisdelay.operations.reading import waiting_since
 from kombu_redisdelay.web.words import number, plural
+
+#: Two times that are so near are one.
+_SAME = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ def events_of(message: QueuedMessage, now: datetime) -> list[Event]:
     return [
         Event("Published", None, _publisher(message.headers)),
         *_retries(message.headers),
-        *_asked_for(message.headers),
+        *_asked_for(message),
         *_could_be_delivered(message),
         *_deliveries(message),
         *_state(message),
@@ -81,10 +84,11 @@ def _retries(headers: Mapping[str, Any]) -> Iterator[Event]:
         yield Event("Retried", None, f"this is retry {number(retries)} of the task")
 
 
-def _asked_for(headers: Mapping[str, Any]) -> Iterator[Event]:
-    eta = _time(headers, "eta")
-    if eta is not None:
-        yield Event("Scheduled", eta, "as its headers say")
+def _asked_for(message: QueuedMessage) -> Iterator[Event]:
+    eta = _time(message.headers, "eta")
+    # A scheduled one is usually due just then, which is said anyway.
+    if eta is not None and (message.due is None or abs(eta - message.due) > _SAME):
+        yield Event("Asked for", eta, "the time at which its publisher wants it to run")
 
 
 def _could_be_delivered(message: QueuedMessage) -> Iterator[Event]:
@@ -104,7 +108,8 @@ def _state(message: QueuedMessage) -> Iterator[Event]:
     if message.state == READY and message.place is not None:
         yield Event("Waits", None, f"{plural(message.place, 'message')} before it")
     elif message.state == HELD:
-        worker = f"by host {message.host or '?'}, process {message.pid or '?'}"
+        name = f"{message.worker}, " if message.worker else ""
+        worker = f"by {name}host {message.host or '?'}, process {message.pid or '?'}"
         lost = "; its lease has ended, another worker is about to get the message"
         yield Event("Taken", message.held_since, worker + (lost if message.lease_has_ended else ""))
     elif message.state == DEAD:

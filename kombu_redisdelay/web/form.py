@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,9 +12,13 @@ from starlette.requests import Request
 
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.fields import of_query, quoted, unquoted, well_formed
+from kombu_redisdelay.web.tokens import comes_from_here, is_ours
 
 #: The largest form that is read, in bytes: a page of a list with long ids.
 LARGEST = 1024 * 1024
+
+#: Seconds that a form may take to arrive.
+PATIENCE = 20
 
 #: The messages that are selected, each by its id and its queue, with a space between them. This field may be
 #: there many times.
@@ -66,17 +71,31 @@ class Form:
         return self.fields.get(name, "").strip()
 
 
-async def read_form(request: Request) -> Form:
+async def read_ours(request: Request) -> Form:
+    """Read the form of a request, which must be from one of our pages.
+
+    Raises:
+        HTTPException: it is not, or it is too large.
+    """
+    # Who sends from elsewhere must not keep us busy.
+    form = await _read(request) if comes_from_here(request) else None
+    if form is None or not is_ours(request, form.fields):
+        raise HTTPException(
+            403, "This form is not from a page of ours, or it is too old. Go back, and load the page again."
+        )
+    return form
+
+
+async def _read(request: Request) -> Form:
     """Read the form of a request.
 
     Raises:
-        HTTPException: it is too large, or has too many fields.
+        HTTPException: it is too large, has too many fields, or comes too slowly.
     """
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LARGEST:
-            raise HTTPException(413, "The form is too large.")
+    try:
+        body = await asyncio.wait_for(_body(request), PATIENCE)
+    except asyncio.TimeoutError as exc:
+        raise HTTPException(408, "The form came too slowly.") from exc
     try:
         pairs = of_query(body.decode("utf-8", "replace"), MOST_FIELDS)
     except ValueError as exc:
@@ -84,3 +103,12 @@ async def read_form(request: Request) -> Form:
     selected = dict.fromkeys(Selected.of(value) for name, value in pairs if name == ID)
     fields = {name: value for name, value in pairs if name != ID}
     return Form(fields, list(selected), Choice.of(dict(of_query(fields.get(CHOICE, "")))))
+
+
+async def _body(request: Request) -> bytearray:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST:
+            raise HTTPException(413, "The form is too large.")
+    return body

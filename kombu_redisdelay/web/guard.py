@@ -1,23 +1,27 @@
-"""Who may see a page, and who may act: passwords, forged requests, and the headers of every response."""
+"""Who may come: passwords. And the headers of every response."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import logging
+import math
 import secrets
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from typing import NamedTuple
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kombu_redisdelay.web.guesses import Guesses
+from kombu_redisdelay.web.words import text
+
+logger = logging.getLogger(__name__)
+
 #: Of whom a request without a password is.
 ANYBODY = "anybody"
-
-#: The name of the cookie, and of the field in each form, that prove that a form came from one of our pages.
-TOKEN = "redisdelay_token"
 
 #: The address at which an orchestrator asks whether the page is served.
 HEALTH = "/healthz"
@@ -34,6 +38,23 @@ _HEADERS = {
 }
 
 
+class _User(NamedTuple):
+    """One who may come.
+
+    Attributes:
+        password: what has to be given.
+        key: what signs the tokens of this user's forms. It is the same in each process that serves the page.
+    """
+
+    password: bytes
+    key: bytes
+
+    @classmethod
+    def of(cls, name: bytes, password: bytes) -> _User:
+        # Slow, so that a token does not help to guess the password.
+        return cls(password, hashlib.scrypt(password, salt=b"redisdelay_token " + name, n=2**14, r=8, p=1))
+
+
 class Guard:
     """Asks for a password, except at :data:`HEALTH`, and adds the headers that make a browser careful.
 
@@ -43,7 +64,10 @@ class Guard:
 
     def __init__(self, app: ASGIApp, users: Mapping[str, str]) -> None:
         self._app = app
-        self._users = {name.encode(): password.encode() for name, password in users.items()}
+        self._users = {
+            name.encode(): _User.of(name.encode(), password.encode()) for name, password in users.items()
+        }
+        self._guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -60,49 +84,47 @@ class Guard:
         if scope["path"] == scope.get("root_path", "") + HEALTH:
             await PlainTextResponse("ok\n")(scope, receive, send_guarded)
             return
-        user = self._user(Headers(scope=scope).get("authorization", ""))
-        if user is None:
-            asks = {"WWW-Authenticate": 'Basic realm="kombu-redisdelay", charset="UTF-8"'}
-            response = PlainTextResponse("A name and a password are needed.\n", 401, asks)
-            await response(scope, receive, send_guarded)
-            return
-        scope.setdefault("state", {})["user"] = user
-        await self._app(scope, receive, send_guarded)
+        refusal = self._let_in(scope)
+        await (refusal or self._app)(scope, receive, send_guarded)
 
-    def _user(self, authorization: str) -> str | None:
-        """Whose request it is; ``None`` if the name or the password is wrong."""
+    def _let_in(self, scope: Scope) -> PlainTextResponse | None:
+        """Write down whose request it is. Returns what to answer if nobody may come with it."""
+        state = scope.setdefault("state", {})
+        state["user"], state["key"] = ANYBODY, b""
         if not self._users:
-            return ANYBODY
-        scheme, _, credentials = authorization.partition(" ")
-        if scheme.lower() != "basic":
             return None
-        try:
-            name, _, password = base64.b64decode(credentials.strip(), validate=True).partition(b":")
-        except (binascii.Error, ValueError):
-            return None
+        credentials = _credentials(Headers(scope=scope).get("authorization", ""))
+        if credentials is None:
+            return _ask_again()
+        name, password = credentials
+        address = scope["client"][0] if scope.get("client") else "an unknown address"
+        wait_seconds = self._guesses.wait_seconds((address, name))
+        if wait_seconds:
+            after = {"Retry-After": str(math.ceil(wait_seconds))}
+            return PlainTextResponse("Too many wrong passwords. Try again later.\n", 429, after)
         # An unknown name takes as long as a wrong password.
-        expected = self._users.get(name, secrets.token_bytes())
-        if not secrets.compare_digest(password, expected):
-            return None
-        return name.decode("utf-8", "backslashreplace")
+        user = self._users.get(name, _User(secrets.token_bytes(), b""))
+        shown = name.decode("utf-8", "backslashreplace")
+        if not secrets.compare_digest(password, user.password):
+            self._guesses.was_wrong((address, name))
+            logger.warning("A wrong password for the name %s from %s", text(shown, 100), address)
+            return _ask_again()
+        state["user"], state["key"] = shown, user.key
+        return None
 
 
-def token_of(request: Request) -> str:
-    """The token for the forms of a page. The page has to set it as the cookie :data:`TOKEN`, too."""
-    token: str = request.cookies.get(TOKEN, "") or getattr(request.state, "token", "")
-    if not token:
-        token = request.state.token = secrets.token_urlsafe(32)
-    return token
+def _credentials(authorization: str) -> tuple[bytes, bytes] | None:
+    """The name and the password of a header; ``None`` if it has none."""
+    scheme, _, credentials = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        name, _, password = base64.b64decode(credentials.strip(), validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return None
+    return name, password
 
 
-def comes_from_here(request: Request) -> bool:
-    """Whether a form may be from one of our pages, by what the browser says. Known before it is read."""
-    origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
-
-
-def is_ours(request: Request, fields: Mapping[str, str]) -> bool:
-    """Whether a form was sent from one of our pages: only they know the token, and only this site gets the
-    cookie. (The "double submit" pattern of OWASP's cheat sheet on forged requests.)"""
-    cookie = request.cookies.get(TOKEN, "")
-    return bool(cookie) and secrets.compare_digest(cookie.encode(), fields.get(TOKEN, "").encode())
+def _ask_again() -> PlainTextResponse:
+    asks = {"WWW-Authenticate": 'Basic realm="kombu-redisdelay", charset="UTF-8"'}
+    return PlainTextResponse("A name and a password are needed.\n", 401, asks)

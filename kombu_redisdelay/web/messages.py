@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from math import ceil
+from time import monotonic
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from kombu_redisdelay.operations.lateness import why_late
 from kombu_redisdelay.operations.pages import Page, read_page
 from kombu_redisdelay.operations.queued import DEAD, HELD, READY, SCHEDULED, QueuedMessage
 from kombu_redisdelay.web.actions import ALL, SELECTED, actions_of
+from kombu_redisdelay.web.calls import call_of
 from kombu_redisdelay.web.choice import HAVE_TWO_ORDERS, Choice
 from kombu_redisdelay.web.events import events_of, relatives_of
 from kombu_redisdelay.web.site import ALL_ARGUMENTS, NO_ARGUMENTS, Site, fields_of, render, site_of
+
+#: Seconds after which the page of a message is brought up to date.
+UPDATE_AFTER = 5
+
+#: The search for a message may take one in so many parts of the time.
+SEARCHES = 50
 
 #: What the time of a message is, in each state.
 TIMES = {SCHEDULED: "Due", READY: "Waits since", HELD: "Held since", DEAD: "Died"}
@@ -48,6 +58,7 @@ def messages(request: Request) -> Response:
         error = str(exc)
     # The other lists come queue by queue.
     is_sorted = choice.state == SCHEDULED or len(site.queues.names(choice.queue or None)) == 1
+    is_first = not fields.get("from")
     return render(
         request,
         "messages.html",
@@ -55,16 +66,17 @@ def messages(request: Request) -> Response:
         choice=choice,
         page=page,
         error=error,
-        is_first=not fields.get("from"),
+        is_first=is_first,
         queues=site.queue_names(),
         total=site.queues.count(choice.queue or None, state=choice.state),
+        matching=None if error else _matching(site, choice, page, is_first),
         time=TIMES[choice.state],
         has_two_orders=choice.state in HAVE_TWO_ORDERS,
         is_sorted=is_sorted,
         order=_order(choice, is_sorted),
-        of_selected={} if site.read_only else actions_of(choice.state, SELECTED),
-        of_all={} if site.read_only or choice.related else actions_of(choice.state, ALL),
-        call=lambda message: _call(site, message),
+        of_selected={} if site.read_only else actions_of(choice, SELECTED),
+        of_all={} if site.read_only else actions_of(choice, ALL),
+        call=lambda message: call_of(site, message),
     )
 
 
@@ -72,20 +84,37 @@ def message(request: Request) -> Response:
     """The message, or messages, with one id."""
     site, id = site_of(request), fields_of(request).get("id", "").strip()
     now = datetime.now(timezone.utc)
+    began = monotonic()
     found = site.queues.get_all(id) if id else []
+    took = monotonic() - began
     return render(
         request,
         "message.html",
         200 if found else 404,
         id=id,
         found=found,
-        actions=lambda state: {} if site.read_only else actions_of(state, SELECTED),
+        # Its search may read every ready message. The page must not keep the server busy with that.
+        update_after=max(UPDATE_AFTER, ceil(took * SEARCHES)),
+        actions=lambda state: {} if site.read_only else actions_of(Choice(state), SELECTED),
         events=lambda message: events_of(message, now),
         relatives=relatives_of,
-        call=lambda message: _call(site, message),
+        why_late=lambda message: why_late(site.queues.store, message),
+        call=lambda message: call_of(site, message),
         payload=lambda message: _payload(site, message),
         headers=lambda message: _headers(site, message),
     )
+
+
+def _matching(site: Site, choice: Choice, page: Page, is_first: bool) -> int | None:
+    """How many messages match a filter; ``None`` if there is none, or they would have to be read for it."""
+    if not choice.picks_some:
+        return None
+    if is_first and not page.next:
+        return len(page.messages)
+    if choice.state != SCHEDULED or choice.task or choice.related:
+        return None
+    after, before = choice.span(site.timezone)
+    return site.delayed.count(choice.queue or None, due_after=after, due_before=before)
 
 
 def _order(choice: Choice, is_sorted: bool) -> str:
@@ -93,17 +122,6 @@ def _order(choice: Choice, is_sorted: bool) -> str:
     orders = ORDERS[choice.state]
     order = orders[1] if choice.is_last_first and orders[1] else orders[0]
     return order if is_sorted else f"Queue by queue, {order[0].lower()}{order[1:]}"
-
-
-def _call(site: Site, message: QueuedMessage) -> str:
-    """A task with its arguments, as far as they may be seen."""
-    if message.task is None:
-        return "-"
-    if site.arguments == NO_ARGUMENTS:
-        return f"{message.task}(…)"
-    args = message.args[1:-1].rstrip(",")
-    kwargs = f"**{message.kwargs}" if message.kwargs not in ("", "{}") else ""
-    return f"{message.task}({', '.join(filter(None, (args, kwargs)))})"
 
 
 def _payload(site: Site, message: QueuedMessage) -> str | None:

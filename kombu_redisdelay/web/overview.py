@@ -2,43 +2,76 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from functools import reduce
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kombu_redisdelay.operations.doctor import Level
-from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
+from kombu_redisdelay.operations.doctor import Finding, Level
+from kombu_redisdelay.operations.history import Counts
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
-from kombu_redisdelay.operations.timeline import Span, timeline
+from kombu_redisdelay.operations.timeline import Span
+from kombu_redisdelay.web.fleet import Fleet, Part, read_hours
+from kombu_redisdelay.web.kept import Read
 from kombu_redisdelay.web.pictures import Bar, bars
-from kombu_redisdelay.web.site import fields_of, render, site_of
-from kombu_redisdelay.web.sorting import COLUMNS, Sorting
+from kombu_redisdelay.web.site import MOST_EXAMINED, Site, address, fields_of, render, site_of
+from kombu_redisdelay.web.sorting import COLUMNS, Row, Sorting
 from kombu_redisdelay.words import span
 
-#: Minutes of the history that make the rates of the overview.
-MINUTES = 60
+#: The totals that are shown.
+TOTALS = ("ready", "scheduled", "overdue", "unacked", "dead")
+
+#: With more queues than this, there is a field to search them.
+MOST_WITHOUT_SEARCH = 10
+
+#: What has happened in a queue of which nothing was read.
+NOTHING = Counts(0, 0, 0, 0)
 
 
 def overview(request: Request) -> Response:
-    """All queues."""
-    site = site_of(request)
-    store, names = site.queues.store, site.queue_names()
-    stats = queue_stats(store, names)
-    hours = [last_hour(history) for history in queue_history(store, names)]
-    sorting = Sorting.of(fields_of(request).get("sort", ""))
+    """All queues, or those whose names contain a text: as many as fit on a page."""
+    site, fields = site_of(request), fields_of(request)
+    search = fields.get("search", "").strip()
+    sorting = Sorting.of(fields.get("sort", ""))
+    chosen = {"search": search, "sort": sorting.field}
+    read = site.fleet.get()
+    fleet = read.value
+    found = [queue for queue in fleet.stats if search.casefold() in queue.queue.casefold()]
+    part = Part.of(fields.get("page", ""), len(found))
     return render(
         request,
         "overview.html",
-        rows=sorting.sort(list(zip(stats, hours, strict=True))),
+        rows=_rows(site, fleet, found, sorting, part),
         columns=COLUMNS,
         sorting=sorting,
-        totals=_totals(stats),
-        coming=coming(timeline(store, names)),
-        findings=[finding for finding in site.findings() if finding.level is not Level.OK],
+        search=search,
+        has_search=bool(search) or len(fleet.stats) > MOST_WITHOUT_SEARCH,
+        part=part,
+        here=lambda **query: address(request, "overview", **{**chosen, **query}),
+        count=len(found),
+        all=len(fleet.stats),
+        totals={name: sum(getattr(queue, name) for queue in found) for name in TOTALS},
+        coming=coming(fleet.spans),
+        read=read.moment if fleet.is_large else None,
+        examined=_findings(site, fleet),
     )
+
+
+def _rows(site: Site, fleet: Fleet, found: list[QueueStats], sorting: Sorting, part: Part) -> list[Row]:
+    """The queues on a page. All are sorted by what is kept, and then those of the page are read anew."""
+    hours = site.hours.get().value if sorting.column.is_history else {}
+    rows = sorting.sort([(queue, hours.get(queue.queue, NOTHING)) for queue in found])[part.slice]
+    store, names = site.queues.store, [queue.queue for queue, _ in rows]
+    stats: Iterable[QueueStats] = queue_stats(store, names) if fleet.is_large else [row[0] for row in rows]
+    its_hours = read_hours(store, names)
+    return [(queue, its_hours[queue.queue]) for queue in stats]
+
+
+def _findings(site: Site, fleet: Fleet) -> Read[list[Finding]] | None:
+    """What the doctor has found that is not in order. ``None`` if nobody has asked."""
+    found = site.findings.get() if len(fleet.stats) <= MOST_EXAMINED else site.findings.last
+    return found and Read([finding for finding in found.value if finding.level is not Level.OK], found.moment)
 
 
 def coming(spans: list[Span]) -> list[Bar]:
@@ -52,15 +85,3 @@ def label(part: Span) -> str:
     if part.start is None:
         return "overdue"
     return f"over {span(part.start)}" if part.end is None else f"≤ {span(part.end)}"
-
-
-def last_hour(history: QueueHistory) -> Counts:
-    """What has happened in the minutes that the history has."""
-    return reduce(lambda total, period: total + period.counts, history.minutes, Counts(0, 0, 0, 0))
-
-
-def _totals(stats: list[QueueStats]) -> dict[str, Any]:
-    """The sums of all numbers of all queues."""
-    names = [field.name for field in fields(QueueStats)]
-    counted = [name for name in names if name in ("ready", "scheduled", "overdue", "unacked", "dead")]
-    return {name: sum(getattr(queue, name) for queue in stats) for name in counted}

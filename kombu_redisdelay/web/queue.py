@@ -14,7 +14,8 @@ from kombu_redisdelay.operations.timeline import timeline
 from kombu_redisdelay.web.actions import ACTIONS
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.fields import well_formed
-from kombu_redisdelay.web.overview import coming, last_hour
+from kombu_redisdelay.web.fleet import last_hour
+from kombu_redisdelay.web.overview import coming
 from kombu_redisdelay.web.pictures import Bar, bars
 from kombu_redisdelay.web.site import fields_of, render, site_of
 
@@ -31,11 +32,12 @@ def queue(request: Request) -> Response:
         queue=stats,
         choice=Choice(queue=name),
         actions=ACTIONS,
-        is_known=name in site.queue_names() or store.exists(name),
+        is_known=site.is_known(name),
         coming=coming(timeline(store, [name])),
         minutes=happened(history.minutes, now, timedelta(minutes=1), 60),
         hours=happened(history.hours, now, timedelta(hours=1), 7 * 24),
         last_hour=last_hour(history),
+        is_counted=bool(history.hours),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timezone, tzinfo
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -17,10 +17,14 @@ from kombu_redisdelay.operations.access import Access, natural
 from kombu_redisdelay.operations.dead_letters import DeadLetters
 from kombu_redisdelay.operations.delayed import DelayedMessages
 from kombu_redisdelay.operations.doctor import Finding, examine
+from kombu_redisdelay.operations.history import Counts
 from kombu_redisdelay.operations.queues import Queues
 from kombu_redisdelay.web import words
 from kombu_redisdelay.web.fields import of_query, to_query, unquoted
-from kombu_redisdelay.web.guard import TOKEN, token_of
+from kombu_redisdelay.web.fleet import Fleet, read_fleet, read_hours, seconds_kept
+from kombu_redisdelay.web.kept import Kept
+from kombu_redisdelay.web.tokens import TOKEN, token_of
+from kombu_redisdelay.web.works import Works
 
 AccessT = TypeVar("AccessT", bound=Access)
 
@@ -29,8 +33,12 @@ HERE = Path(__file__).parent
 #: The cookie that carries what was just done to the next page.
 NOTE = "redisdelay_note"
 
-#: For how long the findings of the doctor are shown.
-FINDINGS_FOR = timedelta(seconds=30)
+#: Seconds that the findings of the doctor are shown at least. They are shown twenty times as long as it took
+#: to find them.
+FINDINGS_FOR, TIMES_AS_LONG = 30.0, 20.0
+
+#: With more queues than this, only the page of the doctor asks the doctor: it takes seconds.
+MOST_EXAMINED = 500
 
 #: What of the arguments of a task is shown.
 ARGUMENTS = ALL_ARGUMENTS, SHORTENED, NO_ARGUMENTS = "all", "shortened", "none"
@@ -48,19 +56,31 @@ class Site:
         read_only: whether nothing can be done, only seen.
         arguments: what is shown of the arguments of tasks: "all", "shortened" (as Celery puts them into
             headers) or "none".
-        examined: when the doctor was last asked.
+        findings: what the doctor finds.
+        fleet: the figures of all queues.
+        hours: what has happened in each queue in the last hour.
+        works: what is done in the background.
     """
 
     def __init__(self, broker: Any, title: str, read_only: bool, arguments: str) -> None:
         self.title = title
         self.read_only = read_only
         self.arguments = arguments
+        self.works = Works()
         self._broker = broker
         self._opening = Lock()
         self._opened: dict[type[Access], Access] = {}
-        self._examining = Lock()
-        self.examined: datetime | None = None
-        self._findings: list[Finding] = []
+        self.findings: Kept[list[Finding]] = Kept(
+            lambda: examine(self.queues), lambda _, took: max(FINDINGS_FOR, TIMES_AS_LONG * took)
+        )
+        self.fleet: Kept[Fleet] = Kept(
+            lambda: read_fleet(self.queues.store, self.queue_names()),
+            lambda fleet, took: seconds_kept(len(fleet.stats), took),
+        )
+        self.hours: Kept[dict[str, Counts]] = Kept(
+            lambda: read_hours(self.queues.store, self.queue_names()),
+            lambda hours, took: seconds_kept(len(hours), took),
+        )
 
     # Any number of threads may use them.
     @property
@@ -90,21 +110,18 @@ class Site:
         """The queues that are known, in natural order."""
         return sorted({*self.queues.queues(), *self.queues.declared_queues}, key=natural)
 
+    def is_known(self, queue: str) -> bool:
+        """Whether somebody has used *queue*, or the app declares it."""
+        return self.queues.store.exists(queue) or queue in self.queue_names()
+
     def close(self) -> None:
-        """Close the connections to the broker. The next page opens them again."""
+        """Stop what is done in the background, and close the connections to the broker. The next page opens
+        them again."""
+        self.works.stop()
         with self._opening:
             for access in self._opened.values():
                 access.close()
             self._opened.clear()
-
-    def findings(self) -> list[Finding]:
-        """What the doctor finds. It is not asked again for a while: it needs some round trips for each
-        queue."""
-        with self._examining:
-            now = datetime.now(timezone.utc)
-            if self.examined is None or now - self.examined >= FINDINGS_FOR:
-                self._findings, self.examined = examine(self.queues), now
-            return self._findings
 
 
 def site_of(request: Request) -> Site:
@@ -122,7 +139,7 @@ def cookie_path(request: Request) -> str:
     return request.scope.get("root_path", "") or "/"
 
 
-def address(request: Request, page: str, **query: str) -> str:
+def address(request: Request, page: str, /, **query: str) -> str:
     """The address of a page, below the path that the application is mounted at.
 
     Arguments:
@@ -158,7 +175,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
     )
     # Bytes that are no UTF-8 come from Redis as lone surrogates, which no response can carry.
     response = HTMLResponse(html.encode("utf-8", "replace"), status)
-    if TOKEN not in request.cookies:
+    if request.cookies.get(TOKEN) != token:
         response.set_cookie(
             TOKEN,
             token,

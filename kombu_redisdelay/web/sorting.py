@@ -23,12 +23,14 @@ class Column:
         label: how the page names it.
         value: that of a queue; ``None`` if it has none or it is unknown. Such queues always come last.
         largest_first: whether it is of more use with the largest value first.
+        is_history: whether the value is of the history of a queue.
     """
 
     name: str
     label: str
     value: Callable[[Row], Any]
     largest_first: bool = True
+    is_history: bool = False
 
 
 COLUMNS = (
@@ -41,9 +43,9 @@ COLUMNS = (
     Column("dead", "Dead", lambda row: row[0].dead),
     Column("consumers", "Consumers", lambda row: row[0].consumers, largest_first=False),
     Column("due", "Next due", lambda row: row[0].next_due, largest_first=False),
-    Column("in", "In, last hour", lambda row: row[1].published),
-    Column("out", "Out", lambda row: row[1].delivered),
-    Column("failed", "Failed", lambda row: row[1].failed),
+    Column("in", "In, last hour", lambda row: row[1].published, is_history=True),
+    Column("out", "Out", lambda row: row[1].delivered, is_history=True),
+    Column("failed", "Failed", lambda row: row[1].failed, is_history=True),
 )
 
 
@@ -58,6 +60,11 @@ class Sorting:
 
     column: Column = COLUMNS[0]
     largest_first: bool = False
+
+    @property
+    def field(self) -> str:
+        """The field of the address that sorts in this way; empty for the order by name."""
+        return "" if self == Sorting() else f"{'-' if self.largest_first else ''}{self.column.name}"
 
     @classmethod
     def of(cls, text: str) -> Sorting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from markupsafe import Markup
@@ -25,6 +25,11 @@ def number(value: int) -> str:
     return f"{value:,}".replace(",", _NARROW_SPACE)
 
 
+def for_log(said: str) -> str:
+    """What a page says, in one line of the log."""
+    return printable(said.replace(_NARROW_SPACE, ","))
+
+
 def text(value: object, longest: int = LONGEST) -> str:
     """What came from Redis, on one page: no character that is not printable, and not without end."""
     shown = printable(str(value)[: longest + 1])
@@ -38,6 +43,13 @@ def moment(value: datetime | None, now: datetime) -> Markup | str:
     exact = value.isoformat(" ", "seconds")
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         value.isoformat(), exact, when(value, now)
+    )
+
+
+def exactly(value: datetime) -> Markup:
+    """A time with its date. A script on the page shows it in the viewer's zone."""
+    return Markup('<time datetime="{}" data-exactly>{} UTC</time>').format(
+        value.isoformat(), f"{value.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
     )
 
 
@@ -57,6 +69,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "text": text,
     "moment": moment,
+    "exactly": exactly,
     "clock": clock,
     "span": span,
     "plural": plural,

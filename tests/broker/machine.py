@@ -8,7 +8,7 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from kombu_redisdelay.broker.dead import Graveyard
+from kombu_redisdelay.broker.dead import REQUEUE, Graveyard
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.schedule import Schedule
@@ -137,5 +137,6 @@ class PublishingMachine(RuleBasedStateMachine):
         message = queue.dead.pop(which % len(queue.dead))
         message.deliveries = 0
         text = message.text
-        assert Graveyard(self.rig.store).requeue(name, lambda letter: letter.payload.decode() == text) == 1
+        same = Graveyard(self.rig.store).take_out(name, REQUEUE, lambda each: each.payload.decode() == text)
+        assert len([*same]) == 1
         queue.put(message)

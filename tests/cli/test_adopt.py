@@ -11,7 +11,7 @@ from kombu.connection import Connection
 from tests.cli.site import QUEUE, Site
 
 NOTHING = (
-    "0 messages: 0 that redis:// workers held for later, 0 that they held to run, 0 ready ahead of its time"
+    "0 messages: 0 that redis:// workers held for later, 0 that they held to run, 0 for later on ready lists"
 )
 
 
@@ -39,7 +39,7 @@ def test_it_says_how_many_asks_and_moves(site: Site) -> None:
     take(site, "later", 3600)
     take(site, "now")
     held = "1 that redis:// workers held for later, 1 that they held to run"
-    counts = f"2 messages: {held}, 0 ready ahead of its time"
+    counts = f"2 messages: {held}, 0 for later on ready lists"
     assert site.text("adopt", "--dry-run") == f"Would adopt {counts}.\n"
     refused = site.run("adopt", input="n\n")
     assert (refused.exit_code, site.redis.hlen("unacked")) == (1, 2)

@@ -369,3 +369,12 @@ def test_stock_workers_know_no_limits(site: Site) -> None:
     assert "pauses and limits" not in _findings(site, "warning")
     control.limit(site.store, QUEUE, rate="1/s")
     assert _findings(site, "warning")["pauses and limits"].startswith("workers of redis:// take")
+
+
+def test_a_queue_that_never_had_a_consumer(site: Site) -> None:
+    """Its name is misspelt."""
+    for _ in range(3):
+        site.send(queue="tpyo")
+    assert "queue tpyo: 3 messages ready, and no worker" in site.run("doctor").output
+    [row] = [row for row in site.rows("stats") if row["queue"] == "tpyo"]
+    assert row["ready"] == 3

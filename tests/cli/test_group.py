@@ -62,7 +62,7 @@ def test_an_unknown_command_is_a_usage_error(site: Site) -> None:
     assert "No such command 'lst'. Did you mean 'list'?" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["stats", "purge", "doctor", "forward", "exporter", "web"])
+@pytest.mark.parametrize("name", ["stats", "purge", "doctor", "forward", "exporter"])
 def test_a_broker_that_cannot_be_reached_is_one_line(site: Site, name: str) -> None:
     # Nothing listens there.
     result = site.run(

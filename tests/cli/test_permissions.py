@@ -42,9 +42,9 @@ def _permissions(access: Access, *selected: str) -> list[Finding]:
     return list(check_permissions(access.store, names_of(access, selected), ()))
 
 
-def _refusals(access: Access) -> tuple[str, str]:
+def _refusals(access: Access, *selected: str) -> tuple[str, str]:
     """What is found, and what is advised."""
-    found = _permissions(access)
+    found = _permissions(access, *selected)
     assert {finding.level for finding in found} == {Level.WRONG}
     return "; ".join(each.found for each in found), " ".join(each.advice for each in found)
 
@@ -79,6 +79,20 @@ def test_with_a_global_keyprefix(server: RedisServer) -> None:
     with _access(server, *rules, broker_transport_options=options) as access:
         assert [finding.level for finding in _permissions(access)] == [Level.OK]
     assert refused(server) == []
+
+
+def test_any_of_many_queues(server: RedisServer) -> None:
+    names = [f"queue-{number}" for number in range(150)]
+    with server.client() as client, Access(server.url()) as everything:
+        before = client.info("stats")["total_net_input_bytes"]
+        assert [finding.level for finding in _permissions(everything, *names)] == [Level.OK]
+        # Who may use any queue is not asked for each: that would be 5 MB.
+        assert client.info("stats")["total_net_input_bytes"] - before < 200_000
+    with _access(server, *documented_rules(*names[1:])) as access:
+        found, advice = _refusals(access, *names)
+        assert "redisdelay:{queue-0}:schedule" in found
+        assert "queue-1}" not in found
+        assert "~redisdelay:{queue-0}:*" in advice
 
 
 @pytest.mark.parametrize("health_check_interval", [25, 1e-9])
@@ -194,8 +208,8 @@ def test_every_command_that_we_use_is_looked_at(access: Access) -> None:
     ours |= {name for source in sources for name in re.findall(r"\(\s*\"([A-Z]{3,})\",", source.read_text())}
     # Looked at where they are used: tests/sentinel/test_doctor.py, tests/operations/test_cluster.py.
     ours -= {"WAIT", "ASKING"}
-    # For `adopt` alone, which says so if it is missing: tests/cli/test_adopt.py.
-    ours -= {"CLIENT"}
+    # For `adopt` alone, which says so if one is missing: tests/cli/test_adopt.py.
+    ours -= {"CLIENT", "SCAN"}
     looked_at = {str(use.command[0]) for use in uses(access.store, names_of(access, ()))}
     assert len(ours) > 25
     assert ours <= looked_at

@@ -58,6 +58,17 @@ def test_it_serves_until_it_is_told_to_stop(server: RedisServer, site: Site) -> 
         assert "Traceback" not in page.log()
 
 
+def test_it_may_start_before_redis() -> None:
+    with RedisServer() as server:
+        server.stop()
+        with WebPage(server) as page:
+            assert "Redis cannot be reached yet" in page.log()
+            assert get(page.url)[0] == 503
+            server.start()
+            server.wait_ready()
+            wait_until(lambda: get(page.url)[0] == 200, 10, "that it finds Redis")
+
+
 def test_without_a_password_only_by_names_of_this_machine(server: RedisServer) -> None:
     with WebPage(server) as page:
         assert get(page.url)[0] == 200
@@ -89,18 +100,20 @@ def test_below_a_prefix(server: RedisServer) -> None:
 @pytest.mark.parametrize(
     ("words", "password", "message"),
     [
-        (("--address", "0.0.0.0"), "", "Others can reach 0.0.0.0."),
-        (("--address", "::"), "", "Others can reach ::."),
-        (("--address", ""), "", "Others can reach"),
+        (("--address", "0.0.0.0"), None, "Others can reach 0.0.0.0."),
+        (("--address", "::"), None, "Others can reach ::."),
+        (("--address", ""), None, "Others can reach"),
         (("--insecure",), "secret", "--insecure asks for no password."),
-        (("--prefix", "queues"), "", "The prefix must begin with a slash"),
-        (("--address", "no.such.host.invalid"), "", "Cannot listen on no.such.host.invalid"),
+        (("--prefix", "queues"), None, "The prefix must begin with a slash"),
+        (("--address", "no.such.host.invalid"), None, "Cannot listen on no.such.host.invalid"),
+        ((), "", "REDISDELAY_WEB_PASSWORD is empty."),
     ],
 )
 def test_what_it_refuses(
-    site: Site, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], password: str, message: str
+    site: Site, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], password: str | None, message: str
 ) -> None:
-    monkeypatch.setenv("REDISDELAY_WEB_PASSWORD", password)
+    if password is not None:
+        monkeypatch.setenv("REDISDELAY_WEB_PASSWORD", password)
     result = site.run("web", "--port", "0", *words)
     assert result.exit_code in (1, 2)
     assert message in result.stderr

@@ -38,7 +38,7 @@ _INSTALLS = re.compile(r"^(pip install|python3 -m venv|\. \.venv/bin/activate)\b
 
 _ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 _SHAPES = [
-    (re.compile(r"'[0-9a-f-]{36}:\d+:\d+:\d+:[0-9a-f]{32}'"), "'CONSUMER'"),
+    (re.compile(r"'[0-9a-f-]{36}:\d+:\d+:\d+:[0-9a-f]{32}(?:/[\w.@+-]+)?'"), "'CONSUMER'"),
     (_ID, "ID"),
     (re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:\+\d\d:\d\d|Z)?"), "TIME"),
     (re.compile(r"\b(?:\d+d)?(?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?(?:e-\d+)?(?:us|ms|s|m|h|d)\b"), "DURATION"),

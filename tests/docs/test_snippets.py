@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import Celery, group
+from celery import Celery, _state, group
 from kombu.connection import Connection
 
 from harness.redis_server import HOST, RedisServer
@@ -38,6 +38,8 @@ class Bar:
 
 @pytest.fixture
 def application(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    # What a snippet decorates is a task of every later app of this process otherwise.
+    monkeypatch.setattr(_state, "_on_app_finalizers", set(_state._on_app_finalizers))
     url = server.url()
     app = Celery("shop", broker=url, set_as_current=False)
 

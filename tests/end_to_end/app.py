@@ -93,6 +93,16 @@ def reject(self: Any, label: str) -> None:
     raise Reject("not now", requeue=True)
 
 
+@app.task(name="raise_late", acks_late=True)
+def raise_late(label: str) -> None:
+    raise ValueError("the bank is closed")
+
+
+@app.task(name="refuse", acks_late=True)
+def refuse(label: str) -> None:
+    raise Reject("no such account", requeue=False)
+
+
 @app.task(name="retry_once", bind=True)
 def retry_once(self: Any, label: str) -> str:
     _note("started", label, self.request)

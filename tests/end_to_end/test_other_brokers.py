@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -42,7 +46,7 @@ def _label(text: bytes) -> str:
 
 
 @pytest.mark.skipif(rabbitmq_server() is None, reason="RabbitMQ is not installed here")
-def test_from_rabbitmq(site: Installation) -> None:
+def test_from_rabbitmq(site: Installation, tmp_path: Path) -> None:
     with RabbitMQServer() as rabbitmq:
         app = Celery("shop", broker=rabbitmq.url(), set_as_current=False)
         topic = Exchange("tasks", type="topic")
@@ -64,7 +68,43 @@ def test_from_rabbitmq(site: Installation) -> None:
         assert stored(site, "classic") == (NOW, LATER)
         assert stored(site, "quorum") == (NOW, LATER)
         assert from_rabbitmq.move(app, rabbitmq.url(), site.server.url()) == 0
+
+        # A queue that the app does not declare, and the app is in the current directory.
+        send(app, "reports")
+        (tmp_path / "shop.py").write_text("from celery import Celery\napp = Celery('shop')\n")
+        command = (from_rabbitmq, "shop:app", rabbitmq.url(), site.server.url(), "reports")
+        assert run(*command, cwd=tmp_path) == "Moved 10 tasks.\n"
+        assert stored(site, "reports") == (NOW, LATER)
+        assert run(*command, cwd=tmp_path) == "Moved 0 tasks.\n"
         app.close()
+
+
+def test_the_program_for_celery_redis_plus(server: RedisServer) -> None:
+    # It needs nothing that this process has imported.
+    assert run(from_celery_redis_plus, server.url("redis"), server.url()) == "Moved 0 tasks.\n"
+    client = server.client()
+    queue, tag = b"celery", b"t"
+    published = {
+        "body": "W10=",
+        "headers": {"task": "t", "id": "t"},
+        "properties": {"delivery_tag": "t", "priority": 0, "delivery_info": {}, "body_encoding": "base64"},
+    }
+    client.hset(b"message:" + tag, mapping={"payload": json.dumps(published)})
+    client.zadd(b"queue:" + queue, {tag: 1})
+    assert run(from_celery_redis_plus, server.url("redis"), server.url()) == "Moved 1 tasks.\n"
+    assert client.llen(queue) == 1
+    client.close()
+
+
+def run(example: ModuleType, *arguments: str, cwd: Path | None = None) -> str:
+    """What an example prints as a program."""
+    path = example.__file__
+    assert path is not None
+    done = subprocess.run(
+        [sys.executable, path, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def _counts(connection: Any) -> dict[str, int]:

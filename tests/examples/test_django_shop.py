@@ -49,6 +49,12 @@ def test_an_order_that_is_not_paid_in_time_is_closed(server: RedisServer, variab
         assert delayed.count() == 0
 
 
+def test_its_tests(server: RedisServer, variables: dict[str, str]) -> None:
+    _manage(variables, "test")
+    with DelayedMessages(server.url()) as delayed:
+        assert delayed.count() == 0
+
+
 def test_its_migrations_are_complete(variables: dict[str, str]) -> None:
     _manage(variables, "makemigrations", "--check", "--dry-run")
 

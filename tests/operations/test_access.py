@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from harness.process import wait_until
 from harness.redis_server import RedisServer
 from kombu_redisdelay import DeadLetters, DelayedMessages, Queues
+from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.operations.access import Access
 from tests.transport.kit import Site, publish
 
@@ -176,6 +177,8 @@ def test_what_is_ready_in_a_queue_that_only_a_route_names(app: Celery) -> None:
     app.conf.task_routes = {"mail.*": {"queue": "emails"}}
     id = app.send_task("mail.send").id
     with Queues(app) as queues:
+        # As if a stock producer had published it.
+        queues.store.server.call("DEL", known_queues(""))
         assert queues.queues() == []
         assert [message.id for message in queues.iter()] == [id]
         assert queues.cancel(id) == 1

@@ -16,6 +16,7 @@ from celery import Celery, group
 
 from harness.process import wait_until
 from kombu_redisdelay import DeadLetters, DelayedMessages, QueueControl, QueuedMessage, Queues, batch, requeue
+from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.recorder import record
 from kombu_redisdelay.operations.queued import STATES
 from kombu_redisdelay.operations.queues import MOST_TEXTS
@@ -519,6 +520,8 @@ def test_what_is_cancelled_was_published(site: Site, queues: Queues) -> None:
 
 def test_a_queue_of_the_app_that_nobody_has_consumed_from(app: Celery, queues: Queues) -> None:
     send(app, "a", queue=app.conf.task_default_queue)
+    # As if a stock producer had published it.
+    queues.store.server.call("DEL", known_queues(""))
     assert queues.queues() == []
     assert [message.id for message in queues.iter()] == ["a"]
     assert queues.cancel("a")

@@ -145,7 +145,7 @@ class TestDrainEvents:
             before = time.monotonic()
             with pytest.raises(socket.timeout):
                 channel.connection.client.drain_events(timeout=timeout)
-            assert timeout <= time.monotonic() - before < timeout + 0.3
+            assert timeout <= time.monotonic() - before < timeout + 1
 
     def test_times_out_after_longer_than_one_poll(self, site: Site) -> None:
         """Up to a second late, as in kombu's own transport: a wait that was cut short begins again."""

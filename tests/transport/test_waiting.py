@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kombu_redisdelay.broker.dead import Graveyard
+from kombu_redisdelay.broker.dead import REQUEUE, Graveyard
 from kombu_redisdelay.broker.message import DUE_MEMBER
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.operations.stats import queue_stats
@@ -93,7 +93,7 @@ def test_it_begins_anew_for_a_dead_letter_that_is_requeued(site: Site) -> None:
     put(site, 100_000)
     site.redis.rpush(site.keys().dead, b"1 2 0 why\n" + site.redis.rpop(site.keys().ready))
     store = site.channel().store
-    assert Graveyard(store).requeue("q", lambda letter: True) == 1
+    assert len([*Graveyard(store).take_out("q", REQUEUE, lambda letter: True)]) == 1
     assert 0 < (waiting(site) or 0) < 60
 
 

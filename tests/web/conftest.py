@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.redis_server import RedisServer
-from kombu_redisdelay.web import create
+from kombu_redisdelay.web import confirming, create
 from tests.cli.site import Site
 from tests.web.states import LONG, messages_in_each_state
 from tests.web.viewer import Viewer
@@ -16,6 +16,12 @@ from tests.web.viewer import Viewer
 if TYPE_CHECKING:
     # It need not be installed.
     from selenium.webdriver import Chrome
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a busy machine needs a second for is done before the next page, too."""
+    monkeypatch.setattr(confirming, "DIRECT", 20.0)
 
 
 @pytest.fixture
@@ -34,7 +40,7 @@ def viewer(site: Site) -> Iterator[Viewer]:
 
 @pytest.fixture(scope="session")
 def driver() -> Iterator[Chrome]:
-    from tests.web.browser import chromium
+    from harness.browser import chromium
 
     with chromium() as driver:
         yield driver
@@ -43,7 +49,7 @@ def driver() -> Iterator[Chrome]:
 @pytest.fixture
 def url(site: Site, driver: Chrome) -> Iterator[str]:
     """The address of a page with messages in each state."""
-    from tests.web.browser import scheme, served, size
+    from harness.browser import scheme, served, size
 
     messages_in_each_state(site)
     app = create(site.app, arguments="all")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -195,10 +196,12 @@ def test_limiting(viewer: Viewer) -> None:
     "pairs",
     [
         [("action", "nothing")],
-        [("action", "cancel-all"), ("choice", "state=ready"), ("confirmed", "1")],
+        [("action", "cancel-all"), ("choice", "state=held"), ("confirmed", "1")],
+        [("action", "requeue-all"), ("choice", "state=dead&related=g"), ("confirmed", "1")],
         [("action", "remove-all"), ("choice", "state=scheduled"), ("confirmed", "1")],
         [("action", "pause"), ("confirmed", "1")],
         [("action", "cancel-all"), ("choice", "before=soon")],
+        [("action", "cancel-all"), ("choice", "before=soon"), ("confirmed", "1")],
     ],
 )
 def test_what_no_page_offers(viewer: Viewer, site: Site, pairs: Sequence[tuple[str, str]]) -> None:
@@ -233,6 +236,109 @@ def test_an_action_that_fails_is_logged(site: Site, caplog: pytest.LogCaptureFix
         assert viewer.press("Reschedule", time="3h").status == 503
     finally:
         site.redis.config_set("requirepass", "")
-    [record] = [record for record in caplog.records if record.name == "kombu_redisdelay.web.confirming"]
+    [record] = [record for record in caplog.records if record.name == "kombu_redisdelay.web.works"]
     assert "reschedule time=3h a: failed, a part of it may be done: " in record.getMessage()
     viewer.close()
+
+
+@pytest.mark.parametrize("queue", ["", QUEUE])
+def test_all_ready_messages(viewer: Viewer, site: Site, queue: str) -> None:
+    ready(site, "a", "b")
+    ready(site, "c", task="other")
+    scheduled(site, "s")
+    viewer.open("/messages", state=READY, task="shop.*", queue=queue)
+    which = f"of the queue {QUEUE}" if queue else "of all queues"
+    assert viewer.press("Cancel all").heading == f"Cancel 2 ready messages {which}, of the task shop.*?"
+    assert "Cancelled 2 messages." in viewer.press("Cancel all").text
+    assert (ids_of(viewer, READY), ids_of(viewer, SCHEDULED)) == (["c"], ["s"])
+
+
+@pytest.mark.parametrize("state", [SCHEDULED, READY])
+def test_all_of_a_group(viewer: Viewer, site: Site, state: str) -> None:
+    countdown = 3600 if state == SCHEDULED else None
+    for id, its in {"a": "g", "b": "g", "c": "h"}.items():
+        site.send("shop.close", task_id=id, group_id=its, countdown=countdown)
+    page = viewer.open("/messages", state=state, related="g")
+    # What is done by task or time alone would reach more than the list shows.
+    assert {button for button in page.buttons if "all" in button} == {"Cancel all"}
+    noun = f"{state} messages"
+    assert viewer.press("Cancel all").heading == f"Cancel 2 {noun} of all queues, related to g?"
+    assert "Cancelled 2 messages." in viewer.press("Cancel all").text
+    assert ids_of(viewer, state) == ["c"]
+
+
+def test_the_question_shows_what_is_selected(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a", "b", seconds=3610)
+    viewer.open("/messages")
+    page = viewer.press("Cancel", ["a"])
+    assert re.search(r"a of celery, due in 1h: shop.close\('a'", " ".join(page.text.split()))
+
+
+def test_the_question_shows_times_as_the_rest_does(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a", seconds=600)
+    viewer.open("/messages", before="2999-01-01T00:00", after="5m")
+    page = viewer.press("Cancel all")
+    assert page.heading == "Cancel 1 scheduled message of all queues?"
+    said = " ".join(page.text.split())
+    assert re.search(
+        r"Only those that are due [\d-]{10} [\d:]{8} UTC or later, and before 2999-01-01 00:00:00 UTC\.", said
+    )
+    assert len(re.findall("<time datetime=[^>]* data-exactly>", page.source)) == 2
+
+
+def resend(site: Site, id: str) -> None:
+    """Schedule a second message with this id, as a worker does that gets a task too early."""
+    site.send("shop.close", args=[id], task_id=id, countdown=7200)
+
+
+@pytest.mark.parametrize("button", ["Cancel", "Deliver now"])
+def test_two_messages_with_one_id(viewer: Viewer, site: Site, button: str) -> None:
+    scheduled(site, "a", "b")
+    resend(site, "a")
+    viewer.open("/messages")
+    page = viewer.press(button, ["a"])
+    assert page.heading == f"{button} 2 messages?"
+    assert "2 messages of the queue celery have the id a. This is about all of them." in page.text
+    assert " 2 messages." in viewer.press(button).text
+    assert ids_of(viewer, SCHEDULED) == ["b"]
+
+
+def test_a_ready_message_with_the_id_of_a_scheduled_one(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a")
+    ready(site, "a")
+    viewer.open("/messages")
+    page = viewer.press("Cancel", ["a"])
+    assert page.heading == "Cancel 2 messages?"
+    assert "a of celery, ready, waits since" in " ".join(page.text.split())
+    viewer.open("/messages")
+    # This one is done to what is scheduled only.
+    assert viewer.press("Deliver now", ["a"]).heading == "Deliver now 1 message?"
+
+
+def test_two_dead_letters_with_one_id(viewer: Viewer, site: Site) -> None:
+    dead(site, "a", "a", "b")
+    viewer.open("/messages", state=DEAD)
+    assert viewer.press("Remove", ["a"]).heading == "Remove 2 messages?"
+    assert "Removed 2 messages." in viewer.press("Remove").text
+
+
+def test_enter_without_a_script_does_nothing(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a", "b")
+    viewer.open("/messages", task="shop.*")
+    [form] = [form for form in viewer.at.forms if form.boxes]
+    # A browser presses the first button.
+    first = next(iter(form.buttons))
+    page = viewer.press(first, ["a"])
+    assert (page.heading, page.ids) == ("Messages", ["a", "b"])
+
+
+def test_a_count_that_is_not_known_says_what_was_looked_at(
+    viewer: Viewer, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kombu_redisdelay.web.questions.COUNTED_AT_MOST", 3)
+    scheduled(site, *"abcdefg")
+    viewer.open("/messages", task="*")
+    question = viewer.press("Cancel all").heading
+    assert question.startswith(
+        "Cancel all scheduled messages that match, 3 or more (only the first 3 of 7 were looked at),"
+    )

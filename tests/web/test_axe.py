@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from threading import Event
 from typing import Any
 
 import pytest
 
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay.web import create
+from kombu_redisdelay.web import confirming, create
+from kombu_redisdelay.web.works import Work
 from tests.cli.site import Site
 from tests.web.states import PAGES
 
@@ -20,7 +22,7 @@ from axe_selenium_python import Axe
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from tests.web.browser import missing, scheme, seen, served, size
+from harness.browser import missing, scheme, seen, served, size
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no browser: {missing()}")
 
@@ -84,14 +86,37 @@ def test_an_action(driver: webdriver.Chrome, url: str) -> None:
     press("button[value=reschedule]", "form.confirm")
     found = barriers(driver)
     driver.find_element(By.NAME, "time").send_keys("soon")
-    press("[name=confirmed]", "[role=alert]")
+    press("[name=confirmed]", "main [role=alert]")
     found += barriers(driver)
     driver.find_element(By.NAME, "time").clear()
     driver.find_element(By.NAME, "time").send_keys("2h")
     press("[name=confirmed]", "[role=status]")
     found += barriers(driver)
+    driver.get(f"{url}/messages")
+    driver.find_element(By.CSS_SELECTOR, "input[value^='s2 ']").click()
+    press("button[value=cancel]", "form.confirm")
+    found += barriers(driver)
     driver.get(f"{url}/queue?name=celery")
     press("button[value=limit]", "form.confirm")
+    found += barriers(driver)
+    assert found == []
+
+
+def test_what_takes_long(driver: webdriver.Chrome, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is done, and after it."""
+    go_on = Event()
+    monkeypatch.setattr(confirming, "DIRECT", 0.2)
+    monkeypatch.setattr(Work, "_tell", lambda work, count: go_on.wait(60))
+    driver.get(f"{url}/messages?task=shop.*&before=3d")
+    driver.find_element(By.CSS_SELECTOR, "button[value=cancel-all]").click()
+    wait_until(lambda: seen(driver, "form.confirm"), 20, "the question")
+    driver.find_element(By.NAME, "confirmed").click()
+    wait_until(lambda: seen(driver, "button[name=stop]"), 20, "the page of it")
+    found = barriers(driver)
+    go_on.set()
+    wait_until(lambda: seen(driver, "#outcome"), 20, "the end")
+    found += barriers(driver)
+    driver.get(f"{url}/work?id=nothing")
     found += barriers(driver)
     assert found == []
 
@@ -105,6 +130,12 @@ def test_redis_is_away(driver: webdriver.Chrome) -> None:
             driver.get(url)
             assert seen(driver, "h1") == "Redis does not answer as it should"
             found = barriers(driver)
+            # It was there when the page was opened.
+            server.start()
+            wait_until(lambda: seen(driver, "h1") == "Queues", 20, "that it is back")
+            server.stop()
+            wait_until(lambda: seen(driver, "[role=alert]"), 20, "that the page says so")
+            found += barriers(driver)
         app.state.site.close()
         site.close()
     assert found == []

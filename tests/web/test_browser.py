@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
 
 import pytest
 
 from harness.process import wait_until
+from kombu_redisdelay import DelayedMessages, Queues
 from kombu_redisdelay.operations import control
+from kombu_redisdelay.web import confirming
+from kombu_redisdelay.web.works import Work
 from tests.cli.site import Site
 from tests.web.states import PAGES
 
@@ -15,9 +21,11 @@ from tests.web.states import PAGES
 pytest.importorskip("selenium")
 
 from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
-from tests.web.browser import NAMELESS, PALE, missing, run, scheme, seen, size, wait_for
+from harness.browser import NAMELESS, PALE, missing, run, scheme, seen, size, wait_for
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no browser: {missing()}")
 
@@ -110,15 +118,49 @@ def test_acting(driver: webdriver.Chrome, url: str, site: Site) -> None:
     assert complaints(driver) == []
 
 
-def test_redis_goes_away_and_comes_back(driver: webdriver.Chrome, url: str, site: Site) -> None:
-    driver.get(url)
-    wait_for(driver, "h1", "Queues")
+AWAY = "Redis does not answer as it should"
+
+
+@contextmanager
+def redis_refuses(site: Site) -> Iterator[None]:
+    """Redis asks for a password that nobody has."""
     site.redis.config_set("requirepass", "secret")
     try:
         site.redis.client_kill_filter(_type="normal", skipme=True)
-        wait_for(driver, "h1", "Redis does not answer as it should")
+        yield
     finally:
         site.redis.config_set("requirepass", "")
+
+
+def test_redis_goes_away_and_comes_back(driver: webdriver.Chrome, url: str, site: Site) -> None:
+    driver.get(f"{url}/messages")
+    driver.find_element(By.CSS_SELECTOR, "input[value^='s1 ']").click()
+    task = driver.find_element(By.NAME, "task")
+    task.send_keys("shop.")
+    # A field that has text and not the focus.
+    driver.find_element(By.NAME, "related").click()
+    driver.find_element(By.ID, "find").click()
+    with redis_refuses(site):
+        wait_until(lambda: (seen(driver, "[role=alert]") or "").startswith(AWAY), 20, "that it says so")
+        assert seen(driver, "h1") == "Messages"
+        # It is said once, so that a screen reader reads it once.
+        run(driver, "window.banner = document.querySelector('[role=alert]').firstChild")
+        fetched = "performance.getEntriesByType('resource').filter((each) => each.initiatorType === 'fetch')"
+        asked = f"return {fetched}.length"
+        before = run(driver, asked)
+        wait_until(lambda: run(driver, asked) > before + 1, 20, "that it asks again")
+        assert run(driver, "return document.querySelector('[role=alert]').firstChild === window.banner")
+    wait_for(driver, "[role=alert]", "")
+    assert task.get_attribute("value") == "shop."
+    assert run(driver, "return document.querySelectorAll('#list input:checked').length") == 1
+
+
+def test_a_page_that_came_as_an_error_becomes_the_page(
+    driver: webdriver.Chrome, url: str, site: Site
+) -> None:
+    with redis_refuses(site):
+        driver.get(url)
+        assert seen(driver, "h1") == AWAY
     wait_for(driver, "h1", "Queues")
 
 
@@ -135,9 +177,8 @@ def test_an_answer_that_is_no_page_of_ours_does_not_end_the_updates(
         "  return window.asked === 1 ? bad : real(...all);"
         "};"
     )
-    away = "return document.body.classList.contains('away')"
-    wait_until(lambda: driver.execute_script(away), 10, "away")
-    wait_until(lambda: not driver.execute_script(away), 10, "back")
+    wait_until(lambda: "No answer" in (seen(driver, "[role=alert]") or ""), 10, "away")
+    wait_for(driver, "[role=alert]", "")
     wait_for(driver, "h1", "Queues")
 
 
@@ -150,3 +191,114 @@ def test_a_limit_of_somebody_else_is_offered(driver: webdriver.Chrome, url: str,
     question = "Limit what all workers together take from celery? The limits that it has now are replaced."
     wait_for(driver, "h1", question)
     assert driver.find_element(By.NAME, "concurrency").get_attribute("value") == "20"
+
+
+def ticked(driver: webdriver.Chrome) -> int:
+    return int(run(driver, "return document.querySelectorAll('#list input[name]:checked').length"))
+
+
+def test_all_of_a_page_are_ticked_at_once(driver: webdriver.Chrome, url: str, site: Site) -> None:
+    driver.get(f"{url}/messages")
+    all_of_it = "return document.querySelector('[data-select-all]')"
+    for width in (360, 1400):
+        size(driver, width, 800)
+        run(driver, all_of_it).click()
+        assert ticked(driver) == 50
+        driver.find_element(By.CSS_SELECTOR, "input[value^='s4 ']").click()
+        assert run(driver, f"{all_of_it}.indeterminate")
+        run(driver, all_of_it).click()
+        assert ticked(driver) == 50
+        run(driver, all_of_it).click()
+        assert ticked(driver) == 0
+    run(driver, all_of_it).click()
+    site.make_due("s59", 50_000)
+    wait_for_update(driver)
+    # One has come that nobody has ticked.
+    assert (ticked(driver), run(driver, f"{all_of_it}.indeterminate")) == (49, True)
+
+
+def test_enter_in_a_list_does_not_act(driver: webdriver.Chrome, url: str) -> None:
+    driver.get(f"{url}/messages")
+    driver.find_element(By.CSS_SELECTOR, "input[value^='s1 ']").send_keys(Keys.SPACE, Keys.ENTER)
+    time.sleep(0.5)
+    assert ticked(driver) == 1
+    driver.find_element(By.NAME, "task").send_keys("nothing*", Keys.ENTER)
+    wait_for(driver, ".empty", "No scheduled messages that match.")
+    assert "task=nothing" in driver.current_url
+
+
+@pytest.mark.parametrize("button", ["cancel-all", "deliver-all"])
+def test_enter_after_the_question_does_nothing(driver: webdriver.Chrome, url: str, button: str) -> None:
+    driver.get(f"{url}/messages")
+    driver.find_element(By.CSS_SELECTOR, f"button[value={button}]").click()
+    wait_until(lambda: seen(driver, "form.confirm"), 20, "the question")
+    assert driver.switch_to.active_element.tag_name == "h1"
+    ActionChains(driver).send_keys(Keys.ENTER).perform()
+    time.sleep(0.5)
+    assert seen(driver, "form.confirm")
+
+
+def test_a_message_that_moves_on(driver: webdriver.Chrome, url: str, site: Site) -> None:
+    driver.get(f"{url}/message?id=s1")
+    wait_for(driver, "#where", "Scheduled in celery.")
+    run(driver, "document.getElementById('live').dataset.seconds = 0.5")
+    with Queues(site.app) as queues, DelayedMessages(site.app) as delayed:
+        delayed.deliver_now("s1")
+        wait_for(driver, "#where", "Ready in celery.")
+        assert seen(driver, "#message-1 .tag") == "ready"
+        queues.cancel("s1")
+    wait_until(lambda: "No message has this id now." in (seen(driver, "#where") or ""), 20, "that it is gone")
+    # What was seen of it stays, but nothing can be done to it.
+    assert seen(driver, "#message-1 .tag") == "ready"
+    assert not run(driver, "return document.querySelector('#message-1 form').checkVisibility()")
+    site.send("shop.close", task_id="s1", countdown=600)
+    wait_for(driver, "#where", "Scheduled in celery.")
+    assert run(driver, "return document.querySelector('#message-1 form').checkVisibility()")
+    site.send("shop.close", task_id="s1")
+    wait_for(driver, "#where", "2 messages have this id: scheduled in celery; ready in celery.")
+    assert seen(driver, "#message-2 .tag") == "ready"
+
+
+def test_what_takes_long_shows_how_far_it_is(
+    driver: webdriver.Chrome, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = Event()
+    tell = Work._tell
+
+    def wait_and_tell(work: Work, count: int) -> None:
+        if count:
+            go_on.wait(20)
+        tell(work, count)
+
+    monkeypatch.setattr(confirming, "DIRECT", 0.2)
+    monkeypatch.setattr(Work, "_tell", wait_and_tell)
+    driver.get(f"{url}/messages?task=shop.*")
+    driver.find_element(By.CSS_SELECTOR, "button[value=cancel-all]").click()
+    wait_until(lambda: seen(driver, "form.confirm"), 20, "the question")
+    driver.find_element(By.NAME, "confirmed").click()
+    wait_for(driver, "h1", "Cancel all scheduled messages of all queues, of the task shop.*")
+    assert seen(driver, "progress", "max") == "60"
+    go_on.set()
+    wait_for(driver, "#outcome", "Cancelled 60 messages.")
+    assert seen(driver, "progress") is None
+
+
+def test_what_is_touched_is_large_enough(driver: webdriver.Chrome, url: str) -> None:
+    size(driver, 360, 800)
+    for path in ("/", "/messages", "/messages?state=dead"):
+        driver.get(url + path)
+        small = run(
+            driver,
+            "return Array.from(document.querySelectorAll('thead a'), (each) => each.getBoundingClientRect())"
+            ".filter((box) => box.height < 30 || box.width < 24).length",
+        )
+        assert small == 0
+
+
+def test_an_id_has_one_line_on_a_screen(driver: webdriver.Chrome, url: str, site: Site) -> None:
+    id = "0b8a7c5e-6e4f-4c1b-9b2e-3f2a1d0c9b8a"
+    site.send("shop.close", args=["x" * 300], task_id=id, countdown=60)
+    size(driver, 1400, 800)
+    driver.get(f"{url}/messages")
+    lines = f"return document.querySelector('a[href$=\"{id}\"]').getClientRects().length"
+    assert run(driver, lines) == 1

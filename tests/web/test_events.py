@@ -30,10 +30,17 @@ def test_a_scheduled_one(viewer: Viewer, site: Site) -> None:
     site.send("a", task_id="s", countdown=3610, expires=7210)
     viewer.app.state.site.delayed.reschedule("s", countdown=86_430)
     assert about(viewer, "s") == [
-        "Scheduled in 1d, as its headers say",
         "Due in 1d",
         "Expires in 2h, a worker that gets it later drops it",
     ]
+
+
+def test_one_that_is_due_at_another_time_than_it_was_published_for(viewer: Viewer, site: Site) -> None:
+    site.send("a", task_id="s", countdown=3610)
+    site.make_due("s", 86_430_000)
+    wanted, due = about(viewer, "s")
+    assert wanted == "Asked for in 1h, the time at which its publisher wants it to run"
+    assert due == "Due in 1d"
 
 
 def test_a_ready_one(viewer: Viewer, site: Site) -> None:
@@ -66,19 +73,21 @@ def test_links_to_what_it_belongs_to(viewer: Viewer, site: Site) -> None:
     assert page.links["the-root"] == "/message?id=the-root"
     assert page.links["the-parent"] == "/message?id=the-parent"
     assert sorted(viewer.open(page.links[result.id]).ids) == sorted([first, second])
-    assert sorted(viewer.open(page.links["All scheduled messages of it"]).ids) == sorted([first, second])
+    assert sorted(viewer.open(page.links["All scheduled messages with this root"]).ids) == sorted(
+        [first, second]
+    )
     assert viewer.open("/messages", related=first).ids == [first]
 
 
-def test_no_action_is_about_all_that_are_related(viewer: Viewer, site: Site) -> None:
+def test_only_those_that_are_related_can_be_cancelled_together(viewer: Viewer, site: Site) -> None:
     scheduled(site, "a", "b")
     page = viewer.open("/messages", related="a")
-    assert (page.ids, "Cancel" in page.buttons, "Cancel all" in page.buttons) == (["a"], True, False)
+    assert (page.ids, "Cancel" in page.buttons, "Deliver all now" in page.buttons) == (["a"], True, False)
     token = dict(page.forms[-1].fields)["redisdelay_token"]
     pairs = [
         ("redisdelay_token", token),
         ("choice", "related=a"),
-        ("action", "cancel-all"),
+        ("action", "deliver-all"),
         ("confirmed", "1"),
     ]
     assert viewer.send("/act", pairs).status == 400

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import pytest
+from starlette.types import Message
 
+from kombu_redisdelay.web.guesses import MOST
 from tests.cli.site import Site
 from tests.web.states import scheduled
 from tests.web.viewer import Viewer
@@ -85,7 +88,13 @@ def test_a_form_of_ours(viewer: Viewer, site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://testserver:81"}]
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://["},
+        {"Origin": "http://testserver:81"},
+    ],
 )
 def test_a_form_of_another_site(viewer: Viewer, site: Site, headers: Mapping[str, str]) -> None:
     scheduled(site, "a")
@@ -158,3 +167,100 @@ def test_the_names_of_the_host(site: Site) -> None:
     ]
     assert statuses == [200, 400]
     viewer.close()
+
+
+def test_guesses(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    viewer = Viewer(site.app, users={"ann": "secret", "bob": "secret"})
+    get = viewer.client.get
+    statuses = [get("/", auth=("ann", f"guess {number}")).status_code for number in range(MOST + 1)]
+    assert statuses == [401] * MOST + [429]
+    # From here, she has to wait with the right one, too.
+    response = get("/", auth=("ann", "secret"))
+    assert (response.status_code, 1 <= int(response.headers["retry-after"]) <= 6) == (429, True)
+    assert get("/", auth=("bob", "secret")).status_code == 200
+    assert caplog.messages[:MOST] == ["A wrong password for the name ann from testclient"] * MOST
+    viewer.close()
+
+
+def test_who_has_no_password_yet_does_not_guess(site: Site) -> None:
+    viewer = Viewer(site.app, users={"ann": "secret"})
+    for _ in range(2 * MOST):
+        assert viewer.client.get("/").status_code == 401
+    assert viewer.client.get("/", auth=("ann", "secret")).status_code == 200
+    viewer.close()
+
+
+def test_a_token_of_somebody_else(site: Site) -> None:
+    users = {"ann": "secret", "bob": "secret"}
+    # A page of another process, which signs the same.
+    bob = Viewer(site.app, users=users)
+    bob.client.auth = ("bob", "secret")
+    bob.open("/")
+    scheduled(site, "a")
+    ann = Viewer(site.app, users=users)
+    ann.client.auth = ("ann", "secret")
+    pairs = cancelling(ann)
+    its = bob.client.cookies["redisdelay_token"]
+    with_its = [(name, its if name == "redisdelay_token" else value) for name, value in pairs]
+    for cookie in (its, "", "seed", "seed.", f"{its}0"):
+        ann.client.cookies.set("redisdelay_token", cookie, domain="testserver.local", path="/")
+        assert ann.send("/act", with_its).status == 403
+    assert is_there(ann)
+    # Her next page gives her one of her own again.
+    assert ann.send("/act", cancelling(ann)).status == 200
+    assert not is_there(ann)
+    ann.close()
+    bob.close()
+
+
+@pytest.mark.parametrize("site_of_origin", ["cross-site", "same-site"])
+def test_what_the_browser_says_of_a_form(viewer: Viewer, site: Site, site_of_origin: str) -> None:
+    scheduled(site, "a")
+    pairs = cancelling(viewer)
+    assert viewer.send("/act", pairs, **{"Sec-Fetch-Site": site_of_origin}).status == 403
+    assert is_there(viewer)
+    assert viewer.send("/act", pairs, **{"Sec-Fetch-Site": "same-origin"}).status == 200
+
+
+def test_schemes(site: Site) -> None:
+    scheduled(site, "a")
+    viewer = Viewer(site.app)
+    pairs = cancelling(viewer)
+    # Somebody between the viewer and this site can forge what has no TLS.
+    viewer.client.base_url = viewer.client.base_url.copy_with(scheme="https")
+    assert viewer.send("/act", pairs, Origin="http://testserver").status == 403
+    assert is_there(viewer)
+    # A proxy with TLS need not say so.
+    viewer.client.base_url = viewer.client.base_url.copy_with(scheme="http")
+    assert viewer.send("/act", pairs, Origin="https://testserver").status == 200
+    viewer.close()
+
+
+def test_no_address_is_made_of_the_header_host(viewer: Viewer) -> None:
+    for path in ("/messages/", "/static", "/queue/"):
+        response = viewer.client.get(path, headers={"Host": "evil.example"}, follow_redirects=False)
+        assert (response.status_code, response.headers.get("location")) == (404, None)
+
+
+def test_a_form_that_does_not_come(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kombu_redisdelay.web.form.PATIENCE", 0.05)
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        if sent:
+            return {"type": "http.disconnect"}
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/act", "query_string": b"", "headers": []}
+    asyncio.run(viewer.app({**scope, "scheme": "http", "server": ("testserver", 80)}, receive, send))
+    assert sent[0]["status"] == 408
+
+
+def test_files_are_kept_by_the_browser(viewer: Viewer) -> None:
+    assert viewer.client.get("/static/style.css").headers["cache-control"] == "private, max-age=3600"
+    assert viewer.client.get("/static/nothing").headers["cache-control"] == "no-store"
+    assert viewer.client.get("/").headers["cache-control"] == "no-store"

@@ -29,7 +29,7 @@ pytest.importorskip("selenium")
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from tests.web.browser import missing, run, seen, served, size, wait_for
+from harness.browser import missing, run, seen, served, size, wait_for
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no browser: {missing()}")
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
+
+import pytest
 from a2wsgi import ASGIMiddleware
 from httpx import Client, WSGITransport
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
-from kombu_redisdelay.web import create
+from harness.process import wait_until
+from kombu_redisdelay.web import confirming, create
+from kombu_redisdelay.web.works import Work
 from tests.cli.site import Site
 from tests.web.states import scheduled
 from tests.web.tour import tour
@@ -23,22 +31,50 @@ def test_in_starlette(site: Site) -> None:
     viewer.close()
 
 
-def test_under_wsgi(site: Site) -> None:
-    scheduled(site, "a", "b")
+PREFIX = "/ops/queues"
+
+
+@contextmanager
+def under_wsgi(site: Site) -> Iterator[Viewer]:
+    """Somebody who looks at the page in an application of the old kind."""
     viewer = Viewer(site.app)
     wsgi = ASGIMiddleware(viewer.app)  # type: ignore[arg-type]
 
     def below(environ, start_response):  # type: ignore[no-untyped-def]
         """As Django, Flask or mod_wsgi mount an application."""
-        prefix = "/ops/queues"
-        assert environ["PATH_INFO"].startswith(prefix)
-        environ["SCRIPT_NAME"], environ["PATH_INFO"] = prefix, environ["PATH_INFO"].removeprefix(prefix)
+        assert environ["PATH_INFO"].startswith(PREFIX)
+        environ["SCRIPT_NAME"], environ["PATH_INFO"] = PREFIX, environ["PATH_INFO"].removeprefix(PREFIX)
         return wsgi(environ, start_response)
 
     transport = WSGITransport(below)
     viewer.client = Client(transport=transport, base_url="http://testserver", follow_redirects=True)  # type: ignore[assignment]
-    tour(viewer, "/ops/queues")
+    yield viewer
     viewer.close()
+
+
+def test_under_wsgi(site: Site) -> None:
+    scheduled(site, "a", "b")
+    with under_wsgi(site) as viewer:
+        tour(viewer, PREFIX)
+
+
+def test_what_takes_long_under_wsgi(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduled(site, "a", "b")
+    go_on = Event()
+    monkeypatch.setattr(confirming, "DIRECT", 0.2)
+    monkeypatch.setattr(Work, "_tell", lambda work, count: go_on.wait(20))
+    with under_wsgi(site) as viewer:
+        viewer.open(f"{PREFIX}/messages", task="shop.*")
+        viewer.press("Cancel all")
+        assert viewer.press("Cancel all").heading.startswith("Cancel all scheduled messages")
+        # The same page, again and again.
+        [id] = viewer.app.state.site.works._works
+        page = viewer.press("Stop")
+        assert "It stops after the step that it is in." in page.text
+        go_on.set()
+        address = f"{PREFIX}/work?id={id}"
+        wait_until(lambda: "Cancelled 2 messages." in viewer.open(address).text, 20, "the end")
+        assert viewer.open(viewer.at.links["Back to the list"]).ids == []
 
 
 def test_it_closes_with_its_application(site: Site) -> None:
@@ -47,3 +83,13 @@ def test_it_closes_with_its_application(site: Site) -> None:
         assert client.get("/").status_code == 200
         assert app.state.site._opened
     assert not app.state.site._opened
+
+
+def test_without_the_slash_at_the_end(site: Site) -> None:
+    viewer = Viewer(site.app)
+    client = TestClient(viewer.app, root_path="/ops/queues")
+    response = client.get("/ops/queues", headers={"Host": "evil.example"}, follow_redirects=False)
+    assert (response.status_code, response.headers["location"]) == (307, "/ops/queues/")
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/ops/queues"):
+        pass
+    viewer.close()

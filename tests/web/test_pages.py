@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
+from html import unescape
 
 import pytest
 
 from harness.redis_server import RedisServer
+from kombu_redisdelay import QueuedMessage, Queues
+from kombu_redisdelay.broker.identity import new_consumer
+from kombu_redisdelay.web.words import number
 from tests.cli.site import QUEUE, Site
 from tests.web.states import dead, delivered, held, ready, scheduled
 from tests.web.viewer import Viewer
@@ -54,7 +59,7 @@ def test_the_doctor_speaks_below_the_queues(viewer: Viewer, site: Site) -> None:
 def test_a_list_and_one_message(viewer: Viewer, site: Site, state: str, put) -> None:  # type: ignore[no-untyped-def]
     put(site, "one")
     page = viewer.open("/messages", state=state)
-    assert f"1 {state} message." in page.text
+    assert ("1 dead letter." if state == "dead" else f"1 {state} message.") in page.text
     assert "shop.close('one')" in page.text
     assert page.links["one"] == "/message?id=one"
     page = viewer.open(page.links["one"])
@@ -65,7 +70,7 @@ def test_a_list_and_one_message(viewer: Viewer, site: Site, state: str, put) -> 
 
 def test_an_id_that_nothing_has(viewer: Viewer) -> None:
     page = viewer.open("/message", id="nothing")
-    assert (page.status, "No message has this id." in page.text) == (404, True)
+    assert (page.status, "No message has this id now." in page.text) == (404, True)
 
 
 def test_filters(viewer: Viewer, site: Site) -> None:
@@ -148,3 +153,84 @@ def test_redis_is_away_at_the_beginning() -> None:
         assert viewer.open("/").status == 200
         viewer.close()
         site.close()
+
+
+def test_overdue_messages_have_a_list(site: Site, viewer: Viewer) -> None:
+    scheduled(site, "later", "late")
+    site.make_due("late", -60_000)
+    for page, links in ((viewer.open("/"), 2), (viewer.open("/queue", name=QUEUE), 1)):
+        addresses = re.findall(r'href="([^"]*before=0s)"', page.source)
+        assert len(addresses) == links
+        for address in addresses:
+            assert viewer.open(unescape(address)).ids == ["late"]
+
+
+def test_why_a_message_is_late(site: Site, viewer: Viewer) -> None:
+    scheduled(site, "late")
+    assert "Why it waits" not in viewer.open("/message", id="late").text
+    site.make_due("late", -60_000)
+    assert "Why it waits though it is due" in viewer.open("/message", id="late").text
+    assert "No worker consumes from the queue" in viewer.at.text
+
+
+@pytest.mark.parametrize("path", ["/", "/doctor"])
+def test_a_finding_has_a_link_to_its_queue(site: Site, viewer: Viewer, path: str) -> None:
+    name = "<b>a queue</b>"
+    ready(site, "a", queue=name)
+    page = viewer.open(viewer.open(path).links[f"queue {name}"])
+    assert page.heading == name
+
+
+def test_pausing_a_queue_that_nobody_has_used(site: Site, viewer: Viewer) -> None:
+    viewer.open("/queue", name="tpyo")
+    assert "Nobody has used this queue yet." in viewer.press("Pause").text
+    ready(site, "a", queue="used")
+    viewer.open("/queue", name="used")
+    assert "Nobody has used" not in viewer.press("Pause").text
+
+
+def test_the_charts_have_scales(site: Site, viewer: Viewer) -> None:
+    assert 'class="scale"' not in viewer.open("/queue", name=QUEUE).source
+    delivered(site, *(f"x{number}" for number in range(1203)))
+    source = viewer.open("/queue", name=QUEUE).source
+    assert re.findall(r'class="scale"[^>]*><span>([^<]*)</span> <span>0</span>', source) == [number(1203)] * 2
+    assert re.findall(r"<li>(\d+[md] ago)</li>", source) == ["60m ago", "7d ago"]
+    assert source.count("<li>now</li>") == 2
+
+
+def test_the_worker_that_holds_it(site: Site, viewer: Viewer) -> None:
+    ready(site, "h1")
+    [payload] = site.redis.lrange(QUEUE, 0, -1)
+    name = new_consumer("celery@web-1")
+    site.add_consumer(name, 60_000)
+    site.redis.hset(site.store.keys(QUEUE).unacked(name), "1", f"0:{payload}")
+    assert "celery@web-1" in viewer.open("/messages", state="held").text
+    site.redis.delete(QUEUE)
+    assert "Taken, by celery@web-1, host" in " ".join(viewer.open("/message", id="h1").text.split())
+    assert site.rows("show", "h1")[0]["worker"] == "celery@web-1"
+
+
+def test_a_message_that_is_hard_to_find_is_looked_for_less_often(
+    viewer: Viewer, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduled(site, "s")
+    assert 'data-seconds="5"' in viewer.open("/message", id="s").source
+    find = Queues.get_all
+
+    def find_slowly(queues: Queues, id: str) -> list[QueuedMessage]:
+        time.sleep(0.2)
+        return find(queues, id)
+
+    monkeypatch.setattr(Queues, "get_all", find_slowly)
+    [seconds] = re.findall(r'data-seconds="(\d+)"', viewer.open("/message", id="s").source)
+    assert int(seconds) >= 10
+
+
+def test_what_nobody_has_counted(site: Site, viewer: Viewer) -> None:
+    """The history of a queue begins with its first worker."""
+    ready(site, "a")
+    assert "Published in the last hour\N{EN DASH}" in "".join(
+        viewer.open("/queue", name=QUEUE).text.split("\n")
+    )
+    delivered(site, "b")
+    assert "Delivered in the last hour1" in "".join(viewer.open("/queue", name=QUEUE).text.split("\n"))

@@ -90,3 +90,22 @@ def test_a_page_of_another_list(viewer: Viewer, site: Site) -> None:
     start = read_page(viewer.app.state.site.queues, "scheduled").next
     page = viewer.open("/messages", **{"queue": "other", "from": start})
     assert (page.status, "this page is not of this list" in page.text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({}, "120 scheduled messages."),
+        ({"queue": "celery"}, "120 scheduled messages in celery."),
+        # All of them are on the page.
+        ({"task": "rare"}, "1 match, of 120 scheduled messages in all."),
+        # Redis counts them.
+        ({"before": "2h"}, "119 match, of 120 scheduled messages in all."),
+        # They would have to be read.
+        ({"task": "shop.*"}, "120 scheduled messages in all."),
+    ],
+)
+def test_how_many_match_is_said(viewer: Viewer, site: Site, choice: dict[str, str], said: str) -> None:
+    scheduled(site, *(f"s{number}" for number in range(119)))
+    scheduled(site, "far", task="rare", seconds=86_400)
+    assert said in " ".join(viewer.open("/messages", **choice).text.split())

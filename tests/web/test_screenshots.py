@@ -11,7 +11,7 @@ import pytest
 # The browser's driver need not be installed.
 pytest.importorskip("selenium")
 
-from tests.web.browser import missing
+from harness.browser import missing
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -61,7 +61,9 @@ class Page(HTMLParser):
         if tag == "form":
             self.forms.append(Form(its.get("method", "get"), its["action"]))
         if tag == "input" and its.get("type") == "checkbox":
-            self.forms[-1].boxes[its["value"]] = its["name"]
+            # That of a script has no name.
+            if "name" in its:
+                self.forms[-1].boxes[its["value"]] = its["name"]
         elif tag == "input":
             self.forms[-1].fields.append((its["name"], its.get("value", "")))
         if tag in ("a", "button", "h1"):

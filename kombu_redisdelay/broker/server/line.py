@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from threading import Lock
+from threading import Lock, get_ident
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
@@ -84,6 +84,8 @@ class Line:
         # Always taken by `with`. A signal handler may raise between any two instructions, as Celery's soft
         # time limit does, and a lock that is never released would stop every thread.
         self._lock = Lock()
+        #: The thread that has the lock, or had it last.
+        self._user = 0
         self._used_at = float("-inf")
         #: Acks that are not confirmed, in the order in which they are sent.
         self._unconfirmed: deque[Ack] = deque()
@@ -107,6 +109,7 @@ class Line:
             RedisError: as redis-py does. Nothing is tried again, because that might publish a message twice.
         """
         with self._lock:
+            self._user = get_ident()
             replies = self._exchange([command])
         self._tell()
         try:
@@ -128,6 +131,7 @@ class Line:
         if self._lock.locked():
             return None
         with self._lock:
+            self._user = get_ident()
             replies = self._exchange(commands)
         self._tell()
         return replies
@@ -139,6 +143,7 @@ class Line:
         this line.
         """
         with self._lock:
+            self._user = get_ident()
             self._unconfirmed.append(ack)
             try:
                 # This runs for every message, so a connection that has just been used is not checked.
@@ -163,6 +168,7 @@ class Line:
                 will be sent again.
         """
         with self._lock:
+            self._user = get_ident()
             try:
                 self._make_ready()
                 self._write_acks()
@@ -179,6 +185,7 @@ class Line:
     def take_unconfirmed(self) -> list[Ack]:
         """Close the connection for good. Returns the acks that are to be sent to another server."""
         with self._lock:
+            self._user = get_ident()
             self._begin_again()
             self._repeat_latest()
             acks = list(self._unconfirmed)
@@ -195,6 +202,7 @@ class Line:
         if self._lock.locked():
             return None
         with self._lock:
+            self._user = get_ident()
             try:
                 self._make_ready()
                 self._write_acks()
@@ -211,6 +219,7 @@ class Line:
     def take_back(self, connection: Any) -> None:
         """Take back a connection that was lent. It is closed if the line has used another one meanwhile."""
         with self._lock:
+            self._user = get_ident()
             if self._written or self._used_at != float("-inf"):
                 connection.disconnect()
             else:
@@ -218,8 +227,16 @@ class Line:
                 self._used_at = monotonic()
 
     def disconnect(self) -> None:
-        """Close the connection. The next command opens one again, and sends the unconfirmed acks first."""
+        """Close the connection. The next command opens one again, and sends the unconfirmed acks first.
+
+        A signal handler may call this in the middle of whatever its thread does with the line: that of Celery
+        beat does, and raises. To wait for the lock would be to wait for ever. What was interrupted closes the
+        connection when the handler raises, and keeps it when the handler returns.
+        """
+        if self._lock.locked() and self._user == get_ident():
+            return
         with self._lock:
+            self._user = get_ident()
             self._begin_again()
 
     def _exchange(self, commands: Sequence[Command]) -> list[Any]:

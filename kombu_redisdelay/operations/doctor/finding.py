@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+#: What :attr:`Finding.check` begins with if it is about one queue, whose name follows.
+OF_QUEUE = "queue "
+
 
 class Level(str, Enum):
     """How serious a finding is."""
@@ -33,6 +36,11 @@ class Finding:
     found: str
     advice: str = ""
     server: str = ""
+
+    @property
+    def queue(self) -> str:
+        """The queue that it is about; empty if it is about none, or all."""
+        return self.check.removeprefix(OF_QUEUE) if self.check.startswith(OF_QUEUE) else ""
 
 
 def ok(check: str, found: str) -> Finding:

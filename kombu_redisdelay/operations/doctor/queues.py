@@ -108,7 +108,9 @@ def _late(stats: QueueStats) -> Iterator[Finding]:
         )
     if stats.ready and not stats.consumers:
         yield warning(
-            check, f"{number_of(stats.ready)} ready, and no worker", "Start a worker for this queue."
+            check,
+            f"{number_of(stats.ready)} ready, and no worker",
+            "Start a worker for this queue. One of redis:// is not seen here.",
         )
 
 

@@ -14,6 +14,8 @@ function localTimes(root) {
     time.title = FORMAT.format(moment);
     if (time.hasAttribute("data-clock")) {
       time.textContent = CLOCK.format(moment);
+    } else if (time.hasAttribute("data-exactly")) {
+      time.textContent = FORMAT.format(moment);
     }
   }
 }
@@ -27,7 +29,7 @@ function isInUse(part) {
 }
 
 function checkedIn(part) {
-  return new Set(Array.from(part.querySelectorAll("input:checked"), (box) => box.value));
+  return new Set(Array.from(part.querySelectorAll("input[name]:checked"), (box) => box.value));
 }
 
 // What tells an element that can have the focus from the others of its part.
@@ -35,7 +37,21 @@ function keyOf(element) {
   return [element.tagName, element.getAttribute("href"), element.getAttribute("name"), element.getAttribute("value")].join(" ");
 }
 
+// The box above a list that ticks all of it. Without a script it is not there.
+function boxesOf(all) {
+  return Array.from(all.form.querySelectorAll("input[type=checkbox][name]"));
+}
+
+function showWhetherAllAreChecked() {
+  for (const all of document.querySelectorAll("[data-select-all]")) {
+    const checked = boxesOf(all).filter((box) => box.checked).length;
+    all.checked = checked > 0 && checked === boxesOf(all).length;
+    all.indeterminate = checked > 0 && !all.checked;
+  }
+}
+
 function replace(part, fresh) {
+  part.classList.remove("gone");
   if (part.innerHTML === fresh.innerHTML || isInUse(part)) {
     return;
   }
@@ -43,9 +59,10 @@ function replace(part, fresh) {
   const opened = Array.from(part.querySelectorAll("details"), (each) => each.open);
   const focused = part.contains(document.activeElement) ? keyOf(document.activeElement) : null;
   part.replaceChildren(...fresh.childNodes);
-  for (const box of part.querySelectorAll("input[type=checkbox]")) {
+  for (const box of part.querySelectorAll("input[type=checkbox][name]")) {
     box.checked = checked.has(box.value);
   }
+  showWhetherAllAreChecked();
   part.querySelectorAll("details").forEach((each, index) => {
     each.open = opened[index] ?? each.open;
   });
@@ -55,30 +72,61 @@ function replace(part, fresh) {
   }
 }
 
+// Says above the page why it is not brought up to date; empty if it is. The same text is announced once.
+function say(why) {
+  const banner = document.getElementById("away");
+  if (banner.textContent !== why) {
+    banner.textContent = why;
+  }
+}
+
+// Brings the page up to date by *fresh*, which is the same page or another one. Returns whether that was possible.
+function apply(fresh, isGood) {
+  const main = document.getElementById("main");
+  const parts = Array.from(document.querySelectorAll("[data-live]"));
+  const gone = parts.filter((part) => fresh.getElementById(part.id) === null);
+  const isSame =
+    gone.every((part) => part.dataset.live === "keep") &&
+    Array.from(fresh.querySelectorAll("[data-live]")).every((its) => document.getElementById(its.id) !== null);
+  if (isSame && parts.length > 0) {
+    parts.filter((part) => !gone.includes(part)).forEach((part) => replace(part, fresh.getElementById(part.id)));
+    gone.forEach((part) => part.classList.add("gone"));
+  } else if (parts.length === 0 || (isGood && !isInUse(main))) {
+    // The first page was an error, or a part of it has come or gone.
+    main.replaceChildren(...fresh.getElementById("main").childNodes);
+  } else {
+    return isGood;
+  }
+  return true;
+}
+
 async function update() {
   let fresh = null;
+  let isGood = false;
   try {
     const response = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(10000) });
     fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+    isGood = response.ok;
   } catch {
     // No answer.
   }
+  const shown = document.querySelector("#live time")?.textContent;
+  const rest = `. You see what was there at ${shown}. This page asks again every few seconds.`;
   if (fresh?.getElementById("main") == null || fresh.getElementById("live") === null) {
     // The answer may be that of a proxy.
-    document.body.classList.add("away");
+    say(`No answer from this page's server${rest}`);
     return;
   }
-  document.body.classList.remove("away");
   localTimes(fresh);
-  const parts = document.querySelectorAll("[data-live]");
-  const found = Array.from(parts, (part) => [part, fresh.getElementById(part.id)]);
-  if (parts.length === 0 || found.some(([, part]) => part === null)) {
-    // It is another page now: Redis went away, or came back.
-    document.getElementById("main").replaceChildren(...fresh.getElementById("main").childNodes);
-  } else {
-    found.forEach(([part, its]) => replace(part, its));
+  if (!apply(fresh, isGood)) {
+    // What the viewer has typed and ticked stays.
+    say(`${fresh.querySelector("h1").textContent}${rest}`);
+    return;
   }
-  document.getElementById("live").replaceChildren(...fresh.getElementById("live").childNodes);
+  say("");
+  const live = document.getElementById("live");
+  live.replaceChildren(...fresh.getElementById("live").childNodes);
+  live.dataset.seconds = fresh.getElementById("live").dataset.seconds;
 }
 
 function keepUpdating() {
@@ -91,6 +139,9 @@ function keepUpdating() {
     button.setAttribute("aria-pressed", String(isStopped));
   });
   const again = async () => {
+    if (document.querySelector("[data-no-update]")) {
+      return;
+    }
     if (!isStopped && !document.hidden) {
       await update();
     }
@@ -98,6 +149,24 @@ function keepUpdating() {
   };
   setTimeout(again, live.dataset.seconds * 1000);
 }
+
+document.documentElement.classList.add("has-script");
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-select-all]")) {
+    boxesOf(event.target).forEach((box) => {
+      box.checked = event.target.checked;
+    });
+  }
+  showWhetherAllAreChecked();
+});
+// Enter in a box would leave the list.
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && event.target.matches("#list input")) {
+    event.preventDefault();
+  }
+});
+// The browser may have brought ticks back.
+window.addEventListener("pageshow", showWhetherAllAreChecked);
 
 localTimes(document);
 if (!document.querySelector("[data-no-update]")) {

@@ -1,0 +1,45 @@
+"""Says why a message that is due was not delivered yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations.queued import READY, SCHEDULED, QueuedMessage
+from kombu_redisdelay.operations.stats import QueueStats, queue_stats
+from kombu_redisdelay.words import number_of
+
+
+def why_late(store: Store, message: QueuedMessage) -> list[str]:
+    """Why *message*, which is overdue or ready, is with no worker yet, as far as its queue tells now: one
+    sentence for each reason. Empty for a message that is not due, that is held, or dead."""
+    if message.state not in (SCHEDULED, READY):
+        return []
+    if message.due is not None and message.due > from_ms(store.now_ms()):
+        return []
+    [stats] = queue_stats(store, [message.queue])
+    return list(_reasons(stats, is_overdue=message.state == SCHEDULED))
+
+
+def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:
+    control = stats.control
+    if control.is_paused:
+        yield "The queue is paused: workers take nothing from it."
+    if not stats.consumers:
+        # Only a worker or the forwarder moves what is due to the ready list.
+        forwarder = ", and no `celery delayed forward` moves what is due" if is_overdue else ""
+        yield f"No worker consumes from the queue{forwarder}."
+        return
+    if control.concurrency is not None and stats.unacked >= control.concurrency:
+        yield f"Workers hold {number_of(stats.unacked)} of the queue, and its limit is {control.concurrency}."
+    if control.rate is not None:
+        yield f"Workers take no more than {control.rate} from the queue together."
+    held = f"{number_of(stats.consumers, 'consumer')} of the queue: {number_of(stats.unacked)} held."
+    if is_overdue:
+        yield (
+            "Workers move what is due when they take from the queue, and they take when they have room. "
+            f"{held} They are busy, run a long task in the pool solo, or are stuck."
+        )
+    elif stats.unacked:
+        yield held

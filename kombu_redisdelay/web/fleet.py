@@ -1,0 +1,85 @@
+"""All queues together: their figures, and what of a table of thousands fits on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
+from kombu_redisdelay.operations.stats import QueueStats, queue_stats
+from kombu_redisdelay.operations.timeline import Span, timeline
+
+#: Queues on a page. No more than these are read anew for each viewer.
+QUEUES_PER_PAGE = 100
+
+#: Seconds that the figures of more queues are kept at least. They are kept ten times as long as it took to
+#: read them, so that Redis has a tenth of its time for them, however many look.
+LEAST_SECONDS, TIMES_AS_LONG = 5.0, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The figures of all queues.
+
+    Attributes:
+        stats: of each queue.
+        spans: when their scheduled messages become due.
+    """
+
+    stats: Sequence[QueueStats]
+    spans: list[Span]
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it needs more than one page."""
+        return len(self.stats) > QUEUES_PER_PAGE
+
+
+def read_fleet(store: Store, names: Sequence[str]) -> Fleet:
+    stats = queue_stats(store, names)
+    return Fleet(stats, timeline(store, [queue.queue for queue in stats if queue.scheduled]))
+
+
+def read_hours(store: Store, names: Sequence[str]) -> dict[str, Counts]:
+    """Queue -> what has happened in the last hour."""
+    return {history.queue: last_hour(history) for history in queue_history(store, names)}
+
+
+def last_hour(history: QueueHistory) -> Counts:
+    """What has happened in the minutes that the history has."""
+    return reduce(lambda total, period: total + period.counts, history.minutes, Counts(0, 0, 0, 0))
+
+
+def seconds_kept(queues: int, took: float) -> float:
+    """For how long what was read of so many queues is kept: not at all, if they fit on a page."""
+    return max(LEAST_SECONDS, TIMES_AS_LONG * took) if queues > QUEUES_PER_PAGE else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A page of many.
+
+    Attributes:
+        number: which one, from 1.
+        last: how many there are.
+    """
+
+    number: int
+    last: int
+
+    @classmethod
+    def of(cls, text: str, count: int) -> Part:
+        """The page that the field of an address asks for, or the one nearest to it.
+
+        Arguments:
+            count: how many queues there are on all pages.
+        """
+        last = max(1, -(-count // QUEUES_PER_PAGE))
+        wanted = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 1
+        return cls(min(max(wanted, 1), last), last)
+
+    @property
+    def slice(self) -> slice:
+        return slice((self.number - 1) * QUEUES_PER_PAGE, self.number * QUEUES_PER_PAGE)

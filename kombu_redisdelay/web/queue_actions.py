@@ -1,0 +1,55 @@
+"""What can be done to a queue."""
+
+from __future__ import annotations
+
+from kombu_redisdelay.operations.queued import READY
+from kombu_redisdelay.web.form import Form
+from kombu_redisdelay.web.questions import name_of
+from kombu_redisdelay.web.site import Site
+from kombu_redisdelay.web.words import plural
+
+
+def ask_pause(site: Site, form: Form) -> str:
+    ready = _ready(site, form) if site.is_known(form.choice.queue) else "Nobody has used this queue yet."
+    return f"Pause {name_of(form.choice.queue)} for all workers? {ready} What workers have taken, they run."
+
+
+def pause(site: Site, form: Form) -> str:
+    site.queues.pause(form.choice.queue)
+    return f"{name_of(form.choice.queue)} is paused."
+
+
+def ask_resume(site: Site, form: Form) -> str:
+    return f"Let workers take from {name_of(form.choice.queue)} again? {_ready(site, form)}"
+
+
+def resume(site: Site, form: Form) -> str:
+    site.queues.resume(form.choice.queue)
+    return f"{name_of(form.choice.queue)} is not paused any more."
+
+
+def ask_limit(site: Site, form: Form) -> str:
+    queue = name_of(form.choice.queue)
+    return f"Limit what all workers together take from {queue}? The limits that it has now are replaced."
+
+
+def limit(site: Site, form: Form) -> str:
+    site.queues.limit(
+        form.choice.queue,
+        rate=form.text("rate") or None,
+        burst=_whole("Burst", form.text("burst")),
+        concurrency=_whole("Concurrency", form.text("concurrency")),
+    )
+    is_limited = site.queues.control(form.choice.queue).is_limited
+    return f"{name_of(form.choice.queue)} {'is limited' if is_limited else 'has no limits any more'}."
+
+
+def _ready(site: Site, form: Form) -> str:
+    return f"It has {plural(site.queues.count(form.choice.queue, state=READY), 'ready message')}."
+
+
+def _whole(name: str, text: str) -> int | None:
+    """A whole number that a person wrote; ``None`` if they wrote nothing."""
+    if text and not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise ValueError(f"{name} must be a whole number from 1, not {text!r}")
+    return int(text) if text else None

@@ -1,0 +1,60 @@
+"""Tells the forms of our pages from those that another site has forged."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+#: The name of the cookie, and of the field in each form, that prove that a form came from one of our pages.
+TOKEN = "redisdelay_token"
+
+
+def token_of(request: Request) -> str:
+    """The token for the forms of a page. The page has to set it as the cookie :data:`TOKEN`, too."""
+    token: str = request.cookies.get(TOKEN, "")
+    if not _is_for(request, token):
+        token = getattr(request.state, "token", "")
+    if not token:
+        seed = secrets.token_urlsafe(32)
+        token = request.state.token = f"{seed}.{_signature(request, seed)}"
+    return token
+
+
+def comes_from_here(request: Request) -> bool:
+    """Whether a form may be from one of our pages, by what the browser says. Known before it is read."""
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return False
+    origin = request.headers.get("origin")
+    if origin is None:
+        return True
+    try:
+        scheme, netloc, *_ = urlsplit(origin)
+    except ValueError:
+        return False
+    # A proxy may have TLS and keep that to itself. The other way round, it is not our page that was sent.
+    is_less_safe = scheme != "https" and request.url.scheme == "https"
+    return netloc == request.headers.get("host") and not is_less_safe
+
+
+def is_ours(request: Request, fields: Mapping[str, str]) -> bool:
+    """Whether a form was sent from one of our pages, by who sends it: only these pages know the token, and
+    only this site gets the cookie. (The "signed double-submit cookie" of OWASP's cheat sheet on forged
+    requests.)"""
+    cookie = request.cookies.get(TOKEN, "")
+    is_the_same = secrets.compare_digest(cookie.encode(), fields.get(TOKEN, "").encode())
+    return is_the_same and _is_for(request, cookie)
+
+
+def _is_for(request: Request, token: str) -> bool:
+    """Whether a token was made for the user of a request. Another site of the same domain may set cookies."""
+    seed, _, signature = token.partition(".")
+    return bool(seed) and secrets.compare_digest(signature.encode(), _signature(request, seed).encode())
+
+
+def _signature(request: Request, seed: str) -> str:
+    """What only the pages of this user can put behind a *seed*. Without passwords, anybody can."""
+    return hmac.digest(request.state.key, seed.encode(), "sha256").hex()

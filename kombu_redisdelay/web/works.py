@@ -1,0 +1,196 @@
+"""What is done in the background: actions that take longer than a viewer waits for a page."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import secrets
+from collections.abc import Callable, Hashable
+from datetime import datetime, timezone
+from threading import Event, Lock, Thread
+from time import monotonic
+
+from kombu_redisdelay.operations.progress import Tell
+from kombu_redisdelay.web.words import for_log, plural
+
+logger = logging.getLogger(__name__)
+
+#: Works that are remembered after their end.
+REMEMBERED = 20
+
+#: Works that may run at a time.
+MOST_RUNNING = 20
+
+#: Seconds that the step of a work gets to end when the page is closed.
+_PATIENCE = 5
+
+
+class TooMany(Exception):
+    """So many works run that no other one can begin."""
+
+
+class _Stopped(Exception):
+    pass
+
+
+class Work:
+    """Something that a person has asked for.
+
+    Arguments:
+        title: what it is, for example "Cancel all ready messages of the queue emails".
+        who: the person.
+        line: how its line in the log begins.
+        key: two works with the same key do the same.
+        do: does it, and says what was done. What it gets, it calls with how many messages it is done with.
+        expected: how many messages it is probably about; ``None`` if that is unknown.
+        in_steps: whether it can be stopped between two steps.
+        span: between which times the messages are.
+        page, query: the name of the route to go back to, and its fields.
+
+    Attributes:
+        count: how many messages it is done with.
+        error: what it ended with; ``None`` if it has not failed.
+        outcome: what was done, in words; empty as long as it runs.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        who: str,
+        line: str,
+        key: Hashable,
+        do: Callable[[Tell], str],
+        *,
+        expected: int | None,
+        in_steps: bool,
+        span: tuple[datetime | None, datetime | None],
+        page: str,
+        query: dict[str, str],
+    ) -> None:
+        self.id = secrets.token_urlsafe(12)
+        self.title = title
+        self.who = who
+        self.key = key
+        self.expected = expected
+        self.in_steps = in_steps
+        self.span = span
+        self.page = page
+        self.query = query
+        self.count = 0
+        self.error: Exception | None = None
+        self.outcome = ""
+        self.started = datetime.now(timezone.utc)
+        self._line = line
+        self._do = do
+        self._stopped_by = ""
+        self._ended = Event()
+
+    @property
+    def is_over(self) -> bool:
+        return self._ended.is_set()
+
+    @property
+    def is_stopping(self) -> bool:
+        return bool(self._stopped_by) and not self.is_over
+
+    def start(self) -> None:
+        Thread(target=self._run, name="redisdelay-web-work", daemon=True).start()
+
+    def stop(self, by: str) -> None:
+        """Have it end after the step that it is in.
+
+        Arguments:
+            by: whose wish that is.
+        """
+        self._stopped_by = by
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it is over. Returns ``False`` if that takes longer."""
+        return self._ended.wait(seconds)
+
+    def give_up(self) -> None:
+        """Say in the log that nobody waits for its end."""
+        logger.warning(
+            "%s: left behind in a step that takes long, after %s", self._line, for_log(self._so_far())
+        )
+
+    def _run(self) -> None:
+        try:
+            self._do_it()
+        finally:
+            self._ended.set()
+
+    def _do_it(self) -> None:
+        try:
+            self.outcome = self._do(self._tell)
+            said = self.outcome
+        except _Stopped:
+            said = f"stopped by {self._stopped_by} after {self._so_far()}"
+            self.outcome = f"Stopped by {self._stopped_by} after {self._so_far()}."
+        except Exception as exc:
+            self.error = exc
+            if self.count:
+                self.outcome = f"It failed after {self._so_far()} or more. Start it again for the rest. {exc}"
+                said = f"failed after {self._so_far()} or more: {exc}"
+            else:
+                self.outcome = f"It failed. A part of it may be done. {exc}"
+                said = f"failed, a part of it may be done: {exc}"
+        logger.info("%s: %s", self._line, for_log(said))
+
+    def _so_far(self) -> str:
+        return plural(self.count, "message")
+
+    def _tell(self, count: int) -> None:
+        self.count = count
+        if self._stopped_by:
+            raise _Stopped
+
+
+class Works:
+    """What this process does, and the last things that it has done. Other processes know nothing of them."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._works: dict[str, Work] = {}
+
+    def start(self, work: Work) -> Work:
+        """Start *work*. If one runs that does the same, that one is returned instead.
+
+        Raises:
+            TooMany: too many run.
+        """
+        with self._lock:
+            running = [each for each in self._works.values() if not each.is_over]
+            for each in running:
+                if each.key == work.key and not each.is_stopping:
+                    return each
+            if len(running) >= MOST_RUNNING:
+                raise TooMany
+            over = [each for each in self._works.values() if each.is_over]
+            for each in over[: max(0, len(over) - REMEMBERED + 1)]:
+                del self._works[each.id]
+            if not running:
+                # An application that mounts the page may not tell it that it ends.
+                atexit.unregister(self.stop)
+                atexit.register(self.stop)
+            self._works[work.id] = work
+            work.start()
+            return work
+
+    def get(self, id: str) -> Work | None:
+        return self._works.get(id)
+
+    def forget(self, work: Work) -> None:
+        with self._lock:
+            self._works.pop(work.id, None)
+
+    def stop(self) -> None:
+        """Stop what runs, after the step that it is in."""
+        with self._lock:
+            running = [each for each in self._works.values() if not each.is_over]
+        for each in running:
+            each.stop("the end of the page")
+        deadline = monotonic() + _PATIENCE
+        for each in running:
+            if not each.wait(max(0.0, deadline - monotonic())):
+                each.give_up()

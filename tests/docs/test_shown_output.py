@@ -1,0 +1,83 @@
+"""What pages show of commands without being followed: its shape is what the commands print."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from harness.redis_server import RedisServer
+from kombu_redisdelay.broker.identity import new_consumer
+from tests.cli.site import Site
+from tests.docs.page import PAGES, Block, blocks
+from tests.web.states import dead, delivered, ready, scheduled
+
+ID = "5ab0c1de-93b5-4a0e-8f37-0d2c9a6b7e10"
+
+#: The heading of a table.
+_HEADING = re.compile(r" *[A-Z]+(?: +[A-Z]+)+(?: TO 4 WEEKS)?$")
+
+
+def shown() -> Iterator[tuple[Block, str, str]]:
+    """Commands of ours on pages, with what follows `celery delayed`, and the first line of their output."""
+    for page in PAGES:
+        for block in blocks(page):
+            lines = block.text.split("\n")
+            for line, first in pairwise(lines):
+                found = re.match(r"\$ celery -A \w+ delayed (.*)", line)
+                if found and block.language == "text":
+                    yield block, found[1], first
+
+
+SHOWN = list(shown())
+TABLES = [(block, words, first) for block, words, first in SHOWN if _HEADING.match(first)]
+
+
+@pytest.fixture
+def site(server: RedisServer) -> Iterator[Site]:
+    site = Site(server)
+    delivered(site, "x1")
+    name = new_consumer("celery@web-1")
+    site.add_consumer(name, 60_000)
+    ready(site, ID)
+    site.redis.hset(site.store.keys("celery").unacked(name), "1", "0:" + site.redis.rpop("celery"))
+    for queue in ("celery", "emails"):
+        scheduled(site, f"s-{queue}", queue=queue, seconds=300)
+        ready(site, f"r-{queue}", queue=queue)
+    dead(site, "d1")
+    yield site
+    site.close()
+
+
+@pytest.mark.parametrize(("block", "words", "heading"), TABLES, ids=str)
+def test_the_heading_of_a_table(site: Site, block: Block, words: str, heading: str) -> None:
+    first = site.text(*arguments(words)).split("\n", 1)[0]
+    assert first.split() == heading.split()
+
+
+def test_there_are_tables() -> None:
+    assert len(TABLES) > 10
+
+
+def test_the_fields_of_a_message(site: Site) -> None:
+    [block] = [block for block, words, _ in SHOWN if words == f"show {ID}"]
+    fields = set(re.findall(r"^(\w+(?: \w+)?) {2,}\S", block.text, re.M))
+    printed = set(re.findall(r"^(\w+(?: \w+)?) {2,}\S", site.text("show", ID), re.M))
+    assert len(fields) > 5
+    assert fields <= printed
+
+
+def test_what_adopt_says(site: Site) -> None:
+    numbers = re.compile(r"\d+")
+    printed = numbers.sub("N", site.text("adopt", "--dry-run")).strip()
+    would = [first for _, words, first in SHOWN if words == "adopt --dry-run" and first.startswith("Would")]
+    assert len(would) > 2
+    assert {numbers.sub("N", first) for first in would} == {printed}
+
+
+def arguments(words: str) -> list[str]:
+    """The words of a command, without what picks messages that are not here."""
+    return [word for word in shlex.split(words) if "*" not in word and word != "--task"]

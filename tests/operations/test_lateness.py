@@ -1,0 +1,80 @@
+"""Why a message is late."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from harness.redis_server import RedisServer
+from kombu_redisdelay import Queues
+from kombu_redisdelay.operations.lateness import why_late
+from tests.cli.site import QUEUE, Site
+
+
+@pytest.fixture
+def site(server: RedisServer) -> Iterator[Site]:
+    site = Site(server)
+    yield site
+    site.close()
+
+
+def why(site: Site, id: str) -> str:
+    with Queues(site.app) as queues:
+        message = queues.get(id)
+        assert message is not None
+        return " ".join(why_late(queues.store, message))
+
+
+@pytest.fixture
+def late(site: Site) -> str:
+    id = site.send(countdown=3600)
+    site.make_due(id, -5000)
+    return id
+
+
+def test_it_is_not_due(site: Site) -> None:
+    assert why(site, site.send(countdown=3600)) == ""
+
+
+def test_no_worker(site: Site, late: str) -> None:
+    assert why(site, late) == (
+        "No worker consumes from the queue, and no `celery delayed forward` moves what is due."
+    )
+    assert why(site, site.send()) == "No worker consumes from the queue."
+
+
+def test_paused(site: Site, late: str) -> None:
+    site.text("pause", "-Q", QUEUE)
+    assert why(site, late).startswith("The queue is paused: workers take nothing from it. No worker")
+    site.add_consumer("w", 60_000)
+    assert why(site, site.send()) == "The queue is paused: workers take nothing from it."
+
+
+def test_busy(site: Site, late: str) -> None:
+    site.add_consumer("w", 60_000, holds=3)
+    assert "1 consumer of the queue: 3 messages held. They are busy" in why(site, late)
+    assert why(site, site.send()) == "1 consumer of the queue: 3 messages held."
+
+
+def test_limits(site: Site, late: str) -> None:
+    site.add_consumer("w", 60_000, holds=3)
+    site.text("limit", "-Q", QUEUE, "--rate", "10/m", "--concurrency", "4")
+    assert "Workers take no more than 10/m from the queue together." in why(site, late)
+    assert "and its limit" not in why(site, late)
+    site.text("limit", "-Q", QUEUE, "--concurrency", "3")
+    assert "Workers hold 3 messages of the queue, and its limit is 3." in why(site, late)
+    assert "no more than" not in why(site, late)
+
+
+def test_dead(site: Site) -> None:
+    id = site.send()
+    [payload] = site.redis.lrange(QUEUE, 0, -1)
+    site.redis.delete(QUEUE)
+    site.bury(payload, "it failed")
+    assert why(site, id) == ""
+
+
+def test_the_command_line_says_it(site: Site, late: str) -> None:
+    assert re.search("^waits because +No worker consumes from", site.text("show", late), re.MULTILINE)
