@@ -149,8 +149,10 @@ def test_asking_costs_one_question_a_second(site: SentinelSite, monkeypatch: pyt
         Inbox(connection.channel())
         drain_for(connection, 0.5)
         asked.clear()
+        began = time.monotonic()
         drain_for(connection, 3 * ASK_INTERVAL)
-        assert 2 <= len(asked) <= 4
+        seconds = time.monotonic() - began
+        assert 2 <= len(asked) <= seconds / ASK_INTERVAL + 1
 
 
 def test_what_was_acked_just_before_does_not_come_back(site: SentinelSite) -> None:

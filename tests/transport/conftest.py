@@ -9,6 +9,7 @@ from celery import Celery
 
 from tests.environments import CLUSTERS, SERVER
 from tests.transport.batching import celery_app
+from kombu_redisdelay.transport.transports import Transport
 from tests.transport.kit import Site
 
 collect_ignore = [] if CLUSTERS else ["test_cluster.py"]
@@ -27,6 +28,13 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield request.getfixturevalue("single_site")
     else:
         yield request.getfixturevalue("cluster_site")
+
+
+@pytest.fixture
+def long_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait for messages ends by itself only when a test has lost its patience: a message that comes was
+    noticed. To ask how long it took would ask how busy the machine is."""
+    monkeypatch.setattr(Transport, "brpop_timeout", 30)
 
 
 @pytest.fixture

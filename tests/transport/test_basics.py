@@ -40,15 +40,14 @@ def test_headers_and_properties_arrive(site: Site) -> None:
     assert message.delivery_info["routing_key"] == "q"
 
 
+@pytest.mark.usefixtures("long_polls")
 def test_messages_that_come_while_waiting(site: Site) -> None:
     channel, other = site.channel(), site.channel()
     inbox = Inbox(channel)
     drain_for(channel.connection.client, 0.2)
     for count in range(1, 6):
         publish(other, str(count))
-        before = time.monotonic()
         drain(channel.connection.client, lambda count=count: len(inbox) == count)  # type: ignore[misc]
-        assert time.monotonic() - before < 0.5
 
 
 @pytest.mark.parametrize("requeue", [True, False])

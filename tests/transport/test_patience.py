@@ -15,6 +15,9 @@ pytestmark = pytest.mark.one_server
 
 FOR_EVER = 3600.0
 
+#: A busy machine is late, but hardly each time.
+TRIES = 3
+
 
 def set_pause(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     for module in (lane, poller):
@@ -34,26 +37,35 @@ def full(site: Site, prefetch: int, **options: Any) -> tuple[Inbox, Iterator[obj
 def test_it_comes_back_without_being_woken(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     set_pause(monkeypatch, 0.2)
     inbox, loop = full(site, 8)
-    began = monotonic()
-    inbox.messages[0].ack()
-    turn(loop, lambda: len(inbox) == 9)
+
+    def seconds_until_next(message: Any) -> float:
+        count, began = len(inbox), monotonic()
+        message.ack()
+        turn(loop, lambda: len(inbox) == count + 1)
+        return monotonic() - began
+
     # As soon as that, and not when the next timer of kombu fires, which is after one or two seconds.
-    assert monotonic() - began < 0.6
+    assert min(map(seconds_until_next, inbox.messages[:TRIES])) < 0.6
 
 
 def test_it_comes_back_if_it_has_asked_meanwhile(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The timer of the first request ends while there is reason to wait after the second."""
     set_pause(monkeypatch, 0.2)
-    inbox, loop = full(site, 8)
-    # Half of the pause.
-    sleep(0.1)
-    for message in inbox.messages[:4]:
-        message.ack()
-    turn(loop, lambda: len(inbox) == 12)
-    began = monotonic()
-    inbox.messages[4].ack()
-    turn(loop, lambda: len(inbox) == 13)
-    assert monotonic() - began < 0.6
+
+    def seconds_until_last() -> float:
+        inbox, loop = full(site, 8)
+        # Half of the pause.
+        sleep(0.1)
+        for message in inbox.messages[:4]:
+            message.ack()
+        turn(loop, lambda: len(inbox) == 12)
+        began = monotonic()
+        inbox.messages[4].ack()
+        turn(loop, lambda: len(inbox) == 13)
+        inbox.consumer.cancel()
+        return monotonic() - began
+
+    assert min(seconds_until_last() for _ in range(TRIES)) < 0.6
 
 
 @pytest.mark.parametrize(("prefetch", "acks"), [(8, 4), (5, 3), (2, 1), (1, 1)])
