@@ -8,8 +8,10 @@ import pytest
 from celery import Celery
 from kombu import pools
 
+from harness.redis_server import RedisServer
 from kombu_redisdelay import DeadLetters, DelayedMessages
 from tests.environments import CLUSTERS
+from tests.operations.stock import Place
 from tests.transport.kit import Site
 
 collect_ignore = [] if CLUSTERS else ["test_cluster.py"]
@@ -36,3 +38,11 @@ def delayed(app: Celery) -> Iterator[DelayedMessages]:
 def dead(app: Celery) -> Iterator[DeadLetters]:
     with DeadLetters(app) as dead:
         yield dead
+
+
+@pytest.fixture
+def place(server: RedisServer) -> Iterator[Place]:
+    """What stock workers have left on a server."""
+    place = Place(server)
+    yield place
+    place.redis.close()

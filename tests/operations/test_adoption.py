@@ -38,13 +38,6 @@ from tests.operations.stock import (
 from tests.permissions import allow, documented_rules, refused
 
 
-@pytest.fixture
-def place(server: RedisServer) -> Iterator[Place]:
-    place = Place(server)
-    yield place
-    place.redis.close()
-
-
 def test_a_countdown_goes_into_the_schedule_as_it_was_written(place: Place) -> None:
     published = message("later", eta_in=3600, priority=7)
     # Not as Python writes JSON.

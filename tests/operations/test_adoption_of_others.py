@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 from kombu.common import Broadcast
@@ -19,13 +18,6 @@ from tests.permissions import allow, documented_rules
 
 #: Prints the name of a consumer, and ends.
 _NAME = "from kombu_redisdelay.broker.identity import new_consumer; print(new_consumer())"
-
-
-@pytest.fixture
-def place(server: RedisServer) -> Iterator[Place]:
-    place = Place(server)
-    yield place
-    place.redis.close()
 
 
 def test_what_a_worker_held_that_is_gone_for_certain_comes_back_at_once(place: Place) -> None:

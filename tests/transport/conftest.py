@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from celery import Celery
 
+from kombu_redisdelay.transport.transports import Transport
 from tests.environments import CLUSTERS, SERVER
 from tests.transport.batching import celery_app
-from kombu_redisdelay.transport.transports import Transport
 from tests.transport.kit import Site
 
 collect_ignore = [] if CLUSTERS else ["test_cluster.py"]

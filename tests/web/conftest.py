@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.redis_server import RedisServer
 from kombu_redisdelay.web import confirming, create
+from kombu_redisdelay.web.works import Work
 from tests.cli.site import Site
 from tests.web.states import LONG, messages_in_each_state
 from tests.web.viewer import Viewer
@@ -36,6 +38,24 @@ def viewer(site: Site) -> Iterator[Viewer]:
     viewer = Viewer(site.app)
     yield viewer
     viewer.close()
+
+
+@pytest.fixture
+def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
+    """Has an action wait after each step until the event is set; so it is done in the background."""
+    go_on = Event()
+    tell = Work._tell
+
+    def tell_and_wait(work: Work, count: int) -> None:
+        work.count = count
+        if count:
+            go_on.wait(60)
+        tell(work, count)
+
+    monkeypatch.setattr(Work, "_tell", tell_and_wait)
+    monkeypatch.setattr(confirming, "DIRECT", 0.2)
+    yield go_on
+    go_on.set()
 
 
 @pytest.fixture(scope="session")

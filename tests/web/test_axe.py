@@ -9,8 +9,7 @@ import pytest
 
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay.web import confirming, create
-from kombu_redisdelay.web.works import Work
+from kombu_redisdelay.web import create
 from tests.cli.site import Site
 from tests.web.states import PAGES
 
@@ -102,18 +101,15 @@ def test_an_action(driver: webdriver.Chrome, url: str) -> None:
     assert found == []
 
 
-def test_what_takes_long(driver: webdriver.Chrome, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_long(driver: webdriver.Chrome, url: str, held_back: Event) -> None:
     """While it is done, and after it."""
-    go_on = Event()
-    monkeypatch.setattr(confirming, "DIRECT", 0.2)
-    monkeypatch.setattr(Work, "_tell", lambda work, count: go_on.wait(60))
     driver.get(f"{url}/messages?task=shop.*&before=3d")
     driver.find_element(By.CSS_SELECTOR, "button[value=cancel-all]").click()
     wait_until(lambda: seen(driver, "form.confirm"), 20, "the question")
     driver.find_element(By.NAME, "confirmed").click()
     wait_until(lambda: seen(driver, "button[name=stop]"), 20, "the page of it")
     found = barriers(driver)
-    go_on.set()
+    held_back.set()
     wait_until(lambda: seen(driver, "#outcome"), 20, "the end")
     found += barriers(driver)
     driver.get(f"{url}/work?id=nothing")

@@ -12,8 +12,6 @@ import pytest
 from harness.process import wait_until
 from kombu_redisdelay import DelayedMessages, Queues
 from kombu_redisdelay.operations import control
-from kombu_redisdelay.web import confirming
-from kombu_redisdelay.web.works import Work
 from tests.cli.site import Site
 from tests.web.states import PAGES
 
@@ -259,26 +257,14 @@ def test_a_message_that_moves_on(driver: webdriver.Chrome, url: str, site: Site)
     assert seen(driver, "#message-2 .tag") == "ready"
 
 
-def test_what_takes_long_shows_how_far_it_is(
-    driver: webdriver.Chrome, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go_on = Event()
-    tell = Work._tell
-
-    def wait_and_tell(work: Work, count: int) -> None:
-        if count:
-            go_on.wait(20)
-        tell(work, count)
-
-    monkeypatch.setattr(confirming, "DIRECT", 0.2)
-    monkeypatch.setattr(Work, "_tell", wait_and_tell)
+def test_what_takes_long_shows_how_far_it_is(driver: webdriver.Chrome, url: str, held_back: Event) -> None:
     driver.get(f"{url}/messages?task=shop.*")
     driver.find_element(By.CSS_SELECTOR, "button[value=cancel-all]").click()
     wait_until(lambda: seen(driver, "form.confirm"), 20, "the question")
     driver.find_element(By.NAME, "confirmed").click()
     wait_for(driver, "h1", "Cancel all scheduled messages of all queues, of the task shop.*")
     assert seen(driver, "progress", "max") == "60"
-    go_on.set()
+    held_back.set()
     wait_for(driver, "#outcome", "Cancelled 60 messages.")
     assert seen(driver, "progress") is None
 

@@ -15,8 +15,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from harness.process import wait_until
-from kombu_redisdelay.web import confirming, create
-from kombu_redisdelay.web.works import Work
+from kombu_redisdelay.web import create
 from tests.cli.site import Site
 from tests.web.states import scheduled
 from tests.web.tour import tour
@@ -58,11 +57,8 @@ def test_under_wsgi(site: Site) -> None:
         tour(viewer, PREFIX)
 
 
-def test_what_takes_long_under_wsgi(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_long_under_wsgi(site: Site, held_back: Event) -> None:
     scheduled(site, "a", "b")
-    go_on = Event()
-    monkeypatch.setattr(confirming, "DIRECT", 0.2)
-    monkeypatch.setattr(Work, "_tell", lambda work, count: go_on.wait(20))
     with under_wsgi(site) as viewer:
         viewer.open(f"{PREFIX}/messages", task="shop.*")
         viewer.press("Cancel all")
@@ -71,9 +67,9 @@ def test_what_takes_long_under_wsgi(site: Site, monkeypatch: pytest.MonkeyPatch)
         [id] = viewer.app.state.site.works._works
         page = viewer.press("Stop")
         assert "It stops after the step that it is in." in page.text
-        go_on.set()
+        held_back.set()
         address = f"{PREFIX}/work?id={id}"
-        wait_until(lambda: "Cancelled 2 messages." in viewer.open(address).text, 20, "the end")
+        wait_until(lambda: "Stopped by anybody after 2 messages." in viewer.open(address).text, 20, "the end")
         assert viewer.open(viewer.at.links["Back to the list"]).ids == []
 
 

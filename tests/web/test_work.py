@@ -6,7 +6,7 @@ import logging
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from threading import Event
 
 import pytest
@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from harness.process import wait_until
 from kombu_redisdelay import batch
 from kombu_redisdelay.operations.progress import Tell
-from kombu_redisdelay.web import confirming, works
+from kombu_redisdelay.web import works
 from kombu_redisdelay.web.words import plural
 from kombu_redisdelay.web.works import Work, Works
 from tests.cli.site import Site
@@ -23,23 +23,6 @@ from tests.web.states import scheduled
 from tests.web.viewer import Page, Viewer
 
 MESSAGES = 700
-
-
-@pytest.fixture
-def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
-    """Has each step of an action wait until the event is set."""
-    go_on = Event()
-    tell = Work._tell
-
-    def wait_and_tell(work: Work, count: int) -> None:
-        if count:
-            go_on.wait(20)
-        tell(work, count)
-
-    monkeypatch.setattr(Work, "_tell", wait_and_tell)
-    monkeypatch.setattr(confirming, "DIRECT", 0.2)
-    yield go_on
-    go_on.set()
 
 
 @pytest.fixture
