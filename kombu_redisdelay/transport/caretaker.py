@@ -35,6 +35,11 @@ PREFORK_GRACE = 3.0
 #: return when the lease ends.
 LATE_TAKE = 60.0
 
+#: Seconds between looking again when nothing is held any more; a minute together. A failover, or a crash of
+#: the server, may undo what was done last: then a message is held as before, and would return when the lease
+#: ends. The next failover often comes soon after the first.
+AGAIN = (2.0, 4.0, 8.0, 16.0, 30.0)
+
 #: Seconds that the end of the program waits for all caretakers together.
 END_PATIENCE = 1.0
 
@@ -57,6 +62,7 @@ class Caretaker(Thread):
         self._consumer = consumer
         self._messages = messages
         self._is_end = Event()
+        self._lost_at = monotonic()
 
     def start(self) -> None:
         _at_work.add(self)
@@ -66,7 +72,7 @@ class Caretaker(Thread):
         try:
             self._look_after()
             self._consumer.stop()
-            self._consumer.disconnect()
+            self._look_again()
         finally:
             _at_work.discard(self)
 
@@ -75,13 +81,11 @@ class Caretaker(Thread):
         self._is_end.set()
 
     def _look_after(self) -> None:
-        began = monotonic()
         in_touch_since: float | None = None
         while not self._is_end.is_set():
             self._is_end.wait(INTERVAL)
-            tags = _in_use(self._messages, monotonic() - began)
             try:
-                holds_nothing = self._consumer.give_back_all(keep=tags)
+                holds_nothing = self._give_back()
             except (RedisError, OSError) as exc:
                 logger.debug("Cannot give messages of a lost connection back yet: %s", exc)
                 in_touch_since = None
@@ -90,6 +94,23 @@ class Caretaker(Thread):
             may_take = self._consumer.is_taking and monotonic() - in_touch_since < LATE_TAKE
             if holds_nothing and not may_take:
                 break
+
+    def _look_again(self) -> None:
+        for seconds in AGAIN:
+            # No connection is kept meanwhile, and none is left at the end.
+            self._consumer.disconnect()
+            if self._is_end.wait(seconds):
+                break
+            try:
+                self._give_back()
+            except (RedisError, OSError) as exc:
+                logger.debug("Cannot look again for messages of a lost connection: %s", exc)
+        self._consumer.disconnect()
+
+    def _give_back(self) -> bool:
+        """Give back what is not in use. Returns whether nothing is held any more."""
+        tags = _in_use(self._messages, monotonic() - self._lost_at)
+        return self._consumer.give_back_all(keep=tags)
 
 
 @atexit.register

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from queue import Empty
 from time import monotonic, sleep
@@ -171,8 +172,12 @@ class Transport(redis.Transport):
                     raise TimeoutError from None
 
     def _collect(self, connection: Any) -> None:
-        """Clean up after the connection was lost, or in a forked child. The name is kombu's."""
-        if self._pid == os.getpid() and monotonic() - self._connected_at < SHORT_LIVED:
+        """Clean up after the connection was lost, or in a forked child, or when a pool is emptied. The name is
+        kombu's."""
+        # kombu and Celery call this while they handle the error. Who empties a pool handles none: Celery does
+        # so when an application is closed, and the next one must not wait.
+        was_lost = isinstance(sys.exc_info()[1], self.connection_errors)
+        if was_lost and self._pid == os.getpid() and monotonic() - self._connected_at < SHORT_LIVED:
             _lost_soon[_broker(self.client)] = monotonic()
         for channel in dict.fromkeys((*self._avail_channels, *self.channels)):
             channel.abandon()
