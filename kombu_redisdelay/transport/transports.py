@@ -172,7 +172,7 @@ class Transport(redis.Transport):
                     raise TimeoutError from None
 
     def _collect(self, connection: Any) -> None:
-        """Clean up after the connection was lost, or in a forked child, or when a pool is emptied. The name is
+        """Clean up after the connection was lost, in a forked child, or when a pool is emptied. The name is
         kombu's."""
         # kombu and Celery call this while they handle the error. Who empties a pool handles none: Celery does
         # so when an application is closed, and the next one must not wait.

@@ -47,10 +47,11 @@ class Choice:
         return cls(
             state if state in STATES else SCHEDULED,
             well_formed(fields.get("queue", "")),
-            fields.get("task", "").strip(),
+            # As they are: without its spaces, the id of a group may be that of another one.
+            fields.get("task", ""),
             fields.get("after", "").strip(),
             fields.get("before", "").strip(),
-            fields.get("related", "").strip(),
+            fields.get("related", ""),
             LAST_FIRST if fields.get("order") == LAST_FIRST else "",
         )
 

@@ -82,10 +82,14 @@ def messages(request: Request) -> Response:
 
 def message(request: Request) -> Response:
     """The message, or messages, with one id."""
-    site, id = site_of(request), fields_of(request).get("id", "").strip()
+    site, id = site_of(request), fields_of(request).get("id", "")
     now = datetime.now(timezone.utc)
     began = monotonic()
     found = site.queues.get_all(id) if id else []
+    if not found and id != id.strip():
+        # A person may have copied more than the id.
+        id = id.strip()
+        found = site.queues.get_all(id) if id else []
     took = monotonic() - began
     return render(
         request,

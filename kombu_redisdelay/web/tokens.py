@@ -45,7 +45,8 @@ def is_ours(request: Request, fields: Mapping[str, str]) -> bool:
     only this site gets the cookie. (The "signed double-submit cookie" of OWASP's cheat sheet on forged
     requests.)"""
     cookie = request.cookies.get(TOKEN, "")
-    is_the_same = secrets.compare_digest(cookie.encode(), fields.get(TOKEN, "").encode())
+    # A form may carry what is no UTF-8. None of our tokens does.
+    is_the_same = secrets.compare_digest(cookie.encode(), fields.get(TOKEN, "").encode(errors="replace"))
     return is_the_same and _is_for(request, cookie)
 
 

@@ -79,6 +79,24 @@ def test_links_to_what_it_belongs_to(viewer: Viewer, site: Site) -> None:
     assert viewer.open("/messages", related=first).ids == [first]
 
 
+@pytest.mark.parametrize("name", [" nightly", "nightly\t", " "])
+def test_a_group_whose_id_has_spaces(viewer: Viewer, site: Site, name: str) -> None:
+    """Without them it is another group, or all messages."""
+    site.send(task_id="a", countdown=3600, group_id="nightly")
+    site.send(task_id="b", countdown=3600, group_id=name)
+    link, _of_root = [link for link in viewer.open("/message", id="b").links.values() if "related=" in link]
+    assert viewer.open(link).ids == ["b"]
+    viewer.press("Cancel all")
+    viewer.press("Cancel all")
+    assert viewer.open("/messages").ids == ["a"]
+
+
+def test_an_id_that_has_spaces_or_was_copied_with_some(viewer: Viewer, site: Site) -> None:
+    scheduled(site, " a")
+    scheduled(site, "b")
+    assert [viewer.open("/message", id=id).status for id in (" a", "a", "b ", " ")] == [200, 404, 200, 404]
+
+
 def test_only_those_that_are_related_can_be_cancelled_together(viewer: Viewer, site: Site) -> None:
     scheduled(site, "a", "b")
     page = viewer.open("/messages", related="a")

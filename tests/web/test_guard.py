@@ -110,7 +110,7 @@ def test_without_the_cookie(viewer: Viewer, site: Site) -> None:
     assert is_there(viewer)
 
 
-@pytest.mark.parametrize("token", [None, "", "wrong", "é"])
+@pytest.mark.parametrize("token", [None, "", "wrong", "é", "\ud800"])
 def test_without_the_token(viewer: Viewer, site: Site, token: str | None) -> None:
     scheduled(site, "a")
     pairs = [pair for pair in cancelling(viewer) if pair[0] != "redisdelay_token"]
