@@ -112,7 +112,8 @@ def _users(file: Path | None) -> dict[str, str]:
     if file is None:
         return users
     try:
-        lines = file.read_text("utf-8").splitlines()
+        # Some editors of Windows begin a file with a mark, which is not part of the first name.
+        lines = file.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
         raise click.ClickException(f"Cannot read {file}: {exc}.") from exc
     found = {}

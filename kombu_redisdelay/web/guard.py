@@ -107,7 +107,7 @@ class Guard:
         shown = name.decode("utf-8", "backslashreplace")
         if not secrets.compare_digest(password, user.password):
             self._guesses.was_wrong((address, name))
-            logger.warning("A wrong password for the name %s from %s", text(shown, 100), address)
+            logger.warning("A wrong password for the name %s from %s", text(shown, 100), text(address, 100))
             return _ask_again()
         state["user"], state["key"] = shown, user.key
         return None

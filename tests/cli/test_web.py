@@ -85,7 +85,8 @@ def test_the_password_of_the_environment(server: RedisServer) -> None:
 
 def test_passwords_of_a_file(server: RedisServer, tmp_path: Path) -> None:
     users = tmp_path / "users"
-    users.write_text("ann:first\n\nbob:päss:word\n")
+    # As Notepad may write it.
+    users.write_text("ann:first\n\nbob:päss:word\n", "utf-8-sig")
     with WebPage(server, "--users-file", str(users)) as page:
         tried = ("ann:first", "bob:päss:word", "ann:päss:word", "ann:", "")
         assert [get(page.url, user)[0] for user in tried] == [200, 200, 401, 401, 401]

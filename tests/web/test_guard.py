@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
+from starlette.testclient import TestClient
 from starlette.types import Message
 
+from kombu_redisdelay.web import create
 from kombu_redisdelay.web.guesses import MOST
 from tests.cli.site import Site
 from tests.web.states import scheduled
@@ -180,6 +182,14 @@ def test_guesses(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     assert get("/", auth=("bob", "secret")).status_code == 200
     assert caplog.messages[:MOST] == ["A wrong password for the name ann from testclient"] * MOST
     viewer.close()
+
+
+def test_an_address_that_is_none(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """A proxy may pass on what the client said."""
+    page = create(site.app, users={"ann": "secret"})
+    with TestClient(page, client=("1.2.3.4\x9b31m fake", 1)) as client:
+        assert client.get("/", auth=("ann", "guess")).status_code == 401
+    assert caplog.messages == ["A wrong password for the name ann from 1.2.3.4\\x9b31m fake"]
 
 
 def test_who_has_no_password_yet_does_not_guess(site: Site) -> None:
