@@ -35,6 +35,8 @@ def command(reverse: bool, force: bool, yes: bool, dry_run: bool, as_json: bool)
     status is 1 if something had to stay where it is.
     """
     adoption = connect(Adoption)
+    # In another database there is nothing to adopt, and that would look as if all was done.
+    echo(f"The broker is {adoption.address}", err=True)
     try:
         with busy("Counting"):
             if not force:
@@ -80,8 +82,8 @@ def _watch(what: str, do: Callable[[], Iterator[CountT]], total: int) -> CountT:
 
 def _described(found: Adopted) -> str:
     return (
-        f"{number_of(found.messages)}: {found.scheduled:,} that redis:// workers held for later, "
-        f"{found.ready:,} that they held to run, {found.parked:,} for later on ready lists"
+        f"{number_of(found.messages)}: {found.scheduled:,} due later and {found.ready:,} due now that "
+        f"redis:// workers held, {found.parked:,} due later on ready lists"
     )
 
 

@@ -34,6 +34,6 @@ def dropped(before: QueueControl, after: QueueControl) -> str:
 def remarks(queue: str, control: QueueControl, now: datetime) -> Iterator[str]:
     """Lines to show beside the figures of a queue."""
     if control.paused_since is not None:
-        yield f"{queue} is paused, for {span(max(0.0, (now - control.paused_since).total_seconds()))}"
+        yield f"{queue} has been paused for {span(max(0.0, (now - control.paused_since).total_seconds()))}"
     if control.is_limited:
         yield f"{queue} is limited: {limits(control)}"

@@ -244,7 +244,12 @@ def counting(what: str, total: float | None) -> Iterator[Callable[[int], None]]:
                 bar.advance(task)
             before = done
 
-        yield show
+        try:
+            yield show
+        except KeyboardInterrupt:
+            # The step that it was in may have been done, too.
+            echo(f"Stopped: {before:,} are done, or a few more. Run it again for the rest.", err=True)
+            raise
 
 
 class _NoBar:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
+import pytest
 from kombu.connection import Connection
 
+from kombu_redisdelay.operations.adoption import Adopted, Adoption
 from tests.cli.site import QUEUE, Site
 
-NOTHING = (
-    "0 messages: 0 that redis:// workers held for later, 0 that they held to run, 0 for later on ready lists"
-)
+NOTHING = "0 messages: 0 due later and 0 due now that redis:// workers held, 0 due later on ready lists"
 
 
 def take(site: Site, tag: str, eta_in: float | None = None) -> None:
@@ -38,8 +39,8 @@ def test_there_is_nothing_to_do(site: Site) -> None:
 def test_it_says_how_many_asks_and_moves(site: Site) -> None:
     take(site, "later", 3600)
     take(site, "now")
-    held = "1 that redis:// workers held for later, 1 that they held to run"
-    counts = f"2 messages: {held}, 0 for later on ready lists"
+    held = "1 due later and 1 due now that redis:// workers held"
+    counts = f"2 messages: {held}, 0 due later on ready lists"
     assert site.text("adopt", "--dry-run") == f"Would adopt {counts}.\n"
     refused = site.run("adopt", input="n\n")
     assert (refused.exit_code, site.redis.hlen("unacked")) == (1, 2)
@@ -47,6 +48,27 @@ def test_it_says_how_many_asks_and_moves(site: Site) -> None:
     assert site.text("adopt", input="y\n") == f"Adopted {counts}.\n"
     [row] = [row for row in site.rows("stats") if row["queue"] == QUEUE]
     assert (row["scheduled"], row["ready"]) == (1, 1)
+
+
+def test_it_names_the_broker(site: Site) -> None:
+    """In another database there is nothing to do, either."""
+    assert site.run("adopt", "--dry-run").stderr == f"The broker is {site.access.address}\n"
+
+
+def test_ctrl_c_says_how_far_it_came(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    take(site, "a")
+    adopt = Adoption.adopt
+
+    def interrupted(adoption: Adoption) -> Iterator[Adopted]:
+        yield from adopt(adoption)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Adoption, "adopt", interrupted)
+    result = site.run("adopt", "--yes")
+    assert result.exit_code == 1
+    assert result.stderr.endswith(
+        "Stopped: 1 are done, or a few more. Run it again for the rest.\n\nAborted!\n"
+    )
 
 
 def test_as_json(site: Site) -> None:

@@ -11,7 +11,7 @@ from tests.cli.site import QUEUE, Site
 def test_pausing_and_resuming(site: Site) -> None:
     assert site.text("pause", "-Q", "a", "-Q", "b", "--force") == "a paused\nb paused\n"
     assert [row["control"]["paused_since"] is not None for row in site.rows("stats")] == [True, True, False]
-    assert "a is paused, for " in site.text("stats")
+    assert "a has been paused for " in site.text("stats")
     since = [row["control"]["paused_since"] for row in site.rows("stats")]
     site.text("pause", "-Q", "a")
     assert [row["control"]["paused_since"] for row in site.rows("stats")] == since
