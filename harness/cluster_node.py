@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,7 +12,8 @@ from redis.retry import Retry
 
 from harness.cluster_gate import TO_BUS
 from harness.cluster_view import Known, parsed
-from harness.redis_server import HOST, RedisServer
+from harness.ports import OF_NODES, own
+from harness.redis_server import HOST, RedisServer, is_free
 from harness.server_binary import ServerBinary
 from harness.tls import Tls
 
@@ -125,14 +124,9 @@ class Node(RedisServer):
         return self.address
 
 
+_ports = own(OF_NODES)
+
+
 def free_port_with_bus() -> int:
-    """A port that is free, and so is that of its bus; see `free_port` for the range."""
-    while True:
-        port = random.randrange(10_000, 20_000)
-        with socket.socket() as clients, socket.socket() as bus:
-            try:
-                clients.bind((HOST, port))
-                bus.bind((HOST, port + TO_BUS))
-            except OSError:
-                continue
-        return port
+    """A port that is free, and so is that of its bus."""
+    return next(port for port in _ports if is_free(port) and is_free(port + TO_BUS))

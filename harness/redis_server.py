@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from harness.ports import OF_SERVERS, own
 from harness.process import ChildProcess
 from harness.server_binary import ServerBinary, servers
 from harness.tls import Tls
@@ -97,14 +97,17 @@ class RedisServer(ChildProcess):
         return redis.Redis(host=HOST, port=self.port, password=self.password, **options)
 
 
+_ports = own(OF_SERVERS)
+
+
 def free_port() -> int:
-    # Below the range of ports for outgoing connections. In that range, a client that tries again and
-    # again while the server is down would sooner or later connect to itself, and hold the port.
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        return port
+    return next(filter(is_free, _ports))
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
