@@ -19,6 +19,7 @@ import click
 from kombu_redisdelay.cli.echo import echo, echo_all
 from kombu_redisdelay.cli.table import Cell, Column, Layout, Table
 from kombu_redisdelay.operations.delayed import DelayedMessage
+from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.operations.queued import QueuedMessage
 from kombu_redisdelay.words import span, when
 
@@ -246,7 +247,7 @@ def counting(what: str, total: float | None) -> Iterator[Callable[[int], None]]:
 
         try:
             yield show
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, *BROKER_ERRORS):
             # The step that it was in may have been done, too.
             echo(f"Stopped: {before:,} are done, or a few more. Run it again for the rest.", err=True)
             raise

@@ -25,7 +25,7 @@ from kombu_redisdelay.web.guard import Guard
 from kombu_redisdelay.web.messages import message, messages
 from kombu_redisdelay.web.overview import overview
 from kombu_redisdelay.web.queue import queue
-from kombu_redisdelay.web.site import ARGUMENTS, HERE, SHORTENED, Site, render
+from kombu_redisdelay.web.site import ARGUMENTS, HERE, SHORTENED, Site, mounted_at, render
 from kombu_redisdelay.web.work import stop, work
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ async def _elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
     """What no route is for. Without the slash at its end, the address of a mounted application is this."""
     prefix = scope.get("root_path", "")
     if scope["type"] == "http" and prefix and scope["path"] == prefix:
-        await RedirectResponse(f"{prefix}/")(scope, receive, send)
+        await RedirectResponse(f"{mounted_at(scope)}/")(scope, receive, send)
     else:
         await scope["app"].router.not_found(scope, receive, send)
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
+from starlette.types import Scope
 
 from kombu_redisdelay import __version__
 from kombu_redisdelay.operations.access import Access, natural
@@ -20,7 +21,7 @@ from kombu_redisdelay.operations.doctor import Finding, examine
 from kombu_redisdelay.operations.history import Counts
 from kombu_redisdelay.operations.queues import Queues
 from kombu_redisdelay.web import words
-from kombu_redisdelay.web.fields import of_query, to_query, unquoted
+from kombu_redisdelay.web.fields import of_query, quoted, to_query, unquoted
 from kombu_redisdelay.web.fleet import Fleet, read_fleet, read_hours, seconds_kept
 from kombu_redisdelay.web.kept import Kept
 from kombu_redisdelay.web.tokens import TOKEN, token_of
@@ -134,9 +135,16 @@ def fields_of(request: Request) -> dict[str, str]:
     return dict(of_query(request.scope["query_string"].decode("latin-1")))
 
 
+def mounted_at(scope: Scope) -> str:
+    """The path that the application is mounted at, as an address has it; empty if it is not mounted."""
+    # A path with a parameter holds what a client has sent. It must not become the name of a host.
+    path = str(scope.get("root_path", "")).lstrip("/")
+    return f"/{quoted(path)}" if path else ""
+
+
 def cookie_path(request: Request) -> str:
     """The path that our cookies are for."""
-    return request.scope.get("root_path", "") or "/"
+    return mounted_at(request.scope) or "/"
 
 
 def address(request: Request, page: str, /, **query: str) -> str:
@@ -147,14 +155,14 @@ def address(request: Request, page: str, /, **query: str) -> str:
         query: the fields of the query. Those that are empty are left out. Names of queues and ids are among
             these, because a path cannot have every character.
     """
-    there = request.scope.get("root_path", "") + str(request.app.url_path_for(page))
+    there = mounted_at(request.scope) + str(request.app.url_path_for(page))
     fields = to_query(query)
     return f"{there}?{fields}" if fields else there
 
 
 def static(request: Request, file: str) -> str:
     """The address of a file that a page needs."""
-    return f"{request.scope.get('root_path', '')}/static/{file}?{__version__}"
+    return f"{mounted_at(request.scope)}/static/{file}?{__version__}"
 
 
 def render(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:

@@ -55,20 +55,24 @@ def test_it_names_the_broker(site: Site) -> None:
     assert site.run("adopt", "--dry-run").stderr == f"The broker is {site.access.address}\n"
 
 
-def test_ctrl_c_says_how_far_it_came(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"), [(KeyboardInterrupt(), "\nAborted!"), (ConnectionError("gone"), "Error: Redis: gone.")]
+)
+def test_what_ends_early_says_how_far_it_came(
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: BaseException, said: str
+) -> None:
     take(site, "a")
     adopt = Adoption.adopt
 
     def interrupted(adoption: Adoption) -> Iterator[Adopted]:
         yield from adopt(adoption)
-        raise KeyboardInterrupt
+        raise error
 
     monkeypatch.setattr(Adoption, "adopt", interrupted)
     result = site.run("adopt", "--yes")
     assert result.exit_code == 1
-    assert result.stderr.endswith(
-        "Stopped: 1 are done, or a few more. Run it again for the rest.\n\nAborted!\n"
-    )
+    stopped = "Stopped: 1 are done, or a few more. Run it again for the rest.\n"
+    assert result.stderr.endswith(f"{stopped}{said}\n")
 
 
 def test_as_json(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event
@@ -71,6 +72,21 @@ def test_what_takes_long_under_wsgi(site: Site, held_back: Event) -> None:
         address = f"{PREFIX}/work?id={id}"
         wait_until(lambda: "Stopped by anybody after 2 messages." in viewer.open(address).text, 20, "the end")
         assert viewer.open(viewer.at.links["Back to the list"]).ids == []
+
+
+@pytest.mark.parametrize("tenant", ["%5Cevil.example", "%2Fevil.example", "a%3Fb", "a%23b", "%22x", "a%3Bb"])
+def test_below_a_path_with_a_parameter(site: Site, tenant: str) -> None:
+    """Whatever a client has sent for it, the links of the page lead to this server."""
+    page = create(site.app)
+    with TestClient(Starlette(routes=[Mount("/{tenant:path}/queues", page)])) as client:
+        response = client.get(f"/{tenant}/queues/")
+        assert response.status_code == 200
+        below = f"/{tenant.removeprefix('%2F')}/queues/"
+        addresses = re.findall(r'(?:href|src|action)="([^"#]+)"', response.text)
+        assert len(addresses) > 5
+        assert all(address.startswith(below) for address in addresses)
+        assert f"path={below.rstrip('/')};" in response.headers["set-cookie"].lower() + ";"
+    page.state.site.close()
 
 
 def test_it_closes_with_its_application(site: Site) -> None:
