@@ -13,6 +13,10 @@
 -- include: number
 -- include: wake
 
+-- A server that is out of memory refuses a command that may need some, unless the script has written before.
+-- That is when queues are paused.
+redis.call('HDEL', KEYS[1], '')
+
 local interval_before, full_at_us = unpack(redis.call('HMGET', KEYS[1], 'interval_us', 'full_at_us'))
 for i = 1, #ARGV, 2 do
   local field, value = ARGV[i], ARGV[i + 1]

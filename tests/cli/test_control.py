@@ -32,6 +32,18 @@ def test_a_misspelt_queue_is_a_usage_error(site: Site, words: tuple[str, ...]) -
     assert site.redis.keys("*control*") == []
 
 
+def test_pausing_when_redis_is_out_of_memory(site: Site) -> None:
+    site.send()
+    site.redis.config_set("maxmemory", "1")
+    try:
+        for command, is_paused in (("pause", True), ("resume", False)):
+            site.text(command, "-Q", QUEUE)
+            [row] = site.rows("stats")
+            assert (row["control"]["paused_since"] is not None) is is_paused
+    finally:
+        site.redis.config_set("maxmemory", "0")
+
+
 def test_a_queue_that_nobody_uses_yet(site: Site) -> None:
     assert site.text("pause", "-Q", "later", "--force") == "later paused\n"
     assert site.text("limit", "-Q", "soon", "--rate", "1/s", "--force") == "soon: 1/s, burst 1\n"
