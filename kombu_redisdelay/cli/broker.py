@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
 from celery import _state
 
+from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.access import Access, natural
 from kombu_redisdelay.operations.control import queue_controls
+from kombu_redisdelay.operations.stats import read_each
 
 AccessT = TypeVar("AccessT", bound=Access)
+T = TypeVar("T")
 
 
 def connect(how: type[AccessT], *, steers: bool = False) -> AccessT:
@@ -83,3 +87,21 @@ def queue_names(access: Access, selected: Sequence[str]) -> list[str]:
     """Return the queues that were *selected* by option. If there are none, return all queues that Redis knows
     of or that the app declares, in natural order."""
     return list(dict.fromkeys(selected)) or sorted({*access.queues(), *access.declared_queues}, key=natural)
+
+
+@contextmanager
+def reading(
+    read: Callable[[Store, Sequence[str]], list[T]], access: Access, selected: Sequence[str]
+) -> Iterator[list[T]]:
+    """Read the queues that were *selected* by option, or all, for a ``with`` block. Print an error for each
+    that Redis refuses to read; then the exit status is 1 after the block.
+
+    Raises:
+        RedisError: none can be read.
+    """
+    found, refused = read_each(read, access.store, queue_names(access, selected))
+    yield found
+    for name, error in refused.items():
+        echo(f"Cannot read queue {name!r}: {error}", err=True)
+    if refused:
+        raise click.exceptions.Exit(1)

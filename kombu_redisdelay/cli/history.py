@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.broker import connect, reading
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import count, cut, fixed, flexible, right, show, show_json, table
@@ -52,21 +52,22 @@ def command(queues: tuple[str, ...], by: str, as_json: bool) -> None:
     table has the sums for each queue.
     """
     access = connect(Access)
-    every = queue_history(access.store, queue_names(access, queues))
-    found = [one for one in every if _periods(one, by)]
-    if found and as_json:
-        show_json(_as_json(one.queue, period) for one in found for period in _periods(one, by))
-    elif found:
-        together = minutes_together(found) if by == "minute" else hours_together(found)
-        show(_table_of_periods([period for period in together if any(astuple(period.counts))], by))
-        echo("")
-        show(_table_of_queues(found, by))
-    else:
-        kept = "hour" if by == "minute" else "week"
-        told = (
-            f"Nothing is recorded of the last {kept}. A history begins seconds after a worker first consumes."
-        )
-        echo(told, err=True)
+    with reading(queue_history, access, queues) as every:
+        found = [one for one in every if _periods(one, by)]
+        if found and as_json:
+            show_json(_as_json(one.queue, period) for one in found for period in _periods(one, by))
+        elif found:
+            together = minutes_together(found) if by == "minute" else hours_together(found)
+            show(_table_of_periods([period for period in together if any(astuple(period.counts))], by))
+            echo("")
+            show(_table_of_queues(found, by))
+        else:
+            kept = "hour" if by == "minute" else "week"
+            told = (
+                f"Nothing is recorded of the last {kept}. "
+                "A history begins seconds after a worker first consumes."
+            )
+            echo(told, err=True)
 
 
 def _periods(history: QueueHistory, by: str) -> Sequence[Period]:

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import click
 
-from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.broker import connect, reading
 from kombu_redisdelay.cli.control import remarks
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
@@ -37,17 +37,17 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
     is when the first scheduled message is due, or for how long it has been.
     """
     access = connect(Access)
-    found = queue_stats(access.store, queue_names(access, queues))
-    if as_json:
-        show_json(found)
-    elif not found:
-        echo("No queues found.", err=True)
-    else:
-        show(stats_table(found))
-        now = datetime.now(timezone.utc)
-        for queue in found:
-            for remark in remarks(queue.queue, queue.control, now):
-                echo(remark)
+    with reading(queue_stats, access, queues) as found:
+        if as_json:
+            show_json(found)
+        elif not found:
+            echo("No queues found.", err=True)
+        else:
+            show(stats_table(found))
+            now = datetime.now(timezone.utc)
+            for queue in found:
+                for remark in remarks(queue.queue, queue.control, now):
+                    echo(remark)
 
 
 def stats_table(stats: Iterable[QueueStats]) -> Table:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
-from kombu_redisdelay.operations.stats import QueueStats, queue_stats
+from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 
 logger = logging.getLogger(__name__)
 
@@ -78,13 +78,15 @@ class QueueCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         try:
             queues = list(self._find_queues())
-            stats, histories = self._read(queues)
+            found, refused = read_each(_read, self._store, queues)
         except (RedisError, OSError) as exc:
             logger.error("Cannot read the queues: %s", printable(str(exc)))
-            stats, histories = [], []
-            up = 0
+            found, refused, up = [], {}, 0
         else:
             up = 1
+        for name, error in refused.items():
+            logger.error("Cannot read queue %r: %s", name, printable(str(error)))
+        stats, histories = [each for each, _ in found], [each for _, each in found]
         yield GaugeMetricFamily("redisdelay_up", "Whether Redis answered.", value=up)
         for name, (documentation, value) in _GAUGES.items():
             family = GaugeMetricFamily(name, documentation, labels=["queue"])
@@ -107,24 +109,6 @@ class QueueCollector(Collector):
             held_back.add_metric([printable(queue.queue)], queue.control.held_back)
         yield held_back
 
-    def _read(self, queues: Sequence[str]) -> tuple[list[QueueStats], list[QueueHistory]]:
-        """The stats and the histories of *queues*, without those that Redis refuses to read: another
-        program may have written to their keys."""
-        try:
-            return queue_stats(self._store, queues), queue_history(self._store, queues)
-        except ResponseError as exc:
-            if len(queues) <= 1:
-                raise
-            error = exc
-        stats, histories = [], []
-        for queue in queues:
-            try:
-                found = self._read([queue])
-            except ResponseError as exc:
-                logger.error("Cannot read queue %r: %s", queue, printable(str(exc)))
-                continue
-            stats += found[0]
-            histories += found[1]
-        if not stats:
-            raise error
-        return stats, histories
+
+def _read(store: Store, queues: Sequence[str]) -> list[tuple[QueueStats, QueueHistory]]:
+    return list(zip(queue_stats(store, queues), queue_history(store, queues), strict=True))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
+
+from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.message import due_member_ms
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
@@ -15,6 +17,8 @@ from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.control import UNCONTROLLED, QueueControl, queue_controls
+
+T = TypeVar("T")
 
 #: Queues that are read in one round trip.
 QUEUES_PER_CALL = 100
@@ -71,6 +75,36 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
         replace(reduce(_together, (found[name] for name in names[queue])), control=control)
         for queue, control in zip(names, controls, strict=True)
     ]
+
+
+def read_each(
+    read: Callable[[Store, Sequence[str]], list[T]], store: Store, queues: Sequence[str]
+) -> tuple[list[T], dict[str, ResponseError]]:
+    """Read all *queues*, without those that Redis refuses to read: another program may have written to their
+    keys.
+
+    Returns:
+        What was read, and why the others were not.
+
+    Raises:
+        RedisError: none can be read.
+    """
+    try:
+        return read(store, queues), {}
+    except ResponseError as exc:
+        if len(queues) <= 1:
+            raise
+        error = exc
+    found: list[T] = []
+    refused = {}
+    for queue in queues:
+        try:
+            found += read(store, [queue])
+        except ResponseError as exc:
+            refused[queue] = exc
+    if not found:
+        raise error
+    return found, refused
 
 
 def _call(store: Store, queue: str) -> ScriptCall:

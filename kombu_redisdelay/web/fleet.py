@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
-from kombu_redisdelay.operations.stats import QueueStats, queue_stats
+from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span, timeline
 
 #: Queues on a page. No more than these are read anew for each viewer.
@@ -26,10 +26,12 @@ class Fleet:
     Attributes:
         stats: of each queue.
         spans: when their scheduled messages become due.
+        refused: queues that cannot be read, and why.
     """
 
     stats: Sequence[QueueStats]
     spans: list[Span]
+    refused: Mapping[str, Exception]
 
     @property
     def is_large(self) -> bool:
@@ -38,13 +40,14 @@ class Fleet:
 
 
 def read_fleet(store: Store, names: Sequence[str]) -> Fleet:
-    stats = queue_stats(store, names)
-    return Fleet(stats, timeline(store, [queue.queue for queue in stats if queue.scheduled]))
+    stats, refused = read_each(queue_stats, store, names)
+    return Fleet(stats, timeline(store, [queue.queue for queue in stats if queue.scheduled]), refused)
 
 
 def read_hours(store: Store, names: Sequence[str]) -> dict[str, Counts]:
-    """Queue -> what has happened in the last hour."""
-    return {history.queue: last_hour(history) for history in queue_history(store, names)}
+    """Queue -> what has happened in the last hour. Queues are missing whose history cannot be read."""
+    histories, _ = read_each(queue_history, store, names)
+    return {history.queue: last_hour(history) for history in histories}
 
 
 def last_hour(history: QueueHistory) -> Counts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from starlette.requests import Request
@@ -10,7 +9,7 @@ from starlette.responses import Response
 
 from kombu_redisdelay.operations.doctor import Finding, Level
 from kombu_redisdelay.operations.history import Counts
-from kombu_redisdelay.operations.stats import QueueStats, queue_stats
+from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span
 from kombu_redisdelay.web.fleet import Fleet, Part, read_hours
 from kombu_redisdelay.web.kept import Read
@@ -53,6 +52,7 @@ def overview(request: Request) -> Response:
         all=len(fleet.stats),
         totals={name: sum(getattr(queue, name) for queue in found) for name in TOTALS},
         coming=coming(fleet.spans),
+        refused=fleet.refused,
         read=read.moment if fleet.is_large else None,
         examined=_findings(site, fleet),
     )
@@ -63,9 +63,9 @@ def _rows(site: Site, fleet: Fleet, found: list[QueueStats], sorting: Sorting, p
     hours = site.hours.get().value if sorting.column.is_history else {}
     rows = sorting.sort([(queue, hours.get(queue.queue, NOTHING)) for queue in found])[part.slice]
     store, names = site.queues.store, [queue.queue for queue, _ in rows]
-    stats: Iterable[QueueStats] = queue_stats(store, names) if fleet.is_large else [row[0] for row in rows]
+    stats = read_each(queue_stats, store, names)[0] if fleet.is_large else [row[0] for row in rows]
     its_hours = read_hours(store, names)
-    return [(queue, its_hours[queue.queue]) for queue in stats]
+    return [(queue, its_hours.get(queue.queue, NOTHING)) for queue in stats]
 
 
 def _findings(site: Site, fleet: Fleet) -> Read[list[Finding]] | None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.site import QUEUE, Site
 from tests.transport.kit import Inbox, drain
+from tests.web.states import delivered
 
 #: In JSON.
 UNCONTROLLED = {
@@ -112,6 +113,18 @@ def test_a_queue_that_is_consumed_is_known(site: Site) -> None:
         Inbox(connection.channel(), "consumed")
         drain(connection, lambda: "consumed" in site.store.queues())
         assert {row["queue"]: row["consumers"] for row in site.rows("stats")} == {QUEUE: 0, "consumed": 1}
+
+
+@pytest.mark.parametrize(("command", "name"), [("stats", "schedule"), ("history", "history")])
+def test_a_key_of_the_wrong_type_takes_only_its_queue_away(site: Site, command: str, name: str) -> None:
+    delivered(site, "a")
+    site.store.remember("other")
+    key = getattr(site.store.keys("other"), name)
+    site.redis.set(key, "x")
+    result = site.run(command)
+    assert (result.exit_code, QUEUE in result.stdout, "other" in result.stdout) == (1, True, False)
+    assert result.stderr.startswith("Cannot read queue 'other': ")
+    assert key in result.stderr
 
 
 def test_they_are_there_when_redis_is_out_of_memory(site: Site) -> None:

@@ -31,6 +31,24 @@ def queues(site: Site) -> None:
     add_queues(site, COUNT)
 
 
+@pytest.mark.parametrize("name", ["schedule", "dead", "consumers", "control"])
+def test_a_key_of_the_wrong_type_takes_only_its_queue_away(site: Site, viewer: Viewer, name: str) -> None:
+    """Another program may use the same names."""
+    add_queues(site, 3)
+    key = getattr(site.store.keys("q1"), name)
+    site.redis.set(key, "x")
+    page = viewer.open("/")
+    assert queues_of(page) == [QUEUE, "q0", "q2"]
+    assert re.search(rf"wrong q1 cannot be read: .*{re.escape(key)}", page.text)
+
+
+def test_a_history_of_the_wrong_type_takes_nothing_away(site: Site, viewer: Viewer) -> None:
+    add_queues(site, 3)
+    site.redis.set(site.store.keys("q1").history, "x")
+    for sort in ("", "-out"):
+        assert sorted(queues_of(viewer.open("/", sort=sort))) == [QUEUE, "q0", "q1", "q2"]
+
+
 def queues_of(page: Page) -> list[str]:
     return re.findall(r'<th scope="row"><a href="/queue\?name=(\w+)', page.source)
 
