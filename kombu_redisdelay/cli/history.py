@@ -45,7 +45,8 @@ _BAR_COLUMNS = 20
 def command(queues: tuple[str, ...], by: str, as_json: bool) -> None:
     """Show what has happened, by minute or by hour.
 
-    Minutes are kept for an hour, hours for a week.
+    Minutes are kept for an hour, hours for a week. Counting begins seconds after a worker first consumes from
+    a queue.
 
     The first table is of all queues together, or of those that -Q names, and its bars are of what was
     delivered. Periods in which nothing happened are left out. Times are in the app's timezone. The second

@@ -59,6 +59,6 @@ def command(
             # 120/m is read back as 2/s.
             shown = replace(its, rate=rate) if rate is not None and "/" in rate else its
             gone = dropped(old, its)
-            echo(f"{name}: {limits(shown) or 'no limits'}{f' (no more: {gone})' if gone else ''}")
+            echo(f"{name}: {limits(shown) or 'no limits'}{f' (no longer: {gone})' if gone else ''}")
     if not any(its.is_limited for its in found.values()) and not queues:
         echo("No queue has a limit.", err=True)

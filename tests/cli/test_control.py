@@ -50,7 +50,7 @@ def test_a_queue_that_nobody_uses_yet(site: Site) -> None:
     # What was paused or limited is known.
     site.redis.delete(*(key for key in site.redis.keys("*") if not key.endswith(":control")))
     assert site.text("resume", "-Q", "later") == "later resumed\n"
-    assert site.text("limit", "-Q", "soon", "--clear") == "soon: no limits (no more: 1/s, burst 1)\n"
+    assert site.text("limit", "-Q", "soon", "--clear") == "soon: no limits (no longer: 1/s, burst 1)\n"
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ def test_limiting(site: Site) -> None:
     assert (row["queue"], row["rate"], row["burst"], row["concurrency"]) == (QUEUE, "100/m", 10, 20)
     assert "celery is limited: 100/m, burst 10, concurrency 20\n" in site.text("stats")
     # The new limits replace the old ones.
-    replaced = "celery: concurrency 3 (no more: 100/m, burst 10)\n"
+    replaced = "celery: concurrency 3 (no longer: 100/m, burst 10)\n"
     assert site.text("limit", "-Q", QUEUE, "--concurrency", "3") == replaced
     assert site.text("limit", "-Q", QUEUE, "--concurrency", "4") == "celery: concurrency 4\n"
-    replaced = "celery: 120/m, burst 2 (no more: concurrency 4)\n"
+    replaced = "celery: 120/m, burst 2 (no longer: concurrency 4)\n"
     assert site.text("limit", "-Q", QUEUE, "--rate", "120/m") == replaced
-    assert site.text("limit", "-Q", QUEUE, "--clear") == "celery: no limits (no more: 2/s, burst 2)\n"
+    assert site.text("limit", "-Q", QUEUE, "--clear") == "celery: no limits (no longer: 2/s, burst 2)\n"
     assert site.text("limit", "-Q", QUEUE, "--rate", "10") == "celery: 10/s, burst 10\n"
-    assert site.text("limit", "-Q", QUEUE, "--clear") == "celery: no limits (no more: 10/s, burst 10)\n"
+    assert site.text("limit", "-Q", QUEUE, "--clear") == "celery: no limits (no longer: 10/s, burst 10)\n"
     assert site.run("limit").stderr == "No queue has a limit.\n"
     assert not queue_controls(site.store, [QUEUE])[0].is_limited
 

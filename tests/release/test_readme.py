@@ -73,8 +73,10 @@ def test_ci_runs_its_test_command() -> None:
 def test_its_python_runs(server: RedisServer) -> None:
     code = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
     assert "redisdelay://localhost:6379/0" in code
-    names: dict[str, object] = {}
+    names: dict[str, object] = {"__name__": "shop"}
     exec(code.replace("redisdelay://localhost:6379/0", server.url()), names)
+    [call] = re.findall(r"`(remind\.apply_async\(.*?\))`", README)
+    exec(call, names)
     with DelayedMessages(server.url()) as delayed:
         [message] = delayed.iter()
     assert message.task == "shop.remind"
