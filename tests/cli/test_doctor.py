@@ -89,7 +89,7 @@ def test_the_text_has_the_advice_below(site: Site) -> None:
         ({"appendonly": "no"}, "wrong", "persistence", "none"),
         ({"appendonly": "no", "save": "3600 1"}, "warning", "persistence", "snapshots only"),
         ({"appendfsync": "no"}, "warning", "persistence", "appendfsync no"),
-        ({"maxmemory": "1100000"}, "warning", "memory", "maxmemory"),
+        ({"maxmemory": "1000"}, "wrong", "memory", "it is full"),
     ],
 )
 def test_settings_of_the_server(
@@ -103,6 +103,15 @@ def test_settings_of_the_server(
     finally:
         for name, value in before.items():
             site.redis.config_set(name, value)
+
+
+def test_memory_that_is_almost_full(site: Site) -> None:
+    used = site.redis.info("memory")["used_memory"]
+    site.redis.config_set("maxmemory", used * 10 // 9)
+    try:
+        assert "(maxmemory)" in _findings(site, "warning")["memory"]
+    finally:
+        site.redis.config_set("maxmemory", 0)
 
 
 class TestServersOfACluster:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -74,6 +75,13 @@ class Fleet:
         """Until all ended that does not wait for a gate or for long."""
         waiting = {task for task in self.tasks if "later" in task or "running" in task}
         self.site.wait_ended(sorted(self.sent() - waiting), timeout=60)
+
+    def held(self) -> set[str]:
+        """The tasks that workers of ours hold."""
+        keys = self.site.redis.execute_command("KEYS", f"redisdelay:{{{QUEUE}}}:unacked:*")
+        messages = [message for key in keys for message in self.site.redis.execute_command("HVALS", key)]
+        reprs = [json.loads(message.partition(b":")[2])["headers"]["argsrepr"] for message in messages]
+        return {ast.literal_eval(text)[0] for text in reprs}
 
     def adopt(self, *options: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         environment = Environment(self.site.server.url(OURS), self.site.ledger.path, OUR_OPTIONS)
@@ -157,7 +165,9 @@ def test_there_and_back(fleet: Fleet, tmp_path: Path) -> None:
         fleet.send(OURS, f"running {number}", kwargs={"gate": str(gate)})
     site.wait_started("running 3")
     ours.pop().kill()
-    explained.add("running 3")
+    # A child process may begin a task just before the worker acks it.
+    explained |= fleet.held().intersection(site.ledger.started())
+    assert "running 3" in explained
     consumers = f"redisdelay:{{{QUEUE}}}:consumers"
     end_ms = max(score for _, score in redis.zrange(consumers, 0, -1, withscores=True))
     wait_until(lambda: _now_ms(site) > end_ms, LEASE + 2, "the end of the lease")

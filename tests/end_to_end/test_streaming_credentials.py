@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,16 @@ pytestmark = pytest.mark.skipif(
 
 ROTATIONS = 6
 
-#: What a connection that is used all the time has said last.
-BUSY = ("bzpopmin", "psubscribe")
+#: What a connection that is used all the time has said last, and how many a worker has of these: for tasks,
+#: and for remote control and gossip.
+BUSY = {"bzpopmin": 1, "psubscribe": 2}
 
 
-def users(site: Installation, *commands: str) -> set[str]:
-    """Those of the worker. Other tests may have left connections of the default user."""
+def busy(site: Installation, user: str) -> dict[str, int]:
+    """How many connections of *user* have said each last. Others may have connections of the default user."""
     with site.server.client() as client:
-        clients = [each for each in client.client_list() if each["cmd"] in commands]
-        return {each["user"] for each in clients} - {"default"}
+        said = Counter(each["cmd"] for each in client.client_list() if each["user"] == user)
+    return {command: said[command] for command in BUSY}
 
 
 def admit(site: Installation, user: str, path: Path) -> None:
@@ -47,10 +49,12 @@ def test_a_worker_outlives_its_users(
     settings: dict[str, Any] = {"broker_transport_options": {"reauth_check_interval": 0.2}}
     worker = site.worker(pool=pool, url=url, settings=settings, args=("-E",))
     producer = site.producer()
+    # A worker that is ready is not done with connecting.
+    wait_until(lambda: busy(site, "user0") == BUSY, 10, "the connections of the worker")
     for number in range(1, ROTATIONS):
         before, user = f"user{number - 1}", f"user{number}"
         admit(site, user, path)
-        wait_until(lambda user=user: users(site, *BUSY) == {user}, 10, "new credentials")  # type: ignore[misc]
+        wait_until(lambda user=user: busy(site, user) == BUSY, 10, "new credentials")  # type: ignore[misc]
         # The server closes the connections of a user that is no more.
         site.redis.execute_command("ACL", "DELUSER", before)
         producer.send_task("work_late", [user])

@@ -113,6 +113,10 @@ def _memory(info: Mapping[str, Any]) -> Finding:
     total = limit or int(info.get("total_system_memory", 0))
     of_what = "maxmemory" if limit else "the machine's memory, maxmemory is not set"
     found = f"{_mebibytes(used)} used of {_mebibytes(total)} ({of_what})"
+    # What replicas and the append-only file wait for does not count, as the server sees it.
+    if limit and used - int(info.get("mem_not_counted_for_evict", 0)) > limit:
+        advice = "Give it more. Messages can still be taken, and removed by cancel and purge."
+        return wrong("memory", f"{found}: it is full, and publishing fails", advice)
     if total and used > MEMORY_SHARE * total:
         return warning("memory", found, "Give it more: when it is full, publishing fails.")
     return ok("memory", found)
