@@ -1,4 +1,4 @@
-"""``celery delayed adopt``"""
+"""``celery -A proj delayed adopt``"""
 
 from __future__ import annotations
 
@@ -118,4 +118,5 @@ def _show_back(done: str, text: str, found: GivenBack, as_json: bool) -> None:
     if found.at_once:
         echo(f"{number_of(found.at_once)} without an eta, which redis:// delivers at once.", err=True)
     if found.dead:
-        echo(f"{number_of(found.dead, 'dead letter')} left: see `celery delayed dead list`.", err=True)
+        left = number_of(found.dead, "dead letter")
+        echo(f"{left} left: see `celery -A proj delayed dead list`.", err=True)

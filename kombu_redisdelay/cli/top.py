@@ -11,6 +11,7 @@ from time import monotonic
 import click
 
 from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.control import remarks
 from kombu_redisdelay.cli.keyboard import key_presses
@@ -31,7 +32,7 @@ from kombu_redisdelay.cli.timeline import timeline_table
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.errors import UNREACHABLE
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
-from kombu_redisdelay.operations.stats import QueueStats, queue_stats
+from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span, timeline
 from kombu_redisdelay.words import span
 
@@ -73,18 +74,22 @@ def command(queues: tuple[str, ...], interval: float) -> None:
         with key_presses() as typed, Live(console=target, screen=True, auto_refresh=False) as live:
             while True:
                 try:
-                    names = queue_names(access, queues)
-                    stats, histories = queue_stats(access.store, names), queue_history(access.store, names)
-                    spans = timeline(access.store, names)
+                    found, refused = read_each(_look, access.store, queue_names(access, queues))
+                    spans = timeline(access.store, [stats.queue for stats, _ in found])
                 except UNREACHABLE as exc:
                     shown = view.silent(str(exc), monotonic())
                 else:
-                    shown = view.render(stats, histories, spans, monotonic(), target.width, target.height)
+                    unread = [f"Cannot read queue {name!r}: {error}" for name, error in refused.items()]
+                    shown = view.render(found, spans, monotonic(), target.width, target.height, unread)
                 live.update(colored(shown), refresh=True)
                 if b"q" in typed(interval):
                     break
     except KeyboardInterrupt:
         pass
+
+
+def _look(store: Store, queues: Sequence[str]) -> list[tuple[QueueStats, QueueHistory]]:
+    return list(zip(queue_stats(store, queues), queue_history(store, queues), strict=True))
 
 
 class View:
@@ -109,36 +114,40 @@ class View:
 
     def render(
         self,
-        stats: Sequence[QueueStats],
-        histories: Sequence[QueueHistory],
+        queues: Sequence[tuple[QueueStats, QueueHistory]],
         spans: Sequence[Span],
         now: float,
         width: int,
         height: int,
+        unread: Sequence[str] = (),
     ) -> list[Line]:
         """
         Arguments:
-            histories: those of the same queues.
             now: the present time, seconds of the monotonic clock.
             width, height: the size of the terminal.
+            unread: a line for each queue that cannot be read.
         """
         seconds = now - self._looked_at
         moment = datetime.now(timezone.utc)
         ahead = [part for part in spans if part.messages]
         # Its header and a blank line.
         room = height - _OTHER_LINES - (len(ahead) + 2 if ahead else 0)
-        said = [remark for queue in stats for remark in remarks(queue.queue, queue.control, moment)]
+        stats = [each for each, _ in queues]
+        said = [
+            *unread,
+            *(remark for queue in stats for remark in remarks(queue.queue, queue.control, moment)),
+        ]
         said = said[: max(1, room // 2)]
         room = max(1, room - len(said))
         # If there is no room for all queues, show those that are held back and then those with the most
         # messages, always in the same order.
         first = sorted(stats, key=_rank)[:room]
         shown = [queue for queue in stats if queue in first]
-        by_name = {history.queue: history for history in histories}
-        queues = self._queue_table(shown, by_name, seconds)
+        by_name = {history.queue: history for _, history in queues}
+        rows = self._queue_table(shown, by_name, seconds)
         title = table(flexible(""), fixed(""))
         title.add_row(Cell(self._title, "bold"), Cell("Press q to end.", "dim"))
-        lines = [*_lines(title, width), _EMPTY, *_lines(queues, width)]
+        lines = [*_lines(title, width), _EMPTY, *_lines(rows, width)]
         if not stats:
             lines.append([Cell("No queues found.")])
         if len(shown) < len(stats):

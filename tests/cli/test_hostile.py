@@ -207,8 +207,8 @@ def test_what_stock_workers_have_left(hostile: Site, words: tuple[str, ...]) -> 
 
 def test_top(hostile: Site) -> None:
     view = View(f"redisdelay://{HOSTILE}")
-    stats, histories = queue_stats(hostile.store, [QUEUE]), queue_history(hostile.store, [QUEUE])
-    shown = lines(view.render(stats, histories, timeline(hostile.store, [QUEUE]), 0.0, *SIZE))
+    [stats], [history] = queue_stats(hostile.store, [QUEUE]), queue_history(hostile.store, [QUEUE])
+    shown = lines(view.render([(stats, history)], timeline(hostile.store, [QUEUE]), 0.0, *SIZE))
     assert any(line.startswith("queue\\x1b") for line in shown)
     _assert_printable("\n".join(shown))
 

@@ -225,6 +225,20 @@ class TestTop:
             assert terminal.end() == 0
             self._assert_restored(terminal)
 
+    def test_a_queue_that_cannot_be_read_is_named_beside_the_others(
+        self, site: Site, server: RedisServer
+    ) -> None:
+        site.send(queue="broken", countdown=3600)
+        site.send(queue="whole", countdown=3600)
+        site.redis.delete(site.store.keys("broken").schedule)
+        site.redis.set(site.store.keys("broken").schedule, "")
+        with PseudoTerminal(_delayed("top", "--interval", "60"), _environment(server)) as terminal:
+            wait_until(lambda: terminal.shows("Cannot read queue 'broken': "), 20, "that it says so")
+            assert terminal.shows("whole")
+            terminal.press("q")
+            assert terminal.end() == 0
+            self._assert_restored(terminal)
+
     def test_an_error_ends_it(self, site: Site, server: RedisServer) -> None:
         with PseudoTerminal(_delayed("top", "--interval", "0.1"), _environment(server)) as terminal:
             wait_until(lambda: terminal.shows("Press q to end."), 20, "that it shows something")

@@ -40,8 +40,8 @@ def render(
     view: View, stats: Sequence[QueueStats], now: float, published: int = 0, delivered: int = 0
 ) -> Sequence[Line]:
     totals = Counts(published - 1, delivered, 0, 0)
-    histories = [QueueHistory(queue.queue, totals, 1, [], []) for queue in stats]
-    return view.render(stats, histories, _SPANS, now, *SIZE)
+    queues = [(queue, QueueHistory(queue.queue, totals, 1, [], [])) for queue in stats]
+    return view.render(queues, _SPANS, now, *SIZE)
 
 
 def test_rates_are_per_second_and_since_the_last_look() -> None:
@@ -89,11 +89,11 @@ def test_the_queues_with_most_to_do_are_shown_in_their_order() -> None:
 def test_what_is_paused_is_shown_before_what_is_busy_and_the_timeline_shrinks_first() -> None:
     queues = [replace(_QUEUE, queue=f"q{n:02}", ready=n) for n in range(40)]
     queues[3] = replace(queues[3], control=QueueControl(paused_since=datetime.now(timezone.utc)))
-    histories = [QueueHistory(queue.queue, Counts(0, 0, 0, 0), 0, [], []) for queue in queues]
+    with_history = [(queue, QueueHistory(queue.queue, Counts(0, 0, 0, 0), 0, [], [])) for queue in queues]
     counts = [0] * (len(EDGES) + 1)
     for in_timeline, expected in ((0, 19), (1, 16)):
         counts[2] = in_timeline
-        found = lines(View("").render(queues, histories, spans(counts), 0.0, *SIZE))
+        found = lines(View("").render(with_history, spans(counts), 0.0, *SIZE))
         shown = [line.split()[0] for line in found if re.match(r"q\d\d +\d", line)]
         assert len(shown) == expected
         assert shown[0] == "q03"
@@ -120,7 +120,7 @@ def test_while_redis_is_silent_the_last_numbers_stay() -> None:
 
 
 def test_nothing_to_show() -> None:
-    found = lines(View("redisdelay://").render([], [], spans([0] * (len(EDGES) + 1)), 0.0, *SIZE))
+    found = lines(View("redisdelay://").render([], spans([0] * (len(EDGES) + 1)), 0.0, *SIZE))
     assert "█" not in "".join(found)
     assert "No queues found." in found
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+import kombu_redisdelay.operations.doctor
 from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.identity import new_consumer
 from tests.cli.site import Site
@@ -77,6 +80,43 @@ def test_what_adopt_says(site: Site) -> None:
     would = [line for text in found for line in re.findall("^Would adopt .*", text, re.M)]
     assert len(would) > 2
     assert {numbers.sub("N", line) for line in would} == {printed}
+
+
+#: A line of the doctor that says more than that all is well: what it has found, or its advice below.
+_SAID = re.compile(r"(?:(?:warning|wrong) +(?:queue )?\w+: |        +(?!servers? ))(.+)")
+
+
+def _said_by_the_doctor() -> set[str]:
+    """The texts in the code, as patterns: what is put into them may be anything."""
+    package = Path(kombu_redisdelay.operations.doctor.__file__).parent
+    found = set()
+    for path in package.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Constant(value=str(text)):
+                    found.add(re.escape(text))
+                case ast.JoinedStr(values=parts):
+                    found.add(
+                        "".join(
+                            re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+"
+                            for part in parts
+                        )
+                    )
+    # Not those that would match any line.
+    return {pattern for pattern in found if len(pattern.replace(".+", "")) > 9}
+
+
+def test_what_the_doctor_says() -> None:
+    lines = [
+        (str(block), found[1])
+        for block, words, _ in SHOWN
+        if words == "doctor"
+        for line in block.text.split("\n")
+        if (found := _SAID.match(line)) and len(found[1].split()) > 3
+    ]
+    assert len(lines) > 10
+    patterns = _said_by_the_doctor()
+    assert [line for line in lines if not any(re.fullmatch(each, line[1]) for each in patterns)] == []
 
 
 def arguments(words: str) -> list[str]:
