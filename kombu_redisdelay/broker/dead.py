@@ -62,9 +62,9 @@ class Graveyard:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def count(self, queues: Sequence[str]) -> int:
-        commands = (("LLEN", self._store.keys(queue).dead) for queue in queues)
-        return sum(answers(self._store.server, commands))
+    def counts(self, queues: Sequence[str]) -> list[int]:
+        """How many dead letters each of *queues* has."""
+        return answers(self._store.server, (("LLEN", self._store.keys(queue).dead) for queue in queues))
 
     def walk(self, queue: str, skip: int = 0) -> Iterator[tuple[Buried, bool]]:
         """The dead letters of *queue*, the oldest first, read page by page. Each comes with what
@@ -77,6 +77,13 @@ class Graveyard:
         key = self._store.keys(queue).dead
         for entry in walk(self._store.server, [key], size=LETTERS_PER_CALL, skip=skip):
             yield Buried.of(queue, entry.data), entry.is_sure
+
+    def walk_all(self, queues: Sequence[str], skip: int = 0) -> Iterator[tuple[Buried, bool]]:
+        """Do the same for *queues*, one after the other. *skip* is for the first one."""
+        for queue, count in zip(queues, self.counts(queues), strict=True):
+            if count:
+                yield from self.walk(queue, skip)
+            skip = 0
 
     def newest(self, queue: str, left: int | None = None) -> Iterator[tuple[Buried, int]]:
         """The dead letters of *queue*, the newest first, read page by page. Each comes with how many of the
@@ -113,7 +120,7 @@ class Graveyard:
 
     def _chosen(self, queue: str, wanted: Callable[[Buried], bool]) -> Iterator[Buried]:
         # A requeued message may die again meanwhile. It must not be requeued for ever.
-        remaining = self.count([queue])
+        [remaining] = self.counts([queue])
         known: set[int] = set()
         for letter, _ in self.walk(queue):
             key = hash(letter.entry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
@@ -38,7 +39,8 @@ class Holders:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def count(self, queues: Sequence[str]) -> int:
+    def counts(self, queues: Sequence[str]) -> list[int]:
+        """How many messages of each of *queues* are held."""
         keys = [self._store.keys(queue) for queue in queues]
         members = answers(self._store.server, (("ZRANGE", k.consumers, 0, -1) for k in keys))
         commands = [
@@ -46,7 +48,8 @@ class Holders:
             for k, its_members in zip(keys, members, strict=True)
             for member in its_members
         ]
-        return sum(answers(self._store.server, commands)) if commands else 0
+        lengths = iter(answers(self._store.server, commands) if commands else ())
+        return [sum(islice(lengths, len(its_members))) for its_members in members]
 
     def iter(self, queue: str) -> Iterator[Held]:
         """The messages that are held now, consumer by consumer, in the order in which they were taken."""

@@ -41,9 +41,11 @@ class ReadyLists:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def count(self, queues: Sequence[str]) -> int:
+    def counts(self, queues: Sequence[str]) -> list[int]:
+        """How many messages each of *queues* has."""
         commands = (("LLEN", key) for queue in queues for key in self._store.ready_keys(queue))
-        return sum(answers(self._store.server, commands))
+        lengths, lists = answers(self._store.server, commands), len(self._store.steps)
+        return [sum(lengths[index : index + lists]) for index in range(0, len(lengths), lists)]
 
     def iter(self, queue: str, texts: Sequence[str] = (), skip: int = 0) -> Iterator[Ready]:
         """The messages of *queue* in the order in which they are taken, read page by page. See
@@ -54,10 +56,12 @@ class ReadyLists:
             skip: how many to pass over first.
         """
         server, keys = self._store.server, self._store.ready_keys(queue)
-        lengths = answers(server, (("LLEN", key) for key in keys)) if skip else [0] * len(keys)
+        lengths = answers(server, (("LLEN", key) for key in keys))
         for index, step in enumerate(self._store.steps):
             skipped = min(skip, lengths[index])
             skip -= skipped
+            if not lengths[index]:
+                continue
             for entry in walk(server, keys[: index + 1], texts, skip=skipped):
                 yield Ready(queue, step, entry.taken_before, entry.data, entry.is_sure)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice, product
 from typing import Any
 
 from kombu_redisdelay.broker.message import split_stored
@@ -122,21 +122,22 @@ class Schedule:
 
     def find(self, queue: str, id: str) -> Iterator[Scheduled]:
         """The messages of *queue* with that id."""
-        return (message for _, message in self.find_all(queue, [id]))
+        return (message for _, message in self.find_all([queue], [id]))
 
-    def find_all(self, queue: str, ids: Sequence[str]) -> Iterator[tuple[str, Scheduled]]:
-        """The messages of *queue* with these ids, each with its id, in the order of the ids."""
-        keys = self._store.keys(queue)
-        for begin in range(0, len(ids), IDS_PER_CALL):
-            some = ids[begin : begin + IDS_PER_CALL]
-            calls = [(FIND, keys.scheduling, (_bytes(id), b"", *_A_FEW)) for id in some]
-            for id, reply in zip(some, run_each(self._store.server, calls), strict=True):
+    def find_all(self, queues: Sequence[str], ids: Sequence[str]) -> Iterator[tuple[str, Scheduled]]:
+        """The messages of *queues* with these ids, each with its id, in the order of the queues and ids."""
+        wanted = product(queues, ids)
+        while some := list(islice(wanted, IDS_PER_CALL)):
+            calls = [
+                (FIND, self._store.keys(queue).scheduling, (_bytes(id), b"", *_A_FEW)) for queue, id in some
+            ]
+            for (queue, id), reply in zip(some, run_each(self._store.server, calls), strict=True):
                 while reply:
                     after, *rows = reply
                     for member, score, stored in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
                         yield id, Scheduled(queue, member, float(score), stored)
                     args = (_bytes(id), after, MESSAGES_PER_CALL, BYTES_PER_CALL)
-                    reply = after and FIND(self._store.server, keys.scheduling, args)
+                    reply = after and FIND(self._store.server, self._store.keys(queue).scheduling, args)
 
     def cancel(self, queue: str, ids: Sequence[str]) -> list[int]:
         """Remove the messages of *queue* with these ids. Returns for each id how many there were."""

@@ -356,7 +356,7 @@ class Adoption(Access):
         return dict(zip(holders, answers(self.store.server, commands), strict=True))
 
     def _dead(self) -> int:
-        return Graveyard(self.store).count(self.names(None))
+        return sum(Graveyard(self.store).counts(self.names(None)))
 
 
 def _tag(leftover: Leftover) -> str:

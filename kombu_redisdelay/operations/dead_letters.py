@@ -70,7 +70,7 @@ class DeadLetters(Access):
 
     def count(self, queue: Selection = None) -> int:
         """The number of dead letters."""
-        return self._graveyard.count(self.names(queue))
+        return sum(self._graveyard.counts(self.names(queue)))
 
     def iter(
         self,
@@ -95,11 +95,9 @@ class DeadLetters(Access):
         """
         check_limit(limit)
         wanted = _matching(task, before, after)
-        graveyard, names = self._graveyard, self.names(queue)
         found = (
             self._found(buried, is_sure)
-            for name in names
-            for buried, is_sure in graveyard.walk(name)
+            for buried, is_sure in self._graveyard.walk_all(self.names(queue))
             if wanted(buried)
         )
         return islice(without_repetitions(found), limit)

@@ -317,7 +317,7 @@ class DelayedMessages(Access):
     ) -> dict[str, int]:
         moved = dict.fromkeys(checked_ids(ids), 0)
         for name in self.names(queue) if moved else ():
-            found = list(self._schedule.find_all(name, list(moved)))
+            found = list(self._schedule.find_all([name], list(moved)))
             found.sort(key=lambda pair: pair[1].due_ms)
             messages = [message for _, message in found]
             done = {each.member for each in self._schedule.reschedule_all(name, messages, rewrite, due_ms)}

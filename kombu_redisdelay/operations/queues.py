@@ -65,9 +65,9 @@ class Queues(Access):
         names = self.names(queue)
         counts: dict[str, Callable[[list[str]], int]] = {
             SCHEDULED: lambda names: Schedule(self.store).count(names, None, None),
-            READY: ReadyLists(self.store).count,
-            HELD: Holders(self.store).count,
-            DEAD: Graveyard(self.store).count,
+            READY: lambda names: sum(ReadyLists(self.store).counts(names)),
+            HELD: lambda names: sum(Holders(self.store).counts(names)),
+            DEAD: lambda names: sum(Graveyard(self.store).counts(names)),
         }
         return sum(counts[each](names) for each in _states(state))
 

@@ -74,21 +74,23 @@ class Reading:
         """Ready messages, after the first *skip* of the first queue. With *texts*, only those that contain
         one of them."""
         lists = ReadyLists(self.store)
-        for name in names:
-            yield from map(self._of_ready, lists.iter(name, texts, skip))
+        # To go through one of thousands of queues costs several round trips, and most have nothing.
+        for name, count in zip(names, lists.counts(names), strict=True):
+            if count:
+                yield from map(self._of_ready, lists.iter(name, texts, skip))
             skip = 0
 
     def held(self, names: Sequence[str]) -> Iterator[FoundMessage]:
         # One process may hold thousands of messages.
         is_gone = cache(is_certainly_gone)
-        return (self._of_held(found, is_gone) for name in names for found in Holders(self.store).iter(name))
+        holders = Holders(self.store)
+        for name, count in zip(names, holders.counts(names), strict=True):
+            if count:
+                yield from (self._of_held(found, is_gone) for found in holders.iter(name))
 
     def dead(self, names: Sequence[str], skip: int = 0) -> Iterator[FoundMessage]:
         """Dead letters, after the first *skip* of the first queue."""
-        for name in names:
-            for found, is_sure in Graveyard(self.store).walk(name, skip):
-                yield self._of_dead(found, is_sure)
-            skip = 0
+        return (self._of_dead(*found) for found in Graveyard(self.store).walk_all(names, skip))
 
     def newest_dead(self, name: str, left: int | None) -> Iterator[tuple[FoundMessage, int]]:
         """Dead letters, the newest first. See :meth:`Graveyard.newest
@@ -109,7 +111,7 @@ class Reading:
 
     def scheduled_with_ids(self, names: Sequence[str], ids: Sequence[str]) -> Iterator[FoundMessage]:
         """The scheduled messages with these ids, in the order of their due times."""
-        found = [message for name in names for _, message in Schedule(self.store).find_all(name, ids)]
+        found = [message for _, message in Schedule(self.store).find_all(names, ids)]
         return map(self._of_scheduled, sorted(found, key=attrgetter("due_ms")))
 
     def _of_scheduled(self, found: Scheduled) -> Found[QueuedMessage]:

@@ -109,7 +109,7 @@ class TestGraveyard:
         self.bury(rig, "late")
         assert len([*yard.take_out("q", DROP, lambda letter: letter.payload == b"letter 0")]) == 1
         assert seen + [letter.payload.decode() for letter in found] == texts
-        assert yard.count(["q", "empty"]) == 50
+        assert yard.counts(["q", "empty"]) == [50, 0]
 
     def test_a_page_is_bounded_by_bytes(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "LETTER_BYTES_PER_CALL", 5)

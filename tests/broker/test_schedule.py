@@ -281,10 +281,10 @@ class TestReschedule:
     def test_many_ids_are_found_together(self, rig: Rig, schedule: Schedule) -> None:
         for number in range(7):
             rig.schedule("q", f"{number}", HOUR, id="same" if number < 5 else f"{number}")
-        found = list(schedule.find_all("q", ["6", "unknown", "same", "5"]))
+        found = list(schedule.find_all(["q"], ["6", "unknown", "same", "5"]))
         assert [id for id, _ in found] == ["6", *["same"] * 5, "5"]
         assert {each.payload for _, each in found} == {b"0", b"1", b"2", b"3", b"4", b"5", b"6"}
-        assert list(schedule.find_all("q", [])) == []
+        assert list(schedule.find_all(["q"], [])) == []
 
 
 class TestConflict:

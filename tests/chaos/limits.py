@@ -65,7 +65,8 @@ class Operator:
     def calm_down(self) -> None:
         """Pause no queue any more. All are resumed when this returns."""
         self._stopped.set()
-        self._thread.join()
+        if self._limits:
+            self._thread.join()
 
     def clear(self) -> None:
         """End all limits."""
@@ -79,14 +80,10 @@ class Operator:
                 queues.limit(queue, **asdict(limit))
         if self._limits:
             self._thread.start()
-        else:
-            self._stopped.set()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self.calm_down()
 
     def _run(self) -> None:
         for queue in cycle(self._limits):

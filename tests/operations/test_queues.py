@@ -285,6 +285,25 @@ def test_several_queues(app: Celery, queues: Queues) -> None:
     assert queues.count_by_task(["a", "unknown"]) == {"shop.close": 3}
 
 
+def test_queues_in_which_nothing_is_ready_held_or_dead_are_not_gone_through(
+    site: Site, app: Celery, queues: Queues
+) -> None:
+    names = [f"q{number}" for number in range(30)]
+    for name in names:
+        send(app, f"of {name}", queue=name, countdown=600)
+    send(app, "ready", queue="q7")
+
+    def scripts() -> int:
+        return int(site.redis.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+    # The server does not know the scripts yet.
+    queues.get("unknown")
+    before = scripts()
+    assert queues.get("unknown") is None
+    assert scripts() - before <= len(names) + 2
+    assert sorted(ids(queues.iter())) == sorted(["ready", *(f"of {name}" for name in names)])
+
+
 class TestCancel:
     def test_a_group(self, site: Site, app: Celery, queues: Queues) -> None:
         def start(**options: Any) -> tuple[str, list[str]]:
