@@ -15,7 +15,7 @@ from redis import Redis
 from harness.redis_server import RedisServer
 from kombu_redisdelay import DelayedMessages
 from kombu_redisdelay.broker.janitor import Janitor
-from kombu_redisdelay.broker.keys import known_queues
+from kombu_redisdelay.broker.keys import known_queues, queue_keys
 from tests.soak.consumer import ConsumerProcess
 
 #: The queue of the consumer that looks after those of the others.
@@ -52,7 +52,7 @@ def make_and_leave(number: int) -> bool:
         with Connection(server.url()) as connection, closing(connection.channel()) as channel:
             janitor = Janitor(channel.store)
             _wait(client, lambda: not deque(janitor.tidy()) and not _left(client), "until it is forgotten")
-        left = _left(client)
+        left = _left(client) | {key for key in _histories(client) if client.ttl(key) < 0}
         print("\n".join(["Left:", *map(repr, sorted(left)[:20])] if left else ["Nothing is left."]))
         return not left
 
@@ -111,14 +111,20 @@ def _publish(producer: Producer, name: str, *, ready: bool = True) -> None:
 
 
 def _left(client: Redis, besides: str = "") -> set[bytes]:
-    """The keys that should not be there, and the queues that are still known, but for one."""
+    """The keys that should not be there, and the queues that are still known, but for one. What has happened
+    in a queue is kept for a week."""
     keys: list[bytes] = client.execute_command("KEYS", "*")
     known: list[bytes] = client.execute_command("ZRANGE", known_queues(""), 0, -1)
-    found = {key for key in keys if not key.startswith(BINDINGS)} | set(known)
+    found = {key for key in keys if not key.startswith(BINDINGS)} - _histories(client) | set(known)
     if not besides:
         return found
     own = f"{{{besides}}}".encode()
     return {key for key in found if own not in key} - {besides.encode(), known_queues("").encode()}
+
+
+def _histories(client: Redis) -> set[bytes]:
+    keys: list[bytes] = client.execute_command("KEYS", queue_keys("", "*", "").history)
+    return set(keys)
 
 
 def _wait(client: Redis, condition: Callable[[], bool], what: str) -> None:
