@@ -10,11 +10,12 @@ import pytest
 from harness.process import wait_until
 from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
+from tests.faults.workers import LOST_CONNECTION
 
 POOLS = ["prefork", "solo", "threads", "gevent"]
 
 #: Replies to other workers take memory, and so do the results of mingle. Celery says so, and goes on.
-REFUSED = "OOM|OutOfMemory|out of memory|Traceback|Connection to broker lost|ConnectionError"
+REFUSED = "OOM|OutOfMemory|out of memory|Traceback|ConnectionError"
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_a_worker_that_starts_runs_what_is_there(site: Installation, pool: str) 
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_worker_that_lost_its_connections_goes_on(site: Installation, pool: str) -> None:
     producer = site.producer()
-    worker = site.worker(pool=pool, args=(), expected=REFUSED)
+    worker = site.worker(pool=pool, args=(), expected=f"{REFUSED}|{LOST_CONNECTION}")
     tasks = [str(number) for number in range(20)]
     for task in tasks:
         producer.send_task("work_late", [task], countdown=2)

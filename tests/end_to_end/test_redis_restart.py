@@ -9,12 +9,9 @@ import pytest
 from harness.process import wait_until
 from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
+from tests.faults.workers import LOST_CONNECTION
 
 POOLS = ("prefork", "gevent", "solo")
-LOST_CONNECTION = (
-    r"Traceback|Connect\w*Error|_SocketError|Connection to broker lost|Cannot connect|"
-    "Could not renew the lease"
-)
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
