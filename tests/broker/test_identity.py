@@ -88,7 +88,7 @@ def test_a_killed_process_is_gone_before_its_parent_notices(
 ) -> None:
     process, consumer = child
     process.kill()
-    wait_until(lambda: is_gone(consumer), 5, "the zombie is known to be gone")
+    wait_until(lambda: is_gone(consumer), 20, "the zombie is known to be gone")
     os.kill(process.pid, 0)  # raises if it is no zombie any more
 
 

@@ -45,5 +45,5 @@ def test_it_serves_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
         demo.kill()
         demo.wait()
     assert "Traceback" not in output.read_text()
-    wait_until(lambda: not any(each.is_running() for each in started), 5, "that all it has started is gone")
+    wait_until(lambda: not any(each.is_running() for each in started), 20, "that all it has started is gone")
     assert list(left.iterdir()) == []

@@ -58,12 +58,12 @@ def test_countdowns_of_stock_producers_wait_in_redis(site: Installation) -> None
     tasks = [f"task {number}" for number in range(20)]
     # Half of them are on the list before a worker is there.
     for task in tasks[:10]:
-        stock.send_task("work", [task], countdown=3)
+        stock.send_task("work", [task], countdown=10)
     site.worker(scheme=OURS)
     for task in tasks[10:]:
-        stock.send_task("work", [task], countdown=3)
+        stock.send_task("work", [task], countdown=10)
 
-    wait_until(lambda: site.scheduled() == len(tasks), 3, "all parked")
+    wait_until(lambda: site.scheduled() == len(tasks), 20, "all parked")
     assert (site.ready(), site.unacked()) == (0, 0)
     assert site.ledger.started() == []
 
@@ -78,13 +78,13 @@ def test_what_a_stock_worker_held_in_memory_is_taken_over(site: Installation) ->
     tasks = [f"task {number}" for number in range(10)]
     for task in tasks:
         stock.send_task("work", [task], countdown=12)
-    wait_until(lambda: worker.log().count("] received") == len(tasks), 5, "all held by stock")
+    wait_until(lambda: worker.log().count("] received") == len(tasks), 20, "all held by stock")
     worker.stop()
     assert site.ready() == len(tasks)
 
     site.worker(scheme=OURS)
 
-    wait_until(lambda: site.scheduled() == len(tasks), 5, "all parked")
+    wait_until(lambda: site.scheduled() == len(tasks), 20, "all parked")
     site.wait_ended(tasks)
     assert site.ledger.run_twice() == {}
     assert site.ledger.early() == []

@@ -35,7 +35,7 @@ def test_a_busy_worker_keeps_its_queue(site: Installation, tmp_path: Path, pool:
     gate.touch()
     site.wait_ended(["long", *ready, *scheduled])
     assert site.ledger.run_twice() == {}
-    wait_until(lambda: site.unacked("short") == 0, 5, "acks")
+    wait_until(lambda: site.unacked("short") == 0, 20, "acks")
     worker.stop()
     # Nobody uses it any more.
     wait_until(lambda: not site.redis.keys("redisdelay:{short}:*"), 3 * EXPIRES, "that it is gone")

@@ -45,12 +45,12 @@ def load(site: Installation, gate: Path) -> None:
         producer.send_task("work_late", [task])
     site.wait_ended(DONE)
     # What ended was acked: nothing is held any more.
-    wait_until(lambda: site.unacked() == 0, 5, "acks")
+    wait_until(lambda: site.unacked() == 0, 20, "acks")
     for task in [*RUNNING, *PREFETCHED]:
         producer.send_task("work_late", [task], kwargs={"gate": str(gate)})
     site.wait_started(*RUNNING)
     held = len(RUNNING) + len(PREFETCHED)
-    wait_until(lambda: site.unacked() == held, 5, "the prefetch of all")
+    wait_until(lambda: site.unacked() == held, 20, "the prefetch of all")
 
 
 def everything_ran(site: Installation) -> None:
@@ -59,7 +59,7 @@ def everything_ran(site: Installation) -> None:
             assert delayed.reschedule(message.id, countdown=1)
     site.wait_ended([*RUNNING, *PREFETCHED, *WAITING])
     assert site.ledger.run_twice() == dict.fromkeys(RUNNING, 2)
-    wait_until(lambda: site.unacked() == 0, 5, "acks")
+    wait_until(lambda: site.unacked() == 0, 20, "acks")
     assert (site.ready(), site.scheduled()) == (0, 0)
     assert sorted(site.ledger.ended()) == sorted([*DONE, *RUNNING, *PREFETCHED, *WAITING])
     for entry in site.ledger.entries("ended"):

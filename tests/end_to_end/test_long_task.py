@@ -27,6 +27,6 @@ def test_a_task_longer_than_the_visibility_timeout_runs_once(site: Installation)
     assert not set(POOLS) & set(site.ledger.ended())
 
     site.wait_ended(POOLS)
-    wait_until(lambda: not any(map(site.unacked, POOLS)), 5, "acks")
+    wait_until(lambda: not any(map(site.unacked, POOLS)), 20, "acks")
     assert not any(map(site.ready, POOLS))
     assert site.ledger.run_twice() == {}

@@ -32,11 +32,11 @@ def test_a_worker_survives_entries_that_are_not_messages(site: Installation, poo
         producer.send_task("work", [str(number)])
 
     site.wait_ended([str(number) for number in range(len(ENTRIES))], timeout=10)
-    wait_until(lambda: site.redis.execute_command("LLEN", DEAD) == len(ENTRIES), 5, "the dead letters")
+    wait_until(lambda: site.redis.execute_command("LLEN", DEAD) == len(ENTRIES), 20, "the dead letters")
     dead = site.redis.execute_command("LRANGE", DEAD, 0, -1)
     assert {letter.partition(b"\n")[2] for letter in dead} == set(ENTRIES.values())
     # It says so when Redis has already done it.
-    wait_until(lambda: worker.log().count("Moved an entry") == len(ENTRIES), 5, "that it says so")
-    wait_until(lambda: site.unacked() == 0, 5, "acks")
+    wait_until(lambda: worker.log().count("Moved an entry") == len(ENTRIES), 20, "that it says so")
+    wait_until(lambda: site.unacked() == 0, 20, "acks")
     assert site.ready() == 0
     assert site.ledger.run_twice() == {}

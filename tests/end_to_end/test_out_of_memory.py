@@ -48,8 +48,8 @@ def test_a_worker_that_lost_its_connections_goes_on(site: Installation, pool: st
     worker = site.worker(pool=pool, args=(), expected=f"{REFUSED}|{LOST_CONNECTION}")
     tasks = [str(number) for number in range(20)]
     for task in tasks:
-        producer.send_task("work_late", [task], countdown=2)
-    wait_until(lambda: site.scheduled() == len(tasks), 5, "all to be scheduled")
+        producer.send_task("work_late", [task], countdown=4)
+    wait_until(lambda: site.scheduled() == len(tasks), 20, "all to be scheduled")
     fill(site)
     site.redis.client_kill_filter(_type="normal", skipme=True)
     site.redis.client_kill_filter(_type="pubsub", skipme=True)

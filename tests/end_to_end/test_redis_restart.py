@@ -47,5 +47,5 @@ def test_workers_reconnect_and_run_what_waited(tmp_path: Path, end: str) -> None
         assert site.ledger.run_twice() == {}
         assert site.ledger.early() == []
         assert all(worker.running for worker in workers)
-        wait_until(lambda: not any(map(site.unacked, POOLS)), 5, "acks")
+        wait_until(lambda: not any(map(site.unacked, POOLS)), 20, "acks")
         assert not any(map(site.scheduled, POOLS))

@@ -29,16 +29,16 @@ def test_prefetched_messages_return_and_nothing_runs_twice(
         producer.send_task(task, [label])
     # Acked early, the running one is not held any more.
     held = len(PREFETCHED) + (task == "work_late")
-    wait_until(lambda: (site.ready(), site.unacked()) == (0, held), 5, "the prefetch of all")
+    wait_until(lambda: (site.ready(), site.unacked()) == (0, held), 20, "the prefetch of all")
 
     os.kill(first.pid, signal.SIGTERM)
-    wait_until(lambda: "Warm shutdown" in first.log(), 5, "the shutdown")
+    wait_until(lambda: "Warm shutdown" in first.log(), 20, "the shutdown")
     second = site.worker(pool=pool)
     gate.touch()
     wait_until(lambda: not first.running, 10, "the end of the first worker")
 
     site.wait_ended(["running", *PREFETCHED], timeout=10)
-    wait_until(lambda: site.unacked() == 0, 5, "acks")
+    wait_until(lambda: site.unacked() == 0, 20, "acks")
     assert site.ledger.run_twice() == {}
     # They were given back, not found when the first worker was gone.
     assert "Recovered" not in second.log()
@@ -53,7 +53,7 @@ def test_after_an_outage_no_consumer_stays_listed(site: Installation, tmp_path: 
     kill_connections(site)
     wait_until(lambda: worker.log().count("Connected to") == 2, 10, "it connects again")
     os.kill(worker.pid, signal.SIGTERM)
-    wait_until(lambda: "Warm shutdown" in worker.log(), 5, "the shutdown")
+    wait_until(lambda: "Warm shutdown" in worker.log(), 20, "the shutdown")
     gate.touch()
     wait_until(lambda: not worker.running, 10, "its end")
     consumers = f"redisdelay:{{{QUEUE}}}:consumers"

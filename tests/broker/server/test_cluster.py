@@ -107,7 +107,7 @@ class TestPublishing:
         before = cluster.errors()["TRYAGAIN"]
         publisher = threading.Thread(target=self.publish, args=[rig])
         publisher.start()
-        wait_until(lambda: cluster.errors()["TRYAGAIN"] > before, 5, "it is told to try again")
+        wait_until(lambda: cluster.errors()["TRYAGAIN"] > before, 20, "it is told to try again")
         move.finish()
         publisher.join()
         assert rig.ready("q") == ["before", "0", "1", "2"]

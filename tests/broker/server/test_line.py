@@ -72,7 +72,7 @@ def test_another_thread_waits_for_what_is_under_way(line: Line, server: RedisSer
     line.call("ECHO", "this thread used it before")
     thread.start()
     with server.client() as client:
-        wait_until(lambda: client.info("clients")["blocked_clients"] == 1, 5, "that it waits")
+        wait_until(lambda: client.info("clients")["blocked_clients"] == 1, 20, "that it waits")
         pusher = Timer(0.3, client.rpush, ("list", "one"))
         pusher.start()
         line.disconnect()
