@@ -83,10 +83,10 @@ class TestSteering:
     ) -> None:
         site.worker(pool="threads", concurrency=2)
         for label in ("cancelled", "earlier", "now", "later"):
-            countdown = 1 if label in ("cancelled", "later") else 3600
+            countdown = 5 if label in ("cancelled", "later") else 3600
             producer.send_task("work", [label], task_id=label, countdown=countdown)
         assert delayed.cancel("cancelled")
-        assert delayed.reschedule("later", countdown=3)
+        assert delayed.reschedule("later", countdown=7)
         assert delayed.reschedule("earlier", countdown=2)
         assert delayed.deliver_now("now")
         site.wait_ended(["later"])
