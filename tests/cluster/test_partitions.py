@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from harness.celery_worker import CeleryWorker
 from harness.cluster import Cluster
 from harness.process import wait_until
@@ -19,7 +17,6 @@ EIGHT: dict[str, Any] = {"partitions": {QUEUE: 8}}
 OTHERS = [f"{QUEUE}#{number}" for number in range(1, 8)]
 
 
-@pytest.mark.timeout(120)
 def test_there_and_back(tmp_path: Path) -> None:
     with Cluster(primaries=3) as cluster, Installation(cluster, tmp_path) as site:
 

@@ -116,7 +116,6 @@ if PROXIES:
     }
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("replicas", "harms"), [(0, CHANGES), (1, FAILURES)], ids=["changes", "failures"])
 def test_all_go_on_by_themselves(
     tmp_path: Path, replicas: int, harms: dict[str, Callable[[Cluster], None]]

@@ -110,7 +110,6 @@ def fleet(request: pytest.FixtureRequest, server: RedisServer, tmp_path: Path) -
         yield Fleet(site, python, exit)
 
 
-@pytest.mark.timeout(240)
 def test_there_and_back(fleet: Fleet, tmp_path: Path) -> None:
     site, gate = fleet.site, tmp_path / "gate"
     redis: Any = site.redis

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from harness.process import wait_until
 from harness.redis_server import RedisServer
 from harness.sentinel import MASTER, SentinelSite, cut_off, go_on, pause, reconnect
@@ -35,7 +33,6 @@ HARMS: dict[str, tuple[Callable[[RedisServer], object], Callable[[RedisServer], 
 }
 
 
-@pytest.mark.timeout(180)
 def test_all_go_over_by_themselves(tmp_path: Path) -> None:
     options = {"master_name": MASTER, "confirm_replicas": 1}
     with (

@@ -10,7 +10,7 @@ from celery import Celery
 from kombu_redisdelay.transport.transports import Transport
 from tests.environments import CLUSTERS, SERVER
 from tests.transport.batching import celery_app
-from tests.transport.kit import Site
+from tests.transport.kit import LONG_POLL, Site
 
 collect_ignore = [] if CLUSTERS else ["test_cluster.py"]
 
@@ -34,7 +34,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 def long_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait for messages ends by itself only when a test has lost its patience: a message that comes was
     noticed. To ask how long it took would ask how busy the machine is."""
-    monkeypatch.setattr(Transport, "brpop_timeout", 30)
+    monkeypatch.setattr(Transport, "brpop_timeout", LONG_POLL)
 
 
 @pytest.fixture

@@ -18,7 +18,10 @@ from harness.cluster import Cluster
 from kombu_redisdelay.broker.keys import QueueKeys, queue_keys
 
 #: Long enough for two slow cores, never waited for when things are right.
-PATIENCE = 10.0
+PATIENCE = 30.0
+
+#: Where a wait for messages lasts so long, one that comes within our patience was noticed.
+LONG_POLL = 3 * PATIENCE
 
 #: kombu's, between the name of a queue and a priority step.
 SEPARATOR = "\x06\x16"

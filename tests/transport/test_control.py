@@ -10,13 +10,13 @@ import pytest
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Takes
 from kombu_redisdelay.operations import control
-from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
+from tests.transport.kit import LONG_POLL, PATIENCE, Inbox, Site, drain, drain_for, publish
 
 
 @pytest.fixture(autouse=True)
 def no_glances(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a consumer looks for itself once a second, and finds what nobody has woken it for."""
-    monkeypatch.setattr("kombu_redisdelay.transport.transports.Transport.brpop_timeout", 30)
+    monkeypatch.setattr("kombu_redisdelay.transport.transports.Transport.brpop_timeout", LONG_POLL)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.transport.kit import PATIENCE, Inbox, Site, drain, waits
+from tests.transport.kit import LONG_POLL, PATIENCE, Inbox, Site, drain, waits
 
 pytestmark = pytest.mark.one_server
 
@@ -53,7 +53,7 @@ def test_as_many_as_are_needed(
     site: Site, monkeypatch: pytest.MonkeyPatch, messages: int, needed: int
 ) -> None:
     # Otherwise they look for themselves once a second.
-    monkeypatch.setattr("kombu_redisdelay.transport.transports.Transport.brpop_timeout", 30)
+    monkeypatch.setattr("kombu_redisdelay.transport.transports.Transport.brpop_timeout", LONG_POLL)
     idle = waiting(site)
     publish_together(site.channel(), *map(str, range(messages)))
     busy: list[Inbox] = []

@@ -16,7 +16,7 @@ from harness.process import wait_until
 from harness.redis_server import HOST, RedisServer
 from kombu_redisdelay.broker.server.line import Line
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
