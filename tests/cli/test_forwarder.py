@@ -58,7 +58,7 @@ def test_what_is_due_becomes_ready_in_the_order_in_which_it_is_due(
         site.make_due(task_id, in_ms)
     later = site.send(countdown=3600)
     start()
-    wait_until(lambda: _ready(site) == 3, 10, "that all are ready")
+    wait_until(lambda: _ready(site) == 3, 30, "that all are ready")
     taken = [site.redis.rpop(QUEUE) for _ in range(3)]
     assert [next(task_id for task_id in ids if task_id in message) for message in taken] == [
         ids[1],
@@ -72,7 +72,7 @@ def test_what_is_due_becomes_ready_in_the_order_in_which_it_is_due(
 def test_a_message_goes_to_the_list_of_its_priority(site: Site, start: Callable[[], object]) -> None:
     site.make_due(site.send(countdown=3600, priority=6), -10)
     start()
-    wait_until(lambda: site.redis.llen(site.store.keys(QUEUE).ready_at(6)) == 1, 10, "that it is ready")
+    wait_until(lambda: site.redis.llen(site.store.keys(QUEUE).ready_at(6)) == 1, 30, "that it is ready")
 
 
 def test_a_backlog_is_moved_in_bounded_steps(site: Site, start: Callable[[], list[Forwarded]]) -> None:
@@ -81,8 +81,8 @@ def test_a_backlog_is_moved_in_bounded_steps(site: Site, start: Callable[[], lis
     site.redis.zadd(keys.schedule, {str(n): 1 for n in range(count)})
     site.redis.hset(keys.messages, mapping={str(n): "0:{}" for n in range(count)})
     forwarded = start()
-    wait_until(lambda: _ready(site) == count, 10, "that all are ready")
-    wait_until(lambda: sum(f.messages for f in forwarded) == count, 10, "that all are told")
+    wait_until(lambda: _ready(site) == count, 30, "that all are ready")
+    wait_until(lambda: sum(f.messages for f in forwarded) == count, 30, "that all are told")
     assert max(f.messages for f in forwarded) == MESSAGES_PER_CALL
 
 
@@ -91,11 +91,11 @@ def test_a_message_that_is_due_before_the_one_waited_for_is_in_time(
 ) -> None:
     site.send(countdown=3600)
     forwarded = start()
-    wait_until(lambda: _blocked(site) == 1, 10, "that it waits for a token")
+    wait_until(lambda: _blocked(site) == 1, 30, "that it waits for a token")
     for _ in range(5):
         before = len(forwarded)
         site.send(countdown=0.05)
-        wait_until(lambda: len(forwarded) > before, 10, "that it is forwarded")  # noqa: B023
+        wait_until(lambda: len(forwarded) > before, 30, "that it is forwarded")  # noqa: B023
     # Whoever only looked now and then would do so at the end of LONGEST_WAIT each time.
     assert min(f.lateness for f in forwarded) < LONGEST_WAIT / 2
 
@@ -104,8 +104,8 @@ def test_any_number_may_run(site: Site, start: Callable[[], list[Forwarded]]) ->
     told = [start() for _ in range(3)]
     for _ in range(50):
         site.send(countdown=0.2)
-    wait_until(lambda: _ready(site) == 50, 10, "that all are ready")
-    wait_until(lambda: sum(f.messages for some in told for f in some) == 50, 10, "that all are told")
+    wait_until(lambda: _ready(site) == 50, 30, "that all are ready")
+    wait_until(lambda: sum(f.messages for some in told for f in some) == 50, 30, "that all are told")
     assert site.redis.zcard(site.store.keys(QUEUE).schedule) == 0
 
 
@@ -114,7 +114,7 @@ def test_the_tokens_of_consumers_are_left_to_them(site: Site, start: Callable[[]
     site.add_consumer("alive", 60_000, queue="other")
     start()
     site.make_due(site.send(countdown=3600), -10)
-    wait_until(lambda: _ready(site) == 1, 10, "that it is forwarded")
+    wait_until(lambda: _ready(site) == 1, 30, "that it is forwarded")
     # Nobody of us blocks on it, so it stays for the consumer.
     assert site.redis.zrange(site.store.keys(QUEUE).wake, 0, -1) == ["1"]
     assert _blocked(site) == 0
@@ -122,10 +122,10 @@ def test_the_tokens_of_consumers_are_left_to_them(site: Site, start: Callable[[]
 
 def test_a_token_taken_while_a_consumer_came_is_passed_on(site: Site, start: Callable[[], object]) -> None:
     start()
-    wait_until(lambda: _blocked(site) == 1, 10, "that it waits for a token")
+    wait_until(lambda: _blocked(site) == 1, 30, "that it waits for a token")
     site.add_consumer("alive", 60_000)
     site.send()
-    wait_until(lambda: site.redis.zcard(site.store.keys(QUEUE).wake) == 1, 10, "that the token is back")
+    wait_until(lambda: site.redis.zcard(site.store.keys(QUEUE).wake) == 1, 30, "that the token is back")
 
 
 def test_without_a_consumer_no_token_is_left_that_wakes_forwarders_for_ever(
@@ -134,8 +134,8 @@ def test_without_a_consumer_no_token_is_left_that_wakes_forwarders_for_ever(
     start()
     site.send()
     site.send(countdown=0.05)
-    wait_until(lambda: _ready(site) == 2, 10, "that both are ready")
-    wait_until(lambda: _blocked(site) == 1, 10, "that it waits for a token")
+    wait_until(lambda: _ready(site) == 2, 30, "that both are ready")
+    wait_until(lambda: _blocked(site) == 1, 30, "that it waits for a token")
     assert site.redis.exists(site.store.keys(QUEUE).wake) == 0
 
 
@@ -144,8 +144,8 @@ def test_an_id_without_a_message_is_skipped_and_said(
 ) -> None:
     site.redis.zadd(site.store.keys(QUEUE).schedule, {"nothing": 1})
     start()
-    wait_until(lambda: site.redis.zcard(site.store.keys(QUEUE).schedule) == 0, 10, "that it is gone")
-    wait_until(lambda: "Skipped 1 scheduled id(s)" in caplog.text, 10, "that it is said")
+    wait_until(lambda: site.redis.zcard(site.store.keys(QUEUE).schedule) == 0, 30, "that it is gone")
+    wait_until(lambda: "Skipped 1 scheduled id(s)" in caplog.text, 30, "that it is said")
 
 
 def test_ready_lists_of_a_queue_that_expires_expire(site: Site, start: Callable[[], object]) -> None:
@@ -153,17 +153,17 @@ def test_ready_lists_of_a_queue_that_expires_expire(site: Site, start: Callable[
     keys = site.store.keys(QUEUE)
     site.redis.pexpire(keys.schedule, 600_000)
     start()
-    wait_until(lambda: _ready(site) == 1, 10, "that it is ready")
+    wait_until(lambda: _ready(site) == 1, 30, "that it is ready")
     assert 0 < site.redis.pttl(keys.ready) <= 600_000
 
 
 def test_redis_may_go_and_come_back(site: Site, start: Callable[[], object]) -> None:
     start()
-    wait_until(lambda: _blocked(site) == 1, 10, "that it waits for a token")
+    wait_until(lambda: _blocked(site) == 1, 30, "that it waits for a token")
     for kind in ("normal", "pubsub"):
         site.redis.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
     site.make_due(site.send(countdown=3600), -10)
-    wait_until(lambda: _ready(site) == 1, 10, "that it is forwarded")
+    wait_until(lambda: _ready(site) == 1, 30, "that it is forwarded")
 
 
 def test_a_queue_that_is_broken_does_not_stop_the_others(
@@ -173,12 +173,12 @@ def test_a_queue_that_is_broken_does_not_stop_the_others(
     site.redis.set(QUEUE, "")
     site.make_due(broken, -10)
     start()
-    wait_until(lambda: "Cannot forward queue" in caplog.text, 10, "that it is said")
+    wait_until(lambda: "Cannot forward queue" in caplog.text, 30, "that it is said")
     site.make_due(whole, -10, "other")
-    wait_until(lambda: _ready(site, "other") == 1, 10, "that the other queue is forwarded")
+    wait_until(lambda: _ready(site, "other") == 1, 30, "that the other queue is forwarded")
     assert site.redis.zrange(site.store.keys(QUEUE).schedule, 0, -1) == [broken]
     site.redis.delete(QUEUE)
-    wait_until(lambda: _ready(site) == 1, 10, "that it is forwarded once that is mended")
+    wait_until(lambda: _ready(site) == 1, 30, "that it is forwarded once that is mended")
     assert caplog.text.count("Cannot forward queue") == 1
 
 
@@ -190,9 +190,9 @@ def test_a_round_in_which_all_queues_fail_does_not_succeed(site: Site) -> None:
     thread = Thread(target=forwarder.run)
     thread.start()
     try:
-        wait_until(lambda: forwarder.failing_for > 2 * LONGEST_WAIT, 10, "that it fails for a while")
+        wait_until(lambda: forwarder.failing_for > 2 * LONGEST_WAIT, 30, "that it fails for a while")
         site.redis.delete(QUEUE)
-        wait_until(lambda: forwarder.failing_for < LONGEST_WAIT, 10, "that it succeeds")
+        wait_until(lambda: forwarder.failing_for < LONGEST_WAIT, 30, "that it succeeds")
     finally:
         forwarder.stop()
         thread.join(10)
@@ -225,7 +225,7 @@ def test_it_stops_without_an_error_while_redis_hangs(site: Site, server: RedisSe
     try:
         site.send(countdown=3600)
         thread.start()
-        wait_until(lambda: _blocked(site) == 1, 10, "that it waits for a token")
+        wait_until(lambda: _blocked(site) == 1, 30, "that it waits for a token")
         os.kill(server.pid, signal.SIGSTOP)
         forwarder.stop()
         thread.join(10)

@@ -100,12 +100,12 @@ def test_a_queue_is_forwarded_while_no_worker_is_there(server: RedisServer, site
 
         for count in (1, 2):
             site.send(countdown=0.1)
-            wait_until(lambda: site.redis.llen(QUEUE) == count, 10, "that the queue has grown")  # noqa: B023
-            wait_until(lambda: len(told()) == count, 10, "that it is told")  # noqa: B023
+            wait_until(lambda: site.redis.llen(QUEUE) == count, 30, "that the queue has grown")  # noqa: B023
+            wait_until(lambda: len(told()) == count, 30, "that it is told")  # noqa: B023
         moved = [json.loads(line) for line in told()]
         assert [(row["queue"], row["messages"]) for row in moved] == [(QUEUE, 1), (QUEUE, 1)]
         os.kill(forward.pid, signal.SIGTERM)
-        wait_until(lambda: not forward.running, 10, "that it stops")
+        wait_until(lambda: not forward.running, 30, "that it stops")
 
 
 def test_forwarders_beside_a_worker_lose_and_repeat_nothing(server: RedisServer, site: Site) -> None:
@@ -151,9 +151,9 @@ def test_the_health_of_a_forwarder_is_that_of_its_rounds() -> None:
             _, text = _get(url)
             assert re.fullmatch(r"No round has succeeded for \d+s\. The log says why\.\n", text)
             server.restart()
-            wait_until(lambda: _get(url) == (200, "ok\n"), 10, "that it is well again")
+            wait_until(lambda: _get(url) == (200, "ok\n"), 30, "that it is well again")
             os.kill(forward.pid, signal.SIGTERM)
-            wait_until(lambda: not forward.running, 10, "that it stops")
+            wait_until(lambda: not forward.running, 30, "that it stops")
             assert "Traceback" not in forward.log()
 
 
@@ -174,7 +174,7 @@ def test_the_exporter_serves(server: RedisServer, site: Site) -> None:
         text = urlopen(url, timeout=10).read().decode()
         assert f'redisdelay_queue_scheduled_messages{{queue="{QUEUE}"}} 1.0\n' in text
         os.kill(exporter.pid, signal.SIGTERM)
-        wait_until(lambda: not exporter.running, 10, "that it stops")
+        wait_until(lambda: not exporter.running, 30, "that it stops")
 
 
 @pytest.mark.parametrize(("options", "open_to_others"), [((), False), (("--address", "0.0.0.0"), True)])
@@ -208,7 +208,7 @@ def test_a_worker_serves_what_it_measures(server: RedisServer, site: Site, pool:
         site.send()
         site.send(countdown=0.2)
         wait_until(lambda: worker.log().count(" succeeded in ") == 2, 20, "that both have run")
-        wait_until(lambda: _listens("127.0.0.1", port), 10, "that it serves")
+        wait_until(lambda: _listens("127.0.0.1", port), 30, "that it serves")
         text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     assert f'redisdelay_messages_delivered_total{{queue="{QUEUE}"}} 2.0\n' in text
     assert f'redisdelay_lateness_seconds_count{{queue="{QUEUE}"}} 1.0\n' in text
@@ -219,7 +219,7 @@ def test_the_counters_of_a_worker_begin_at_0(server: RedisServer, site: Site) ->
     port = str(free_port())
     environment = _environment(server, PROJECT_METRICS_PORT=port)
     with CeleryWorker(PROJECT, env=environment, cwd=ROOT):
-        wait_until(lambda: _listens("127.0.0.1", port), 10, "that it serves")
+        wait_until(lambda: _listens("127.0.0.1", port), 30, "that it serves")
         text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     counted = re.findall(r"^(redisdelay_messages_\w+_total)\{queue=\"(.*)\"\} (.*)$", text, re.MULTILINE)
     assert sorted(counted) == [

@@ -54,7 +54,7 @@ def test_it_serves_until_it_is_told_to_stop(server: RedisServer, site: Site) -> 
         assert (status, "<h1>Queues</h1>" in text) == (200, True)
         assert not _listens("127.0.0.2", page.url.rpartition(":")[2].rstrip("/"))
         os.kill(page.pid, signal.SIGTERM)
-        wait_until(lambda: not page.running, 10, "that it stops")
+        wait_until(lambda: not page.running, 30, "that it stops")
         assert "Traceback" not in page.log()
 
 
@@ -66,7 +66,7 @@ def test_it_may_start_before_redis() -> None:
             assert get(page.url)[0] == 503
             server.start()
             server.wait_ready()
-            wait_until(lambda: get(page.url)[0] == 200, 10, "that it finds Redis")
+            wait_until(lambda: get(page.url)[0] == 200, 30, "that it finds Redis")
 
 
 def test_without_a_password_only_by_names_of_this_machine(server: RedisServer) -> None:

@@ -19,7 +19,7 @@ def test_it_is_not_asked_again_and_again() -> None:
         for node in was.nodes[1:]:
             was.kill(node)
         left = was.nodes[0]
-        wait_until(lambda: b"cluster_state:fail" in left.call("CLUSTER", "INFO"), 10, "it knows that it is")
+        wait_until(lambda: b"cluster_state:fail" in left.call("CLUSTER", "INFO"), 30, "it knows that it is")
         nodes = [left, *now.nodes]
         url = ";".join(f"redisdelay-cluster://{node.address}" for node in nodes)
         for _ in range(5):

@@ -35,7 +35,7 @@ def test_without_a_replica_and_without_a_server() -> None:
         [replica] = cluster.replicas_of(node)
         assert found(cluster, confirm_replicas=1)[f"confirm_replicas of {node}"][0] == "ok"
         cluster.kill(replica)
-        wait_until(lambda: node.info("replication")["connected_slaves"] == 0, 10, "the replica is gone")
+        wait_until(lambda: node.info("replication")["connected_slaves"] == 0, 30, "the replica is gone")
         findings = found(cluster, confirm_replicas=1)
         others = [one for one in cluster.primaries if one is not node]
         assert findings[f"role of {node}"] == ("ok", "primary, 0 replicas")

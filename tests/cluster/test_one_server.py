@@ -33,7 +33,7 @@ def replicated() -> Iterator[Cluster]:
 def without_replica(cluster: Cluster, node: Node) -> None:
     for replica in cluster.replicas_of(node):
         cluster.kill(replica)
-    wait_until(lambda: node.info("replication")["connected_slaves"] == 0, 10, "the replica is gone")
+    wait_until(lambda: node.info("replication")["connected_slaves"] == 0, 30, "the replica is gone")
 
 
 def test_the_server_that_has_the_message_must_have_a_replica(replicated: Cluster) -> None:
@@ -79,5 +79,5 @@ def test_a_lease_is_renewed_beside_a_server_that_is_gone() -> None:
         wait_until(ends_at, 20, "the lease begins")
         cluster.kill(cluster.node_of("{" + lost + "}"))
         before = ends_at()
-        wait_until(lambda: ends_at() > before + 3 * LEASE_MS, 10, "the lease is renewed")
+        wait_until(lambda: ends_at() > before + 3 * LEASE_MS, 30, "the lease is renewed")
         lease.stop(server)

@@ -33,7 +33,7 @@ def test_there_and_back(tmp_path: Path) -> None:
             producer = site.producer(SCHEME, broker_transport_options=options)
             with Load(producer, [QUEUE]) as load:
                 done = while_doing and while_doing()
-                wait_until(lambda: len(load.accepted) >= 100, 10, "publishing")
+                wait_until(lambda: len(load.accepted) >= 100, 30, "publishing")
             accepted.extend(f"{label}" for label in load.accepted)
             return done
 
@@ -43,8 +43,8 @@ def test_there_and_back(tmp_path: Path) -> None:
         accepted: list[str] = []
         before = deploy({})
         worker = publish({}, lambda: deploy(EIGHT, before))
-        publish(EIGHT, lambda: wait_until(lambda: not is_empty(), 10, "messages in the partitions"))
-        publish({}, lambda: wait_until(is_empty, 10, "the partitions are empty"))
+        publish(EIGHT, lambda: wait_until(lambda: not is_empty(), 30, "messages in the partitions"))
+        publish({}, lambda: wait_until(is_empty, 30, "the partitions are empty"))
         publish({}, lambda: deploy({}, worker))
         wait_until(lambda: len(site.ledger.ended()) >= len(accepted), 20, "all tasks end")
         assert sorted(site.ledger.ended()) == sorted(accepted), "each once"

@@ -22,7 +22,7 @@ def replace_primary(cluster: Cluster) -> None:
     roles = ("slave", "master")
     wait_until(
         lambda: tuple(node.info("replication")["role"] for node in (old, replica)) == roles,
-        10,
+        30,
         "the replica takes over",
     )
 

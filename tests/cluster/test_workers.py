@@ -31,7 +31,7 @@ EXPECTED = "|".join(
 )
 
 #: Seconds within which everything goes on, once all slots are served.
-SOON = 10.0
+SOON = 30.0
 
 #: Seconds for which the whole cluster is down.
 OUTAGE = 5.0

@@ -59,7 +59,7 @@ def test_a_server_takes_the_settings(block: Block, tmp_path: Path) -> None:
     # In a file, a comment has a line of its own.
     settings = "\n".join(line.partition("#")[0] for line in block.text.split("\n")) + "\n"
     with _running(servers()[0].path, tmp_path, settings, "--port", str(port)):
-        wait_until(lambda: _answers(port=port), 10, "an answer")
+        wait_until(lambda: _answers(port=port), 30, "an answer")
         with redis.Redis(host=HOST, port=port, decode_responses=True) as client:
             assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
 

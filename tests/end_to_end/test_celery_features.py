@@ -118,7 +118,7 @@ def listening(app: Celery, site: Installation) -> Iterator[Callable[[str, str], 
         thread = Thread(target=receiver.capture, kwargs={"wakeup": False})
         thread.start()
         try:
-            wait_until(lambda: subscriptions() > before, 10, "the subscription")
+            wait_until(lambda: subscriptions() > before, 30, "the subscription")
             yield lambda kind, task_id: (kind, task_id) in seen
         finally:
             receiver.should_stop = True
@@ -134,7 +134,7 @@ def test_events(app: Celery, site: Installation) -> None:
             # The thread pool of Celery 5.5 loses an event of its threads now and then, with any broker.
             kinds.append("task-succeeded")
         for kind in kinds:
-            wait_until(partial(seen, kind, task.id), 10, kind)
+            wait_until(partial(seen, kind, task.id), 30, kind)
 
 
 def test_results(producer: Celery) -> None:
@@ -212,7 +212,7 @@ def test_every_way_to_write_an_eta(app: Celery, site: Installation) -> None:
         moments[way] = in_one_second().timestamp() - 0.1
         app.send_task("work", [way], eta=eta(), queue=RPC)
     assert site.scheduled(RPC) == len(ETAS)
-    site.wait_ended(list(ETAS), timeout=10)
+    site.wait_ended(list(ETAS))
     started = {entry.task: entry.at for entry in site.ledger.entries("started")}
     assert [way for way in ETAS if started[way] < moments[way]] == []
 

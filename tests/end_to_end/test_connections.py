@@ -41,7 +41,7 @@ def close_what_rests(worker: CeleryWorker, site: Installation) -> None:
     """While *worker* is stopped: so no connection is closed that it uses at the moment."""
     os.killpg(worker.pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: len(resting(site)) >= 2, 10, "connections that rest")
+        wait_until(lambda: len(resting(site)) >= 2, 30, "connections that rest")
         for each in resting(site):
             site.redis.execute_command("CLIENT", "KILL", "ID", each["id"])
     finally:
@@ -51,8 +51,8 @@ def close_what_rests(worker: CeleryWorker, site: Installation) -> None:
 def run_one(site: Installation, label: str) -> None:
     with site.producer() as producer:
         producer.send_task("work_late", [label])
-    site.wait_ended([label], timeout=10)
-    wait_until(lambda: site.unacked() == 0, 10, "its ack")
+    site.wait_ended([label])
+    wait_until(lambda: site.unacked() == 0, 30, "its ack")
 
 
 @pytest.mark.parametrize("pool", POOLS)

@@ -26,7 +26,7 @@ def test_priorities_are_respected(site: Installation) -> None:
     schedule = f"redisdelay:{{{QUEUE}}}:schedule"
     [last_task] = site.redis.execute_command("ZRANGE", schedule, -1, -1)
     last = float(site.redis.execute_command("ZSCORE", schedule, last_task))
-    wait_until(lambda: time.time() * 1000 > last, 10, "that all are due")
+    wait_until(lambda: time.time() * 1000 > last, 30, "that all are due")
     site.worker(prefetch_multiplier=1)
 
     wait_until(lambda: len(site.ledger.ended()) == 2 * len(PRIORITIES), 20, "all")

@@ -42,7 +42,7 @@ def only_the_good_ones_ran(site: Installation) -> None:
         f"delivery limit of {LIMIT} reached",
     ]
     assert set(site.ledger.ended()) == set(GOOD)
-    wait_until(lambda: (site.ready(), site.unacked()) == (0, 0), 10, "that nothing is left")
+    wait_until(lambda: (site.ready(), site.unacked()) == (0, 0), 30, "that nothing is left")
 
 
 def is_over(site: Installation) -> bool:
@@ -154,7 +154,7 @@ def test_a_plain_consumer(site: Installation, error: type[Exception]) -> None:
         except (ValueError, KeyError):
             # kombu takes the others for lost connections, and KeyError from 5.7 on.
             application = Application(site.server.url(), error).resumed(application)
-    wait_until(lambda: dead(site), 10, "the dead letter")
+    wait_until(lambda: dead(site), 30, "the dead letter")
     assert sorted(application.handled) == sorted(GOOD)
     assert application.failed == LIMIT
-    wait_until(lambda: (site.ready(), site.unacked()) == (0, 0), 10, "that nothing is left")
+    wait_until(lambda: (site.ready(), site.unacked()) == (0, 0), 30, "that nothing is left")

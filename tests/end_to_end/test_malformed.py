@@ -31,7 +31,7 @@ def test_a_worker_survives_entries_that_are_not_messages(site: Installation, poo
         site.redis.execute_command("LPUSH", QUEUE, entry)
         producer.send_task("work", [str(number)])
 
-    site.wait_ended([str(number) for number in range(len(ENTRIES))], timeout=10)
+    site.wait_ended([str(number) for number in range(len(ENTRIES))])
     wait_until(lambda: site.redis.execute_command("LLEN", DEAD) == len(ENTRIES), 20, "the dead letters")
     dead = site.redis.execute_command("LRANGE", DEAD, 0, -1)
     assert {letter.partition(b"\n")[2] for letter in dead} == set(ENTRIES.values())

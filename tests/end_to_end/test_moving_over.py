@@ -135,7 +135,7 @@ def test_there_and_back(fleet: Fleet, tmp_path: Path) -> None:
     for number in range(3):
         fleet.send(STOCK, f"running {number}", kwargs={"gate": str(gate)})
     site.wait_started("running 0")
-    wait_until(lambda: redis.hlen("unacked") == 6, 10, "the stock worker to hold all")
+    wait_until(lambda: redis.hlen("unacked") == 6, 30, "the stock worker to hold all")
     assert "onsumers of redis:// are connected: 127.0.0.1:" in fleet.adopt("--yes", status=1).stderr
     stock.pop().kill()
     explained.add("running 0")

@@ -39,7 +39,7 @@ def test_a_worker_that_starts_runs_what_is_there(site: Installation, pool: str) 
     # With mingle and gossip, as most workers start.
     site.worker(pool=pool, args=(), expected=REFUSED)
     site.wait_ended(tasks)
-    wait_until(lambda: site.ready() == site.unacked() == 0, 10, "acks")
+    wait_until(lambda: site.ready() == site.unacked() == 0, 30, "acks")
 
 
 @pytest.mark.parametrize("pool", POOLS)

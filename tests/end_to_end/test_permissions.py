@@ -169,7 +169,7 @@ def test_the_doctor_finds_all_well(
     consumers = f"{prefix}redisdelay:{{celery}}:consumers"
     with server.client() as client:
         # The worker says that it is ready before it takes from its queue.
-        wait_until(lambda: client.exists(consumers), 10, "the worker is a consumer")
+        wait_until(lambda: client.exists(consumers), 30, "the worker is a consumer")
     app.send_task("work", ["later"], countdown=60)
     lines = run(app, "doctor").splitlines()
     assert {line.split()[0] for line in lines} == {"ok"}, "\n".join(lines)

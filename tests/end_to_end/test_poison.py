@@ -42,7 +42,7 @@ def only_the_poison_died(site: Installation, innocents: list[str], message: byte
 
 def says_so_once(worker: CeleryWorker) -> None:
     # When Redis has already done it.
-    wait_until(lambda: SAID in worker.log(), 10, "that it says so")
+    wait_until(lambda: SAID in worker.log(), 30, "that it says so")
     assert worker.log().count(SAID) == 1
 
 
@@ -74,8 +74,8 @@ def test_a_task_that_is_rejected_for_ever(site: Installation, pool: str) -> None
     # Celery shows the exception.
     worker = site.worker(pool=pool, settings=SETTINGS, expected=f"{SAID}|Traceback")
     site.wait_ended(innocents)
-    wait_until(lambda: site.redis.execute_command("LLEN", DEAD), 10, "the dead letter")
-    wait_until(lambda: not site.unacked(), 10, "acks")
+    wait_until(lambda: site.redis.execute_command("LLEN", DEAD), 30, "the dead letter")
+    wait_until(lambda: not site.unacked(), 30, "acks")
     only_the_poison_died(site, innocents, message)
     assert site.ledger.run_twice() == {"poison": LIMIT}
     says_so_once(worker)

@@ -34,7 +34,7 @@ def test_workers_reconnect_and_run_what_waited(tmp_path: Path, end: str) -> None
             server.kill()
         wait_until(
             lambda: all("Connection to broker lost" in worker.log() for worker in workers),
-            10,
+            30,
             "it was noticed",
         )
         server.restart()

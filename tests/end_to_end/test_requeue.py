@@ -40,7 +40,7 @@ def test_a_celery_task(site: Installation, pool: str) -> None:
         assert [entry.deliveries for entry in mine] == [0, 1, 2]
         assert mine[1].at - mine[0].at >= 0.5
         assert mine[2].at - mine[1].at >= 1.0
-    wait_until(lambda: site.unacked() == 0, 10, "all settled")
+    wait_until(lambda: site.unacked() == 0, 30, "all settled")
     assert (site.ready(), site.scheduled()) == (0, 0)
 
 

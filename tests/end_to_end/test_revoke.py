@@ -66,7 +66,7 @@ def test_leaves_the_schedule_and_does_not_run_after_a_restart(
     stays = producer.send_task("work", ["stays"], countdown=HOUR)
     gone.revoke()
     wait_scheduled(site, 1)
-    wait_until(lambda: revoked(site) == [gone.id], 10, "the signal")
+    wait_until(lambda: revoked(site) == [gone.id], 30, "the signal")
     assert gone.state == "REVOKED"
     with pytest.raises(TaskRevokedError):
         gone.get(timeout=20)

@@ -35,9 +35,9 @@ def test_prefetched_messages_return_and_nothing_runs_twice(
     wait_until(lambda: "Warm shutdown" in first.log(), 20, "the shutdown")
     second = site.worker(pool=pool)
     gate.touch()
-    wait_until(lambda: not first.running, 10, "the end of the first worker")
+    wait_until(lambda: not first.running, 30, "the end of the first worker")
 
-    site.wait_ended(["running", *PREFETCHED], timeout=10)
+    site.wait_ended(["running", *PREFETCHED])
     wait_until(lambda: site.unacked() == 0, 20, "acks")
     assert site.ledger.run_twice() == {}
     # They were given back, not found when the first worker was gone.
@@ -51,11 +51,11 @@ def test_after_an_outage_no_consumer_stays_listed(site: Installation, tmp_path: 
     site.producer().send_task("work_late", ["running"], kwargs={"gate": str(gate)})
     site.wait_started("running")
     kill_connections(site)
-    wait_until(lambda: worker.log().count("Connected to") == 2, 10, "it connects again")
+    wait_until(lambda: worker.log().count("Connected to") == 2, 30, "it connects again")
     os.kill(worker.pid, signal.SIGTERM)
     wait_until(lambda: "Warm shutdown" in worker.log(), 20, "the shutdown")
     gate.touch()
-    wait_until(lambda: not worker.running, 10, "its end")
+    wait_until(lambda: not worker.running, 30, "its end")
     consumers = f"redisdelay:{{{QUEUE}}}:consumers"
     assert site.redis.execute_command("ZRANGE", consumers, 0, -1) == []
     assert site.ledger.run_twice() == {}

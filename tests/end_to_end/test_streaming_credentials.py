@@ -50,15 +50,15 @@ def test_a_worker_outlives_its_users(
     worker = site.worker(pool=pool, url=url, settings=settings, args=("-E",))
     producer = site.producer()
     # A worker that is ready is not done with connecting.
-    wait_until(lambda: busy(site, "user0") == BUSY, 10, "the connections of the worker")
+    wait_until(lambda: busy(site, "user0") == BUSY, 30, "the connections of the worker")
     for number in range(1, ROTATIONS):
         before, user = f"user{number - 1}", f"user{number}"
         admit(site, user, path)
-        wait_until(lambda user=user: busy(site, user) == BUSY, 10, "new credentials")  # type: ignore[misc]
+        wait_until(lambda user=user: busy(site, user) == BUSY, 30, "new credentials")  # type: ignore[misc]
         # The server closes the connections of a user that is no more.
         site.redis.execute_command("ACL", "DELUSER", before)
         producer.send_task("work_late", [user])
-        site.wait_ended([user], timeout=10)
-        wait_until(lambda: site.unacked() == 0, 10, "its ack")
+        site.wait_ended([user])
+        wait_until(lambda: site.unacked() == 0, 30, "its ack")
     assert "Connection to broker lost" not in worker.log()
     assert site.ledger.run_twice() == {}

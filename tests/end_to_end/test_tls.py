@@ -46,8 +46,8 @@ def check_that_all_goes(site: Installation, scheme: str, moment: str) -> None:
             return bool(producer.control.ping(timeout=1))
         return False
 
-    wait_until(answers, 10, "remote control")
-    wait_until(lambda: site.unacked(QUEUE) == 0, 10, "acks")
+    wait_until(answers, 30, "remote control")
+    wait_until(lambda: site.unacked(QUEUE) == 0, 30, "acks")
 
 
 def test_sentinels(tls: tuple[ServerBinary, Tls], tmp_path: Path) -> None:

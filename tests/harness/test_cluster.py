@@ -190,7 +190,7 @@ def test_a_primary_that_is_cut_off_is_replaced(clients: bool) -> None:
             assert cut.known()[cut.id].primary is None, "nobody could tell it"
             # It serves nobody, for it sees no majority. It may find that out later than the others.
             refusal = redis.TimeoutError if clients else redis.ResponseError
-            wait_until(lambda: refused(stays, refusal), 10, "a refusal")
+            wait_until(lambda: refused(stays, refusal), 30, "a refusal")
         assert cluster.node_of("kept") is replica
         assert replica.call("GET", "kept") == b"1"
         cluster.reunite(cut)

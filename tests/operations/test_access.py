@@ -87,7 +87,7 @@ def test_closed_twice_and_used_by_nobody_else(site: Site) -> None:
     assert delayed.count() == 0
     delayed.close()
     delayed.close()
-    wait_until(lambda: clients() <= before, 10, "the server still lists a connection")
+    wait_until(lambda: clients() <= before, 30, "the server still lists a connection")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_closed_by_another_thread(site: Site) -> None:
     threads = [threading.Thread(target=look) for _ in range(4)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: delayed.count() == 1, 10, "an answer")
+    wait_until(lambda: delayed.count() == 1, 30, "an answer")
     delayed.close()
     for thread in threads:
         thread.join()

@@ -370,7 +370,7 @@ def test_a_stock_worker_is_seen(place: Place, server: RedisServer) -> None:
             connection.drain_events(timeout=10)
             with pytest.raises(InUse):
                 adoption.check_no_stock_workers()
-        wait_until(lambda: not adoption.stock_workers(), 10, "that the server sees it go")
+        wait_until(lambda: not adoption.stock_workers(), 30, "that the server sees it go")
 
 
 @contextmanager

@@ -182,7 +182,7 @@ def test_forwarder(app: Celery, access: Access, cluster_site: Site) -> None:
     thread.start()
     try:
         send_to_all(app, countdown=0.5)
-        wait_until(lambda: all(map(cluster_site.ready, QUEUES)), 10, "that all are forwarded")
+        wait_until(lambda: all(map(cluster_site.ready, QUEUES)), 30, "that all are forwarded")
     finally:
         forwarder.stop()
         thread.join(10)

@@ -248,5 +248,5 @@ def server_time(site: Site) -> datetime:
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     before = now_ms()
-    wait_until(lambda: now_ms() > before, 10, "the next millisecond")
+    wait_until(lambda: now_ms() > before, 30, "the next millisecond")
     return datetime.fromtimestamp((before + 1) / 1000, timezone.utc)

@@ -118,7 +118,7 @@ class TestLooking:
             return message.lease_has_ended
 
         # Its heartbeat may renew it just now, and then not for a third of the lease.
-        wait_until(has_ended, 10, "the lease lasts")
+        wait_until(has_ended, 30, "the lease lasts")
 
     def test_what_is_no_message(self, site: Site, app: Celery, queues: Queues) -> None:
         send(app, "a", countdown=600)

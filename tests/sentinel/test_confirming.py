@@ -115,4 +115,4 @@ def test_a_replica_that_is_paused_longer_is_waited_for_no_longer_than_a_second(s
         publish(ours, "a")
     for replica in site.replicas():
         go_on(replica)
-    wait_until(lambda: ours.store.server.call("WAIT", 2, 100) == 2, 10, "the replicas")
+    wait_until(lambda: ours.store.server.call("WAIT", 2, 100) == 2, 30, "the replicas")

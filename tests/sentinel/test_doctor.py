@@ -67,7 +67,7 @@ def test_without_a_replica_and_without_sentinels() -> None:
         first, second, third = sentinels.sentinels
         replica.kill()
         with primary.client() as client:
-            wait_until(lambda: client.info("replication")["connected_slaves"] == 1, 10, "it is gone")
+            wait_until(lambda: client.info("replication")["connected_slaves"] == 1, 30, "it is gone")
         first.kill()
         pause(second)
         findings = found(url, confirm_replicas=2)
@@ -77,7 +77,7 @@ def test_without_a_replica_and_without_sentinels() -> None:
         assert "replicas" not in findings
         other.kill()
         with primary.client() as client:
-            wait_until(lambda: client.info("replication")["connected_slaves"] == 0, 10, "all are gone")
+            wait_until(lambda: client.info("replication")["connected_slaves"] == 0, 30, "all are gone")
         level, text = found(url)["replicas"]
         assert (level, text.partition(":")[0]) == ("warning", "none")
         third.kill()

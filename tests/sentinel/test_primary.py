@@ -174,7 +174,7 @@ def test_what_was_acked_just_before_does_not_come_back(site: SentinelSite) -> No
             [unacked] = client.keys("redisdelay:{q}:unacked:*")
             assert client.hlen(unacked) == 50
             connection.collect()
-            wait_until(lambda: not client.exists(unacked), 10, "acks")
+            wait_until(lambda: not client.exists(unacked), 30, "acks")
             assert client.llen("q") == 0
         old.restart()
 

@@ -23,7 +23,7 @@ SCHEME = "redisdelay-sentinel"
 EXPECTED = f"{LOST_CONNECTION}|The lease of this consumer was lost"
 
 #: Seconds after a failover within which everything goes on.
-SOON = 10.0
+SOON = 30.0
 
 #: What happens to a primary, and what ends it. Where there are proxies, it is partitioned as well.
 HARMS: dict[str, tuple[Callable[[RedisServer], object], Callable[[RedisServer], object]]] = {

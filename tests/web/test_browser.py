@@ -175,7 +175,7 @@ def test_an_answer_that_is_no_page_of_ours_does_not_end_the_updates(
         "  return window.asked === 1 ? bad : real(...all);"
         "};"
     )
-    wait_until(lambda: "No answer" in (seen(driver, "[role=alert]") or ""), 10, "away")
+    wait_until(lambda: "No answer" in (seen(driver, "[role=alert]") or ""), 30, "away")
     wait_for(driver, "[role=alert]", "")
     wait_for(driver, "h1", "Queues")
 
@@ -184,7 +184,7 @@ def test_a_limit_of_somebody_else_is_offered(driver: webdriver.Chrome, url: str,
     driver.get(f"{url}/queue?name=celery")
     control.limit(site.store, "celery", rate="100/m", concurrency=20)
     found = "return document.querySelector('#switch input[name=rate]').value"
-    wait_until(lambda: driver.execute_script(found) == "100/m", 10, "the limit")
+    wait_until(lambda: driver.execute_script(found) == "100/m", 30, "the limit")
     driver.find_element(By.CSS_SELECTOR, "button[value=limit]").click()
     question = "Limit what all workers together take from celery? The limits that it has now are replaced."
     wait_for(driver, "h1", question)
