@@ -161,7 +161,9 @@ class TestManySlots:
             # As tasks end: later, one after the other.
             inbox.messages[acked].ack()
             acked += 1
-        assert takes(cluster) - before < 2 * acked
+        # About one a message; two on a busy machine, for which a pause of a millisecond is over soon. If each
+        # asks in vain, it is eight.
+        assert takes(cluster) - before < 4 * acked
 
 
 class TestSlotsThatMove:
