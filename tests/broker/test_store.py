@@ -170,10 +170,10 @@ class TestExpires:
     def test_on_publishing_again_to_any_of_them(self, rig: Rig) -> None:
         self.fill(rig)
         for key in rig.all_keys("*q*"):
-            rig.client.pexpire(key, 1000)
+            rig.client.pexpire(key, 25_000)
         rig.put("q", "m")
         ttls = self.ttls(rig)
-        assert all(ttl > 1000 for ttl in ttls.values()), ttls
+        assert all(ttl > 25_000 for ttl in ttls.values()), ttls
 
     def test_on_taking(self, rig: Rig) -> None:
         self.fill(rig)
@@ -207,11 +207,11 @@ class TestExpires:
         self.fill(rig)
         rig.schedule("q", "m", HOUR)
         assert 0 < rig.client.pttl(rig.key("q", "duplicates")) <= self.TTL
-        rig.client.pexpire(rig.key("q", "duplicates"), 1000)
+        rig.client.pexpire(rig.key("q", "duplicates"), 25_000)
         consumer = rig.consumer()
         taken(consumer, "q", limit=0)
         finish(rig.recoverer().sweep(["q"]))
-        assert rig.client.pttl(rig.key("q", "duplicates")) > 1000
+        assert rig.client.pttl(rig.key("q", "duplicates")) > 25_000
 
     def test_on_delivering_now(self, rig: Rig) -> None:
         rig.store.expires_ms["q"] = self.TTL
