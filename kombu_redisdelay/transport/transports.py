@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from queue import Empty
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 from kombu.transport import redis
@@ -18,6 +18,7 @@ from kombu_redisdelay.broker.server.errors import WrongServer
 from kombu_redisdelay.public import public
 from kombu_redisdelay.transport import remote_control
 from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.losses import Losses
 from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.signals import wake_on_signals
@@ -30,16 +31,8 @@ OTHER_MODES = {
     "cluster": "this is a server of a cluster: its URL begins with redisdelay-cluster://",
 }
 
-#: A connection that is lost within so many seconds was of no use.
-SHORT_LIVED = 2.0
-
-#: Seconds that pass after such a connection was lost before the next one is opened. One server of a cluster
-#: may be away, or a primary lack replicas: then connecting succeeds, and Celery, which pauses for longer and
-#: longer if it fails, would connect again and again.
-PAUSE = 1.0
-
-#: Broker -> when such a connection to it was lost, seconds of the monotonic clock.
-_lost_soon: dict[Any, float] = {}
+#: By broker.
+_losses: dict[Any, Losses] = {}
 
 
 @public
@@ -118,7 +111,9 @@ class Transport(redis.Transport):
             ValueError: the URL or an option is wrong: the server is of another kind, or has no such database.
                 Trying again would be in vain.
         """
-        _pause_for(_broker(self.client))
+        losses = _losses.get(_broker(self.client))
+        if losses is not None:
+            losses.pause()
         try:
             connection = super().establish_connection()
             self._check_mode(self._avail_channels[-1])
@@ -177,8 +172,8 @@ class Transport(redis.Transport):
         # kombu and Celery call this while they handle the error. Who empties a pool handles none: Celery does
         # so when an application is closed, and the next one must not wait.
         was_lost = isinstance(sys.exc_info()[1], self.connection_errors)
-        if was_lost and self._pid == os.getpid() and monotonic() - self._connected_at < SHORT_LIVED:
-            _lost_soon[_broker(self.client)] = monotonic()
+        if was_lost and self._pid == os.getpid():
+            _losses.setdefault(_broker(self.client), Losses()).note(self._connected_at)
         for channel in dict.fromkeys((*self._avail_channels, *self.channels)):
             channel.abandon()
         self.close_connection(connection)
@@ -192,12 +187,6 @@ class SecureTransport(Transport):
 
 def _broker(client: Any) -> Any:
     return tuple(client.alt or ()) or (client.hostname, client.port, client.virtual_host)
-
-
-def _pause_for(broker: Any) -> None:
-    lost_at = _lost_soon.pop(broker, None)
-    if lost_at is not None:
-        sleep(max(0.0, lost_at + PAUSE - monotonic()))
 
 
 def _check_url(client: Any) -> None:

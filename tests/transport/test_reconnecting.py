@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 from kombu.utils import eventio
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from kombu_redisdelay.transport import transports
+from kombu_redisdelay.transport import losses, transports
+from tests.clock import Clock
 from tests.transport.kit import Inbox, Site, drain, publish, waits
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(losses, "monotonic", clock)
+    monkeypatch.setattr(transports, "monotonic", clock)
+    return clock
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[float]:
+    """How long connections have waited before they were opened. Only that makes the *clock* go on."""
+    found: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        found.append(round(seconds, 3))
+        clock.now += seconds
+
+    monkeypatch.setattr(losses, "sleep", sleep)
+    monkeypatch.setattr(transports, "_losses", {})
+    return found
 
 
 def lose(connection: Any) -> None:
@@ -22,39 +44,25 @@ def lose(connection: Any) -> None:
 
 
 @pytest.mark.one_server
-def test_they_are_not_opened_again_and_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transports, "PAUSE", 0.2)
+def test_they_are_not_opened_again_and_again(site: Site, pauses: list[float]) -> None:
     connection = site.connect()
-    connection.connect()
-    began = time.monotonic()
-    for _ in range(3):
-        lose(connection)
+    for _ in range(8):
         connection.connect()
-    assert time.monotonic() - began >= 3 * 0.2
+        lose(connection)
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
 @pytest.mark.one_server
-def test_one_that_was_of_use_is_opened_again_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transports, "PAUSE", 60)
-    monkeypatch.setattr(transports, "SHORT_LIVED", 0)
-    connection = site.connect()
-    connection.connect()
-    lose(connection)
-    connection.connect()
-    assert connection.connected
-
-
-@pytest.mark.one_server
-def test_the_next_one_does_not_wait_if_none_was_lost(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_one_does_not_wait_if_none_was_lost(site: Site, pauses: list[float]) -> None:
     """Celery empties its pools when an application is closed, or forks."""
-    monkeypatch.setattr(transports, "PAUSE", 60)
     connection = site.connect()
-    for _ in range(2):
+    for _ in range(3):
         pool = connection.Pool(limit=1)
         with pool.acquire() as one:
             one.connect()
             assert one.connected
         pool.force_close_all()
+    assert pauses == []
 
 
 def test_a_connection_that_is_closed_is_not_polled(site: Site) -> None:
@@ -71,3 +79,46 @@ def test_a_connection_that_is_closed_is_not_polled(site: Site) -> None:
     assert not poller._rfd
     publish(channel, "a")
     drain(connection, lambda: len(inbox) == 1)
+
+
+def lost(found: losses.Losses, clock: Clock, after: float = 0.0) -> None:
+    """A connection is opened, and lost *after* some seconds."""
+    connected_at = clock.now
+    clock.now += after
+    found.note(connected_at)
+
+
+def test_the_first_loss_costs_nothing(clock: Clock, pauses: list[float]) -> None:
+    found = losses.Losses()
+    for _ in range(3):
+        lost(found, clock, 0.01)
+        found.pause()
+        clock.now += 60
+    assert pauses == []
+
+
+def test_one_that_was_of_use_does_not_count(clock: Clock, pauses: list[float]) -> None:
+    found = losses.Losses()
+    for _ in range(3):
+        lost(found, clock, losses.SHORT_LIVED)
+        found.pause()
+    assert pauses == []
+
+
+def test_those_that_are_lost_together_count_once(clock: Clock, pauses: list[float]) -> None:
+    """As when the server restarts, in a process whose threads have a connection each."""
+    found, connected_at = losses.Losses(), clock.now
+    for _ in range(5):
+        clock.now += 0.01
+        found.note(connected_at)
+    found.pause()
+    assert pauses == []
+
+
+def test_who_has_waited_otherwise_waits_for_the_rest(clock: Clock, pauses: list[float]) -> None:
+    found = losses.Losses()
+    for _ in range(5):
+        lost(found, clock)
+    clock.now += 0.5
+    found.pause()
+    assert pauses == [0.3]

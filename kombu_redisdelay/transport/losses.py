@@ -1,0 +1,47 @@
+"""Connections that are lost as soon as they are there, and how long the next one waits.
+
+One server of a cluster may be away, or a primary lack replicas. Then connecting succeeds, and Celery, which
+pauses for longer and longer if it fails, would connect again and again. But a producer whose connection was
+closed, as restarts and load balancers do it, must not wait: the first loss costs nothing.
+"""
+
+from __future__ import annotations
+
+from time import monotonic, sleep
+
+#: A connection that is lost within so many seconds was of no use.
+SHORT_LIVED = 2.0
+
+#: Seconds that pass between the second such loss in a row and the next connection. They double with each.
+FIRST_PAUSE = 0.1
+
+#: The most seconds that pass.
+LONGEST_PAUSE = 1.0
+
+
+class Losses:
+    """Those of one broker."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+        self._last_at = float("-inf")
+
+    def note(self, connected_at: float) -> None:
+        """Note that a connection was lost.
+
+        Arguments:
+            connected_at: when it was opened, seconds of the monotonic clock.
+        """
+        now = monotonic()
+        # What was open already at the last loss was lost together with that.
+        if now - connected_at >= SHORT_LIVED or connected_at < self._last_at:
+            return
+        is_next = connected_at - self._last_at < LONGEST_PAUSE + SHORT_LIVED
+        self._in_a_row = self._in_a_row + 1 if is_next else 1
+        self._last_at = now
+
+    def pause(self) -> None:
+        """Sleep until the next connection may be opened."""
+        if self._in_a_row > 1:
+            seconds = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._in_a_row - 2, 10))
+            sleep(max(0.0, self._last_at + seconds - monotonic()))

@@ -1,0 +1,25 @@
+"""A broadcast, from a process that only publishes: docs/troubleshooting.rst says how."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from kombu.common import Broadcast
+from kombu.entity import Exchange
+
+from harness.process import wait_until
+from tests.end_to_end.installation import Installation
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_each_worker_gets_it_in_time(site: Installation, pool: str) -> None:
+    for _ in range(2):
+        site.worker(pool=pool, app="tests.end_to_end.broadcasting_app")
+    producer = site.producer(task_queues=[Broadcast("news")])
+    declare = [Exchange("news", "fanout")]
+    producer.send_task("work", ["now"], queue="news", declare=declare)
+    producer.send_task("work", ["later"], queue="news", declare=declare, countdown=1)
+    wait_until(lambda: Counter(site.ledger.ended()) == {"now": 2, "later": 2}, 30, "that both have run both")
+    assert site.ledger.early() == []
+    assert not site.redis.keys("*bcast*")
