@@ -12,6 +12,7 @@ from typing import Any
 
 from dateutil.parser import isoparse
 
+from kombu_redisdelay.broker.members import Members, take_out, wrong_member
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.times import LATEST_MS, to_ms
 
@@ -37,17 +38,6 @@ DELIVERY_COUNT_HEADER = "x-delivery-count"
 
 #: Header set on redelivered messages, as kombu's own transport does.
 REDELIVERED_HEADER = "redelivered"
-
-#: The JSON member, outside what the publisher wrote, in which the scripts count deliveries
-#: (lua/include/deliveries.lua).
-DELIVERIES_MEMBER = "redisdelay-deliveries"
-
-#: The first JSON member that a publisher writes: from when on the message may be delivered, whole ms since
-#: the epoch (lua/include/due.lua).
-DUE_MEMBER = "redisdelay-due"
-
-#: A longer number is no time.
-_DUE_MEMBER = re.compile(rb'\s*{(?:"redisdelay-deliveries": ?\d+, ?)?"redisdelay-due": ?(\d{1,15}),')
 
 #: The two strings that a brief tells, each as it is in JSON.
 _TASK, _ID = (re.compile(rb'"%s": ("(?:[^"\\]|\\.)*")' % name) for name in (b"task", b"id"))
@@ -86,18 +76,11 @@ def due(message: Mapping[str, Any]) -> Due | None:
     return Due(at_ms, delay_ms) if at_ms or delay_ms else None
 
 
-def with_due_member(message: Mapping[str, Any], when: Due | None) -> dict[str, Any]:
-    """*message*, which is published now and is due at *when*, with the time from which on it may be
-    delivered, by this machine's clock."""
+def deliverable_ms(when: Due | None) -> float:
+    """From when on a message may be delivered that is published now, ms since the epoch by this machine's
+    clock."""
     now_ms = time() * 1000
-    due_ms = now_ms if when is None else max(when.at_ms, now_ms + when.delay_ms)
-    return {DUE_MEMBER: int(due_ms), **message}
-
-
-def due_member_ms(payload: bytes) -> int | None:
-    """The time that :func:`with_due_member` has written, ms since the epoch; ``None`` if there is none."""
-    match = _DUE_MEMBER.match(payload)
-    return int(match[1]) if match else None
+    return now_ms if when is None else max(when.at_ms, now_ms + when.delay_ms)
 
 
 def eta_ms(headers: Mapping[str, Any]) -> float:
@@ -188,25 +171,26 @@ def on_conflict(message: Mapping[str, Any]) -> str:
     return str(wanted)
 
 
-def mark_delivery(payload: dict[str, Any]) -> None:
+def mark_delivery(payload: dict[str, Any]) -> Members:
     """Turn the scripts' count of deliveries in a taken message *payload* into what consumers look at:
-    ``delivery_info["redelivered"]`` and the headers ``redelivered`` and ``x-delivery-count``. The headers
-    that were for the broker are removed."""
+    ``delivery_info["redelivered"]`` and the headers ``redelivered`` and ``x-delivery-count``. What was for
+    the broker is removed; the members among it are returned."""
     headers = payload["headers"]
     # This header was for one publish. A task that retries publishes the headers that it was delivered with.
     # It must not replace a message that was scheduled meanwhile, nor be dropped because of it.
     headers.pop(CONFLICT_HEADER, None)
     # It must not wait that long again, either.
     headers.pop(DELAY_HEADER, None)
-    deliveries = payload.pop(DELIVERIES_MEMBER, 0)
-    if deliveries:
-        headers[DELIVERY_COUNT_HEADER] = deliveries
+    members = take_out(payload)
+    if members.deliveries:
+        headers[DELIVERY_COUNT_HEADER] = members.deliveries
         headers[REDELIVERED_HEADER] = True
         payload["properties"]["delivery_info"]["redelivered"] = True
     else:
         # A task that retries publishes the headers that it was delivered with. This is the old count.
         if headers.pop(DELIVERY_COUNT_HEADER, None) is not None:
             headers.pop(REDELIVERED_HEADER, None)
+    return members
 
 
 def check(payload: object) -> dict[str, Any]:
@@ -226,9 +210,9 @@ def check(payload: object) -> dict[str, Any]:
         raise MalformedMessage("'delivery_info' is not an object")
     if not isinstance(payload.get("body"), (str, type(None))):
         raise MalformedMessage("'body' is not a string")
-    deliveries = payload.get(DELIVERIES_MEMBER, 0)
-    if not isinstance(deliveries, int) or isinstance(deliveries, bool):
-        raise MalformedMessage(f"{DELIVERIES_MEMBER!r} is not a whole number")
+    wrong = wrong_member(payload)
+    if wrong is not None:
+        raise MalformedMessage(f"{wrong!r} is not a whole number")
     return payload
 
 

@@ -17,7 +17,7 @@
 -- include: clock
 -- include: wake
 -- include: stored
--- include: deliveries
+-- include: members
 -- include: duplicates
 -- include: schedule
 -- include: history
@@ -52,7 +52,7 @@ end
 local function put(queue, ready, id, due_ms, stored)
   if due_ms == '' then
     local start = stored_start(stored)
-    redis.call('RPUSH', ready, with_deliveries(stored, start, deliveries(stored, start) + 1))
+    redis.call('RPUSH', ready, with_members(stored, start, { deliveries = deliveries(stored, start) + 1 }))
     wake(queue.wake)
   else
     schedule(queue.schedule, queue.messages, queue.duplicates, queue.wake, id, due_ms, stored)

@@ -16,7 +16,7 @@
 -- include: expect
 -- include: clock
 -- include: stored
--- include: deliveries
+-- include: members
 -- include: dead
 -- include: history
 

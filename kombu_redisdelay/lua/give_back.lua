@@ -22,7 +22,7 @@
 -- include: wake
 -- include: expire
 -- include: stored
--- include: deliveries
+-- include: members
 -- include: dead
 -- include: brief
 -- include: give_back

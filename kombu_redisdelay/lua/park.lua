@@ -18,8 +18,7 @@
 -- include: wake
 -- include: expire
 -- include: stored
--- include: deliveries
--- include: due
+-- include: members
 -- include: duplicates
 -- include: schedule
 -- include: history
@@ -28,7 +27,8 @@ expect_schedule(KEYS[2], KEYS[3])
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
 if stored then
   redis.call('HDEL', KEYS[1], ARGV[1])
-  schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], ARGV[3], with_due(stored, ARGV[3]))
+  local parked = with_members(stored, 1, { due = tonumber(ARGV[3]) })
+  schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], ARGV[3], parked)
   note(KEYS[4], 'other', 1)
   expire(tonumber(ARGV[4]), { KEYS[2], KEYS[3], KEYS[4], KEYS[5] })
 end

@@ -16,8 +16,7 @@
 -- include: clock
 -- include: wake
 -- include: stored
--- include: deliveries
--- include: due
+-- include: members
 -- include: dead
 -- include: history
 
@@ -32,7 +31,7 @@ for i = 3, #ARGV do
   -- From the tail, where the oldest are.
   reply[#reply + 1] = redis.call('LREM', KEYS[1], -1, ARGV[i])
   if ready and reply[#reply] == 1 then
-    redis.call('LPUSH', ready, with_due(payload, clock_ms()))
+    redis.call('LPUSH', ready, with_members(payload, 1, { due = clock_ms() }))
     requeued = requeued + 1
   end
 end

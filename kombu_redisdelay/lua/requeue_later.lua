@@ -25,8 +25,7 @@
 -- include: wake
 -- include: expire
 -- include: stored
--- include: deliveries
--- include: due
+-- include: members
 -- include: brief
 -- include: dead
 -- include: duplicates
@@ -52,7 +51,7 @@ expect_schedule(KEYS[2], KEYS[3])
 redis.call('HDEL', KEYS[1], ARGV[1])
 note_given_back(KEYS[4], 'failed', 1, 0)
 local due_ms = clock_us() / 1000 + tonumber(ARGV[3])
-local counted = string.sub(stored, 1, start - 1) .. with_deliveries(stored, start, count)
-schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], due_ms, with_due(counted, due_ms))
+local counted = with_members(stored, 1, { deliveries = count, due = due_ms })
+schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], due_ms, counted)
 expire(tonumber(ARGV[6]), { KEYS[2], KEYS[3], KEYS[4], KEYS[5] })
 return { 1, 0, 0, {} }

@@ -21,8 +21,7 @@
 -- include: expire
 -- include: expect
 -- include: stored
--- include: deliveries
--- include: due
+-- include: members
 -- include: duplicates
 
 local due_ms, now_ms = tonumber(ARGV[1]), clock_us() / 1000
@@ -46,7 +45,7 @@ for i = 3, #ARGV, 3 do
   local member = ARGV[i]
   local same = redis.call('HGET', KEYS[2], member) == ARGV[i + 1]
   if same then
-    local stored = with_due(ARGV[i + 2], math.max(due_ms, now_ms))
+    local stored = with_members(ARGV[i + 2], 1, { due = math.max(due_ms, now_ms) })
     if due_ms <= now_ms then
       deliver(member, stored)
     else

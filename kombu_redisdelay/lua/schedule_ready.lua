@@ -19,8 +19,7 @@
 -- include: clock
 -- include: wake
 -- include: stored
--- include: deliveries
--- include: due
+-- include: members
 -- include: duplicates
 -- include: schedule
 
@@ -33,7 +32,8 @@ for i = 2, #ARGV, ARGS_PER_MESSAGE do
   local from, message, id, due_ms = unpack(ARGV, i, i + ARGS_PER_MESSAGE - 1)
   local was_ready = redis.call('LREM', KEYS[1], from, message)
   if was_ready == 1 then
-    schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, with_due(ARGV[1] .. ':' .. message, due_ms))
+    local stored = with_members(ARGV[1] .. ':' .. message, 1, { due = tonumber(due_ms) })
+    schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored)
   end
   reply[#reply + 1] = was_ready
 end

@@ -19,7 +19,7 @@
 -- include: clock
 -- include: expire
 -- include: stored
--- include: deliveries
+-- include: members
 -- include: duplicates
 -- include: brief
 -- include: dead

@@ -54,7 +54,7 @@
 -- include: number
 -- include: control
 -- include: migrate
--- include: deliveries
+-- include: members
 -- include: history
 -- include: hand_out
 -- include: hand_out_large

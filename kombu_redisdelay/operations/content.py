@@ -11,9 +11,9 @@ from typing import Any
 
 from kombu.utils.json import loads
 
+from kombu_redisdelay.broker.members import DELIVERIES
 from kombu_redisdelay.broker.message import (
     DELAY_HEADER,
-    DELIVERIES_MEMBER,
     ETA_HEADER,
     check,
     eta_ms,
@@ -66,7 +66,7 @@ class Content:
             str(headers.get("kwargsrepr") or ""),
             priority if isinstance(priority, int) else 0,
             headers,
-            message.get(DELIVERIES_MEMBER, 0),
+            message.get(DELIVERIES, 0),
             str(tag) if tag else None,
         )
 

@@ -9,10 +9,10 @@ from hashlib import sha1
 from operator import attrgetter
 from typing import Any
 
+from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.dead import Buried, Graveyard
 from kombu_redisdelay.broker.held import Held, Holders
 from kombu_redisdelay.broker.identity import host_and_pid, is_certainly_gone, process_of, worker_of
-from kombu_redisdelay.broker.message import due_member_ms
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.store import Store
@@ -197,5 +197,5 @@ def content_of(payload: bytes) -> Content:
 
 def waiting_since(payload: bytes) -> datetime | None:
     """Since when a ready message may be delivered; ``None`` if another transport has published it."""
-    since_ms = due_member_ms(payload)
+    since_ms = members.due_ms(payload)
     return None if since_ms is None else from_ms(since_ms)

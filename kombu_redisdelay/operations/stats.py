@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.message import due_member_ms
+from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
@@ -124,7 +124,7 @@ def _waiting_since_ms(store: Store, queues: Sequence[str]) -> dict[str, int]:
     replies = answers(store.server, (("LINDEX", key, -1) for _, key in lists))
     found: dict[str, int] = {}
     for (queue, _), payload in zip(lists, replies, strict=True):
-        since_ms = None if payload is None else due_member_ms(payload)
+        since_ms = None if payload is None else members.due_ms(payload)
         if since_ms is not None:
             found[queue] = min(since_ms, found.get(queue, since_ms))
     return found

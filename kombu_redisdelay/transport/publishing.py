@@ -15,14 +15,15 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
 
+from kombu_redisdelay.broker.members import with_due
 from kombu_redisdelay.broker.message import (
     DELAY_HEADER,
     KEEP,
     Due,
+    deliverable_ms,
     due,
     message_id,
     on_conflict,
-    with_due_member,
 )
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.partitions import Partitions, taken
@@ -244,7 +245,7 @@ class PublishingChannel(redis.Channel):
         if when is None and conflict != KEEP:
             when = Due()
         step = self.priority(self._get_message_priority(message))
-        payload = _encoder.encode(with_due_member(message, when))
+        payload = _encoder.encode(with_due(message, deliverable_ms(when)))
         if when is None:
             return self.store.put(queue, step, payload, bound=bound)
         return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)

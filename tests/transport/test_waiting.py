@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kombu_redisdelay.broker.dead import REQUEUE, Graveyard
-from kombu_redisdelay.broker.message import DUE_MEMBER
+from kombu_redisdelay.broker.members import DUE
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.transport.kit import Site, publish
@@ -26,7 +26,7 @@ def put(site: Site, waits: float | None, *, step: int = 0, size: int = 0) -> Non
     """Add a message that has waited for so many seconds, or does not tell, as the next of its list."""
     message: dict[str, Any] = {"body": size * "x", "headers": {}, "properties": {}}
     if waits is not None:
-        message = {DUE_MEMBER: int((time.time() - waits) * 1000), **message}
+        message = {DUE: int((time.time() - waits) * 1000), **message}
     site.redis.rpush(site.keys().ready_at(step), json.dumps(message))
 
 
@@ -37,7 +37,7 @@ def test_a_message_says_it_first(site: Site, delay_ms: int | None, places: str) 
     keys = site.keys()
     data = site.redis.lindex(keys.ready, 0) if delay_ms is None else site.redis.hvals(keys.messages)[0][2:]
     assert data.startswith(b'{"redisdelay-due": ')
-    due_ms = json.loads(data)[DUE_MEMBER] - (delay_ms or 0)
+    due_ms = json.loads(data)[DUE] - (delay_ms or 0)
     assert before_ms <= due_ms <= time.time() * 1000
 
 
@@ -109,7 +109,7 @@ def test_it_is_another_time_when_it_is_rescheduled(site: Site, in_ms: int) -> No
         assert 0 <= (waiting(site) or 0) < 60
     else:
         [again] = schedule.find("q", "m")
-        assert json.loads(again.payload)[DUE_MEMBER] == pytest.approx(due_ms, abs=1)
+        assert json.loads(again.payload)[DUE] == pytest.approx(due_ms, abs=1)
 
 
 @pytest.mark.one_server
@@ -124,4 +124,4 @@ def test_stock_workers_do_not_mind(site: Site) -> None:
     assert message.body == b"body"
     message.reject(requeue=True)
     [back] = site.redis.lrange("q", 0, -1)
-    assert json.loads(back)[DUE_MEMBER] == json.loads(data)[DUE_MEMBER]
+    assert json.loads(back)[DUE] == json.loads(data)[DUE]

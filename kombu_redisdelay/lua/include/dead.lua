@@ -2,8 +2,9 @@
 -- the publisher wrote. Only the latest `limit` are kept. Returns how many older ones were dropped.
 local function bury(dead_key, limit, count, reason, stored)
   local why = table.concat({ clock_ms(), count, stored_step(stored), reason }, ' ')
-  local opening, rest = opening_and_rest(stored, stored_start(stored))
-  local letter = why .. '\n' .. opening .. string.sub(stored, rest)
+  local ours = { deliveries = false, lost = false, unknown = false }
+  local payload = with_members(stored, stored_start(stored), ours)
+  local letter = why .. '\n' .. payload
   local dropped = redis.call('LPUSH', dead_key, letter) - limit
   if dropped <= 0 then
     return 0

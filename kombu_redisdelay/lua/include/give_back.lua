@@ -26,7 +26,9 @@ local function give_back(unacked_key, tag, stored, how, queue)
   elseif how == 'returned' then
     count = math.max(1, count)
   end
-  local payload = how == 'unseen' and string.sub(stored, start) or with_deliveries(stored, start, count)
+  local unchanged = how == 'unseen'
+  local changes = { deliveries = count }
+  local payload = unchanged and string.sub(stored, start) or with_members(stored, start, changes)
   local ready = ready_key(queue.ready, queue.separator, stored_step(stored))
   expect_list(ready)
   redis.call('HDEL', unacked_key, tag)

@@ -1,0 +1,64 @@
+"""What is ours in a message: the first members of its JSON object.
+
+The scripts read and write them as text (lua/include/members.lua, which says what each means).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+#: In the order in which they stand. All are whole numbers, and each is optional.
+DELIVERIES, LOST, DUE, UNKNOWN = NAMES = (
+    "redisdelay-deliveries",
+    "redisdelay-lost",
+    "redisdelay-due",
+    "redisdelay-unknown",
+)
+
+#: The due time of a message. A longer number is no time.
+_DUE = re.compile(rb'\s*{(?:"redisdelay-(?:deliveries|lost)": ?\d+, ?)*"redisdelay-due": ?(\d{1,15}),')
+
+
+class Members(NamedTuple):
+    """The members of one message.
+
+    Attributes:
+        deliveries: how many deliveries have failed.
+        lost: how many of these ended with a consumer that held other messages, too.
+        due_ms: from when on the message may be delivered, ms since the epoch; ``None`` if it does not say.
+        unknown_ms: since when it waits for a worker that knows its task, ms since the epoch; ``None`` if it
+            does not.
+    """
+
+    deliveries: int = 0
+    lost: int = 0
+    due_ms: int | None = None
+    unknown_ms: int | None = None
+
+
+def with_due(message: Mapping[str, Any], due_ms: float) -> dict[str, Any]:
+    """*message* with the time from which on it may be delivered, ms since the epoch."""
+    return {DUE: int(due_ms), **message}
+
+
+def due_ms(payload: bytes) -> int | None:
+    """The time that :func:`with_due` has written, ms since the epoch; ``None`` if there is none."""
+    match = _DUE.match(payload)
+    return int(match[1]) if match else None
+
+
+def wrong_member(payload: Mapping[str, Any]) -> str | None:
+    """The name of a member of the decoded *payload* that is not a whole number; ``None`` if all are right."""
+    for name in NAMES:
+        value = payload.get(name, 0)
+        if type(value) is not int or value < 0:
+            return name
+    return None
+
+
+def take_out(payload: dict[str, Any]) -> Members:
+    """Remove the members from the decoded *payload*, and return them."""
+    pop = payload.pop
+    return Members(pop(DELIVERIES, 0), pop(LOST, 0), pop(DUE, None), pop(UNKNOWN, None))

@@ -1,0 +1,102 @@
+"""What is ours in a message stands first in its JSON object, whatever of it is there."""
+
+from __future__ import annotations
+
+import json
+import time
+from itertools import product
+
+import pytest
+
+from kombu_redisdelay.broker import members
+from kombu_redisdelay.broker.members import DELIVERIES, DUE, LOST, NAMES, UNKNOWN, Members
+from kombu_redisdelay.broker.message import check, mark_delivery
+from tests.broker.rig import Rig, taken
+
+PUBLISHED = '"body": "a", "headers": {}, "properties": {"delivery_tag": "t", "body_encoding": null}}'
+
+#: One value for each of NAMES.
+VALUES = {DELIVERIES: 3, LOST: 2, DUE: 1700000000000, UNKNOWN: 1700000000001}
+
+SUBSETS = [
+    {name: VALUES[name] for name, is_there in zip(NAMES, there, strict=True) if is_there}
+    for there in product((False, True), repeat=len(NAMES))
+]
+
+
+def written(found: dict[str, int]) -> str:
+    """As the scripts write them, in the order of NAMES."""
+    return "{" + "".join(f'"{name}": {found[name]}, ' for name in NAMES if name in found) + PUBLISHED
+
+
+@pytest.mark.parametrize("subset", SUBSETS, ids=lambda subset: "+".join(subset) or "none")
+class TestEverySubset:
+    def test_is_read(self, subset: dict[str, int]) -> None:
+        payload = written(subset)
+        assert members.due_ms(payload.encode()) == subset.get(DUE)
+        decoded = check(json.loads(payload))
+        assert mark_delivery(decoded) == Members(
+            subset.get(DELIVERIES, 0), subset.get(LOST, 0), subset.get(DUE), subset.get(UNKNOWN)
+        )
+        assert not set(NAMES).intersection(decoded)
+
+    def test_counts_a_failed_delivery(self, rig: Rig, subset: dict[str, int]) -> None:
+        rig.put("q", written(subset))
+        consumer = rig.consumer()
+        [delivery] = taken(consumer, "q")
+        consumer.requeue("q", delivery.tag)
+        after = {**subset, DELIVERIES: subset.get(DELIVERIES, 0) + 1}
+        assert rig.ready("q") == [written(after)]
+
+    def test_gets_another_due_time_if_it_has_one(self, rig: Rig, subset: dict[str, int]) -> None:
+        rig.put("q", written(subset))
+        consumer = rig.consumer()
+        [delivery] = taken(consumer, "q")
+        before_ms = time.time() * 1000
+        assert consumer.requeue_later("q", delivery.tag, "id", 1000)
+        stored = rig.client.hget(rig.store.keys("q").messages, "id")
+        assert stored is not None
+        step, payload = stored.decode().split(":", 1)
+        after = {**subset, DELIVERIES: subset.get(DELIVERIES, 0) + 1}
+        if DUE in subset:
+            after[DUE] = members.due_ms(payload.encode()) or 0
+            assert after[DUE] >= before_ms
+        assert (step, payload) == ("0", written(after))
+
+    def test_keeps_only_the_due_time_as_a_dead_letter(self, rig: Rig, subset: dict[str, int]) -> None:
+        rig.put("q", written(subset))
+        consumer = rig.consumer(delivery_limit=1)
+        [delivery] = taken(consumer, "q")
+        consumer.requeue("q", delivery.tag)
+        [letter] = rig.dead("q")
+        why, _, payload = letter.partition("\n")
+        assert payload == written({name: value for name, value in subset.items() if name == DUE})
+        assert why.split()[1] == str(subset.get(DELIVERIES, 0) + 1)
+
+
+@pytest.mark.parametrize("digits", ["1" + "0" * 15, "9" * 23, "1" + "0" * 400])
+def test_a_count_that_somebody_else_has_written_is_bounded(rig: Rig, digits: str) -> None:
+    rig.put("q", f'{{"{DELIVERIES}": {digits}, {PUBLISHED}')
+    consumer = rig.consumer(delivery_limit=3)
+    [delivery] = taken(consumer, "q")
+    consumer.requeue("q", delivery.tag)
+    [letter] = rig.dead("q")
+    assert letter.split()[1] == "1000000000"
+    assert letter.partition("\n")[2] == "{" + PUBLISHED
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", ["3", True, 1.5, -1, None, []])
+def test_another_value_is_named(name: str, value: object) -> None:
+    assert members.wrong_member({name: value}) == name
+    assert members.wrong_member({}) is None
+
+
+def test_a_published_message_says_when_it_is_due() -> None:
+    message = {"body": ""}
+    assert members.due_ms(json.dumps(members.with_due(message, 12.9)).encode()) == 12
+
+
+@pytest.mark.parametrize("digits", ["1" * 16, "-1", "1.5", '"1"'])
+def test_what_is_no_time_is_no_due_time(digits: str) -> None:
+    assert members.due_ms(f'{{"{DUE}": {digits}, {PUBLISHED}'.encode()) is None
