@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from tests.soak import prefetch
 from tests.soak.memory import POOLS, measure
 from tests.soak.queues import make_and_leave
 
@@ -13,6 +14,8 @@ def main() -> int:
     options = _parser().parse_args()
     if options.part == "queues":
         return 0 if make_and_leave(options.number) else 1
+    if options.part == "prefetch":
+        return 0 if prefetch.watch(options.pools, options.seconds, options.scheme, options.reduction) else 1
     return 0 if measure(options.pools, options.number, options.scheme) else 1
 
 
@@ -25,6 +28,12 @@ def _parser() -> argparse.ArgumentParser:
     memory.add_argument("--number", type=int, default=1_000_000, help="of tasks (default: 1000000)")
     memory.add_argument("--pools", nargs="+", choices=POOLS, default=list(POOLS), metavar="POOL")
     memory.add_argument("--scheme", default="redisdelay", help="redis, to compare with kombu's own")
+    counts = parts.add_parser("prefetch", help="kill the connections of a busy worker again and again")
+    pools = list(prefetch.POOLS)
+    counts.add_argument("--seconds", type=float, default=600, help="of each pool (default: 600)")
+    counts.add_argument("--pools", nargs="+", choices=pools, default=pools, metavar="POOL")
+    counts.add_argument("--scheme", default="redisdelay", help="redis, to compare with kombu's own")
+    counts.add_argument("--reduction", action="store_true", help="leave Celery's reduction of the count on")
     return parser
 
 
