@@ -144,6 +144,10 @@ class Consumer:
         command = self._places.ack(queue, self.store.keys(queue).unacked(self.name), tag)
         self.store.server.ack(Ack(queue, tag, command))
 
+    def can_ack_at_once(self, queue: str) -> bool:
+        """Whether :meth:`ack` can write without waiting for the server, for another thread or for replies."""
+        return self.store.server.is_at_hand(self.store.keys(queue).unacked(self.name))
+
     def confirm_acks(self) -> None:
         """Wait until the server has done every ack so far."""
         self.store.server.confirm_acks()

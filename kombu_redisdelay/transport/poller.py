@@ -8,6 +8,7 @@ the poll in drain_events. The server is not precise enough: its blocked clients 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from kombu.transport import redis
+from kombu.utils.eventio import READ
 
 from kombu_redisdelay.transport.lane import PAUSE, Lane
 from kombu_redisdelay.transport.signals import stop_waking_on_signals
+from kombu_redisdelay.transport.waker import Waker
 
 if TYPE_CHECKING:
     from kombu_redisdelay.transport.channel import Channel
@@ -68,6 +71,61 @@ class Poller(redis.MultiChannelPoller):
         self._looking_after: set[Channel] = set()
         self._is_busy = False
         self._turns: list[Channel] = []
+        self._waker: Waker | None = None
+        #: What polls the waker: the event loop, or `poller`.
+        self._polls_waker: Any = None
+        #: The thread or greenlet that polls.
+        self._user = 0
+        #: Whether a channel has no room for messages, so that a message that is settled makes some.
+        self._is_short_of_room = False
+        self._is_interrupted = False
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the thread or greenlet that calls this is the one that polls."""
+        return self._user == threading.get_ident()
+
+    def room_was_made(self) -> None:
+        """A message was settled. If another thread polls because there was no room, its poll ends."""
+        if self._is_short_of_room and not self.is_mine:
+            self._is_short_of_room = False
+            self._wake()
+
+    def interrupt(self) -> None:
+        """Let the thread that polls do something else: ``drain_events`` returns. Any thread may call this."""
+        self._is_interrupted = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waker is not None:
+            self._waker.wake()
+
+    def _be_wakeable(self) -> None:
+        # A forked child shares the waker with its parent, and must not read what is for the parent.
+        if self._pid != os.getpid():
+            return
+        self._user = threading.get_ident()
+        if self._waker is None:
+            self._waker = Waker()
+        polls = self.poller if self.hub is None else self.hub
+        if self._polls_waker is not polls:
+            self._polls_waker = polls
+            if self.hub is None:
+                self.poller.register(self._waker.fd, READ)
+            else:
+                self.hub.add_reader(self._waker.fd, self._waker.clear)
+        self._waker.clear()
+
+    def _close_waker(self) -> None:
+        waker, self._waker = self._waker, None
+        if waker is None:
+            return
+        # select does not forget a socket that is closed. A forked child shares epoll with its parent.
+        if self._pid == os.getpid():
+            with suppress(OSError, KeyError, ValueError):
+                forget = self.poller.unregister if self.hub is None else self.hub.remove
+                forget(waker.fd)
+        waker.close()
 
     def add(self, channel: Channel) -> None:
         super().add(channel)
@@ -84,6 +142,7 @@ class Poller(redis.MultiChannelPoller):
         for channel in list(self._alarms):
             self._cancel_alarm(channel)
         self._turns.clear()
+        self._close_waker()
         if self.hub is not None:
             self.hub.on_tick -= self.on_tick
             stop_waking_on_signals(self.hub, self)
@@ -112,6 +171,10 @@ class Poller(redis.MultiChannelPoller):
         """Make sure that every channel that may consume has asked for messages."""
         self._had_alarm = False
         self._is_busy = False
+        self._be_wakeable()
+        # Before looking for room: what makes room after that ends the poll.
+        self._is_short_of_room = True
+        is_short = False
         for channel in list(self._channels):
             channel.check()
             if channel.active_queues:
@@ -120,8 +183,10 @@ class Poller(redis.MultiChannelPoller):
                 if not self._in_protected_read:
                     self._deliver(channel)
                 self._ask(channel)
+                is_short |= not channel.qos.can_consume()
             if channel.active_fanout_queues:
                 self._register_LISTEN(channel)
+        self._is_short_of_room = is_short
 
     def _look_after_queues(self, channel: Channel) -> None:
         """Maintain the queues of *channel*. Each turn makes only one round trip, so that messages do not
@@ -139,6 +204,7 @@ class Poller(redis.MultiChannelPoller):
         """Read what the server sent to a channel. On the event loop, also deliver it."""
         channel, kind = self._fd_to_chan.get(fileno, (None, None))
         if channel is None:
+            # The waker, or a connection that was closed.
             return
         if kind == "LISTEN":
             super().on_readable(fileno)
@@ -168,8 +234,9 @@ class Poller(redis.MultiChannelPoller):
                 self.handle_event(fileno, event)
             for channel in [c for c, alarm in self._alarms.items() if alarm.at - POLL_SLACK <= monotonic()]:
                 self._on_alarm(channel)
-            if not self._deliver_one() and not heard_fanout:
+            if not self._deliver_one() and not heard_fanout and not self._is_interrupted:
                 raise Empty
+            self._is_interrupted = False
         finally:
             self._in_protected_read = False
             while self.after_read:
@@ -270,9 +337,13 @@ class Poller(redis.MultiChannelPoller):
         return False
 
     def _poll_timeout(self, timeout: float | None) -> float:
-        """Seconds to poll: *timeout*, but not past the next alarm and not longer than :data:`LONGEST_POLL`.
-        Another thread may ack a message meanwhile, and a long poll would not notice the new credit."""
-        if self._is_busy or any(channel.intake.can_deliver for channel in self._turns):
+        """Seconds to poll: *timeout*, but not past the next alarm and not longer than
+        :data:`LONGEST_POLL`."""
+        if (
+            self._is_busy
+            or self._is_interrupted
+            or any(channel.intake.can_deliver for channel in self._turns)
+        ):
             return 0.0
         now = monotonic()
         limits = [LONGEST_POLL, *(alarm.at - POLL_SLACK - now for alarm in self._alarms.values())]

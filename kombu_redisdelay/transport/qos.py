@@ -70,9 +70,17 @@ class QoS(virtual.QoS):
 
     def ack(self, delivery_tag: str) -> None:
         queue = self._queues.get(delivery_tag)
-        if queue is not None:
-            self.channel.consumer.ack(queue, delivery_tag)
-        self._forget(delivery_tag)
+        try:
+            if queue is not None:
+                self.channel.consumer.ack(queue, delivery_tag)
+        finally:
+            # Also if a time limit of gevent interrupts this: the consumer keeps the ack, and will send it.
+            self._forget(delivery_tag)
+
+    def can_ack_at_once(self, delivery_tag: str) -> bool:
+        """Whether :meth:`ack` does not have to wait for Redis now."""
+        queue = self._queues.get(delivery_tag)
+        return queue is None or self.channel.consumer.can_ack_at_once(queue)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         queue, consumer = self._queues.get(delivery_tag), self.channel.consumer
@@ -196,6 +204,9 @@ class QoS(virtual.QoS):
         self._unsettled.pop(delivery_tag, None)
         if delivery_tag in self._delivered:
             super().ack(delivery_tag)
+            transport = self.channel.connection
+            if transport is not None:
+                transport.cycle.room_was_made()
 
 
 def _name(message: virtual.Message) -> str:

@@ -21,6 +21,7 @@ from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.losses import Losses
 from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.poller import Poller
+from kombu_redisdelay.transport.settling import settle_where_called
 from kombu_redisdelay.transport.signals import wake_on_signals
 from kombu_redisdelay.transport.tls import answers_without, verifying
 from kombu_redisdelay.transport.urls import check_host
@@ -79,6 +80,7 @@ class Transport(redis.Transport):
         # Warn here, not in `__init__`: a worker makes a transport for its banner before it sets up logging.
         warn_of_misspelt_options(self.client.transport_options)
         remote_control.extend()
+        settle_where_called()
         try:
             if self._avail_channels:
                 return super().create_channel(connection)

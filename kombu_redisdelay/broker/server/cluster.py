@@ -93,6 +93,15 @@ class ClusterServer:
         else:
             line.ack(ack)
 
+    def is_at_hand(self, key: str) -> bool:
+        if self._is_stale or not self.nodes.are_known:
+            return False
+        try:
+            server = self._servers.get(self.nodes.address_of(self.slot(key)))
+        except ConnectionError:
+            return False
+        return server is not None and server.is_at_hand(key)
+
     def after_acks(self, key: str) -> _AfterAcks:
         return _AfterAcks(self)
 

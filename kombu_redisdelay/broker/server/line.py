@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -21,6 +22,13 @@ logger = logging.getLogger(__name__)
 #: A connection that was not used for this many seconds is checked before it is used again: the server, or
 #: something on the way to it, may have closed it.
 REST = 0.01
+
+#: Replies to acks are read before the next ack if there was no time for them for so many seconds. Redis drops
+#: what it has not read yet from a client that is killed while replies to it are unread.
+READ_AFTER = 0.001
+
+#: Seconds that :meth:`Line.is_at_hand` waits for another thread. A server that answers takes less.
+AT_HAND_WITHIN = 0.1
 
 #: Bytes that are sent at a time. The socket's timeout applies to each piece, so a slow network may take
 #: longer for all of them.
@@ -147,7 +155,7 @@ class Line:
             self._unconfirmed.append(ack)
             try:
                 # This runs for every message, so a connection that has just been used is not checked.
-                if not self._written or monotonic() - self._used_at > REST:
+                if not self._written or monotonic() - self._used_at > READ_AFTER:
                     self._make_ready()
                 self._write_acks()
                 if self._written >= UNREAD_LIMIT:
@@ -159,6 +167,22 @@ class Line:
                 logger.warning("An ack was not confirmed and will be sent again: %s", exc)
         if self._vain:
             self._tell()
+
+    def is_at_hand(self) -> bool:
+        """Whether :meth:`ack` can write now, without waiting for a connection, for replies or for another
+        thread. Reads the replies that have come. Waits for :data:`AT_HAND_WITHIN` at most.
+
+        It is for the thread or greenlet of a task: the task must not wait for a server that does not answer,
+        and a time limit of gevent that interrupts this has interrupted nothing.
+        """
+        # Not by `with`, which has no timeout. No signal handler of a Celery worker raises in a task's thread.
+        if not self._lock.acquire(timeout=AT_HAND_WITHIN):
+            return False
+        try:
+            self._user = get_ident()
+            return self._is_ready()
+        finally:
+            self._lock.release()
 
     def confirm_acks(self) -> None:
         """Wait until the server has done every ack so far.
@@ -256,19 +280,43 @@ class Line:
 
     def _make_ready(self) -> None:
         """Make sure that the connection works. It may have been closed while it was not used."""
-        is_rested = monotonic() - self._used_at > REST
-        if self._written and is_rested and self.connection.can_read():
-            # The replies to acks, or the end of the connection, or both.
+        rest = monotonic() - self._used_at
+        if self._written and rest > READ_AFTER:
             try:
-                self._read_acks()
+                self._read_what_has_come()
             except (ConnectionError, TimeoutError):
                 self._begin_again()
         if not self._written:
-            if is_rested and not is_open(self.connection):
+            if rest > REST and not is_open(self.connection):
                 self.connection.disconnect()
             re_authenticate(self.connection)
             if self.connection._sock is not self._socket:
                 self._repeat_latest()
+
+    def _is_ready(self) -> bool:
+        connection = self.connection
+        if connection._sock is None or getattr(connection, "_re_auth_token", None) is not None:
+            return False
+        try:
+            if not self._read_what_has_come() and not self._written and not is_open(connection):
+                return False
+        except BaseException as exc:
+            self._begin_again()
+            if not isinstance(exc, (ConnectionError, TimeoutError)):
+                raise
+            return False
+        self._used_at = monotonic()
+        # What is in vain has to be told, which takes round trips.
+        return self._written < UNREAD_LIMIT - 1 and not self._vain
+
+    def _read_what_has_come(self) -> bool:
+        """Read the replies to acks that are there. Returns whether there were any. The end of the connection
+        is an error."""
+        count = 0
+        while self._written and self.connection.can_read():
+            self._read_acks(1)
+            count += 1
+        return count > 0
 
     def _write_acks(self) -> None:
         unread, count = self._written, len(self._unconfirmed)
@@ -287,10 +335,11 @@ class Line:
         # While replies to acks are unread, redis-py's health check would mistake one for that to its PING.
         self.connection.send_packed_command(pieces, check_health=not unread)
 
-    def _read_acks(self) -> list[ResponseError]:
-        """Read the replies to all acks that were written. Returns the errors; their acks are sent again."""
-        errors, refused, now = [], [], monotonic()
-        while self._written:
+    def _read_acks(self, most: int = sys.maxsize) -> list[ResponseError]:
+        """Read the replies to acks that were written, *most* of them. Returns the errors; their acks are sent
+        again."""
+        errors, now = [], monotonic()
+        for _ in range(min(most, self._written)):
             reply = _reply(self.connection)
             self._written -= 1
             ack = self._unconfirmed.popleft()
@@ -299,12 +348,11 @@ class Line:
                 continue
             if isinstance(reply, ResponseError):
                 errors.append(reply)
-                refused.append(ack._replace(again=True))
+                self._unconfirmed.append(ack._replace(again=True))
                 continue
             self._confirmed.append((now, ack))
             if not reply and not ack.again:
                 self._vain.append(ack)
-        self._unconfirmed.extendleft(reversed(refused))
         self._used_at = monotonic()
         self._socket = self.connection._sock
         return errors

@@ -96,6 +96,10 @@ class Server(Protocol):
         """Forget a message for good. It has been written when this returns; see
         :meth:`~kombu_redisdelay.broker.server.line.Line.ack`."""
 
+    def is_at_hand(self, key: str) -> bool:
+        """Whether :meth:`ack` can write to the server of *key* now; see
+        :meth:`~kombu_redisdelay.broker.server.line.Line.is_at_hand`."""
+
     def after_acks(self, key: str) -> Caller:
         """What runs commands at the server of *key*, after all acks so far. It waits while other threads do
         that. It tries nothing again."""

@@ -57,6 +57,9 @@ class SingleServer:
     def ack(self, ack: Ack) -> None:
         self._pool.line.ack(ack)
 
+    def is_at_hand(self, key: str) -> bool:
+        return self._pool.line.is_at_hand()
+
     def after_acks(self, key: str) -> Line:
         return self._pool.line
 
