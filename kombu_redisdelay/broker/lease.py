@@ -1,14 +1,16 @@
-"""The heartbeat: keeps a consumer's lease for as long as its process lives."""
+"""The heartbeat: keeps a consumer's lease for as long as its process lives, and has the mover move meanwhile."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from time import monotonic
 
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.keys import QueueKeys
+from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.server.native import Event, Lock, Thread
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import LEAVE, RENEW, run_each, try_each
@@ -39,16 +41,20 @@ class Lease:
 
     A queue that expires is in use while it has a living consumer. So its keys are kept alive, too.
 
+    The thread also has the *mover* move what is due while the consumer cannot. A renewal comes first.
+
     Arguments:
         server: only the thread may use it. The thread closes its connections at the end.
         consumer: name of the consumer that has the lease.
         lease_ms: how long the lease lasts after a renewal.
+        mover: uses the same *server*.
     """
 
-    def __init__(self, server: Server, consumer: str, lease_ms: int) -> None:
+    def __init__(self, server: Server, consumer: str, lease_ms: int, mover: Mover) -> None:
         self._server = server
         self._consumer = consumer
         self._lease_ms = lease_ms
+        self._mover = mover
         #: For each queue, in the order in which they came: key of its consumers -> key of our unacked hash.
         self._covered: dict[str, str] = {}
         #: For queues that expire: key of consumers -> commands that keep the queue alive.
@@ -107,7 +113,8 @@ class Lease:
             self._thread = Thread(self._run)
 
     def tell(self) -> None:
-        """Log why the lease could not be renewed, and that it is renewed again, unless that was logged.
+        """Log why the lease could not be renewed, that it is renewed again, and what the mover has to tell,
+        unless that was logged.
 
         The heartbeat's thread must not call this: log handlers have locks, and those of eventlet do not work
         across threads.
@@ -118,6 +125,7 @@ class Lease:
         if self._renews_again:
             self._renews_again = False
             logger.warning("The lease of this consumer is renewed again.")
+        self._mover.tell()
 
     def stop(self, server: Server) -> None:
         """End the lease: leave the queues in which the consumer holds nothing. In the others it runs out.
@@ -138,28 +146,48 @@ class Lease:
 
     def _run(self) -> None:
         failing = False
+        #: Seconds of the monotonic clock.
+        renewed_at = float("-inf")
         while not self._stopped.is_set():
-            try:
-                with self._renewing:
-                    self._renew()
-            except Exception as exc:
-                # Whatever went wrong may be over at the next renewal.
-                if not failing:
-                    self._untold = str(exc)
-                failing = True
-                self._renews_again = False
-            else:
-                self._renews_again |= failing
-                failing = False
-            # After a failure little of the lease may be left, so try again soon.
             interval = self._interval()
-            self._changed.wait(min(1.0, interval) if failing else interval)
-            # On a cluster, a consumer joins its queues one by one.
-            self._stopped.wait(SHORTEST_INTERVAL)
-            self._changed.clear()
+            if failing:
+                # Little of the lease may be left, so try again soon.
+                interval = min(1.0, interval)
+            elif self._mover.is_needed:
+                # A look may hang for as long as a reply may take, and then a renewal must not be late.
+                interval /= 2
+            if monotonic() >= renewed_at + interval:
+                failing = not self._try_to_renew(failing)
+                renewed_at = monotonic()
+                continue
+            pause = interval if failing else self._mover.step()
+            self._changed.wait(max(0.0, min(pause, renewed_at + interval - monotonic())))
+            if self._changed.is_set():
+                # On a cluster, a consumer joins its queues one by one.
+                self._stopped.wait(SHORTEST_INTERVAL)
+                self._changed.clear()
+                renewed_at = float("-inf")
         # After the last renewal, which could undo an earlier leave.
         self._leave(self._server)
         self._server.disconnect()
+
+    def _try_to_renew(self, failing: bool) -> bool:
+        """Renew the lease. Returns whether that succeeded.
+
+        Arguments:
+            failing: whether the renewal before has failed.
+        """
+        try:
+            with self._renewing:
+                self._renew()
+        except Exception as exc:
+            # Whatever went wrong may be over at the next renewal.
+            if not failing:
+                self._untold = str(exc)
+            self._renews_again = False
+            return False
+        self._renews_again |= failing
+        return True
 
     def _leave(self, server: Server) -> None:
         calls = [(LEAVE, item, (self._consumer,)) for item in list(self._covered.items())]

@@ -1,4 +1,5 @@
--- Moves due messages of a queue to their ready lists while nobody takes from it.
+-- Moves due messages of a queue to their ready lists while nobody takes from it: it has no consumers, or these
+-- have no room.
 --
 -- KEYS[1]  ready list of step 0
 -- KEYS[2]  schedule
@@ -12,8 +13,8 @@
 -- ARGV[4]  "1" if the caller has taken the wake-up token
 --
 -- Returns  how many messages were moved; how many due ids had no message; microseconds for which the first
---          of them was due; microseconds until the next message is due (-1: none is scheduled); 1 if the
---          queue has a consumer, else 0
+--          of them was due; microseconds until the next message is due (-1: none is scheduled); how many
+--          consumers the queue has
 --
 -- Keeps: a message leaves the schedule only into a ready list. The wake-up token is for consumers. If there
 -- are any, a token that the caller has taken is put back, and consumers are woken for what was moved. If
@@ -46,4 +47,4 @@ if attended > 0 and (moved > 0 or ARGV[4] == '1') then
   wake(wake_key)
 end
 local late_us = moved > 0 and math.max(0, now_us - first_due_ms * 1000) or 0
-return { moved, missing, late_us, next_due_us, math.min(1, attended) }
+return { moved, missing, late_us, next_due_us, attended }

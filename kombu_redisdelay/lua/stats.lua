@@ -4,21 +4,29 @@
 -- KEYS[1]  schedule
 -- KEYS[2]  dead
 -- KEYS[3]  consumers
--- KEYS[4+] ready lists of all steps
+-- KEYS[4]  wake zset
+-- KEYS[5]  control
+-- KEYS[6+] ready lists of all steps
 -- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
 --
 -- Returns  ready, scheduled, overdue, unacked and dead messages; consumers; consumers whose lease has ended
 --          and that hold messages; due time of the first scheduled message, as text, ms since the epoch
 --          (nil: none); microseconds for which it has been due (0: it is not due yet); server's clock in
---          microseconds
+--          microseconds; then 1 or 0 for each of: the queue is paused, its concurrency allows no message now,
+--          its rate allows none, a wake-up token is there
 
 -- include: clock
+-- include: woken
+-- include: number
+-- include: control
 
 local now_us = clock_us()
 local now_ms = now_us / 1000
+local queue = { base = string.sub(KEYS[5], 1, -#'control' - 1), consumers = KEYS[3], needs_ack = true }
+read_controls({ queue }, now_us)
 
 local ready = 0
-for i = 4, #KEYS do
+for i = 6, #KEYS do
   ready = ready + redis.call('LLEN', KEYS[i])
 end
 
@@ -46,4 +54,8 @@ return {
   due_ms or false,
   due_ms and math.max(0, now_us - due_ms * 1000) or 0,
   now_us,
+  queue.is_paused and 1 or 0,
+  queue.places <= 0 and 1 or 0,
+  queue.tokens <= 0 and 1 or 0,
+  redis.call('EXISTS', KEYS[4]),
 }

@@ -22,10 +22,11 @@ from time import monotonic
 from redis.exceptions import RedisError, ResponseError
 
 from kombu_redisdelay.broker.janitor import QUEUES_PER_ROUND, Janitor
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
+from kombu_redisdelay.broker.mover import forwarding
+from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.recorder import record
-from kombu_redisdelay.broker.server.scripts import FORWARD, ScriptCall, try_each
+from kombu_redisdelay.broker.server.scripts import try_each
 from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.broker.store import Store
 
@@ -154,18 +155,12 @@ class Forwarder:
     def _forward(self, queues: Sequence[str], has_token: bool = False) -> None:
         for first in range(0, len(queues), QUEUES_PER_CALL):
             some = queues[first : first + QUEUES_PER_CALL]
-            calls = [self._call(queue, has_token) for queue in some]
+            calls = [forwarding(self._store, queue, has_token) for queue in some]
             for queue, reply in zip(some, try_each(self._store.server, calls), strict=True):
                 if isinstance(reply, ResponseError):
                     self._has_failed(queue, reply)
                 else:
                     self._has_forwarded(queue, *reply)
-
-    def _call(self, queue: str, has_token: bool) -> ScriptCall:
-        k = self._store.keys(queue)
-        other_steps = [ready for ready in self._store.ready_keys(queue) if ready != k.ready]
-        keys = (k.ready, k.schedule, k.messages, k.wake, k.consumers, *other_steps)
-        return FORWARD, keys, (MESSAGES_PER_CALL, BYTES_PER_CALL, self._store.separator, int(has_token))
 
     def _has_failed(self, queue: str, error: ResponseError) -> None:
         """Note that Redis has refused the call for *queue*. Other queues may be in order."""

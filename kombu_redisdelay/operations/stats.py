@@ -17,6 +17,7 @@ from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.control import UNCONTROLLED, QueueControl, queue_controls
+from kombu_redisdelay.operations.reasons import first, reason_of
 
 T = TypeVar("T")
 
@@ -43,6 +44,9 @@ class QueueStats:
             all priorities; 0 if nothing is ready, ``None`` if that is unknown, because another transport has
             published these messages.
         control: whether the queue is paused, and its limits.
+        reason: why ready messages wait although there is a consumer, one of
+            :data:`~kombu_redisdelay.operations.reasons.REASONS`; ``None`` if none waits, nobody consumes, or
+            they are about to be taken.
     """
 
     queue: str
@@ -57,6 +61,7 @@ class QueueStats:
     lateness: float
     waiting: float | None
     control: QueueControl
+    reason: str | None = None
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
@@ -111,7 +116,7 @@ def _call(store: Store, queue: str) -> ScriptCall:
     keys = store.keys(queue)
     return (
         STATS,
-        (keys.schedule, keys.dead, keys.consumers, *store.ready_keys(queue)),
+        (keys.schedule, keys.dead, keys.consumers, keys.wake, keys.control, *store.ready_keys(queue)),
         (keys.unacked(""),),
     )
 
@@ -146,6 +151,7 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         lateness=max(one.lateness, other.lateness),
         waiting=_longest(one, other),
         control=UNCONTROLLED,
+        reason=first(each.reason for each in (one, other) if each.reason) or None,
     )
 
 
@@ -155,7 +161,7 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
 
 
 def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats:
-    ready, scheduled, overdue, unacked, dead, consumers, consumers_lost, due_ms, late_us, now_us = reply
+    ready, scheduled, overdue, unacked, dead, consumers, consumers_lost, due_ms, late_us, now_us, *facts = reply
     waiting = 0.0 if ready == 0 else None
     if since_ms is not None:
         waiting = max(0.0, now_us / 1_000_000 - since_ms / 1000)
@@ -172,4 +178,18 @@ def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats
         lateness=late_us / 1_000_000,
         waiting=waiting,
         control=UNCONTROLLED,
+        reason=_reason(facts, unacked, waiting) if ready and consumers else None,
     )
+
+
+def _reason(facts: Sequence[int], held: int, waiting: float | None) -> str | None:
+    is_paused, has_no_place, has_no_token, has_waker = map(bool, facts)
+    reason = reason_of(
+        is_paused=is_paused,
+        has_no_place=has_no_place,
+        has_no_token=has_no_token,
+        has_waker=has_waker,
+        held=held,
+        waiting=waiting,
+    )
+    return reason or None

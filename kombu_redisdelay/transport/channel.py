@@ -18,6 +18,7 @@ from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.identity import new_consumer
 from kombu_redisdelay.broker.lease import RENEWALS_PER_LEASE, Lease
+from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recoverer import Recoverer
 from kombu_redisdelay.broker.rounds import Rounds
@@ -58,6 +59,8 @@ class Channel(PublishingChannel):
         self._consumer: Consumer | None = None
         self._consumer_to_stop: Consumer | None = None
         self._rounds: Rounds | None = None
+        #: Moves what is due while this channel cannot; ``None`` before it consumes.
+        self.mover: Mover | None = None
         self._has_given_back = True
         #: Takes out of the schedule what Celery's worker is told to revoke; ``None`` before it is told.
         self.revoker: Revoker | None = None
@@ -79,7 +82,8 @@ class Channel(PublishingChannel):
             # If a renewal gets no reply, there must be time for another one before the lease ends.
             patience = min(self.pool.connection_kwargs["socket_timeout"], timeout / RENEWALS_PER_LEASE)
             server = self.store.server.with_own_connections(socket_timeout=patience)
-            lease = Lease(server, name, options.lease_ms)
+            self.mover = Mover(self.store.through(server))
+            lease = Lease(server, name, options.lease_ms, self.mover)
             self._consumer = Consumer(
                 self.store,
                 name,
@@ -108,7 +112,7 @@ class Channel(PublishingChannel):
     def _after_fork(self) -> None:
         # The consumer belongs to the parent process. This process must not touch its messages or its lease.
         super()._after_fork()
-        self._consumer = self._consumer_to_stop = self._rounds = None
+        self._consumer = self._consumer_to_stop = self._rounds = self.mover = None
         self.intake.cancel_all()
 
     # -- consuming -------------------------------------------------------------------------------------
@@ -170,7 +174,13 @@ class Channel(PublishingChannel):
     def _update_queue_cycle(self) -> None:
         # kombu calls this after each change.
         self._known_active = None
+        self._move_nothing()
         super()._update_queue_cycle()
+
+    def _move_nothing(self) -> None:
+        """Have the mover leave all queues alone, until the intake names them anew."""
+        if self.mover is not None:
+            self.mover.queues = ()
 
     def look_after_queues(self) -> bool:
         """Make the next round trip of maintaining the queues, if it is time for one. Maintenance gives back
@@ -327,6 +337,7 @@ class Channel(PublishingChannel):
 
     def close(self) -> None:
         """Close the channel. Unacked messages go back at once."""
+        self._move_nothing()
         if not self.closed:
             self._closing = True
             if self.do_restore:

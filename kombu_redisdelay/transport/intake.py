@@ -56,6 +56,8 @@ class Intake:
         self.taking: set[Lane] = set()
         #: The queues that the lanes were made for.
         self._in_lanes: Sequence[str] = ()
+        #: Those of them that are consumed from with acks.
+        self._with_acks: Sequence[str] = ()
 
     def consume(self, queue: str, no_ack: bool, callback: Callable[[virtual.Message], Any]) -> None:
         self._callbacks[queue] = callback
@@ -127,6 +129,19 @@ class Intake:
     def expects_more(self) -> bool:
         """Whether more messages are ready, or it is not known whether there are any."""
         return any(lane.expects_more for lane in self.lanes)
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds after which each lane that waits has an answer, even if nothing comes."""
+        timeout = self._channel.brpop_timeout
+        return max((lane.longest_wait(timeout) for lane in self._lanes.values()), default=0.0)
+
+    def attend(self, seconds: float) -> None:
+        """Tell the mover that the lanes move what is due for so many seconds. With 0, they do not."""
+        mover = self._channel.mover
+        if mover is not None:
+            mover.queues = self._with_acks
+            mover.leave_it(seconds)
 
     def next_due(self) -> float | None:
         """Seconds until the next message is due, ``None`` if none is scheduled."""
@@ -207,6 +222,9 @@ class Intake:
         waiting = self._taken.popleft()
         delivery = waiting.delivery
         self._hold(waiting, delivery.queue in self._no_ack_queues)
+        if self._channel.mover is not None:
+            # Until the lanes ask again. In a solo worker, the callback runs the task.
+            self._channel.mover.leave_it(0.0)
         try:
             self._callbacks[delivery.queue](waiting.message)
         except BaseException:
@@ -246,7 +264,7 @@ class Intake:
 
     def _divide(self, queues: Sequence[str]) -> None:
         """Give each queue its lane."""
-        self._in_lanes = queues
+        self._in_lanes, no_ack = queues, self.no_ack_queues(queues)
         in_slots: dict[int, list[str]] = {}
         store = self._channel.store
         for queue in queues:
@@ -262,6 +280,7 @@ class Intake:
                     lane.answer()
                 lane.close()
                 del self._lanes[slot]
+        self._with_acks = tuple(queue for queue in queues if queue not in no_ack)
 
     def _messages(
         self, deliveries: Sequence[Delivery], now_ms: float

@@ -154,6 +154,10 @@ class Lane:
             self._rest()
         return self.next_due()
 
+    def longest_wait(self, timeout: float) -> float:
+        """Seconds after which an answer to :meth:`ask` comes, even without a wake-up token."""
+        return timeout * (LONGER if len(self.queues) > QUEUES_PER_TAKE else 1)
+
     def ask(self, timeout: float) -> None:
         """Ask for messages or for a wake-up over the poll connection.
 
@@ -161,7 +165,7 @@ class Lane:
             timeout: seconds after which the server answers even without a wake-up token. With many queues it
                 takes longer, see :data:`LONGER`.
         """
-        self._timeout = timeout * (LONGER if len(self.queues) > QUEUES_PER_TAKE else 1)
+        self._timeout = self.longest_wait(timeout)
         connection = self.client.connection
         try:
             self._asked_for = self._request() if self.expects_more else None

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 #: Seconds that a poll may take too long: epoll counts in milliseconds and rounds up.
 POLL_SLACK = 0.001
 
+#: Seconds that a wait may take too long. Redis answers up to 100 ms late, and machines are busy.
+WAIT_SLACK = 0.2
+
 #: The largest number of takes in one turn of the event loop, when one alarm follows the other.
 TAKES_PER_TURN = 5
 
@@ -279,14 +282,19 @@ class Poller(redis.MultiChannelPoller):
                 self._received(channel, channel.intake.take_due())
 
     def _ask(self, channel: Channel) -> None:
+        attends = True
         for lane in channel.intake.lanes_in_order:
             lane.see_that_poll_is_open()
             if not channel.qos.can_consume():
                 # One that waits is told of what comes meanwhile.
                 if not lane.is_waiting:
                     lane.expects_more = True
+                    attends = False
             elif lane.queues and not lane.is_resting:
                 self._ask_for_messages(channel, lane)
+        # The event loop turns when the answers come.
+        longest = LONGEST_POLL if self._in_protected_read else channel.intake.longest_wait
+        channel.intake.attend(longest + WAIT_SLACK if attends else 0.0)
 
     def _ask_for_messages(self, channel: Channel, lane: Lane) -> None:
         intake = channel.intake

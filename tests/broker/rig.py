@@ -11,6 +11,7 @@ from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.message import KEEP, Due
+from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recoverer import Recoverer
 from kombu_redisdelay.broker.server.cluster import ClusterServer
@@ -91,7 +92,7 @@ class Rig:
 
     def consumer(self, name: str = "me", delivery_limit: int = 0, options: Options | None = None) -> Consumer:
         store = self.new_store()
-        lease = NoHeartbeat(store.server, name, LEASE_MS)
+        lease = NoHeartbeat(store.server, name, LEASE_MS, Mover(store))
         options = options or Options(delivery_limit=delivery_limit or None)
         return Consumer(store, name, lease, options, self._lease_lost)
 

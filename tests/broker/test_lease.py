@@ -11,11 +11,13 @@ from harness.process import wait_until
 from harness.proxy import HOST, Proxy
 from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.broker.lease import Lease
+from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.single import SingleServer
+from kombu_redisdelay.broker.store import Store
 from tests.broker.database import REAL_SERVERS
 from tests.broker.database import database as open_database
-from tests.broker.rig import Rig
+from tests.broker.rig import SEPARATOR, STEPS, Rig
 
 LEASE_MS = 300
 QUEUE, ANOTHER = queue_keys("", "q", ":"), queue_keys("", "another", ":")
@@ -48,9 +50,13 @@ def long_lease(rig: Rig) -> Iterator[Lease]:
 
 
 def new_lease(rig: Rig, lease_ms: int) -> Iterator[Lease]:
-    lease = Lease(server_of(rig), "me", lease_ms)
+    lease = lease_of(server_of(rig), lease_ms)
     yield lease
     lease.stop(server_of(rig))
+
+
+def lease_of(server: SingleServer, lease_ms: int) -> Lease:
+    return Lease(server, "me", lease_ms, Mover(Store(server, "", STEPS, SEPARATOR)))
 
 
 def server_of(rig: Rig) -> SingleServer:
@@ -106,7 +112,7 @@ def test_stop_without_start(rig: Rig, lease: Lease) -> None:
 def test_who_holds_nothing_is_no_consumer_although_the_heartbeat_hangs(rig: Rig) -> None:
     """A failover leaves it with a server that does not answer any more, for as long as a reply may take."""
     with Proxy(rig.client.connection_pool.connection_kwargs["port"]) as proxy:
-        lease = Lease(server_at(proxy.port), "me", LEASE_MS)
+        lease = lease_of(server_at(proxy.port), LEASE_MS)
         lease.cover(QUEUE)
         wait_until(lambda: remaining_ms(rig) > 0, 20, "the lease begins")
         proxy.go_silent()

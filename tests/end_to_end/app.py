@@ -63,6 +63,16 @@ def block_late(self: Any, label: str, seconds: int) -> str:
     return label
 
 
+@app.task(name="compute_late", bind=True, acks_late=True)
+def compute_late(self: Any, label: str, gate: str) -> str:
+    """Compute as long as there is no file at *gate*: no greenlet runs meanwhile."""
+    _note("started", label, self.request)
+    while not os.path.exists(gate):
+        pass
+    _note("ended", label, self.request)
+    return label
+
+
 @app.task(name="kill_worker", bind=True, acks_late=True)
 def kill_worker(self: Any, label: str) -> None:
     """Kill the worker, as a bug in an extension module does, or too large an appetite for memory."""

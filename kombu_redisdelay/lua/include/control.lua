@@ -58,7 +58,7 @@ local function read_control(queue, control_key, unacked_prefix, now_us)
     queue.watcher, queue.watched_us = watcher, tonumber(watched_us)
   end
   if number_in(paused_ms) then
-    queue.places = 0
+    queue.is_paused, queue.places = true, 0
   elseif concurrency and queue.needs_ack then
     queue.places = math.max(0, concurrency - count_held(queue, unacked_prefix, concurrency))
     queue.has_places = true
