@@ -1,4 +1,4 @@
-"""The heartbeat: keeps a consumer's lease for as long as its process lives, and has the mover move meanwhile."""
+"""The heartbeat: keeps a consumer's lease for as long as its process lives, and lets the mover work."""
 
 from __future__ import annotations
 

@@ -114,7 +114,9 @@ class Mover:
         until = monotonic() + SHORTEST_INTERVAL
         due_ms: dict[str, float] = {}
         # Servers have clocks of their own.
-        for some in parts(self._store.server, queues, lambda queue: self._store.keys(queue).wake, len(queues)):
+        for some in parts(
+            self._store.server, queues, lambda queue: self._store.keys(queue).wake, len(queues)
+        ):
             # Others can be served.
             with suppress(SlotUnavailable), self._store.server.hurrying():
                 due_ms |= self._due_ms(some)

@@ -20,6 +20,7 @@ from kombu_redisdelay.cli.output import (
     show,
     show_json,
     table,
+    unusual,
     waiting,
 )
 from kombu_redisdelay.cli.table import Table
@@ -34,7 +35,8 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
     """Show what is in each queue, and who looks after it.
 
     WAIT is the time that the next ready message has waited; ? if another transport has published it. NEXT DUE
-    is when the first scheduled message is due, or for how long it has been.
+    is when the first scheduled message is due, or for how long it has been. REASON is there if ready messages
+    wait although there is a consumer, and says why.
     """
     access = connect(Access)
     with reading(queue_stats, access, queues) as found:
@@ -53,7 +55,7 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
 def stats_table(stats: Iterable[QueueStats]) -> Table:
     now = datetime.now(timezone.utc)
     headers = ("READY", "WAIT", "SCHEDULED", "OVERDUE", "UNACKED", "DEAD", "CONSUMERS", "NEXT DUE")
-    rows = table(flexible("QUEUE"), *map(right, headers), gap=1, below=4)
+    rows = table(flexible("QUEUE"), *map(right, headers), unusual("REASON", usual=""), gap=1, below=4)
     for queue in stats:
         rows.add_row(
             queue.queue,
@@ -65,5 +67,6 @@ def stats_table(stats: Iterable[QueueStats]) -> Table:
             count(queue.dead, STYLES["dead"]),
             count(queue.consumers, STYLES["consumers"]),
             next_due(queue.next_due, now),
+            queue.reason or "",
         )
     return rows

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.queued import READY, SCHEDULED, QueuedMessage
+from kombu_redisdelay.operations.reasons import PREFETCH
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import number_of
 
@@ -38,8 +39,10 @@ def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:
     held = f"{number_of(stats.consumers, 'consumer')} of the queue: {number_of(stats.unacked)} held."
     if is_overdue:
         yield (
-            "Workers move what is due when they take from the queue, and they take when they have room. "
-            f"{held} They are busy, run a long task in the pool solo, or are stuck."
+            f"Workers move what is due within seconds, also while they are busy. {held} They are stuck, or of an "
+            "older version."
         )
+    elif stats.reason == PREFETCH:
+        yield f"All workers are busy: they hold as many as they may. {held}"
     elif stats.unacked:
         yield held

@@ -17,7 +17,7 @@ from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.control import UNCONTROLLED, QueueControl, queue_controls
-from kombu_redisdelay.operations.reasons import first, reason_of
+from kombu_redisdelay.operations.reasons import Facts, first, reason_of
 
 T = TypeVar("T")
 
@@ -151,7 +151,7 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         lateness=max(one.lateness, other.lateness),
         waiting=_longest(one, other),
         control=UNCONTROLLED,
-        reason=first(each.reason for each in (one, other) if each.reason) or None,
+        reason=first((one.reason, other.reason)),
     )
 
 
@@ -161,10 +161,12 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
 
 
 def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats:
-    ready, scheduled, overdue, unacked, dead, consumers, consumers_lost, due_ms, late_us, now_us, *facts = reply
+    *numbers, is_paused, has_no_place, has_no_token, has_waker = reply
+    ready, scheduled, overdue, unacked, dead, consumers, consumers_lost, due_ms, late_us, now_us = numbers
     waiting = 0.0 if ready == 0 else None
     if since_ms is not None:
         waiting = max(0.0, now_us / 1_000_000 - since_ms / 1000)
+    facts = Facts(is_paused, has_no_place, has_no_token, has_waker, unacked, waiting)
     return QueueStats(
         queue=queue,
         ready=ready,
@@ -178,18 +180,5 @@ def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats
         lateness=late_us / 1_000_000,
         waiting=waiting,
         control=UNCONTROLLED,
-        reason=_reason(facts, unacked, waiting) if ready and consumers else None,
+        reason=reason_of(facts) if ready and consumers else None,
     )
-
-
-def _reason(facts: Sequence[int], held: int, waiting: float | None) -> str | None:
-    is_paused, has_no_place, has_no_token, has_waker = map(bool, facts)
-    reason = reason_of(
-        is_paused=is_paused,
-        has_no_place=has_no_place,
-        has_no_token=has_no_token,
-        has_waker=has_waker,
-        held=held,
-        waiting=waiting,
-    )
-    return reason or None

@@ -15,6 +15,7 @@ from hypothesis.stateful import invariant, precondition, rule, run_state_machine
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
+from kombu_redisdelay.broker.server.scripts import RENEW, run_each
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.machine import (
     DELIVERY_LIMIT,
@@ -27,6 +28,7 @@ from tests.broker.machine import (
 )
 from tests.broker.model import Broker, Control, Message
 from tests.broker.rig import dead_letter, park, payload, texts
+from tests.broker.test_mover import look, mover_of
 
 #: A consumer with more queues than one take works on.
 MANY_QUEUES = (*map(str, range(100)), "a", *map(str, range(100, 250)), "b", *map(str, range(250, 300)))
@@ -120,6 +122,16 @@ class BrokerMachine(PublishingMachine):
             expected = self.model.take(limit, self.worked_on(request), in_turn=held.in_turn, acked=False)
             taken = held.consumer.take(request).deliveries
             assert texts(taken) == [message.text for _, message in expected]
+
+    @rule(who=consumers)
+    def move_while_there_is_no_room(self, who: int) -> None:
+        name = self.consumers[who].consumer.name
+        keys = [self.rig.store.keys(queue).consumers for queue in QUEUES]
+        # The heartbeat does both.
+        run_each(self.rig.store.server, [(RENEW, [key], (name, UNIT_MS)) for key in keys])
+        look(mover_of(self.rig.store, *QUEUES))
+        for queue in self.model.queues.values():
+            queue.migrate(self.model.now)
 
     def request(self, held: Held, limit: int, hot: Sequence[str]) -> Request:
         hot = hot if held.in_turn else sorted(hot)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 
 import pytest
 
+from kombu_redisdelay.broker.message import DUE_MEMBER
 from tests.cli.site import QUEUE, Site
 from tests.transport.kit import Inbox, drain
 from tests.web.states import delivered
@@ -45,10 +47,46 @@ def test_every_place_of_a_message_is_counted(site: Site) -> None:
         "consumers": 2,
         "consumers_lost": 1,
         "control": UNCONTROLLED,
+        "reason": "prefetch full",
     }
     assert due == site.redis.zscore(site.store.keys(QUEUE).schedule, waiting[0])
     assert 0 < waited < 60
     assert 5 <= lateness <= 5 + (site.store.now_ms() - due - 5000) / 1000
+
+
+def reason(site: Site) -> str | None:
+    [stats] = site.rows("stats")
+    text = site.text("stats")
+    assert stats["reason"] is None or f" {stats['reason']}\n" in text
+    assert ("REASON" in text) == (stats["reason"] is not None)
+    return str(stats["reason"]) if stats["reason"] else None
+
+
+def test_why_messages_wait_although_a_consumer_is_there(site: Site) -> None:
+    wake = site.store.keys(QUEUE).wake
+    site.send()
+    assert reason(site) is None, "nobody is there"
+    site.add_consumer("alive", 60_000)
+    assert reason(site) == "prefetch full", "who has room takes the token at once"
+    site.redis.delete(wake)
+    assert reason(site) is None, "somebody has"
+    site.redis.rpush(QUEUE, json.dumps({DUE_MEMBER: site.now_ms() - 10_000, "body": ""}))
+    assert reason(site) == "prefetch full", "and would have taken it by now"
+    site.redis.rpop(QUEUE)
+    site.add_consumer("holds", 60_000, holds=2)
+    assert reason(site) == "prefetch full"
+
+    site.text("limit", "-Q", QUEUE, "--rate", "1/h", "--concurrency", "3")
+    assert reason(site) == "prefetch full"
+    site.redis.hset(site.store.keys(QUEUE).control, "full_at_us", (site.now_ms() + 3_600_000) * 1000)
+    assert reason(site) == "rate limit"
+    site.add_consumer("another", 60_000, holds=1)
+    assert reason(site) == "concurrency limit"
+    site.text("pause", "-Q", QUEUE)
+    assert reason(site) == "paused"
+
+    site.redis.delete(QUEUE)
+    assert reason(site) is None, "none is ready"
 
 
 def test_queues_are_in_natural_order(site: Site) -> None:
@@ -61,7 +99,7 @@ def test_queues_are_in_natural_order(site: Site) -> None:
 def test_an_empty_queue_is_all_zeros(site: Site) -> None:
     [stats] = site.rows("stats")
     assert stats.pop("queue") == QUEUE
-    assert stats.pop("next_due") is None
+    assert stats.pop("next_due") is stats.pop("reason") is None
     assert stats.pop("control") == UNCONTROLLED
     assert set(stats.values()) == {0}
 

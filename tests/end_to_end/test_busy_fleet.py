@@ -3,7 +3,6 @@ broken."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,9 +48,7 @@ def test_what_becomes_due_is_ready_in_every_pool_and_nothing_is_wrong(
     gate = tmp_path / "gate"
     producer = site.producer()
     for queue, busy in FLEET.items():
-        site.start_worker(
-            pool=busy.pool, concurrency=busy.concurrency, queues=[queue], prefetch_multiplier=1
-        )
+        site.start_worker(pool=busy.pool, concurrency=busy.concurrency, queues=[queue], prefetch_multiplier=1)
         full = 1 if busy.task == "compute_late" else busy.concurrency
         running = [f"{queue} {number}" for number in range(full)]
         for task in running:

@@ -13,13 +13,15 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.doctor.control import check_control
-from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
+from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.held import check_held
 from kombu_redisdelay.operations.history import unreadable_fields
+from kombu_redisdelay.operations.reasons import PREFETCH
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import number_of
 
-#: Seconds that a message may be overdue before this counts as a problem. Workers wait for less than this.
+#: Seconds that a message may be overdue before this counts as a problem, and that a ready one may wait before
+#: it is worth a remark. Workers move what is due in less than this.
 PATIENCE = 15.0
 
 #: The same limit for a queue without a worker, in seconds.
@@ -47,7 +49,7 @@ def check_queues(store: Store, queues: Iterable[str], options: Options, app: Any
             )
             found = [warning(f"queue {queue}", "this user may not look at it", advice)]
         yield from found
-        in_order += not found
+        in_order += all(finding.level is Level.OK for finding in found)
     if in_order:
         yield ok("queues", f"{in_order} in order")
 
@@ -98,8 +100,9 @@ def _late(stats: QueueStats) -> Iterator[Finding]:
     elif stats.overdue and stats.lateness > PATIENCE:
         yield wrong(
             check,
-            f"{number_of(stats.overdue)} overdue, for up to {stats.lateness:.0f} s, that no worker takes",
-            "Workers of the pool solo do not look while a task runs; others are stuck. Start more.",
+            f"{number_of(stats.overdue)} overdue, for up to {stats.lateness:.0f} s, that no worker moves",
+            "Workers move what is due within seconds, also while they are busy. These are stuck, or of an older "
+            "version: see their logs, and start them again.",
         )
     elif stats.scheduled and not stats.consumers:
         yield warning(
@@ -114,6 +117,8 @@ def _late(stats: QueueStats) -> Iterator[Finding]:
             f"{number_of(stats.ready)} ready, and no worker",
             "Start a worker for this queue. One of redis:// is not seen here.",
         )
+    elif stats.reason == PREFETCH and (waiting := stats.waiting or 0.0) > PATIENCE:
+        yield ok(check, f"{number_of(stats.ready)} ready, for up to {waiting:.0f} s: all workers are busy")
 
 
 def _consumers(stats: QueueStats) -> Iterator[Finding]:
