@@ -114,9 +114,7 @@ class Mover:
         until = monotonic() + SHORTEST_INTERVAL
         due_ms: dict[str, float] = {}
         # Servers have clocks of their own.
-        for some in parts(
-            self._store.server, queues, lambda queue: self._store.keys(queue).wake, len(queues)
-        ):
+        for some in parts(self._store.server, queues, self._key, len(queues)):
             # Others can be served.
             with suppress(SlotUnavailable), self._store.server.hurrying():
                 due_ms |= self._due_ms(some)
@@ -130,6 +128,9 @@ class Mover:
                 left.append(queue)
                 pause += PAUSE * consumers
             yield pause
+
+    def _key(self, queue: str) -> str:
+        return self._store.keys(queue).wake
 
     def _due_ms(self, queues: Sequence[str]) -> dict[str, float]:
         """Those of *queues*, which are in one slot, that have due messages, and since when."""

@@ -1,5 +1,5 @@
--- Moves due messages of a queue to their ready lists while nobody takes from it: it has no consumers, or these
--- have no room.
+-- Moves due messages of a queue to their ready lists while nobody takes from it: it has no consumers, or
+-- these have no room.
 --
 -- KEYS[1]  ready list of step 0
 -- KEYS[2]  schedule

@@ -39,8 +39,8 @@ def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:
     held = f"{number_of(stats.consumers, 'consumer')} of the queue: {number_of(stats.unacked)} held."
     if is_overdue:
         yield (
-            f"Workers move what is due within seconds, also while they are busy. {held} They are stuck, or of an "
-            "older version."
+            f"Workers move what is due within seconds, also while they are busy. {held} They are stuck, or "
+            "of an older version."
         )
     elif stats.reason == PREFETCH:
         yield f"All workers are busy: they hold as many as they may. {held}"

@@ -77,7 +77,8 @@ def test_large_messages_go_one_at_a_time(rig: Rig) -> None:
     rig.database.advance(200)
     mover = mover_of(rig.store, "q")
     # The look at the due times, and the first call.
-    mover.step(), mover.step()
+    mover.step()
+    mover.step()
     assert len(rig.ready("q")) == 1
     look(mover)
     assert sorted(rig.ready("q")) == large
@@ -130,7 +131,8 @@ def test_ids_without_a_message_are_told_by_another_thread(rig: Rig, caplog: pyte
     mover = mover_of(rig.store, "q")
     look(mover)
     assert caplog.messages == []
-    mover.tell(), mover.tell()
+    mover.tell()
+    mover.tell()
     assert caplog.record_tuples == [
         (
             "kombu_redisdelay.broker.mover",

@@ -19,6 +19,7 @@ from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.nodes import Address, Nodes
+from kombu_redisdelay.broker.store import Store
 from tests.transport.kit import publish
 
 QUEUE = "emails"

@@ -1,5 +1,5 @@
-"""Workers that have no room, or that a task keeps busy: what becomes due is ready all the same, and nothing looks
-broken."""
+"""Workers that have no room, or that a task keeps busy: what becomes due is ready all the same, and nothing
+looks broken."""
 
 from __future__ import annotations
 

@@ -101,8 +101,8 @@ def _late(stats: QueueStats) -> Iterator[Finding]:
         yield wrong(
             check,
             f"{number_of(stats.overdue)} overdue, for up to {stats.lateness:.0f} s, that no worker moves",
-            "Workers move what is due within seconds, also while they are busy. These are stuck, or of an older "
-            "version: see their logs, and start them again.",
+            "Workers move what is due within seconds, also while they are busy. These are stuck, or of an "
+            "older version: see their logs, and start them again.",
         )
     elif stats.scheduled and not stats.consumers:
         yield warning(
