@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from time import sleep
 
 import pytest
 
@@ -163,6 +164,50 @@ def test_survives_the_loss_of_its_connection(rig: Rig, lease: Lease) -> None:
     rig.client.client_kill_filter(skipme=True, _type="normal")
     end = rig.client.zscore(KEY, "me")
     wait_until(lambda: rig.client.zscore(KEY, "me") > end, 20, "the lease is renewed again")
+
+
+class SlowMover(Mover):
+    """Always needed, and its looks hang for a while."""
+
+    is_needed = True  # type: ignore[assignment]
+
+    def step(self) -> float:
+        sleep(0.2)
+        return 0.0
+
+
+def test_a_look_that_hangs_does_not_make_a_renewal_late(rig: Rig) -> None:
+    """A third of the lease may pass between two renewals, and a look may hang for as long."""
+    lease_ms = 12_000
+    server = server_of(rig)
+    lease = Lease(server, "me", lease_ms, SlowMover(Store(server, "", STEPS, SEPARATOR)))
+    lease.cover(QUEUE)
+    wait_until(lambda: remaining_ms(rig) > 0, 20, "the lease begins")
+    try:
+        wait_until(lambda: remaining_ms(rig) < lease_ms - 1000, 20, "it gets older")
+        least = lease_ms * 1.0
+
+        def renewed() -> bool:
+            nonlocal least
+            now = remaining_ms(rig)
+            least = min(least, now)
+            return now > least + 1000
+
+        wait_until(renewed, 20, "it is renewed")
+        assert least > lease_ms * 2 / 3 + 1000
+    finally:
+        lease.stop(server_of(rig))
+
+
+def test_moves_what_is_due_between_renewals(rig: Rig) -> None:
+    server = server_of(rig)
+    mover = Mover(Store(server, "", STEPS, SEPARATOR))
+    lease = Lease(server, "me", 600_000, mover)
+    lease.cover(QUEUE)
+    rig.schedule("q", "due", 100)
+    mover.queues = ("q",)
+    wait_until(lambda: rig.ready("q") == ["due"], 20, "it is moved")
+    lease.stop(server_of(rig))
 
 
 class TestQueueThatExpires:
