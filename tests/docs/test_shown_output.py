@@ -58,7 +58,8 @@ def site(server: RedisServer) -> Iterator[Site]:
 @pytest.mark.parametrize(("block", "words", "heading"), TABLES, ids=str)
 def test_the_heading_of_a_table(site: Site, block: Block, words: str, heading: str) -> None:
     first = site.text(*arguments(words)).split("\n", 1)[0]
-    assert first.split() == heading.split()
+    # One column is there only while messages wait although a worker is.
+    assert first.split() in (heading.split(), [*heading.split(), "REASON"])
 
 
 def test_there_are_tables() -> None:
