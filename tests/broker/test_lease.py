@@ -169,7 +169,7 @@ def test_survives_the_loss_of_its_connection(rig: Rig, lease: Lease) -> None:
 class SlowMover(Mover):
     """Always needed, and its looks hang for a while."""
 
-    is_needed = True  # type: ignore[assignment]
+    is_needed = True
 
     def step(self) -> float:
         sleep(0.2)

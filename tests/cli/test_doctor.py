@@ -11,7 +11,7 @@ from celery import Celery
 
 from harness.cluster import Cluster
 from harness.redis_server import RedisServer
-from kombu_redisdelay.broker.message import DUE_MEMBER
+from kombu_redisdelay.broker.members import DUE
 from kombu_redisdelay.operations import control
 from kombu_redisdelay.operations.access import natural
 from tests.cli.site import QUEUE, Site, run_delayed
@@ -250,7 +250,7 @@ def test_workers_that_are_merely_busy_are_no_problem(site: Site) -> None:
     site.add_consumer("busy", 60_000, holds=2)
     site.send()
     assert f"queue {QUEUE}" not in _findings(site, "ok"), "it was published just now"
-    site.redis.rpush(QUEUE, json.dumps({DUE_MEMBER: site.now_ms() - 40_000, "body": ""}))
+    site.redis.rpush(QUEUE, json.dumps({DUE: site.now_ms() - 40_000, "body": ""}))
     found = _findings(site, "ok")
     assert re.fullmatch(r"2 messages ready, for up to \d+ s: all workers are busy", found[f"queue {QUEUE}"])
     assert found["queues"] == "1 in order"

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from kombu_redisdelay.broker.message import DUE_MEMBER
+from kombu_redisdelay.broker.members import DUE
 from tests.cli.site import QUEUE, Site
 from tests.transport.kit import Inbox, drain
 from tests.web.states import delivered
@@ -70,7 +70,7 @@ def test_why_messages_wait_although_a_consumer_is_there(site: Site) -> None:
     assert reason(site) == "prefetch full", "who has room takes the token at once"
     site.redis.delete(wake)
     assert reason(site) is None, "somebody has"
-    site.redis.rpush(QUEUE, json.dumps({DUE_MEMBER: site.now_ms() - 10_000, "body": ""}))
+    site.redis.rpush(QUEUE, json.dumps({DUE: site.now_ms() - 10_000, "body": ""}))
     assert reason(site) == "prefetch full", "and would have taken it by now"
     site.redis.rpop(QUEUE)
     site.add_consumer("holds", 60_000, holds=2)
