@@ -124,6 +124,10 @@ class Consumer:
         """
         return self._takes_of(queues).glance(queues)
 
+    def have_ready(self, groups: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """Those of the *groups* of queues that have ready messages. It costs a fraction of a glance."""
+        return self._takes_of(groups[0]).have_ready(groups)
+
     def look(self, queues: Sequence[str]) -> Looked:
         """Look which of *queues* have ready messages, and when the next ones are due."""
         return self._takes_of(queues).look(queues)

@@ -95,9 +95,17 @@ class Takes:
         due = {queue: max(0.0, ms - now_ms) / 1000 for queue, ms in due_ms if ms is not None}
         return Glance(bool(any_ready), due, some)
 
+    def have_ready(self, groups: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """Those of the *groups* of queues that have ready messages."""
+        server = self._store.server
+        keys = [self._made(group).ready_keys for group in groups]
+        replies = server.call_all(*(("EXISTS", ready_keys.packed) for ready_keys in keys))
+        counts = checked(replies)
+        return [group for group, count in zip(groups, counts, strict=True) if count]
+
     def look(self, queues: Sequence[str]) -> Looked:
         """Look which of *queues* have ready messages, and when the next ones are due."""
-        store, roster = self._store, self._roster_of(queues)
+        store, roster = self._store, self._made(queues)
         has_slots = int(store.server.has_slots)
         args: list[Argument] = [store.prefix, store.separator, has_slots, self._name, *store.steps]
         calls: list[ScriptCall] = [(LOOK, part.wake_keys, args) for part in roster.parts]
@@ -200,11 +208,17 @@ class Takes:
         ]
 
     def _roster_of(self, queues: Sequence[str]) -> Roster:
+        roster = self._made(queues)
+        if roster not in self._rosters:
+            self._rosters = (roster, self._rosters[0])
+        return roster
+
+    def _made(self, queues: Sequence[str]) -> Roster:
+        """The same, but not kept: for queues that are asked for once."""
         for roster in self._rosters:
             if queues is roster.queues or tuple(queues) == roster.queues:
                 return roster
-        self._rosters = (Roster(self._store, queues), self._rosters[0])
-        return self._rosters[0]
+        return Roster(self._store, queues)
 
     def _peculiarities(self, roster: Roster, no_ack: Collection[str]) -> str:
         """What is particular to some of the queues, as take.lua wants it."""

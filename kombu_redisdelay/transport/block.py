@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 from kombu_redisdelay.broker.message import message_id
 from kombu_redisdelay.public import public
 from kombu_redisdelay.transport.held import Held
-from kombu_redisdelay.transport.urls import SEPARATOR
+from kombu_redisdelay.urls import SEPARATOR
 
 if TYPE_CHECKING:
     from kombu_redisdelay.transport.publishing import PublishingChannel

@@ -62,6 +62,10 @@ class HotQueues:
         self._due_at.clear()
         self._note_due((), looked.due)
 
+    def found(self, looked: Looked) -> None:
+        """Note what a look at some of the queues has shown."""
+        self._add(looked.ready)
+
     def glanced(self, glance: Glance) -> None:
         """Note what a glance has shown."""
         self._note_due(glance.schedules_of, glance.due)

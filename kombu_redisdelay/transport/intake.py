@@ -149,10 +149,10 @@ class Intake:
         return min(each, default=None)
 
     def take_due(self) -> float | None:
-        """Take messages where some are due. Returns the same as :meth:`next_due`."""
+        """Take messages where some are due, or have come without a token. Returns the same as
+        :meth:`next_due`."""
         for lane in self.lanes:
-            if len(self._lanes) == 1 or lane.next_due() == 0:
-                lane.take()
+            lane.take_due()
         return self.next_due()
 
     def finish_taking(self) -> None:

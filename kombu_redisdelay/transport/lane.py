@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from kombu_redisdelay.broker.server.replies import RELOCATIONS
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.broker.server.wire import pack
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
+from kombu_redisdelay.transport.foreign import Foreign
 from kombu_redisdelay.transport.hot import HotQueues
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class Lane:
         self.queues: Sequence[str] = ()
         self.expects_more = True
         self._hot = HotQueues(intake.consumed)
+        self._foreign = Foreign()
         self._client: Any = None
         #: When the latest request was sent over the poll connection, if it has no reply yet; seconds of the
         #: monotonic clock.
@@ -73,6 +76,7 @@ class Lane:
         """Ask for the messages of these queues from now on."""
         for queue in set(self.queues).difference(queues):
             self._hot.forget(queue)
+            self._foreign.forget(queue)
         if not set(queues).issubset(self.queues):
             self._hot.look_soon()
             self.expects_more = True
@@ -131,9 +135,24 @@ class Lane:
         return self._intake.credit() < half and monotonic() - self._requested_at < PAUSE
 
     def next_due(self) -> float | None:
-        """Seconds until the next message is due, or the lane has rested; ``None`` if none is scheduled."""
+        """Seconds until the next message is due, the lane has rested, or is to look for what came without a
+        token; ``None`` for never."""
         rest = self._rests_until - monotonic()
-        return rest if rest > 0 else self._hot.next_due()
+        if rest > 0:
+            return rest
+        each = [due for due in (self._hot.next_due(), self._foreign.next_look()) if due is not None]
+        return min(each, default=None)
+
+    def take_due(self) -> None:
+        """Take messages if some are due, or have come without a token."""
+        if self.is_resting:
+            return
+        has_room = self._intake.credit() > 0
+        # Also without room: what is due becomes ready.
+        if self._hot.next_due() == 0 or (self.expects_more and has_room and not self.is_taking):
+            self.take()
+        elif self._foreign.next_look() == 0:
+            self._look_for_foreign(has_room)
 
     def take(self, also_woken: bool = True) -> float | None:
         """Take as many messages as the prefetch count leaves room for.
@@ -146,13 +165,20 @@ class Lane:
         """
         if self.is_taking:
             return self.answer()
+        self._take(also_woken)
+        return self.next_due()
+
+    def _take(self, also_woken: bool) -> Collection[str]:
+        """Returns the queues of the messages that were taken."""
         try:
             request = self._request(also_woken)
             if request.queues:
-                self._receive(request, self._channel.consumer.take(request))
+                taken = self._channel.consumer.take(request)
+                self._receive(request, taken)
+                return {delivery.queue for delivery in taken.deliveries}
         except SlotUnavailable:
             self._rest()
-        return self.next_due()
+        return ()
 
     def longest_wait(self, timeout: float) -> float:
         """Seconds after which an answer to :meth:`ask` comes, even without a wake-up token."""
@@ -221,24 +247,42 @@ class Lane:
     def _take_what_woke_us(self, reply: Any, was_there: bool) -> float | None:
         queue = self._channel.consumer.woken(self.queues, reply)
         self._hot.woken(queue)
+        self._foreign.woken()
         # If a token was there at once, others may have been there, too: among them, the order counts.
         return self.take(also_woken=was_there or queue not in self._intake.consumed)
 
     def _finds_something(self) -> bool:
-        """Look at all queues. Returns whether there is something to take now."""
+        """Look at all queues. Returns whether there is something to take now. What is ready is taken soon, if
+        nobody takes it who was woken."""
         queues, consumer = self.queues, self._channel.consumer
         if not queues:
             return False
         try:
             with self._channel.store.server.hurrying():
                 glance = consumer.glance(queues)
-                self._hot.glanced(glance)
-                if glance.any_ready and len(queues) > QUEUES_PER_TAKE:
-                    self._hot.looked(consumer.look(queues))
         except SlotUnavailable:
             self._rest()
             return False
-        return glance.any_ready or self._hot.has_any
+        self._hot.glanced(glance)
+        self._foreign.glanced(queues, glance.any_ready)
+        return self._hot.has_any
+
+    def _look_for_foreign(self, has_room: bool) -> None:
+        """Take what has come without a token, if it is there now."""
+        groups = self._foreign.begin(self.queues)
+        if not has_room or self.is_taking:
+            return
+        consumer = self._channel.consumer
+        try:
+            with self._channel.store.server.hurrying():
+                ready = self._foreign.looked(consumer.have_ready(groups))
+                if ready and len(self.queues) > QUEUES_PER_TAKE:
+                    self._hot.found(consumer.look([*dict.fromkeys(chain(*ready))]))
+        except SlotUnavailable:
+            self._rest()
+            return
+        if ready:
+            self._foreign.found(self._take(also_woken=False))
 
     def _request(self, also_woken: bool = True) -> Request:
         self._requested_at = monotonic()

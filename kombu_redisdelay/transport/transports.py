@@ -23,8 +23,8 @@ from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.settling import settle_where_called
 from kombu_redisdelay.transport.signals import wake_on_signals
-from kombu_redisdelay.transport.tls import answers_without, verifying
-from kombu_redisdelay.transport.urls import check_host
+from kombu_redisdelay.tls import answers_without, verifying
+from kombu_redisdelay.urls import check_host
 
 #: The modes of servers whose URLs begin with another scheme, as they call them.
 OTHER_MODES = {
