@@ -9,9 +9,9 @@ read_globals = {
   "count_existing", "dead_payload", "dead_step_and_payload", "deliveries", "duplicates_of", "expect_list", "expect_schedule",
   "expire", "find_woken", "first_due", "first_ready_step", "forget_duplicates", "give_back", "hand_out",
   "hand_out_again", "hand_out_large", "hand_out_ready", "held_for_ms", "hold", "is_unwatched", "length", "losses", "make_bookmarks", "mark_of",
-  "may_take", "migrate", "HISTORY_KEPT_MS", "note", "note_delivered", "note_given_back", "number_in", "read_controls",
+  "may_take", "migrate", "HISTORY_KEPT_MS", "note", "note_delivered", "note_given_back", "nothing_given_back", "number_in", "read_controls",
   "read_list", "ready_key", "ready_lists", "ready_of", "schedule", "sooner", "spend", "still_bound",
-  "stop_watching", "store_under_id", "stored_payload", "stored_start", "stored_step", "unschedule", "until_token_us",
+  "stop_watching", "store_under_id", "stored_payload", "stored_start", "stored_step", "tell_of_given_back", "unschedule", "until_token_us",
   "until_us", "wake", "watch", "with_members",
 }
 

@@ -14,7 +14,7 @@ from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.delivery import Delivery, Glance, Looked, Request, Taken
 from kombu_redisdelay.broker.identity import worker_of
 from kombu_redisdelay.broker.lease import Lease
-from kombu_redisdelay.broker.message import split_stored
+from kombu_redisdelay.broker.message import ids_to_schedule
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.places import Places
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
@@ -27,7 +27,6 @@ from kombu_redisdelay.broker.server.scripts import (
     GIVE_BACK,
     LEAVE,
     PARK,
-    REQUEUE_LATER,
     run_each,
     try_each,
 )
@@ -156,38 +155,21 @@ class Consumer:
         """Wait until the server has done every ack so far."""
         self.store.server.confirm_acks()
 
-    def requeue(self, queue: str, tag: str) -> bool:
-        """Requeue a delivered message. It counts as a failed delivery and goes to the tail of its ready list.
-        Returns ``False`` if it was not held any more."""
-        self._failed.pop(tag, None)
-        return bool(self._give_back(queue, [tag], "failed"))
+    def requeue(self, queue: str, tag: str, delay_ms: float | None = None) -> bool:
+        """Requeue a delivered message, which has failed. Returns ``False`` if it was not held any more.
 
-    def payload(self, queue: str, tag: str) -> bytes | None:
-        """A message as it is in Redis; ``None`` if it is not held any more."""
-        stored = self.store.server.call("HGET", self.store.keys(queue).unacked(self.name), tag)
-        return None if stored is None else split_stored(stored)[1]
-
-    def requeue_later(self, queue: str, tag: str, message_id: str, delay_ms: float) -> bool:
-        """Schedule a delivered message again, *delay_ms* from now. It counts as a failed delivery. Returns
-        ``False`` if it was not held any more."""
+        Arguments:
+            delay_ms: when it may be delivered again, in ms from now. By default, that is as the option
+                ``retry_wait`` says. If it need not wait, it goes to the tail of its ready list.
+        """
         self._failed.pop(tag, None)
-        self.store.remember(queue)
-        k, options = self.store.keys(queue), self._options
-        held, dead, dropped, buried = REQUEUE_LATER(
-            self.store.server,
-            (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates, k.dead),
-            (
-                tag,
-                message_id,
-                delay_ms,
-                options.delivery_limit or 0,
-                options.dead_letter_limit,
-                self.store.expires_ms.get(queue, 0),
-            ),
-        )
-        self._report(queue, dead, buried, dropped)
-        self._places.leave([queue])
-        return bool(held)
+        return bool(self._give_back(queue, [tag], "failed", delay_ms))
+
+    def give_back(self, queue: str, tag: str) -> bool:
+        """Give back a delivered message that has not failed. Returns ``False`` if it was not held any
+        more."""
+        self._failed.pop(tag, None)
+        return bool(self._give_back(queue, [tag], "returned"))
 
     def fail(self, queue: str, tag: str) -> None:
         """Note that the callback of a message has failed. If the message is given back later, this delivery
@@ -363,25 +345,35 @@ class Consumer:
             if queue in names and not self._lease.keeps_alive(self.store.keys(queue), expires_ms):
                 self._lease.keep_alive(self.store.keys(queue), self.store.ready_keys(queue), expires_ms)
 
-    def _give_back(self, queue: str, tags: Sequence[str], how: str) -> int:
+    def _give_back(self, queue: str, tags: Sequence[str], how: str, delay_ms: float | None = None) -> int:
         """Returns how many of them were held."""
         k, options = self.store.keys(queue), self._options
-        held, dead, dropped, buried = GIVE_BACK(
-            self.store.server,
-            (k.unacked(self.name), k.ready, k.wake, k.dead),
-            (
-                k.separator,
-                how,
-                options.delivery_limit or 0,
-                options.dead_letter_limit,
-                self.store.expires_ms.get(queue, 0),
-                *tags,
-            ),
+        args = (
+            k.separator,
+            how,
+            options.delivery_limit or 0,
+            options.dead_letter_limit,
+            self.store.expires_ms.get(queue, 0),
+            options.retry_wait_ms,
+            "" if delay_ms is None else delay_ms,
         )
-        self._report(queue, dead, buried, dropped)
-        if dead:
-            self._places.leave([queue])
-        return int(held)
+        count = 0
+        ids: dict[str, str] | dict[bytes, str] = dict.fromkeys(tags, "")
+        while ids:
+            named = [text for tag_and_id in ids.items() for text in tag_and_id]
+            held, dead, dropped, buried, unnamed = GIVE_BACK(
+                self.store.server,
+                (k.unacked(self.name), k.ready, k.wake, k.dead, *k.scheduling),
+                (*args, *named),
+            )
+            count += held
+            self._report(queue, dead, buried, dropped)
+            ids = ids_to_schedule(unnamed)
+            if ids:
+                self.store.remember(queue)
+            if dead:
+                self._places.leave([queue])
+        return count
 
     def _report(self, queue: str, dead: int, buried: Sequence[bytes], dropped: int) -> None:
         """Say how many messages are dead letters now, *buried* what some of them are, and how many older ones

@@ -26,7 +26,7 @@ class Members(NamedTuple):
 
     Attributes:
         deliveries: how many deliveries have failed.
-        lost: how many of these ended with a consumer that held other messages, too.
+        lost: how many of these ended with their consumer, which may have held others.
         due_ms: from when on the message may be delivered, ms since the epoch; ``None`` if it does not say.
         unknown_ms: since when it waits for a worker that knows its task, ms since the epoch; ``None`` if it
             does not.

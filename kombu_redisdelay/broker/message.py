@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from time import time
 from typing import Any
+from uuid import UUID
 
 from dateutil.parser import isoparse
 
@@ -140,6 +141,33 @@ def message_id(message: Mapping[str, Any]) -> str:
         or properties["delivery_tag"]
     )
     return stored_id(id)
+
+
+def ids_to_schedule(unnamed: Sequence[bytes]) -> dict[bytes, str]:
+    """For pairs of a delivery tag and a message, as it is stored: tag -> the id to schedule the message
+    under. That is the tag for what has no id, or is not a message."""
+    pairs = zip(unnamed[::2], unnamed[1::2], strict=True)
+    # Somebody else may have written the tag.
+    return {
+        tag: _published_id(split_stored(stored)[1], tag.decode(errors="replace") or "?")
+        for tag, stored in pairs
+    }
+
+
+def _published_id(payload: bytes, otherwise: str) -> str:
+    try:
+        message = check(json.loads(payload, object_hook=_without_uuid))
+        properties = message["properties"]
+        properties["delivery_tag"] = properties.get("delivery_tag") or otherwise
+        return message_id(message)
+    except Exception:
+        # Foreign bytes may make the decoder raise any exception.
+        return otherwise
+
+
+def _without_uuid(value: dict[str, Any]) -> Any:
+    """A UUID, as kombu writes it, as a text."""
+    return str(UUID(**value["__value__"])) if value.get("__type__") == "uuid" else value
 
 
 def stored_id(id: str) -> str:

@@ -14,7 +14,7 @@ MAX_BATCH_LIMIT = 500
 #: How many partitions a queue may have at most. A consumer keeps a connection for each.
 MAX_PARTITIONS = 1024
 
-#: A message with this many failed deliveries is suspected of killing its workers.
+#: A message that so many workers held when they died is suspected of killing them.
 ALONE_AFTER = 3
 
 
@@ -26,8 +26,11 @@ class Options:
         visibility_timeout: seconds that a consumer's lease lasts after it was last renewed. A living
             consumer renews it, so a task may take any time. After a crash, other consumers get the messages
             when it ends. kombu's option for this purpose has the same name.
-        delivery_limit: deliveries that a message may have before it is dead-lettered; ``None`` for any
-            number. The default is that of RabbitMQ's quorum queues.
+        delivery_limit: failures that a message may have before it is dead-lettered; ``None`` for any
+            number. With the default, and the default of *retry_wait*, that is after two minutes of waiting.
+        retry_wait: seconds that a message waits after its second failure. It waits twice as long after each
+            further one, up to a minute, or *retry_wait* if that is longer. After the first failure it does
+            not wait. With 0 it never does.
         dead_letter: whether a message that is rejected without requeue becomes a dead letter. By
             default it is dropped, as kombu does.
         dead_letter_limit: how many dead letters a queue keeps. With more, the oldest are dropped.
@@ -39,7 +42,8 @@ class Options:
     """
 
     visibility_timeout: float = 60.0
-    delivery_limit: int | None = 20
+    delivery_limit: int | None = 9
+    retry_wait: float = 1.0
     dead_letter: bool = False
     dead_letter_limit: int = 10_000
     max_batch: int = 64
@@ -64,6 +68,9 @@ class Options:
         limit = options.delivery_limit
         if limit is not None and (not _is_int(limit) or limit < 1):
             raise _error("delivery_limit", limit, "a whole number from 1, or None")
+        wait = options.retry_wait
+        if not _is_number(wait) or not 0 <= wait <= 10**9:
+            raise _error("retry_wait", wait, "a number of seconds from 0")
         if not isinstance(options.dead_letter, bool):
             raise _error("dead_letter", options.dead_letter, "True or False")
         kept = options.dead_letter_limit
@@ -93,13 +100,18 @@ class Options:
 
     @property
     def alone_after(self) -> int:
-        """Failed deliveries after which a message is taken and held alone. Otherwise, other messages that are
-        prefetched with it could reach the delivery limit with it."""
-        return max(1, min(ALONE_AFTER, (self.delivery_limit or ALONE_AFTER + 1) - 1))
+        """How many workers may die while they hold a message, before it is taken and held alone. Nobody knows
+        which message has killed them, so these deaths are no failures of it. Those that follow are. With 0 it
+        is never held alone, and each death is a failure."""
+        return min(ALONE_AFTER, (self.delivery_limit or ALONE_AFTER + 1) - 1)
 
     @property
     def lease_ms(self) -> int:
         return max(1, round(self.visibility_timeout * 1000))
+
+    @property
+    def retry_wait_ms(self) -> float:
+        return self.retry_wait * 1000
 
 
 def _is_int(value: object) -> bool:

@@ -6,10 +6,11 @@ consumer does other things.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kombu_redisdelay.broker.message import ids_to_schedule
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.report import report_dead, report_dropped
@@ -54,6 +55,7 @@ class _Return:
 
     Attributes:
         tags: delivery tags that are left to do, the latest first.
+        ids: tag -> what to schedule the message under, for those that have asked for it.
         given_back: how many messages went back so far, without those that became dead letters.
         done: whether the holder holds no message any more, or may keep its messages.
         briefs: of some of those that were lost and went back.
@@ -61,6 +63,7 @@ class _Return:
 
     holder: Holder
     tags: list[bytes] = field(default_factory=list)
+    ids: Mapping[bytes, str] = field(default_factory=dict)
     given_back: int = 0
     done: bool = False
     briefs: list[bytes] = field(default_factory=list)
@@ -109,19 +112,22 @@ class Recovery:
     def _give_back_some(self, returns: Sequence[_Return], how: str) -> None:
         replies = run_each(self._store.server, [self._call(each, how) for each in returns])
         for each, reply in zip(returns, replies, strict=True):
-            looked_at, held, dead, dropped, done, lost, buried = reply
-            del each.tags[:looked_at]
+            looked_at, held, dead, dropped, done, lost, buried, unnamed = reply
+            each.ids = ids_to_schedule(unnamed)
+            if each.ids:
+                self._store.remember(each.holder.queue)
+            each.tags[:looked_at] = each.ids
             each.given_back += held - dead
             each.done = bool(done)
-            if not each.briefs:
-                each.briefs = lost
+            each.briefs = each.briefs or lost
             report_dead(self._store, self._options, each.holder.queue, dead, buried)
             report_dropped(self._options, each.holder.queue, dropped)
 
     def _call(self, each: _Return, how: str) -> ScriptCall:
         queue, consumer, lease_counts = each.holder
         k, options = self._store.keys(queue), self._options
-        keys = (k.consumers, k.unacked(consumer), k.ready, k.wake, k.dead)
+        keys = (k.consumers, k.unacked(consumer), k.ready, k.wake, k.dead, *k.scheduling)
+        tags = each.tags[:MESSAGES_PER_CALL]
         return (
             RECOVER,
             keys,
@@ -135,7 +141,8 @@ class Recovery:
                 options.dead_letter_limit,
                 options.alone_after,
                 self._store.expires_ms.get(queue, 0),
-                *each.tags[:MESSAGES_PER_CALL],
+                options.retry_wait_ms,
+                *(text for tag in tags for text in (tag, each.ids.get(tag, ""))),
             ),
         )
 

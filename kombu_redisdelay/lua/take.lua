@@ -15,8 +15,8 @@
 -- ARGV[7]  global_keyprefix
 -- ARGV[8]  separator between a queue's name and a priority step
 -- ARGV[9]  "1": one message from each queue in turn, "0": the first queue until it is empty
--- ARGV[10] failed deliveries after which a message is suspected of causing them (0: never). No message
---          is taken after it in the same batch, so that the consumer will hold it alone
+-- ARGV[10] how many times a message was lost with a consumer before it is suspected of causing that (0:
+--          never). No message is taken after it in the same batch, so that the consumer will hold it alone
 -- ARGV[11] "1": the reply to an earlier call with the same tags was lost
 -- ARGV[12] the index of the queue from which on tokens are looked for
 -- ARGV[13] the indices of the hot queues, separated by spaces: in the order in which they are taken from

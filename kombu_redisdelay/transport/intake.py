@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kombu.transport import virtual
 
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
-from kombu_redisdelay.broker.message import DELIVERY_COUNT_HEADER
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.transport.lane import Lane
-from kombu_redisdelay.transport.receive import receive
+from kombu_redisdelay.transport.receive import Received, receive
 
 if TYPE_CHECKING:
     from kombu_redisdelay.transport.channel import Channel
@@ -191,7 +190,7 @@ class Intake:
         wanted = [delivery for delivery in taken.deliveries if delivery.queue in self._callbacks]
         for delivery in wanted:
             channel._queue_cycle.rotate(delivery.queue)
-        self._taken += [self._waiting(*received) for received in self._messages(wanted, taken.now_ms)]
+        self._taken += map(self._waiting, self._messages(wanted, taken.now_ms))
         # These queues were cancelled while the reply was on its way.
         unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in self._callbacks]
         channel.consumer.put_back(unwanted)
@@ -213,9 +212,9 @@ class Intake:
                 return None
             # There is more than one if the reply to an earlier, larger take was lost.
             consumer.put_back(taken.deliveries[1:])
-            for delivery, message in self._messages(taken.deliveries[:1], taken.now_ms):
-                self._hold(self._waiting(delivery, message), no_ack)
-                return message
+            for received in self._messages(taken.deliveries[:1], taken.now_ms):
+                self._hold(self._waiting(received), no_ack)
+                return received.message
 
     def deliver_one(self) -> None:
         """Hand the next message that was taken to its callback."""
@@ -282,19 +281,19 @@ class Intake:
                 del self._lanes[slot]
         self._with_acks = tuple(queue for queue in queues if queue not in no_ack)
 
-    def _messages(
-        self, deliveries: Sequence[Delivery], now_ms: float
-    ) -> list[tuple[Delivery, virtual.Message]]:
+    def _messages(self, deliveries: Sequence[Delivery], now_ms: float) -> list[Received]:
         channel = self._channel
         return receive(deliveries, now_ms, channel.consumer, partial(channel.Message, channel=channel))
 
     def _without_acks(self, no_ack: bool) -> bool:
         return no_ack or not self._channel.ack_emulation
 
-    def _waiting(self, delivery: Delivery, message: virtual.Message) -> Waiting:
-        failures = message.headers.get(DELIVERY_COUNT_HEADER, 0)
-        is_suspect = delivery.needs_ack and failures >= self._channel.options.alone_after
-        return Waiting(delivery, message, monotonic() + ALONE_PATIENCE if is_suspect else None)
+    def _waiting(self, received: Received) -> Waiting:
+        delivery, message, lost = received
+        if not lost or not delivery.needs_ack or not 0 < self._channel.options.alone_after <= lost:
+            return Waiting(delivery, message, None)
+        self._channel.qos.report_isolated(delivery.queue, message, lost)
+        return Waiting(delivery, message, monotonic() + ALONE_PATIENCE)
 
     def _hold(self, waiting: Waiting, no_ack: bool) -> None:
         qos, (delivery, message, alone_at) = self._channel.qos, waiting

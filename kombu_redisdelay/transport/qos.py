@@ -13,8 +13,7 @@ from kombu.transport import virtual
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.message import which
-from kombu_redisdelay.transport.receive import id_of
-from kombu_redisdelay.transport.tasks import failure, tasks_that_ended_the_worker
+from kombu_redisdelay.transport.tasks import failure, is_terminated, tasks_that_ended_the_worker
 
 if TYPE_CHECKING:
     from kombu_redisdelay.transport.channel import Channel
@@ -56,6 +55,17 @@ class QoS(virtual.QoS):
         if alone:
             self._alone[delivery_tag] = monotonic() + ALONE_FOR
 
+    def report_isolated(self, queue: str, message: virtual.Message, lost: int) -> None:
+        """Say that a *message* will be held alone, because so many workers have died that held it."""
+        logger.warning(
+            "Isolated a message of queue %r, because %d worker(s) have died while they held it: this worker "
+            "takes no other until it is done, for %d seconds at most%s",
+            queue,
+            lost,
+            ALONE_FOR,
+            which([_name(message)], 1),
+        )
+
     @property
     def holds_any(self) -> bool:
         """Whether a message was delivered and is not settled yet."""
@@ -85,7 +95,10 @@ class QoS(virtual.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         queue, consumer = self._queues.get(delivery_tag), self.channel.consumer
         if queue is not None:
-            if requeue:
+            if requeue and is_terminated():
+                # The worker has killed the task, which has not failed.
+                was_held = consumer.give_back(queue, delivery_tag)
+            elif requeue:
                 was_held = consumer.requeue(queue, delivery_tag)
             else:
                 was_held = consumer.discard(queue, delivery_tag, failure)
@@ -108,11 +121,7 @@ class QoS(virtual.QoS):
                 "The broker does not hold this message: it was delivered without acks (no_ack), or through a "
                 "fanout exchange, or its queue was deleted"
             )
-        consumer = self.channel.consumer
-        # The application may have changed the message that it got, so what was published tells the id.
-        payload = consumer.payload(queue, delivery_tag)
-        id = None if payload is None else id_of(payload, otherwise=delivery_tag)
-        if id is None or not consumer.requeue_later(queue, delivery_tag, id, delay * 1000):
+        if not self.channel.consumer.requeue(queue, delivery_tag, delay * 1000):
             self.lease_lost(queue, [delivery_tag])
         self._forget(delivery_tag)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from json import JSONDecoder
-from typing import Any
+from typing import Any, NamedTuple
 
 from kombu.transport import virtual
 from kombu.utils.json import object_hook
@@ -50,10 +50,22 @@ class _NotDue(Exception):
         self.due_ms = due_ms
 
 
+class Received(NamedTuple):
+    """What can be delivered.
+
+    Attributes:
+        lost: how many consumers have ended that held it, and may have held others.
+    """
+
+    delivery: Delivery
+    message: virtual.Message
+    lost: int
+
+
 def receive(
     deliveries: Iterable[Delivery], now_ms: float, consumer: Consumer, message_of: MessageOf
-) -> list[tuple[Delivery, virtual.Message]]:
-    """Return those of *deliveries* that can be delivered, each with its message.
+) -> list[Received]:
+    """Return those of *deliveries* that can be delivered.
 
     Messages that are not due yet are scheduled again, all in one round trip. Entries that are not messages
     go to the dead letters, also in one round trip. On a slow connection, one for each entry would block the
@@ -64,12 +76,12 @@ def receive(
         consumer: the consumer that has taken them.
         message_of: makes a message from a decoded payload.
     """
-    received: list[tuple[Delivery, virtual.Message]] = []
+    received: list[Received] = []
     early: list[tuple[Delivery, str, float]] = []
     malformed: list[tuple[Delivery, str]] = []
     for delivery in deliveries:
         try:
-            received.append((delivery, _receive(delivery, now_ms, message_of)))
+            received.append(_receive(delivery, now_ms, message_of))
         except _NotDue as exc:
             early.append((delivery, exc.message_id, exc.due_ms))
         except MalformedMessage as exc:
@@ -101,23 +113,20 @@ def _report_failure(delivery: Delivery, reply: object) -> bool:
     return True
 
 
-def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> virtual.Message:
+def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> Received:
     payload = _decode(delivery.payload)
     at_ms = _eta_ms(payload["headers"])
     if at_ms > now_ms and delivery.needs_ack:
-        raise _NotDue(_id_of(payload, delivery.tag), at_ms)
-    mark_delivery(payload)
+        properties = payload["properties"]
+        properties["delivery_tag"] = properties.get("delivery_tag") or delivery.tag
+        raise _NotDue(message_id(payload), at_ms)
+    lost = mark_delivery(payload).lost
     payload["properties"]["delivery_tag"] = delivery.tag
     message = _to_message(payload, message_of)
     # A message that is redelivered is late for other reasons than the schedule.
     was_scheduled = 0 < at_ms <= now_ms and DELIVERY_COUNT_HEADER not in message.headers
     metrics.delivered(delivery.queue, (now_ms - at_ms) / 1000 if was_scheduled else None)
-    return message
-
-
-def id_of(payload: bytes, otherwise: str) -> str:
-    """The id to schedule the message *payload* under; *otherwise* if it has none."""
-    return _id_of(_decode(payload), otherwise)
+    return Received(delivery, message, lost)
 
 
 def message_in_schedule(payload: bytes, message_of: MessageOf) -> virtual.Message:
@@ -130,12 +139,6 @@ def message_in_schedule(payload: bytes, message_of: MessageOf) -> virtual.Messag
     decoded["properties"].setdefault("delivery_tag", "")
     mark_delivery(decoded)
     return _to_message(decoded, message_of)
-
-
-def _id_of(payload: dict[str, Any], otherwise: str) -> str:
-    properties = payload["properties"]
-    properties["delivery_tag"] = properties.get("delivery_tag") or otherwise
-    return message_id(payload)
 
 
 def check_fanout(channel_name: str, data: bytes) -> bool:

@@ -38,10 +38,13 @@ def tasks_that_ended_the_worker(messages: Mapping[str, virtual.Message]) -> set[
     Arguments:
         messages: delivery tag -> message.
     """
+    return set() if is_terminated() else started_tasks(messages)
+
+
+def is_terminated() -> bool:
+    """Whether a Celery worker in this process was told to stop at once. It kills its tasks then."""
     state = sys.modules.get("celery.worker.state")
-    if state is None or state.should_terminate not in (None, False):
-        return set()
-    return started_tasks(messages)
+    return state is not None and state.should_terminate not in (None, False)
 
 
 def worker_name() -> str:

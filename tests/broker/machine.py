@@ -21,7 +21,9 @@ PRIORITIES = (0, 6)
 #: So long that the time which the test itself takes on a real server does not matter.
 UNIT_MS = 1_000_000
 DELIVERY_LIMIT = 3
-OPTIONS = Options(delivery_limit=DELIVERY_LIMIT)
+#: What has failed waits for so many ms: it is due in a unit, before all that is scheduled for that time.
+RETRY_WAIT_MS = UNIT_MS * 3 // 10
+OPTIONS = Options(delivery_limit=DELIVERY_LIMIT, retry_wait=RETRY_WAIT_MS / 1000)
 
 queues = st.sampled_from(QUEUES)
 priorities = st.sampled_from(PRIORITIES)
@@ -135,7 +137,7 @@ class PublishingMachine(RuleBasedStateMachine):
     def requeue_dead(self, which: int) -> None:
         name, queue = next((name, queue) for name, queue in self.model.queues.items() if queue.dead)
         message = queue.dead.pop(which % len(queue.dead))
-        message.deliveries = 0
+        message.deliveries = message.lost = 0
         text = message.text
         same = Graveyard(self.rig.store).take_out(name, REQUEUE, lambda each: each.payload.decode() == text)
         assert len([*same]) == 1

@@ -16,6 +16,7 @@ class Message:
 
     Attributes:
         deliveries: how often it was given back after it had been delivered.
+        lost: how many of these its consumer was gone, and nobody knows why.
         due: when it is due, in the model's units of time.
         number: tells messages that are due in the same unit apart, in the order of their scheduling.
         scheduled_as: the id that it was scheduled under, which others may have, too.
@@ -24,13 +25,14 @@ class Message:
     id: str
     step: int
     deliveries: int = 0
+    lost: int = 0
     due: int = 0
     number: int = 0
     scheduled_as: str = ""
 
     @property
     def text(self) -> str:
-        return with_count(payload(self.id), self.deliveries)
+        return with_count(payload(self.id), self.deliveries, self.lost)
 
 
 @dataclass
@@ -107,28 +109,30 @@ class Queue:
             messages.clear()
         return count
 
-    def give_back_delivered(self, message: Message, delivery_limit: int, *, head: bool) -> None:
-        """Put back a message that was delivered once more, or bury it."""
-        if delivery_limit and message.deliveries + 1 >= delivery_limit:
-            self.dead.append(message)
-            return
+    def fail(self, message: Message, delivery_limit: int, due: int | None, number: int) -> None:
+        """Have a message wait until *due* that has failed once more, or bury it. If *due* is ``None``, it is
+        taken again, after the others."""
         message.deliveries += 1
-        (self.put_first if head else self.put)(message)
-
-    def requeue_later(self, message: Message, delivery_limit: int) -> None:
-        """Schedule a message again that was delivered once more, or bury it."""
-        message.deliveries += 1
-        if delivery_limit and message.deliveries >= delivery_limit:
+        if message.deliveries - message.lost >= delivery_limit:
             self.dead.append(message)
+        elif due is None:
+            self.put(message)
         else:
+            message.due, message.number = due, number
             self.schedule(message, message.id)
+
+    def lose(self, message: Message, suspect_from: int) -> None:
+        """Put a message back whose consumer is gone."""
+        message.deliveries += 1
+        message.lost += 1
+        (self.put if message.lost == suspect_from else self.put_first)(message)
 
 
 class Broker:
     """Queues, and what is taken from them.
 
     Arguments:
-        suspect_from: failures from which on a message is the last that is taken.
+        suspect_from: a message that was lost so many times is the last that is taken.
 
     Attributes:
         held: how many messages of a queue all consumers hold.
@@ -163,7 +167,7 @@ class Broker:
             controls[name].full_at += controls[name].interval
             self.queues[name].ready[message.step].remove(message)
             taken.append((name, message))
-            if acked and message.deliveries >= self.suspect_from:
+            if acked and message.lost >= self.suspect_from:
                 break
         return taken
 

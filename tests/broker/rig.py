@@ -62,9 +62,13 @@ def payload(id: str, **members: Any) -> str:
     return json.dumps({"body": "", "headers": {"id": id}, "properties": {}, **members})
 
 
-def with_count(payload: str, deliveries: int) -> str:
-    """What *payload*, which begins with a brace, looks like after some deliveries."""
-    return f'{{"redisdelay-deliveries": {deliveries}, {payload[1:]}' if deliveries else payload
+def with_count(payload: str, deliveries: int, lost: int = 0) -> str:
+    """What *payload*, which begins with a brace, looks like after so many failed deliveries. Of
+    these, some were *lost*."""
+    if not deliveries:
+        return payload
+    members = f'"redisdelay-deliveries": {deliveries}, ' + (f'"redisdelay-lost": {lost}, ' if lost else "")
+    return f"{{{members}{payload[1:]}"
 
 
 class Rig:
@@ -93,14 +97,14 @@ class Rig:
     def consumer(self, name: str = "me", delivery_limit: int = 0, options: Options | None = None) -> Consumer:
         store = self.new_store()
         lease = NoHeartbeat(store.server, name, LEASE_MS, Mover(store))
-        options = options or Options(delivery_limit=delivery_limit or None)
+        options = options or Options(delivery_limit=delivery_limit or None, retry_wait=0)
         return Consumer(store, name, lease, options, self._lease_lost)
 
     def recoverer(
         self, name: str = "other", delivery_limit: int = 0, options: Options | None = None
     ) -> Recoverer:
         watch = Watch(WATCH_SECONDS, lambda: self._seconds)
-        options = options or Options(delivery_limit=delivery_limit or None)
+        options = options or Options(delivery_limit=delivery_limit or None, retry_wait=0)
         return Recoverer(self.store, name, options, watch)
 
     def _lease_lost(self, queue: str, tags: Sequence[str]) -> None:

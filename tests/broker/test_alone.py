@@ -1,5 +1,5 @@
-"""A message that came back again and again is taken and held alone, so that what is beside it does not die
-with it."""
+"""A message that many workers held when they died is taken and held alone: so what is beside it does not die
+with it, and the guilty one is found. A failure that is known to be of one message isolates nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from tests.broker.rig import Rig, payload, taken, texts, with_count
 
-SUSPECT = with_count(payload("suspect"), 3)
+SUSPECT = with_count(payload("suspect"), 3, lost=3)
 
 
-@pytest.mark.parametrize(("delivery_limit", "after"), [(None, 3), (20, 3), (4, 3), (3, 2), (2, 1), (1, 1)])
-def test_after_three_failures_and_before_the_limit(delivery_limit: int | None, after: int) -> None:
+@pytest.mark.parametrize(("delivery_limit", "after"), [(None, 3), (9, 3), (4, 3), (3, 2), (2, 1), (1, 0)])
+def test_after_three_deaths_and_fewer_than_the_limit(delivery_limit: int | None, after: int) -> None:
     assert Options(delivery_limit=delivery_limit).alone_after == after
 
 
@@ -36,17 +36,26 @@ class TestTake:
         assert rig.ready("other") == [payload("a")]
 
     def test_a_large_one(self, rig: Rig) -> None:
-        large = with_count(payload("suspect", large="x" * BYTES_PER_CALL), 3)
+        large = with_count(payload("suspect", large="x" * BYTES_PER_CALL), 3, lost=3)
         rig.schedule("q", large, 1)
         rig.database.advance(10)
         assert texts(taken(rig.consumer(), "q")) == [large]
+
+    def test_what_has_failed_itself_is_like_any_other(self, rig: Rig) -> None:
+        failed = with_count(payload("failed"), 8, lost=2)
+        rig.put("q", failed, payload("a"))
+        assert texts(taken(rig.consumer(), "q")) == [failed, payload("a")]
+
+    def test_none_is_held_alone_if_each_death_is_a_failure(self, rig: Rig) -> None:
+        rig.put("q", SUSPECT, payload("a"))
+        assert texts(taken(rig.consumer(delivery_limit=1), "q")) == [SUSPECT, payload("a")]
 
     def test_consumed_without_acks_it_is_like_any_other(self, rig: Rig) -> None:
         rig.put("q", payload("a"), SUSPECT)
         assert texts(taken(rig.consumer(), "q", no_ack=["q"])) == [payload("a"), SUSPECT]
 
 
-@pytest.mark.parametrize("limit", [2, 5, 20])
+@pytest.mark.parametrize("limit", [2, 5, 9])
 def test_only_the_poison_dies_of_it(rig: Rig, limit: int) -> None:
     """Every worker that runs the poison is killed, with all that it had prefetched."""
     innocents = {f"innocent{n}" for n in range(6)}
@@ -67,5 +76,26 @@ def test_only_the_poison_dies_of_it(rig: Rig, limit: int) -> None:
             done.add(id)
     assert done == innocents
     [letter] = rig.dead("q")
-    assert f" {limit} 0 delivery limit of {limit} reached\n" in letter
+    # Those before it was held alone are no failures.
+    deaths = limit + Options(delivery_limit=limit).alone_after
+    assert f" {deaths} 0 delivery limit of {limit} reached\n" in letter
     assert letter.endswith("\n" + payload("poison"))
+
+
+def test_ten_workers_that_are_killed_in_a_row_bury_nothing(rig: Rig) -> None:
+    """Somebody kills worker after worker, whatever they do. Those messages are innocent that never run."""
+    everything = {f"m{n}" for n in range(8)}
+    rig.put("q", *(payload(id) for id in sorted(everything)))
+    options = Options()
+    for number in range(10):
+        worker = rig.consumer(f"worker{number}", options=options)
+        assert taken(worker, "q", limit=4)
+        rig.end_lease("q", worker.name)
+        rig.recover("q", rig.recoverer(options=options))
+    assert rig.dead("q") == []
+    # The waits after a failure are over.
+    rig.database.advance(120_000)
+    survivor, done = rig.consumer("survivor", options=options), 0
+    while deliveries := taken(survivor, "q"):
+        done += len(deliveries)
+    assert done == len(everything)

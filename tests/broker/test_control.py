@@ -336,7 +336,7 @@ class TestConcurrency:
         elif how == "requeue_later":
             rig.schedule("q", "due before", 1000)
             rig.use_up_token("q")
-            assert consumer.requeue_later("q", delivery.tag, "id", HOUR)
+            assert consumer.requeue("q", delivery.tag, HOUR)
         else:
             assert consumer.discard("q", delivery.tag)
             consumer.confirm_acks()

@@ -182,7 +182,7 @@ class TestDeliveryLimit:
 
         taken(consumer, "q")
         consumer.give_back_all(crashed=True)
-        assert rig.ready("q") == [with_count(payload("a"), 2)]
+        assert rig.ready("q") == [with_count(payload("a"), 2, lost=2)]
 
 
 class TestPutBack:
@@ -220,7 +220,7 @@ class TestPutBack:
         tags_of_calls = []
 
         def give_back(server: Server, keys: Sequence[str], args: Sequence[Argument]) -> Any:
-            tags_of_calls.append(list(args[5:]))
+            tags_of_calls.append(list(args[7::2]))
             return GIVE_BACK(server, keys, args)
 
         monkeypatch.setattr(consumer_module, "BYTES_PER_CALL", 1000)

@@ -27,11 +27,14 @@ from tests.broker.machine import (
     choices,
 )
 from tests.broker.model import Broker, Control, Message
-from tests.broker.rig import dead_letter, park, payload, texts
+from tests.broker.rig import dead_letter, park, payload, texts, with_count
 from tests.broker.test_mover import look, mover_of
 
 #: A consumer with more queues than one take works on.
 MANY_QUEUES = (*map(str, range(100)), "a", *map(str, range(100, 250)), "b", *map(str, range(250, 300)))
+
+#: More messages than a run publishes. What waits after a failure comes before what is scheduled for its unit.
+AFTER_ALL = 10**6
 
 consumers = st.integers(0, 2)
 hot_queues = st.sampled_from([("a",), ("b",), ("a", "b"), ("b", "a")])
@@ -175,8 +178,24 @@ class BrokerMachine(PublishingMachine):
     @rule(who=consumers, which=choices)
     def requeue(self, who: int, which: int) -> None:
         consumer, delivery, message = self.one_delivery(who, which)
+        self.database.tick()
         assert consumer.requeue(delivery.queue, delivery.tag)
-        self.model.queues[delivery.queue].give_back_delivered(message, DELIVERY_LIMIT, head=False)
+        self.have_failed([(delivery, message)])
+
+    def have_failed(self, entries: Sequence[tuple[Delivery, Message]]) -> None:
+        def place(entry: tuple[Delivery, Message]) -> int:
+            delivery, message = entry
+            text = with_count(payload(message.id), message.deliveries + 1, message.lost)
+            scheduled = self.rig.scheduled(delivery.queue)
+            stored = f"{message.step}:{text}"
+            return scheduled.index(stored) if stored in scheduled else -1
+
+        # Those that have failed at the same instant wait in any order.
+        for delivery, message in sorted(entries, key=place):
+            is_first = message.deliveries == message.lost
+            due = None if is_first else self.model.now + 1
+            number = next(self.numbers) - AFTER_ALL
+            self.model.queues[delivery.queue].fail(message, DELIVERY_LIMIT, due, number)
 
     @precondition(holds_any)
     @rule(who=consumers, which=choices)
@@ -204,11 +223,10 @@ class BrokerMachine(PublishingMachine):
     def requeue_later(self, who: int, which: int, in_units: int) -> None:
         consumer, delivery, message = self.one_delivery(who, which)
         queue, tag = delivery.queue, delivery.tag
-        message.number = next(self.numbers)
-        message.due = self.model.now + in_units
-        assert consumer.requeue_later(queue, tag, message.id, self.in_ms(in_units, message.number))
-        assert not consumer.requeue_later(queue, tag, message.id, 0)
-        self.model.queues[queue].requeue_later(message, DELIVERY_LIMIT)
+        number = next(self.numbers)
+        assert consumer.requeue(queue, tag, self.in_ms(in_units, number))
+        assert not consumer.requeue(queue, tag, 0)
+        self.model.queues[queue].fail(message, DELIVERY_LIMIT, self.model.now + in_units, number)
 
     @precondition(holds_any)
     @rule(who=consumers, which=choices)
@@ -234,10 +252,11 @@ class BrokerMachine(PublishingMachine):
     @rule(who=consumers)
     def close(self, who: int) -> None:
         held = self.consumers[who]
+        self.database.tick()
         assert held.consumer.give_back_all()
-        for delivery, message in [entry for entry in held.failed if entry in held.deliveries]:
-            self.model.queues[delivery.queue].give_back_delivered(message, DELIVERY_LIMIT, head=False)
-            held.deliveries.remove((delivery, message))
+        failed = [entry for entry in held.failed if entry in held.deliveries]
+        self.have_failed(failed)
+        held.deliveries = [entry for entry in held.deliveries if entry not in failed]
         for delivery, message in held.in_reverse():
             message.deliveries = max(1, message.deliveries)
             self.model.queues[delivery.queue].put_first(message)
@@ -246,6 +265,7 @@ class BrokerMachine(PublishingMachine):
     @rule(who=consumers)
     def die_and_be_recovered(self, who: int) -> None:
         gone = self.consumers[who]
+        self.database.tick()
         recoverer = self.rig.recoverer(options=OPTIONS)
         for queue in QUEUES:
             if self.rig.unacked(queue, gone.consumer.name):
@@ -260,10 +280,12 @@ class BrokerMachine(PublishingMachine):
             assert recovered == len(mine) - self.buried(gone, queue)
             for delivery in mine:
                 assert not self.rig.ack(gone.consumer, queue, delivery.tag)
+        # They were held alone.
+        guilty = [entry for entry in gone.in_reverse() if entry[1].lost >= OPTIONS.alone_after]
         for delivery, message in gone.in_reverse():
-            is_suspect = message.deliveries + 1 >= OPTIONS.alone_after
-            there = self.model.queues[delivery.queue]
-            there.give_back_delivered(message, DELIVERY_LIMIT, head=not is_suspect)
+            if (delivery, message) not in guilty:
+                self.model.queues[delivery.queue].lose(message, OPTIONS.alone_after)
+        self.have_failed(guilty)
         self.consumers[who] = self.new_consumer()
 
     def held(self, name: str) -> int:
@@ -279,7 +301,9 @@ class BrokerMachine(PublishingMachine):
     @staticmethod
     def buried(held: Held, queue: str) -> int:
         return sum(
-            delivery.queue == queue and message.deliveries + 1 >= DELIVERY_LIMIT
+            delivery.queue == queue
+            and message.lost >= OPTIONS.alone_after
+            and message.deliveries + 1 - message.lost >= DELIVERY_LIMIT
             for delivery, message in held.deliveries + held.unseen
         )
 
@@ -355,6 +379,6 @@ def test_the_model_itself_takes_in_turn() -> None:
 
 def test_the_model_itself_takes_nothing_behind_a_suspect() -> None:
     model = Broker(QUEUES, PRIORITIES, suspect_from=2)
-    for id, deliveries in (("0", 1), ("suspect", 2), ("behind", 0)):
-        model.queues["a"].put(Message(id, 0, deliveries))
+    for id, lost in (("0", 1), ("suspect", 2), ("behind", 0)):
+        model.queues["a"].put(Message(id, 0, deliveries=3, lost=lost))
     assert [message.id for _, message in model.take(3, QUEUES, in_turn=False)] == ["0", "suspect"]

@@ -47,7 +47,7 @@ def test_what_has_reached_the_delivery_limit(rig: Rig, caplog: pytest.LogCapture
     assert any(line.endswith("are now dead letters: shop.close[lost]") for line in caplog.messages)
     rig.put("q", _task("later"))
     [delivery] = taken(rig.consumer(), "q")
-    assert rig.consumer(delivery_limit=1).requeue_later("q", delivery.tag, "later", 1000)
+    assert rig.consumer(delivery_limit=1).requeue("q", delivery.tag, 1000)
     assert caplog.messages[-1].endswith("are now dead letters: shop.close[later]")
 
 

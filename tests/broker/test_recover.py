@@ -37,7 +37,7 @@ class TestLeaseThatEnded:
         rig.put("q", payload("new"))
         rig.end_lease("q", "lost")
         assert rig.recover("q") == 11
-        again = [with_count(payload(str(n)), 1) for n in range(11)]
+        again = [with_count(payload(str(n)), 1, lost=1) for n in range(11)]
         assert rig.ready("q") == [*again, payload("11"), payload("new")]
         assert rig.unacked("q", "lost") == {}
         assert rig.client.zscore(rig.key("q", "consumers"), "lost") is None
@@ -52,8 +52,8 @@ class TestLeaseThatEnded:
         taken(rig.consumer("lost"), "q")
         rig.end_lease("q", "lost")
         rig.recover("q")
-        assert rig.ready("q", 9) == [with_count(payload("low"), 1)]
-        assert rig.ready("q", 0) == [with_count(payload("high"), 1)]
+        assert rig.ready("q", 9) == [with_count(payload("low"), 1, lost=1)]
+        assert rig.ready("q", 0) == [with_count(payload("high"), 1, lost=1)]
 
     def test_wakes(self, rig: Rig) -> None:
         rig.put("q", "m")
@@ -72,7 +72,7 @@ class TestLeaseThatEnded:
             pass
         rig.end_lease("q", "lost")
         assert rig.recover("q") == count
-        assert rig.ready("q") == [with_count(text, 1) for text in everything]
+        assert rig.ready("q") == [with_count(text, 1, lost=1) for text in everything]
 
     def test_order_of_more_bytes_than_one_call_moves(self, rig: Rig) -> None:
         rig.put("q", *(str(n) * MIB for n in range(9)))
@@ -83,11 +83,12 @@ class TestLeaseThatEnded:
         assert rig.recover("q") == 9
         assert [text[0] for text in rig.ready("q")] == [str(n) for n in range(9)]
 
-    def test_counts_as_a_delivery_and_buries_at_the_limit(self, rig: Rig) -> None:
+    def test_is_a_failure_once_it_was_held_alone_and_buries_at_the_limit(self, rig: Rig) -> None:
         rig.put("q", payload("poison"))
-        for attempt in range(3):
+        for attempt in range(5):
             lost = rig.consumer(f"lost{attempt}", delivery_limit=3)
-            assert texts(taken(lost, "q", limit=1)) == [with_count(payload("poison"), attempt)]
+            poison = with_count(payload("poison"), attempt, min(attempt, 2))
+            assert texts(taken(lost, "q", limit=1)) == [poison]
             rig.end_lease("q", f"lost{attempt}")
             rig.recover("q", rig.recoverer(delivery_limit=3))
         assert rig.ready("q") == []
@@ -97,10 +98,10 @@ class TestLeaseThatEnded:
         rig.put("q", payload("poison"), payload("innocent"))
         for attempt in range(3):
             lost = rig.consumer(f"lost{attempt}")
-            assert texts(taken(lost, "q", limit=1)) == [with_count(payload("poison"), attempt)]
+            assert texts(taken(lost, "q", limit=1)) == [with_count(payload("poison"), attempt, lost=attempt)]
             rig.end_lease("q", f"lost{attempt}")
             rig.recover("q")
-        assert rig.ready("q") == [payload("innocent"), with_count(payload("poison"), 3)]
+        assert rig.ready("q") == [payload("innocent"), with_count(payload("poison"), 3, lost=3)]
 
     def test_held_nothing_is_forgotten(self, rig: Rig) -> None:
         rig.put("q", "m")
@@ -198,7 +199,7 @@ class TestProcessThatIsGone:
         rig.put("q", payload("m"))
         taken(rig.consumer(name), "q")
         assert rig.recover("q") == 1
-        assert rig.ready("q") == [with_count(payload("m"), 1)]
+        assert rig.ready("q") == [with_count(payload("m"), 1, lost=1)]
         assert "process is gone" in caplog.text
 
     def test_elsewhere_waits_for_the_lease(self, rig: Rig) -> None:

@@ -1,38 +1,113 @@
--- Moves one message from an unacked hash back to its ready list. `how` says what it has been through:
+-- Gives messages that are held back. `how` says what they have been through:
 --   unseen    no callback has seen it. It goes to the head, where it is the next to be taken, as it was.
 --   returned  its consumer gives it back in good order, which is no failure of the message. It goes to the
 --             head and is marked as redelivered; its count does not grow from one return to the next.
---   lost      its consumer is gone, and nobody knows which message has caused that. It counts as failed. It
---             goes to the head, which keeps the order; from `suspect_from` failures on it goes to the tail.
---   failed    its callback failed, or rejected it. It goes to the tail: others are served before it.
--- A message that has failed `delivery_limit` times (0: any number) becomes a dead letter.
--- `queue` holds the ready list of step 0 as `ready`, `separator`, `dead`, `dead_limit`, `delivery_limit`,
--- `suspect_from` (0: never) and `expires_ms`.
--- Returns 1 if it is a dead letter now, else 0, and how many older dead letters were dropped for it.
-local function give_back(unacked_key, tag, stored, how, queue)
-  local start = stored_start(stored)
-  local count, push = deliveries(stored, start), 'RPUSH'
-  if how == 'failed' or how == 'lost' then
-    count = count + 1
-    if queue.delivery_limit > 0 and count >= queue.delivery_limit then
-      expect_list(queue.dead)
-      redis.call('HDEL', unacked_key, tag)
-      local reason = 'delivery limit of ' .. queue.delivery_limit .. ' reached'
-      return 1, bury(queue.dead, queue.dead_limit, count, reason, stored)
-    end
-    if how == 'failed' or (queue.suspect_from > 0 and count >= queue.suspect_from) then
-      push = 'LPUSH'
-    end
-  elseif how == 'returned' then
-    count = math.max(1, count)
+--   lost      its consumer is gone, and may have held others: nobody knows which one has caused that. It goes
+--             to the head, which keeps the order. At the `suspect_from`-th time it goes to the tail, and from
+--             then on it is held alone. So further deaths are its own: it has failed.
+--   failed    its callback failed, or rejected it. The first time it goes to the tail, then it waits for
+--             longer and longer: others are served before it.
+-- Failures are the deliveries that failed, less those that were lost. A message with `delivery_limit` of them
+-- (0: any number) becomes a dead letter.
+
+-- The longest wait, unless the first one is longer.
+local LONGEST_WAIT_MS = 60000
+
+-- How long a message waits after so many failures, ms.
+local function wait_ms(failures, queue)
+  if queue.delay_ms then
+    return queue.delay_ms
   end
-  local unchanged = how == 'unseen'
-  local changes = { deliveries = count }
-  local payload = unchanged and string.sub(stored, start) or with_members(stored, start, changes)
-  local ready = ready_key(queue.ready, queue.separator, stored_step(stored))
-  expect_list(ready)
-  redis.call('HDEL', unacked_key, tag)
-  redis.call(push, ready, payload)
-  expire(queue.expires_ms, { ready })
-  return 0, 0
+  if failures < 2 then
+    return 0
+  end
+  local first_ms = queue.retry_wait_ms
+  return math.min(math.max(LONGEST_WAIT_MS, first_ms), first_ms * 2 ^ math.min(failures - 2, 30))
+end
+
+-- Returns how many deliveries have failed now and how many of them were lost; and where the message goes: to
+-- the 'head' or the 'tail' of its ready list, to the schedule, 'later', or to the 'dead' letters. If later,
+-- also after how many ms.
+local function judge(stored, start, how, queue)
+  local count = deliveries(stored, start)
+  local lost = math.min(losses(stored, start), count)
+  if how == 'unseen' then
+    return count, lost, 'head'
+  elseif how == 'returned' then
+    return math.max(1, count), lost, 'head'
+  end
+  count = count + 1
+  if how == 'lost' and lost < queue.suspect_from then
+    return count, lost + 1, lost + 1 == queue.suspect_from and 'tail' or 'head'
+  end
+  local failures = count - lost
+  if queue.delivery_limit > 0 and failures >= queue.delivery_limit then
+    return count, lost, 'dead'
+  end
+  local wait = wait_ms(failures, queue)
+  return count, lost, wait > 0 and 'later' or 'tail', wait
+end
+
+-- What give_back() has done with several messages:
+--   held       how many were held, and are not any more
+--   dead       how many of these are dead letters now, `buried` the briefs of some (brief.lua), and `dropped`
+--              how many older dead letters were dropped for them
+--   unnamed    pairs of a delivery tag and a message, of those that are still held: they must wait, and the
+--              name for the schedule was not given. The caller comes again with it
+local function nothing_given_back()
+  return { held = 0, dead = 0, dropped = 0, buried = {}, unnamed = {} }
+end
+
+-- `id` is the name that the message gets in the schedule if it must wait; '' if the caller does not know it.
+-- `queue` has the keys unacked, ready (the list of step 0), wake, dead, schedule, messages and duplicates;
+-- separator, dead_limit, delivery_limit, suspect_from (0: each death is a failure), retry_wait_ms (the first
+-- wait), delay_ms (nil: by retry_wait_ms) and expires_ms.
+-- Returns the message as it was stored, nil if it is not held, and where it went; nil if it is still held.
+local function give_back(tag, id, how, queue, done)
+  local stored = redis.call('HGET', queue.unacked, tag)
+  if not stored then
+    return nil
+  end
+  local start = stored_start(stored)
+  local count, lost, where, wait = judge(stored, start, how, queue)
+  if where == 'later' and id == '' then
+    done.unnamed[#done.unnamed + 1] = tag
+    done.unnamed[#done.unnamed + 1] = stored
+    return stored
+  end
+  local changes = { deliveries = count, lost = lost > 0 and lost }
+  done.held = done.held + 1
+  if where == 'dead' then
+    expect_list(queue.dead)
+    redis.call('HDEL', queue.unacked, tag)
+    local reason = 'delivery limit of ' .. queue.delivery_limit .. ' reached'
+    done.dead = done.dead + 1
+    done.dropped = done.dropped + bury(queue.dead, queue.dead_limit, count, reason, stored)
+    add_brief(done.buried, stored)
+  elseif where == 'later' then
+    expect_schedule(queue.schedule, queue.messages)
+    redis.call('HDEL', queue.unacked, tag)
+    changes.due = clock_us() / 1000 + wait
+    local waiting = with_members(stored, 1, changes)
+    schedule(queue.schedule, queue.messages, queue.duplicates, queue.wake, id, changes.due, waiting)
+    expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake, queue.duplicates })
+  else
+    local ready = ready_key(queue.ready, queue.separator, stored_step(stored))
+    local payload = how == 'unseen' and string.sub(stored, start) or with_members(stored, start, changes)
+    expect_list(ready)
+    redis.call('HDEL', queue.unacked, tag)
+    redis.call(where == 'head' and 'RPUSH' or 'LPUSH', ready, payload)
+    expire(queue.expires_ms, { ready })
+  end
+  return stored, where
+end
+
+-- To be called when all were given back.
+local function tell_of_given_back(how, queue, done)
+  note_given_back(queue.wake, how, done.held, done.dead)
+  -- Also for those in the schedule: the queue may be one of which only so many may be held.
+  if done.held > done.dead then
+    wake(queue.wake)
+    expire(queue.expires_ms, { queue.wake })
+  end
 end

@@ -2,7 +2,7 @@
 --   limit, byte_limit        how many messages and bytes at most
 --   count, bytes             how many so far
 --   first_tag                delivery tag of the first message; the others follow it
---   suspect_from             failed deliveries after which a message is the last of a batch (0: any number)
+--   suspect_from             how many times lost a message is the last of a batch (0: never)
 --   messages, from           the messages, as they are stored, and the index of the queue of each
 -- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `expires_ms`, `lease_end_ms`,
 -- what control.lua allows, and `taken`: the fields and values that hold() writes.
@@ -23,7 +23,7 @@ local function hand_out(batch, queue, stored, start)
   batch.from[batch.count] = queue.index
   batch.messages[batch.count] = stored
   local suspect_from = batch.suspect_from
-  if queue.needs_ack and suspect_from > 0 and deliveries(stored, start) >= suspect_from then
+  if queue.needs_ack and suspect_from > 0 and losses(stored, start) >= suspect_from then
     batch.limit = batch.count
   end
 end

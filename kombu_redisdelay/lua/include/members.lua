@@ -1,8 +1,8 @@
 -- What is ours in a message: the first members of its JSON object, before what the publisher's client wrote.
 -- Each is a whole number, each is optional, and they stand in the order of MEMBERS:
 --   redisdelay-deliveries  how many deliveries have failed
---   redisdelay-lost        how many of these ended with a consumer that held other messages, too: nobody
---                          knows which message has caused that
+--   redisdelay-lost        how many of these ended with their consumer, which may have held others: nobody
+--                          knows which message has caused that. The others are its own failures
 --   redisdelay-due         from when on it may be delivered, ms since the epoch. Our publisher writes it, by
 --                          its own clock; a stock publisher does not
 --   redisdelay-unknown     since when it waits for a worker that knows its task, ms since the epoch

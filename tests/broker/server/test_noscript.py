@@ -31,7 +31,7 @@ from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
-from tests.broker.rig import Rig, dead_letter, park, taken
+from tests.broker.rig import Rig, dead_letter, park, payload, taken
 
 HOUR = 3_600_000
 
@@ -90,7 +90,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     ),
     "take": lambda rig, consumer, delivery: taken(consumer, "q"),
     "requeue": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag),
-    "requeue_later": lambda rig, consumer, delivery: consumer.requeue_later("q", delivery.tag, "id", HOUR),
+    "requeue_later": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag, HOUR),
     "put_back": lambda rig, consumer, delivery: consumer.put_back([delivery]),
     "park": lambda rig, consumer, delivery: park(consumer, delivery, "id", rig.database.now_ms() + HOUR),
     "dead_letter": lambda rig, consumer, delivery: dead_letter(consumer, delivery, "why"),
@@ -168,7 +168,7 @@ def test_every_call_does_the_same(database: Database, name: str) -> None:
     for flush in (False, True):
         database.reset()
         rig = Rig(database)
-        rig.put("q", "0", "1")
+        rig.put("q", payload("0"), "1")
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q", limit=1)
         if flush:
@@ -192,7 +192,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER", "ACK"),
-        *("REQUEUE_LATER", "PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
+        *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "NEWEST", "REMOVE_DEAD"),
         *("WITHDRAW", "CLAIM", "SET_CONTROL", "RECORD", "HISTORY"),
         *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_HELD"),
