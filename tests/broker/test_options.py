@@ -11,7 +11,8 @@ from kombu_redisdelay.broker.options import Options
 
 def test_defaults() -> None:
     options = Options.of({})
-    assert (options.visibility_timeout, options.delivery_limit, options.max_batch) == (60, 20, 64)
+    assert (options.visibility_timeout, options.delivery_limit, options.max_batch) == (60, 9, 64)
+    assert options.retry_wait == 1
     assert options.lease_ms == 60_000
 
 
@@ -27,6 +28,7 @@ def test_kombus_own_options_are_not_ours() -> None:
         ("visibility_timeout", 10**9),
         ("delivery_limit", 1),
         ("delivery_limit", None),
+        *(("retry_wait", value) for value in (0, 0.0, 0.5, 300)),
         ("dead_letter", True),
         ("revoke_scheduled", False),
         ("dead_letter_limit", 1),
@@ -47,6 +49,7 @@ def test_accepted(name: str, value: object) -> None:
         ),
         *(("delivery_limit", value) for value in (0, -1, 1.0, True, False, "20", [20], math.inf)),
         *(("revoke_scheduled", value) for value in (1, 0, "no", None)),
+        *(("retry_wait", value) for value in (-1, math.nan, math.inf, 10**9 + 1, True, "1", None)),
         *(("dead_letter", value) for value in (1, 0, "yes", None)),
         *(("dead_letter_limit", value) for value in (0, -1, 10.0, True, "10", None)),
         *(("max_batch", value) for value in (0, -1, 501, 64.0, True, "64", None, [64])),

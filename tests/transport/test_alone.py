@@ -17,7 +17,7 @@ def publish_suspect(site: Site) -> None:
     publish(site.channel(), "suspect")
     message = site.redis.lpop(site.keys().ready).decode()
     assert json.loads(message)
-    site.redis.lpush(site.keys().ready, with_count(message, 3))
+    site.redis.lpush(site.keys().ready, with_count(message, 3, lost=3))
 
 
 @pytest.fixture(params=["drain_events", "event loop"])
@@ -32,6 +32,20 @@ def run(request: pytest.FixtureRequest) -> Any:
             turn(loops.setdefault(connection, event_loop(connection)), until)
 
     return run
+
+
+def test_the_worker_says_so(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    channel = site.channel()
+    publish_suspect(site)
+    publish(channel, "a", "b")
+    inbox = Inbox(channel)
+    drain(channel.connection.client, lambda: len(inbox) == 1)
+    inbox.messages[0].ack()
+    drain(channel.connection.client, lambda: len(inbox) == 3)
+    assert [line for line in caplog.messages if "isolated" in line.lower()] == [
+        "Isolated a message of queue 'q', because 3 worker(s) have died while they held it: this worker "
+        "takes no other until it is done, for 60 seconds at most"
+    ]
 
 
 def test_it_waits_for_those_before_it(site: Site, run: Any) -> None:

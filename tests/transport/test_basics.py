@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from kombu_redisdelay import DelayedMessages
 from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.server.wire import pack
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
@@ -66,13 +67,41 @@ def test_reject(site: Site, requeue: bool) -> None:
 
 
 def test_delivery_count_grows(site: Site) -> None:
-    channel = site.channel()
+    channel = site.channel(retry_wait=0)
     publish(channel, "a", headers={"mine": 1})
     for deliveries in range(1, 4):
         channel.basic_get("q").requeue()
         message = channel.basic_get("q")
         assert message.headers == {"mine": 1, "redelivered": True, "x-delivery-count": 2 * deliveries - 1}
         message.requeue()
+
+
+def test_it_waits_from_the_second_failure_on(site: Site) -> None:
+    channel = site.channel(retry_wait=0.3)
+    publish(channel, "a", message_id="id")
+    channel.basic_get("q").requeue()
+    assert (site.ready(), site.scheduled()) == (1, 0)
+    channel.basic_get("q").requeue()
+    assert (site.ready(), site.scheduled(), site.unacked()) == (0, 1, 0)
+    assert channel.basic_get("q") is None
+    with DelayedMessages(channel.connection.client) as delayed:
+        [waiting] = delayed.iter("q")
+    assert waiting.id == "id"
+    inbox = Inbox(channel)
+    drain(channel.connection.client, lambda: len(inbox) == 1)
+    assert inbox.messages[0].headers["x-delivery-count"] == 2
+
+
+def test_what_a_worker_rejects_that_was_told_to_stop_at_once_has_not_failed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery.worker.state.should_terminate", True)
+    channel = site.channel(delivery_limit=2)
+    publish(channel, "a")
+    for _ in range(3):
+        channel.basic_get("q").reject(requeue=True)
+        assert (site.ready(), site.scheduled(), len(site.dead())) == (1, 0, 0)
+    assert channel.basic_get("q").headers["x-delivery-count"] == 1
 
 
 def test_delivery_limit(site: Site) -> None:
