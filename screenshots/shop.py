@@ -66,7 +66,7 @@ class Shop:
             )
         self._hold(INVOICES, "worker-1", 1, "shop.invoices.write")
         for minutes in (44, 21, 7):
-            self._bury(INVOICES, minutes * MINUTE, 20, "delivery limit of 20 reached", "shop.invoices.write")
+            self._bury(INVOICES, minutes * MINUTE, 9, "delivery limit of 9 reached", "shop.invoices.write")
         self._happened(INVOICES, per_minute=5, failed=0.1)
 
     def _fill_reports(self) -> None:

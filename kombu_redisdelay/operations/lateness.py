@@ -1,4 +1,4 @@
-"""Says why a message that is due was not delivered yet."""
+"""Says why a message was not delivered yet."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from kombu_redisdelay.words import number_of
 
 def why_late(store: Store, message: QueuedMessage) -> list[str]:
     """Why *message*, which is overdue or ready, is with no worker yet, as far as its queue tells now: one
-    sentence for each reason. Empty for a message that is not due, that is held, or dead."""
+    sentence for each reason. If it is not due, whether it waits because it has failed. Empty for a message
+    that is held, or dead."""
     if message.state not in (SCHEDULED, READY):
         return []
     if message.due is not None and message.due > from_ms(store.now_ms()):
-        return []
+        times = number_of(message.deliveries, "time")
+        return [f"It has failed {times}, and waits to be tried again."] if message.deliveries else []
     [stats] = queue_stats(store, [message.queue])
     return list(_reasons(stats, is_overdue=message.state == SCHEDULED))
 

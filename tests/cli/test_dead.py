@@ -13,17 +13,17 @@ def _payload(task_id: str, task: str = "shop.close_order") -> str:
 
 
 def test_list(site: Site) -> None:
-    site.bury(_payload("a"), "delivery limit of 20 reached")
+    site.bury(_payload("a"), "delivery limit of 9 reached")
     site.bury(_payload("b", "shop.remind"), "rejected", queue="other")
     assert [(row["id"], row["queue"], row["reason"]) for row in site.rows("dead", "list")] == [
-        ("a", QUEUE, "delivery limit of 20 reached"),
+        ("a", QUEUE, "delivery limit of 9 reached"),
         ("b", "other", "rejected"),
     ]
     assert [row["id"] for row in site.rows("dead", "list", "--task", "shop.remind")] == ["b"]
     assert [row["id"] for row in site.rows("dead", "list", "-Q", QUEUE)] == ["a"]
     header, line, _ = site.text("dead", "list").splitlines()
     assert header.split() == ["DIED", "ID", "QUEUE", "TIMES", "REASON", "TASK"]
-    assert line.endswith("delivery limit of 20 reached  shop.close_order(1)")
+    assert line.endswith("delivery limit of 9 reached  shop.close_order(1)")
 
 
 def test_show_shows_bytes_that_are_no_message(site: Site) -> None:

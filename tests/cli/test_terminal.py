@@ -77,7 +77,7 @@ def full(site: Site) -> Site:
         for queue, task in ((QUEUE, "shop.close_order"), (_LONG_QUEUE, _LONG_TASK)):
             site.send(task, queue=queue, task_id=f"s{id[1:]}", countdown=3600)
             site.send(task, queue=queue, task_id=f"r{id[1:]}")
-            site.bury(_payload(f"d{id[1:]}", task), "delivery limit of 20 reached", queue=queue)
+            site.bury(_payload(f"d{id[1:]}", task), "delivery limit of 9 reached", queue=queue)
             consumer = "3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d:4026531836:4321:99:consumer"
             site.add_consumer(consumer, 60_000, queue=queue)
             key = site.store.keys(queue).unacked(consumer)
@@ -107,8 +107,8 @@ def test_80_columns_have_room_for_why_a_message_died(full: Site, server: RedisSe
     [sha1] = re.findall(r"\b[0-9a-f]{40}\b", text.replace("d" + "b" * 39, ""))
     after = terminal.lines[next(n for n, line in enumerate(terminal.lines) if sha1 in line) + 1]
     assert re.match(r" +not a message: Expecting v", after)
-    assert len(re.findall(r" delivery limit of 20 reached +shop.close_order\(4711\)", text)) == 3
-    assert len(re.findall(r" delivery limit of 20 reached +shop.tasks.of.many", text)) == 3
+    assert len(re.findall(r" delivery limit of 9 reached +shop.close_order\(4711\)", text)) == 3
+    assert len(re.findall(r" delivery limit of 9 reached +shop.tasks.of.many", text)) == 3
     assert text.count(" celery ") + text.count(" celery\n") == 4
 
 

@@ -82,6 +82,14 @@ def kill_worker(self: Any, label: str) -> None:
     time.sleep(60)
 
 
+@app.task(name="kill_process", bind=True, acks_late=True, reject_on_worker_lost=True)
+def kill_process(self: Any, label: str) -> None:
+    """Kill the process of the pool that runs it, as the kernel does with one that takes too much memory."""
+    _note("started", label, self.request)
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
 class Unheard(BaseException):
     """What nobody catches."""
 

@@ -86,6 +86,23 @@ def test_a_task_that_is_rejected_for_ever(site: Installation, pool: str) -> None
     says_so_once(worker)
 
 
+def test_a_task_that_kills_its_pool_process_stalls_nobody(site: Installation) -> None:
+    innocents, message = load(site, "kill_process")
+    worker = site.worker(
+        pool="prefork", concurrency=2, settings=SETTINGS, expected=f"{SAID}|WorkerLostError|SIGKILL|Traceback"
+    )
+    wait_until(lambda: site.redis.execute_command("LLEN", DEAD), 60, "the dead letter")
+    site.wait_ended(innocents)
+    wait_until(lambda: not site.unacked(), 30, "acks")
+    only_the_poison_died(site, innocents, message)
+    tries = [entry.at for entry in site.ledger.entries("started") if entry.task == "poison"]
+    # Each time, it waits in the schedule, where it stops nobody.
+    assert tries[2] - tries[1] >= 1
+    assert tries[3] - tries[2] >= 2
+    assert "Isolated" not in worker.log(), "it is known which one it is"
+    says_so_once(worker)
+
+
 def test_a_suspect_does_not_wait_for_an_idle_worker(site: Installation) -> None:
     """Under a steady backlog no worker is ever idle."""
     producer = site.producer()

@@ -38,6 +38,16 @@ def test_it_is_not_due(site: Site) -> None:
     assert why(site, site.send(countdown=3600)) == ""
 
 
+def test_it_waits_because_it_has_failed(site: Site) -> None:
+    id = site.send(countdown=3600)
+    key = site.store.keys(QUEUE).messages
+    stored = site.redis.hget(key, id)
+    for times, text in ((1, "1 time"), (7, "7 times")):
+        counted = stored.replace(b"{", b'{"redisdelay-deliveries": %d, ' % times, 1)
+        site.redis.hset(key, id, counted)
+        assert why(site, id) == f"It has failed {text}, and waits to be tried again."
+
+
 def test_no_worker(site: Site, late: str) -> None:
     assert why(site, late) == (
         "No worker consumes from the queue, and no `celery delayed forward` moves what is due."
