@@ -197,6 +197,16 @@ class Consumer:
         [was_held] = checked(self._bury([(queue, tag, reason, b"", 1)]))
         return bool(was_held)
 
+    def bury(self, queue: str, tag: str, reason: str) -> bool:
+        """Make a delivered message that cannot be handled a dead letter. Returns ``False`` if it was not held
+        any more.
+
+        Arguments:
+            reason: what is wrong with it, in a line.
+        """
+        [was_held] = checked(self._bury([(queue, tag, reason, b"", 0)]))
+        return bool(was_held)
+
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
         """Put messages that never reached a callback back where they were taken from, unchanged."""
         held: dict[str, list[Delivery]] = {}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import isfinite
 from time import time
 from typing import Any
 from uuid import UUID
@@ -42,6 +43,12 @@ REDELIVERED_HEADER = "redelivered"
 
 #: The two strings that a brief tells, each as it is in JSON.
 _TASK, _ID = (re.compile(rb'"%s": ("(?:[^"\\]|\\.)*")' % name) for name in (b"task", b"id"))
+
+#: The types of what kombu reads as text. It may be missing.
+_TEXT = frozenset({str, type(None)})
+
+#: The types of names. kombu takes numbers, too.
+_NAME = frozenset({str, type(None), int, float, bool})
 
 #: Messages that one line of the log names.
 MOST_NAMED = 5
@@ -221,6 +228,11 @@ def mark_delivery(payload: dict[str, Any]) -> Members:
     return members
 
 
+def _is_priority(value: object) -> bool:
+    # kombu takes text for a number, or for no priority.
+    return value is None or isinstance(value, (int, str)) or (isinstance(value, float) and isfinite(value))
+
+
 def check(payload: object) -> dict[str, Any]:
     """Return the decoded *payload* if it has the shape of a kombu message.
 
@@ -234,10 +246,24 @@ def check(payload: object) -> dict[str, Any]:
     for name in ("properties", "headers"):
         if not isinstance(payload.get(name), dict):
             raise MalformedMessage(f"{name!r} is missing or not an object")
-    if not isinstance(payload["properties"].setdefault("delivery_info", {}), dict):
+    properties = payload["properties"]
+    delivery_info = properties.setdefault("delivery_info", {})
+    if not isinstance(delivery_info, dict):
         raise MalformedMessage("'delivery_info' is not an object")
-    if not isinstance(payload.get("body"), (str, type(None))):
-        raise MalformedMessage("'body' is not a string")
+    if not isinstance(payload.get("body"), str):
+        raise MalformedMessage("'body' is missing or not a string")
+    for name in ("content-type", "content-encoding"):
+        if type(payload.get(name)) not in _TEXT:
+            raise MalformedMessage(f"{name!r} is not a string")
+    for name in ("correlation_id", "reply_to"):
+        if type(properties.get(name)) not in _NAME:
+            raise MalformedMessage(f"{name!r} is not a string")
+    for name in ("exchange", "routing_key", "consumer_tag"):
+        if type(delivery_info.get(name)) not in _NAME:
+            raise MalformedMessage(f"{name!r} is not a string")
+    priority = properties.get("priority")
+    if type(priority) is not int and not _is_priority(priority):
+        raise MalformedMessage("'priority' is not a number")
     wrong = wrong_member(payload)
     if wrong is not None:
         raise MalformedMessage(f"{wrong!r} is not a whole number")

@@ -15,6 +15,7 @@ from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.transport.lane import Lane
 from kombu_redisdelay.transport.receive import Received, receive
+from kombu_redisdelay.transport.tasks import is_exit
 
 if TYPE_CHECKING:
     from kombu_redisdelay.transport.channel import Channel
@@ -226,11 +227,13 @@ class Intake:
             self._channel.mover.leave_it(0.0)
         try:
             self._callbacks[delivery.queue](waiting.message)
-        except BaseException:
+        except BaseException as exc:
             # Every exception counts: also one that kombu takes for a lost connection, or that ends the
             # process.
             self._channel.qos.fail(delivery.tag)
-            raise
+            if is_exit(exc) or not self._channel.connection.is_workers:
+                raise
+            self._channel.qos.has_failed(waiting.message)
 
     def settle(self) -> None:
         """Once a second, confirm the acks, and give back what the application has left.

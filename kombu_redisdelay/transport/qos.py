@@ -13,7 +13,13 @@ from kombu.transport import virtual
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.message import which
-from kombu_redisdelay.transport.tasks import failure, is_terminated, tasks_that_ended_the_worker
+from kombu_redisdelay.transport.tasks import (
+    failure,
+    forget_task,
+    is_terminated,
+    name_of,
+    tasks_that_ended_the_worker,
+)
 
 if TYPE_CHECKING:
     from kombu_redisdelay.transport.channel import Channel
@@ -106,6 +112,41 @@ class QoS(virtual.QoS):
                 self.lease_lost(queue, [delivery_tag])
         self._forget(delivery_tag)
 
+    def has_failed(self, message: virtual.Message) -> None:
+        """Give back a message that a Celery worker could not handle. The delivery counts as failed. To be called
+        while the exception is handled.
+
+        Raises:
+            ConnectionError: the connection failed. Then the message goes back when it is made anew.
+        """
+        tag = message.delivery_tag
+        logger.exception(
+            "A message of queue %r could not be handled%s. The worker goes on, and the delivery has failed.",
+            self._queues.get(tag),
+            which([name_of(message)], 1),
+        )
+        forget_task(message)
+        self.fail(tag)
+        self.reject(tag, requeue=True)
+
+    def bury(self, message: virtual.Message, wrong: str) -> None:
+        """Move a message that cannot be a task to the dead letters. One that was delivered without acks is gone.
+
+        Arguments:
+            wrong: what is wrong with it, in a line.
+        """
+        tag = message.delivery_tag
+        queue = self._queues.get(tag)
+        if queue is not None and not self.channel.consumer.bury(queue, tag, wrong):
+            self.lease_lost(queue, [tag])
+        self._forget(tag)
+        logger.error(
+            "Moved a message of queue %r that cannot be a task%s to the dead letters: %s",
+            queue,
+            which([name_of(message)], 1),
+            wrong,
+        )
+
     def requeue_later(self, delivery_tag: str, delay: float) -> None:
         """Schedule a message again, *delay* seconds from now.
 
@@ -177,7 +218,7 @@ class QoS(virtual.QoS):
         lost = self.channel.consumer.not_held(queue, held) | untold
         self._lost |= lost - untold
         # Those that were acked in vain may be unknown by now.
-        names = [_name(message) for tag, message in list(self._delivered.items()) if tag in lost]
+        names = [name_of(message) for tag, message in list(self._delivered.items()) if tag in lost]
         logger.warning(
             "The lease of this consumer was lost: %d message(s) of queue %r that it held were given to "
             "other consumers, and may be handled twice%s. Was the process stopped, or Redis out of reach, "
@@ -216,8 +257,3 @@ class QoS(virtual.QoS):
             transport = self.channel.connection
             if transport is not None:
                 transport.cycle.room_was_made()
-
-
-def _name(message: virtual.Message) -> str:
-    id, task = message.headers.get("id"), message.headers.get("task")
-    return f"{task or ''}[{id}]" if id else ""

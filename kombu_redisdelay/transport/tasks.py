@@ -47,6 +47,28 @@ def is_terminated() -> bool:
     return state is not None and state.should_terminate not in (None, False)
 
 
+def forget_task(message: virtual.Message) -> None:
+    """Have Celery forget the task of a *message* whose callback has failed. Otherwise it counts it as a task
+    that waits for the pool, for ever."""
+    state = sys.modules.get("celery.worker.state")
+    for request in list(state.requests.values()) if state else ():
+        if request.message is message:
+            state.task_ready(request)
+
+
+def is_exit(error: BaseException) -> bool:
+    """Whether *error* is how a process, or a greenlet, is asked to end. Celery's ``WorkerShutdown`` and
+    ``WorkerTerminate`` are such errors."""
+    of_greenlets = getattr(sys.modules.get("greenlet"), "GreenletExit", SystemExit)
+    return isinstance(error, (SystemExit, KeyboardInterrupt, of_greenlets))
+
+
+def name_of(message: virtual.Message) -> str:
+    """``task[id]``, as Celery's log has it; empty if *message* has no id."""
+    id, task = message.headers.get("id"), message.headers.get("task")
+    return f"{task or ''}[{id}]"[:LONGEST_FAILURE] if id else ""
+
+
 def worker_name() -> str:
     """The name of the Celery worker that runs in this process, such as ``celery@web-1``; empty if there is
     none."""

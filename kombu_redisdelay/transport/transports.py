@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.server.errors import WrongServer
 from kombu_redisdelay.public import public
+from kombu_redisdelay.tls import answers_without, verifying
 from kombu_redisdelay.transport import remote_control
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.losses import Losses
@@ -23,8 +25,11 @@ from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.settling import settle_where_called
 from kombu_redisdelay.transport.signals import wake_on_signals
-from kombu_redisdelay.tls import answers_without, verifying
+from kombu_redisdelay.transport.tasks import is_exit
+from kombu_redisdelay.transport.worker import outlive_failures
 from kombu_redisdelay.urls import check_host
+
+logger = logging.getLogger(__name__)
 
 #: The modes of servers whose URLs begin with another scheme, as they call them.
 OTHER_MODES = {
@@ -46,6 +51,8 @@ class Transport(redis.Transport):
     Attributes:
         other_modes: the modes in which the server cannot be, and what to say then.
         always_tls: whether to use TLS even if ``ssl`` is not set.
+        is_workers: whether a Celery worker consumes over this connection. Then an exception of a callback does
+            not leave ``drain_events``; see :mod:`kombu_redisdelay.transport.worker`.
     """
 
     Channel = Channel
@@ -54,6 +61,7 @@ class Transport(redis.Transport):
     brpop_timeout = 1
     other_modes: Mapping[str, str] = OTHER_MODES
     always_tls = False
+    is_workers = False
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         """
@@ -81,6 +89,7 @@ class Transport(redis.Transport):
         warn_of_misspelt_options(self.client.transport_options)
         remote_control.extend()
         settle_where_called()
+        outlive_failures()
         try:
             if self._avail_channels:
                 return super().create_channel(connection)
@@ -167,6 +176,17 @@ class Transport(redis.Transport):
             except Empty:
                 if deadline is not None and monotonic() >= deadline:
                     raise TimeoutError from None
+
+    def _deliver(self, message: dict[str, Any], queue: str) -> None:
+        """Hand what came over PUB/SUB to its callback."""
+        try:
+            super()._deliver(message, queue)
+        except BaseException as exc:
+            if not self.is_workers or is_exit(exc):
+                raise
+            logger.exception(
+                "The callback failed for a message that came over PUB/SUB, to %r. The worker goes on.", queue
+            )
 
     def _collect(self, connection: Any) -> None:
         """Clean up after the connection was lost, in a forked child, or when a pool is emptied. The name is

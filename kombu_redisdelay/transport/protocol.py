@@ -1,0 +1,199 @@
+"""What Celery's task protocol defines of a message, in its versions 1 and 2: finds a part of a wrong type.
+
+Celery does not check the types. It stumbles over such a part where it needs it: in the callback, but also when
+its pool has room, or in a result or a timer of the pool, long after the callback has returned. Some of these
+end the worker, and others make it forget the message. So whatever Celery stumbles over is refused here. What
+it takes, though it is odd, is left alone: it works with ``redis://``, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from kombu.transport import virtual
+
+#: Seconds. Celery adds a time limit to a time, and a longer number may be none that it can add.
+LONGEST_LIMIT = 1e12
+
+
+def wrong_part(message: virtual.Message) -> str | None:
+    """What is wrong with a *message* that Celery's worker is about to handle, in a line that names the part;
+    ``None`` if it can be handled, or if Celery itself finds what is wrong.
+
+    The body is decoded. kombu keeps the result for Celery, which would decode it next.
+    """
+    headers = message.headers
+    is_version_2 = "task" in headers
+    if is_version_2:
+        wrong = _HEADERS.wrong_one(headers)
+        if wrong is not None:
+            return wrong
+    try:
+        body = message.payload
+    except Exception:
+        # Celery tells what cannot be decoded.
+        return None
+    if is_version_2 and not (isinstance(body, dict) and "args" in body):
+        return _wrong_list(body)
+    # In version 1, and in a mixture of both, the body describes the task.
+    if not isinstance(body, dict) or not (is_version_2 or "task" in body):
+        # It is no task.
+        return None
+    return (_MIXED_BODY if is_version_2 else _BODY).wrong_one(body)
+
+
+def _wrong_list(body: Any) -> str | None:
+    """As :func:`wrong_part`, for the body of version 2."""
+    if not isinstance(body, (list, tuple)) or len(body) != 3:
+        return "body is not a list of arguments, keyword arguments, and what else belongs to the task"
+    args, kwargs, embedded = body
+    if not isinstance(args, (list, tuple)):
+        return "body's arguments are not a list"
+    if not isinstance(kwargs, dict):
+        return "body's keyword arguments are not an object"
+    if not embedded:
+        return None
+    if not isinstance(embedded, dict):
+        return "body's third part is not an object"
+    return _EMBEDDED.wrong_one(embedded)
+
+
+# -- the parts -------------------------------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """A part of a message.
+
+    Attributes:
+        words: what it must be.
+        types: its value is right if it has one of these types,
+        is_right: and also if this says so.
+    """
+
+    words: str
+    types: frozenset[type]
+    is_right: Callable[[Any], bool]
+
+
+class _Parts:
+    """Parts that stand together.
+
+    Arguments:
+        where: how a reason calls their place.
+        needs: those of them that must be there. The others may be missing.
+    """
+
+    def __init__(self, where: str, parts: Mapping[str, _Part], needs: Collection[str] = ()) -> None:
+        self._where = where
+        self._parts = parts
+        self._needs = needs
+        self._types = [(name, part.types) for name, part in parts.items()]
+
+    def wrong_one(self, values: Mapping[str, Any]) -> str | None:
+        """What is wrong with one of *values*, in a line; ``None`` if all are right."""
+        # Each message goes through this: a microsecond counts.
+        for name in self._needs:
+            if name not in values:
+                return f"{self._where} {name!r} is missing"
+        value_of, parts = values.get, self._parts
+        for name, types in self._types:
+            value = value_of(name)
+            if type(value) not in types and not parts[name].is_right(value):
+                return f"{self._where} {name!r} is not {parts[name].words}"
+        return None
+
+
+def _is_never(value: Any) -> bool:
+    return False
+
+
+def _part(words: str, *types: type, also: Callable[[Any], bool] = _is_never) -> _Part:
+    """A part that may be missing."""
+    return _Part(words, frozenset((*types, type(None))), also)
+
+
+def _is_moment(value: Any) -> bool:
+    # Celery itself tells which text is no time, but for the empty one.
+    return isinstance(value, datetime) or (isinstance(value, str) and value != "")
+
+
+def _are_limits(value: Any) -> bool:
+    if value == [None, None] or not value:
+        return True
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_limit, value))
+
+
+def _is_limit(value: Any) -> bool:
+    # NaN is in no range.
+    return value is None or (isinstance(value, (int, float)) and abs(value) < LONGEST_LIMIT)
+
+
+def _are_names(value: Any) -> bool:
+    return not value or (isinstance(value, list) and all(isinstance(name, str) for name in value))
+
+
+def _is_absent(value: Any) -> bool:
+    return not value
+
+
+def _are_signatures(value: Any) -> bool:
+    return not value or (isinstance(value, list) and all(map(_is_signature, value)))
+
+
+def _is_signature(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("task"), str)
+
+
+def _is_chord(value: Any) -> bool:
+    return not value or _is_signature(value)
+
+
+#: Ids of Celery are strings. Without a result backend it takes numbers, too.
+_ID = _part("a string", str, int, float)
+_TEXT = _part("a string", str)
+_TASK = _Part("a string", frozenset({str}), _is_never)
+_MOMENT = _part("a time", also=_is_moment)
+_OBJECT = _part("an object", dict, also=_is_absent)
+_SIGNATURES = _part("a list of signatures of tasks", also=_are_signatures)
+
+_OF_TASK = {
+    "task": _TEXT,
+    "id": _ID,
+    "eta": _MOMENT,
+    "expires": _MOMENT,
+    "timelimit": _part("two numbers of seconds", also=_are_limits),
+    "retries": _part("a number", int, float, bool),
+    "group": _ID,
+}
+
+_OF_EMBEDDED = {
+    "callbacks": _SIGNATURES,
+    "errbacks": _SIGNATURES,
+    "chain": _SIGNATURES,
+    "chord": _part("a signature of a task", also=_is_chord),
+}
+
+_OF_BODY = {
+    **_OF_TASK,
+    **_OF_EMBEDDED,
+    "taskset": _ID,
+    "args": _part("a list", list, also=_is_absent),
+    "kwargs": _OBJECT,
+}
+
+_HEADERS = _Parts(
+    "header",
+    {
+        **_OF_TASK,
+        "task": _TASK,
+        "shadow": _TEXT,
+        "stamped_headers": _part("a list of strings", also=_are_names),
+        "stamps": _OBJECT,
+    },
+    needs=("id",),
+)
+_EMBEDDED = _Parts("body's", _OF_EMBEDDED)
+_BODY = _Parts("body's", {**_OF_BODY, "task": _TASK}, needs=("id",))
+_MIXED_BODY = _Parts("body's", _OF_BODY)

@@ -1,0 +1,94 @@
+"""Keeps a Celery worker going, whatever a message makes it raise.
+
+Without a worker it is otherwise: a program that consumes with kombu may leave its loop by an exception of its
+callback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from typing import Any
+
+from kombu.transport import virtual
+
+from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.protocol import wrong_part
+from kombu_redisdelay.transport.tasks import is_exit
+
+
+def outlive_failures() -> None:
+    """Extend Celery's consumer of tasks, if this process has a Celery worker. Calling it again changes
+    nothing."""
+    # Another thread may be importing it.
+    consumer: Any = getattr(sys.modules.get("celery.worker.consumer.consumer"), "Consumer", None)
+    if consumer is not None and not hasattr(consumer.update_strategies, "extends_celery"):
+        consumer.update_strategies = _outliving(consumer.update_strategies)
+        consumer.create_task_handler = _checking(consumer.create_task_handler)
+
+
+def _outliving(update_strategies: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``Consumer.update_strategies``. Celery calls it each time that it has connected,
+    before it takes ``on_task_request`` from the consumer."""
+
+    @wraps(update_strategies)
+    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
+        channel, controller = self.connection.default_channel, self.controller
+        if isinstance(channel, Channel):
+            channel.connection.is_workers = True
+            process = controller._process_task
+            if not hasattr(process, "extends_celery"):
+                # If there is a semaphore, it calls this one when the pool has room.
+                controller._process_task = _processing(process, controller)
+            if self.on_task_request == process:
+                self.on_task_request = controller._process_task
+        return update_strategies(self, *args, **kwargs)
+
+    extended.extends_celery = True  # type: ignore[attr-defined]
+    return extended
+
+
+def _processing(process: Callable[..., Any], controller: Any) -> Callable[..., Any]:
+    """In place of a controller's ``_process_task``, which hands a task to the pool. It is called in the callback
+    of the message, but also by a timer, or by the result of another task."""
+
+    @wraps(process)
+    def extended(request: Any, *args: Any, **kwargs: Any) -> Any:
+        channel = request.message.channel
+        try:
+            return process(request, *args, **kwargs)
+        except BaseException as exc:
+            if is_exit(exc) or not isinstance(channel, Channel):
+                raise
+            # The pool has not got it, so nobody else will give its place back. A pool may count none.
+            with suppress(AttributeError):
+                controller._quick_release()
+            channel.qos.has_failed(request.message)
+            return None
+
+    extended.extends_celery = True  # type: ignore[attr-defined]
+    return extended
+
+
+def _checking(create_task_handler: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``Consumer.create_task_handler``, which returns the callback of all messages."""
+
+    @wraps(create_task_handler)
+    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
+        handler = create_task_handler(self, *args, **kwargs)
+        if not isinstance(self.connection.default_channel, Channel):
+            return handler
+
+        @wraps(handler)
+        def on_task_received(message: virtual.Message) -> Any:
+            wrong = wrong_part(message)
+            if wrong is None:
+                return handler(message)
+            message.channel.qos.bury(message, wrong)
+            return None
+
+        return on_task_received
+
+    return extended
