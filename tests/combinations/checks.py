@@ -1,0 +1,219 @@
+"""What must hold in every row. Each check looks at what has happened, and says what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from celery.states import SUCCESS
+
+from tests.chaos.ledger import END, START, TAKE, Entry
+from tests.chaos.schedule import Harm
+from tests.chaos.verdict import Cause, Judge, Verdict
+from tests.combinations.attempts import first
+from tests.combinations.dimensions import Row
+from tests.combinations.expected import expected
+from tests.combinations.history import History
+from tests.combinations.operator import LIMITS, WANTED
+from tests.combinations.plan import WRONG_ONE
+from tests.combinations.settings import LEASE
+from tests.combinations.tracebacks import unexplained
+from tests.combinations.waits import waits
+
+#: How much longer than with kombu's transport healthy tasks may wait: a factor, and seconds.
+FACTOR = 2.0
+ALLOWANCE = 0.3
+#: What the rate may be passed by, because a task is noted some time after it was taken.
+JITTER = 8
+#: For how long a pause may go unnoticed: what was taken before it is run.
+NOTICED = 0.5
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What there is to check.
+
+    Attributes:
+        stock: the same with kombu's transport; ``None`` where it cannot do that.
+    """
+
+    row: Row
+    ours: History
+    stock: History | None
+
+    def verdict(self) -> Verdict:
+        ours = self.ours
+        judge = Judge(ours.damage, LEASE, ours.died)
+        entries = [entry for entry in ours.entries if not entry.task.startswith(WRONG_ONE)]
+        return judge.judge(expected(ours.plan, ours.submissions, ours.entries), entries)
+
+
+def lost(observed: Observed) -> Iterable[str]:
+    """Every task that was published runs, or is where it belongs."""
+    tasks = observed.verdict().lost
+    if tasks:
+        yield f"{len(tasks)} tasks did not run: {_some(tasks)}"
+
+
+def misplaced(observed: Observed) -> Iterable[str]:
+    """What is wrong ends where it belongs, and what must not run does not."""
+    wanted = WANTED.get(observed.row["beside"], ())
+    for id, (state, _) in observed.ours.wrong.items():
+        if state not in wanted:
+            yield f"{id} is {state} in the end, and not {' or '.join(wanted)}"
+    ran = {e.task for e in observed.ours.entries if e.event == START and e.task.startswith(WRONG_ONE)}
+    for id in sorted(ran):
+        yield f"{id} ran"
+
+
+def early(observed: Observed) -> Iterable[str]:
+    """Nothing begins before it is due."""
+    tasks = observed.verdict().early
+    if tasks:
+        yield f"{len(tasks)} tasks began before they were due: {_some(tasks)}"
+
+
+def twice(observed: Observed) -> Iterable[str]:
+    """Nothing runs twice, unless what was done explains it."""
+    reruns = observed.verdict().reruns
+    # A task that ran twice may have published its retry twice.
+    explained = {rerun.task for rerun in reruns if rerun.cause is not Cause.UNEXPLAINED}
+    tasks = [
+        rerun.task
+        for rerun in reruns
+        if rerun.cause is Cause.UNEXPLAINED and not _is_retry_of(rerun.task, explained)
+    ]
+    if tasks:
+        yield f"{len(tasks)} tasks ran again, and nothing explains it: {_some(tasks)}"
+
+
+def slow(observed: Observed) -> Iterable[str]:
+    """Healthy tasks wait about as long as with kombu's transport."""
+    if observed.stock is None:
+        return
+    ours, stock = (waits(observed.row, history) for history in (observed.ours, observed.stock))
+    if ours.quantile(0.95) > FACTOR * stock.quantile(0.95) + ALLOWANCE:
+        yield f"healthy tasks waited for {ours}; with redis:// {stock}"
+
+
+def logged(observed: Observed) -> Iterable[str]:
+    """No traceback passes through our code without a reason."""
+    for worker, log in observed.ours.logs.items():
+        found = unexplained(log, observed.ours.damage, observed.row["beside"])
+        for text, count in Counter(found).items():
+            yield f"{worker} logged {count} times: {text}"
+
+
+def ended(observed: Observed) -> Iterable[str]:
+    """No worker ends by itself, hangs, or gets nothing to do."""
+    for what, workers in (
+        ("ended by themselves", observed.ours.died),
+        ("did not end when they were told to", observed.ours.hung),
+        ("got nothing to do in the end", observed.ours.idle),
+    ):
+        if workers:
+            yield f"{len(workers)} workers {what}: {_some(workers)}"
+    yield from observed.ours.unready
+
+
+def left(observed: Observed) -> Iterable[str]:
+    """Redis is left clean."""
+    if observed.ours.left:
+        yield f"left in Redis: {_some(observed.ours.left)}"
+
+
+def unpaused(observed: Observed) -> Iterable[str]:
+    """Nothing is taken from a queue that is paused."""
+    ours = observed.ours
+    for window in ours.paused:
+        taken = [
+            entry.task
+            for entry in _of_queue(ours, TAKE, window.queue)
+            if window.began + NOTICED < entry.at < window.ended
+        ]
+        if taken:
+            yield f"{len(taken)} tasks were taken while the queue was paused: {_some(taken)}"
+
+
+def unlimited(observed: Observed) -> Iterable[str]:
+    """The limit of a queue holds for all workers together."""
+    ours, control = observed.ours, observed.row["control"]
+    if control == "rate":
+        limit = LIMITS[control]
+        times = sorted(entry.at for entry in _of_queue(ours, TAKE, ours.plan.controlled))
+        for begin, at in enumerate(times):
+            within = sum(at <= other < at + 1 for other in times[begin:])
+            if within > limit["rate"] + limit["burst"] + JITTER:
+                yield f"{within} tasks were taken within a second, and {limit['rate']} may be"
+                return
+    # With early acks nothing is held while it runs, and a failover may forget what is held.
+    if control == "concurrency" and observed.row["acks"] == "late" and observed.row["middle"] != "failover":
+        running = _together(ours)
+        if running > LIMITS[control]["concurrency"]:
+            yield f"{running} tasks ran at the same time, and {LIMITS[control]['concurrency']} may"
+
+
+def forgotten(observed: Observed) -> Iterable[str]:
+    """The result of each task that has ended is there."""
+    # A failover may lose results, and so does a worker that is killed before it has written them.
+    if observed.row["middle"] == "failover":
+        return
+    gone = {worker for each in observed.ours.damage if each.harm is Harm.KILL for worker in each.workers}
+    gone.update(observed.ours.died)
+    excused = {first(entry.task) for entry in observed.ours.entries if entry.worker in gone}
+    missing = [id for id, state in observed.ours.results.items() if state != SUCCESS and id not in excused]
+    if missing:
+        yield f"{len(missing)} tasks have no result: {_some(missing)}"
+
+
+CHECKS: Sequence[Callable[[Observed], Iterable[str]]] = (
+    lost,
+    misplaced,
+    early,
+    twice,
+    slow,
+    logged,
+    ended,
+    left,
+    unpaused,
+    unlimited,
+    forgotten,
+)
+
+
+def problems(observed: Observed) -> dict[str, list[str]]:
+    """Name of a check -> what it has found; only of those that have found something."""
+    found = {check.__name__: list(check(observed)) for check in CHECKS}
+    return {name: texts for name, texts in found.items() if texts}
+
+
+def _of_queue(history: History, event: str, queue: str) -> list[Entry]:
+    tasks = {each.task for each in history.submissions if each.queue == queue}
+    return [entry for entry in history.entries if entry.event == event and first(entry.task) in tasks]
+
+
+def _together(history: History) -> int:
+    """How many tasks of the controlled queue ran at the same time at most."""
+    steps: list[tuple[float, int]] = []
+    begun: dict[tuple[str, str], float] = {}
+    of_queue = [e for event in (START, END) for e in _of_queue(history, event, history.plan.controlled)]
+    for entry in sorted(of_queue, key=lambda entry: entry.at):
+        name = entry.worker, entry.task
+        if entry.event == START:
+            begun[name] = entry.at
+        elif name in begun:
+            steps += [(begun.pop(name), 1), (entry.at, -1)]
+    running = most = 0
+    for _, step in sorted(steps):
+        running += step
+        most = max(most, running)
+    return most
+
+
+def _is_retry_of(task: str, others: Collection[str]) -> bool:
+    return first(task) != task and first(task) in others
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")

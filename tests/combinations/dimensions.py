@@ -1,0 +1,79 @@
+"""What is combined with what, and which of it cannot be. A feature adds its line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+#: Name of a dimension -> the value that a row has of it.
+Row = Mapping[str, str]
+
+#: Name of a dimension -> its values.
+DIMENSIONS: Mapping[str, tuple[str, ...]] = {
+    "pool": ("prefork", "solo", "threads", "gevent", "eventlet"),
+    "acks": ("early", "late"),
+    # `worker_prefetch_multiplier`; with 0 a worker takes as much as there is.
+    "prefetch": ("1", "4", "0"),
+    "topology": ("single", "sentinel", "cluster"),
+    # Who publishes: our transport, the same in a batch, kombu's, or any program that does LPUSH.
+    "producer": ("ours", "batch", "redis", "lpush"),
+    # The healthy tasks are ready at once, have a countdown, or retry themselves once.
+    "sending": ("ready", "countdown", "retry"),
+    "queues": ("1", "12"),
+    "priorities": ("no", "yes"),
+    "backend": ("none", "redis", "ours"),
+    # What an operator does to the first queue, or to all.
+    "control": ("nothing", "pause", "rate", "concurrency"),
+    # What is wrong in the same queues.
+    "beside": ("nothing", "rejects", "kills", "raises", "unreadable", "expired", "revoked", "unknown"),
+    # What happens in the middle.
+    "middle": ("nothing", "SIGKILL", "SIGTERM", "CLIENT KILL", "silence", "failover"),
+    "hiredis": ("without", "with"),
+    "celery": ("newest", "oldest"),
+}
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Values that cannot meet in a row.
+
+    Attributes:
+        values: name of a dimension -> the values of it that are meant.
+        why: in a line, for the reader of the report.
+    """
+
+    values: Mapping[str, tuple[str, ...]]
+    why: str
+
+    def holds(self, row: Row) -> bool:
+        """Whether a row, or a part of one, is excluded."""
+        return all(row.get(name) in values for name, values in self.values.items())
+
+
+EXCLUSIONS = (
+    Exclusion(
+        {"producer": ("redis",), "topology": ("cluster",)},
+        "kombu's redis:// cannot use a cluster",
+    ),
+    Exclusion(
+        {"producer": ("lpush",), "sending": ("countdown",)},
+        "who pushes by hand has no countdown",
+    ),
+    Exclusion(
+        {"beside": ("kills",), "pool": ("solo", "threads", "gevent", "eventlet")},
+        "the task's process is the worker there, so this is the SIGKILL of a worker",
+    ),
+    Exclusion(
+        {"middle": ("failover",), "topology": ("single",)},
+        "one server has nothing to fail over to",
+    ),
+    Exclusion(
+        {"backend": ("ours",), "topology": ("cluster",)},
+        "Celery's result backend cannot use a cluster",
+    ),
+)
+
+
+def excluded(row: Row) -> str | None:
+    """Why a row, or a part of one, cannot be; ``None`` if it can."""
+    return next((exclusion.why for exclusion in EXCLUSIONS if exclusion.holds(row)), None)

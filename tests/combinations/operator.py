@@ -1,0 +1,139 @@
+"""What an operator does in a row: pauses, limits, looks at what is wrong, and tidies up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kombu.connection import Connection
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from harness.process import wait_until
+from kombu_redisdelay import DeadLetters, Queues
+from tests.chaos.transports import TRANSPORTS
+from tests.combinations.history import Window
+from tests.combinations.plan import PAUSE, Plan
+from tests.combinations.servers import Servers
+
+#: What is set in a row of this name.
+LIMITS: dict[str, dict[str, Any]] = {
+    "rate": {"rate": 60, "burst": 5},
+    "concurrency": {"concurrency": 2},
+}
+GONE, DEAD, READY, SCHEDULED = "gone", "dead", "ready", "scheduled"
+#: Where what is wrong belongs in the end.
+WANTED = {
+    "rejects": (DEAD,),
+    "kills": (DEAD,),
+    "raises": (DEAD,),
+    "unreadable": (DEAD,),
+    "expired": (GONE,),
+    "revoked": (GONE,),
+    "unknown": (SCHEDULED, DEAD),
+}
+#: Seconds in which a server that is being harmed comes back.
+PATIENCE = 30.0
+
+
+class Operator:
+    """Has connections of its own.
+
+    Attributes:
+        paused: when the controlled queue was paused.
+    """
+
+    def __init__(self, servers: Servers, plan: Plan) -> None:
+        self._servers = servers
+        self._plan = plan
+        self._connection = Connection(servers.ours(), transport_options=dict(servers.options))
+        self._paused_at = 0.0
+        self.paused: list[Window] = []
+
+    def actions(self, control: str, seconds: float) -> Iterator[tuple[float, Callable[[], None]]]:
+        """What to do, and how many seconds after the beginning."""
+        if control == "pause":
+            yield PAUSE[0] * seconds, self._pause
+            yield PAUSE[1] * seconds, self._resume
+        elif control in LIMITS:
+            yield 0.0, lambda: self._limit(**LIMITS[control])
+
+    def fates(self) -> dict[str, tuple[str, str]]:
+        """Where everything that is wrong is now, and why: by its id, or its text."""
+        found: dict[str, tuple[str, str]] = {}
+        with Queues(self._connection) as queues, DeadLetters(self._connection) as dead:
+            for send in self._plan.wrong:
+                letter = dead.get(send.id)
+                if letter is not None:
+                    found[send.id] = DEAD, letter.reason
+                else:
+                    waiting = queues.get(send.id)
+                    found[send.id] = (GONE, "") if waiting is None else (waiting.state, "")
+        with self._servers.client() as client:
+            for _, queue, text in self._plan.entries:
+                letters = client.lrange(f"redisdelay:{{{queue}}}:dead", 0, -1)
+                ready = client.lrange(self._servers.address.ready_list(queue), 0, -1)
+                if any(letter.endswith(b"\n" + text.encode()) for letter in letters):
+                    found[text] = DEAD, ""
+                else:
+                    found[text] = (READY if text.encode() in ready else GONE), ""
+        return found
+
+    def is_settled(self, beside: str) -> bool:
+        """Whether all that is wrong is where it belongs, or cannot get there any more."""
+        fates = self.fates().values()
+        return all(state in (*WANTED.get(beside, ()), GONE) for state, _ in fates)
+
+    def tidy(self) -> None:
+        """Take away what is kept for an operator."""
+        with Queues(self._connection) as queues, DeadLetters(self._connection) as dead:
+            dead.purge()
+            for send in self._plan.wrong:
+                queues.cancel(send.id)
+            for queue in self._plan.queues:
+                queues.limit(queue)
+                queues.resume(queue)
+
+    def unacked(self) -> int:
+        """How many messages the workers hold."""
+        with self._servers.client() as client:
+            keys = [*client.scan_iter(match="redisdelay:{*}:unacked:*", count=1000)]
+            return sum(client.hlen(key) for key in keys)
+
+    def left(self) -> list[str]:
+        """What is in Redis and should not be: it has neither an owner that is known nor a time to live."""
+        with self._servers.client() as client:
+            found = []
+            for key in client.scan_iter(count=1000):
+                name = key.decode(errors="replace")
+                if not TRANSPORTS["redisdelay"].is_expected(name) and client.ttl(key) < 0:
+                    found.append(f"{name} ({client.type(key).decode()})")
+        return sorted(found)
+
+    def _pause(self) -> None:
+        self._until_it_works(lambda queues: queues.pause(self._plan.controlled))
+        self._paused_at = time.time()
+
+    def _resume(self) -> None:
+        before = time.time()
+        self._until_it_works(lambda queues: queues.resume(self._plan.controlled))
+        self.paused.append(Window(self._plan.controlled, self._paused_at, before))
+
+    def _limit(self, **limit: Any) -> None:
+        def set_limits(queues: Queues) -> None:
+            for queue in self._plan.queues:
+                queues.limit(queue, **limit)
+
+        self._until_it_works(set_limits)
+
+    def _until_it_works(self, action: Callable[[Queues], None]) -> None:
+        def works() -> bool:
+            try:
+                with Queues(self._connection) as queues:
+                    action(queues)
+            except (OperationalError, RedisError, OSError):
+                return False
+            return True
+
+        wait_until(works, PATIENCE, "the operator cannot do it")

@@ -1,0 +1,131 @@
+"""What is published in a row, and when: the same for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from tests.combinations.dimensions import Row
+
+#: Healthy tasks a second, and how long one runs, seconds.
+RATE = 12.0
+WORK = 0.01
+#: Of the healthy ones, if they have any; of a retry, too.
+COUNTDOWNS = (0.5, 2.0)
+RETRY_AFTER = 1.0
+PRIORITIES = (0, 3, 6, 9)
+#: What comes at once into a queue that is limited, so that the limit binds, and how long each of it runs.
+BULK = {"rate": (60, 0.0), "concurrency": (20, 0.1)}
+#: When what happens, as a part of the time for which is published.
+WRONG = (0.1, 0.38)
+BULK_AT = 0.25
+PAUSE = (0.2, 0.5)
+MIDDLE = 0.4
+#: A revoked task is due this much later than it was published, and revoked in between.
+REVOKED_AFTER = 1.5
+REVOKED_DUE = 5.0
+
+HEALTHY, BULKY, PROBE, WRONG_ONE = "healthy", "bulk", "probe", "wrong"
+
+#: What the task "raises" has raised in the callback.
+CALLBACK_ERROR = "in the callback, as it was told to"
+#: Entries that are no message, or one that no worker may decode. Without the last one, which has an id.
+UNREADABLE = ("garbage", '{"properties": {}}')
+
+
+@dataclass(frozen=True)
+class Send:
+    """A task that is published.
+
+    Attributes:
+        at: seconds after the beginning.
+        id: begins with what it is: ``HEALTHY``, ``BULKY``, ``PROBE`` or ``WRONG_ONE``.
+        late: whether it is acked when it has ended.
+    """
+
+    at: float
+    task: str
+    id: str
+    args: list[Any]
+    queue: str
+    late: bool
+    countdown: float = 0.0
+    priority: int = 0
+    expires: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is published.
+
+    Attributes:
+        seconds: for how long.
+        entries: what is pushed into a queue as it is: (seconds after the beginning, queue, text).
+        revoked: ids that are revoked: (seconds after the beginning, id).
+    """
+
+    seconds: float
+    queues: Sequence[str]
+    sends: Sequence[Send]
+    entries: Sequence[tuple[float, str, str]] = field(default_factory=list)
+    revoked: Sequence[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def controlled(self) -> str:
+        """The queue that the operator is busy with."""
+        return self.queues[0]
+
+    @property
+    def wrong(self) -> list[Send]:
+        return [send for send in self.sends if send.id.startswith(WRONG_ONE)]
+
+    def without_wrong(self) -> Plan:
+        """For a transport that what is wrong would end, or that has no limits."""
+        sends = [send for send in self.sends if not send.id.startswith((WRONG_ONE, BULKY))]
+        return Plan(self.seconds, self.queues, sends)
+
+    def without_bulk(self) -> Plan:
+        sends = [send for send in self.sends if not send.id.startswith(BULKY)]
+        return Plan(self.seconds, self.queues, sends, self.entries, self.revoked)
+
+
+def plan(row: Row, seed: str, seconds: float) -> Plan:
+    """What a row publishes within so many seconds."""
+    random = Random(seed)
+    queues = [f"q{number}" for number in range(int(row["queues"]))]
+    late = row["acks"] == "late"
+    sends = [_healthy(row, number, random, queues, late) for number in range(round(RATE * seconds))]
+    for number in range(BULK.get(row["control"], (0, 0))[0]):
+        work = BULK[row["control"]][1]
+        sends.append(Send(BULK_AT * seconds, "healthy", f"{BULKY}-{number}", [work, False], queues[0], late))
+    entries: list[tuple[float, str, str]] = []
+    revoked: list[tuple[float, str]] = []
+    for number, part in enumerate(WRONG):
+        at, queue, id = part * seconds, random.choice(queues), f"{WRONG_ONE}-{row['beside']}-{number}"
+        sends += _wrong(row["beside"], at, id, queue)
+        if row["beside"] == "unreadable":
+            entries += [(at, queue, text) for text in UNREADABLE]
+        if row["beside"] == "revoked":
+            revoked.append((at + REVOKED_AFTER, id))
+    return Plan(seconds, queues, sorted(sends, key=lambda send: send.at), entries, revoked)
+
+
+def _healthy(row: Row, number: int, random: Random, queues: Sequence[str], late: bool) -> Send:
+    countdown = random.uniform(*COUNTDOWNS) if row["sending"] == "countdown" else 0.0
+    priority = random.choice(PRIORITIES) if row["priorities"] == "yes" else 0
+    args = [WORK, row["sending"] == "retry"]
+    queue = random.choice(queues)
+    return Send(number / RATE, "healthy", f"{HEALTHY}-{number}", args, queue, late, countdown, priority)
+
+
+def _wrong(beside: str, at: float, id: str, queue: str) -> list[Send]:
+    if beside == "nothing":
+        return []
+    if beside == "expired":
+        return [Send(at, "unwanted", id, [], queue, False, countdown=2.0, expires=1.0)]
+    if beside == "revoked":
+        return [Send(at, "unwanted", id, [], queue, False, countdown=REVOKED_DUE)]
+    # All of these are acked late, so that they can come back.
+    return [Send(at, beside, id, [], queue, True)]

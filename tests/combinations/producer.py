@@ -1,0 +1,132 @@
+"""A process that publishes what is planned: ``python -m tests.combinations.producer DIRECTORY``.
+
+It begins when it is told to, and goes on with probes after the end until it is told to stop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from harness.journal import add_line
+from harness.process import wait_until
+from kombu_redisdelay import batch
+from tests.combinations.app import app
+from tests.combinations.by_hand import PICKLE, message
+from tests.combinations.orders import GO, ORDERS, READY, STOP, SUBMISSIONS, Orders
+from tests.combinations.plan import PROBE, WORK, Send
+
+#: Tasks that are published together, with "batch".
+TOGETHER = 6
+PROBE_INTERVAL = 0.25
+#: Seconds to wait for the others.
+PATIENCE = 120.0
+
+_ERRORS = (OperationalError, RedisError, OSError)
+
+
+class Producer:
+    """Publishes, and writes down each task that it has published.
+
+    Arguments:
+        directory: of the orders and the submissions.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._orders = Orders.read(directory / ORDERS)
+        self._client = self._orders.address.client()
+
+    def get_ready(self) -> None:
+        """Connect."""
+        self._client.ping()
+        with app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=3)
+
+    def publish_all(self, began: float) -> None:
+        """Publish all that is planned, and then probes."""
+        for at, action in sorted(self._actions(), key=lambda each: each[0]):
+            time.sleep(max(0.0, began + at - time.time()))
+            action()
+        plan = self._orders.plan
+        for number in itertools.count():
+            if (self._directory / STOP).exists():
+                return
+            queue = plan.queues[number % len(plan.queues)]
+            self._publish([Send(0, "healthy", f"{PROBE}-{number}", [WORK, False], queue, plan.sends[0].late)])
+            time.sleep(PROBE_INTERVAL)
+
+    def _actions(self) -> Iterable[tuple[float, Callable[[], object]]]:
+        plan = self._orders.plan
+        size = TOGETHER if self._orders.producer == "batch" else 1
+        for first in range(0, len(plan.sends), size):
+            sends = plan.sends[first : first + size]
+            yield sends[-1].at, lambda sends=sends: self._publish(sends)  # type: ignore[misc]
+        for at, queue, text in plan.entries:
+            yield at, lambda queue=queue, text=text: self._push(queue, text)  # type: ignore[misc]
+        for at, id in plan.revoked:
+            yield at, lambda id=id: app.control.revoke(id)  # type: ignore[misc]
+
+    def _publish(self, sends: Sequence[Send]) -> None:
+        at = time.time()
+        try:
+            if self._orders.producer == "batch":
+                with batch(app):
+                    for send in sends:
+                        self._send(send)
+            else:
+                for send in sends:
+                    self._send(send)
+        except _ERRORS as error:
+            print(f"not published: {[send.id for send in sends]}: {error!r}", flush=True)
+            confirmed = False
+        else:
+            confirmed = True
+        for send in sends:
+            line = json.dumps([send.id, send.late, at, send.countdown, send.queue, confirmed])
+            add_line(self._directory / SUBMISSIONS, line)
+
+    def _send(self, send: Send) -> None:
+        by_hand = self._orders.producer == "lpush" and not send.countdown
+        if send.task == "unreadable":
+            self._push(send.queue, message("healthy", send.id, [], send.queue, content_type=PICKLE))
+        elif by_hand:
+            text = message(send.task, send.id, send.args, send.queue, send.priority)
+            self._push(send.queue, text, send.priority)
+        else:
+            app.send_task(
+                send.task,
+                send.args,
+                task_id=send.id,
+                queue=send.queue,
+                countdown=send.countdown or None,
+                priority=send.priority,
+                expires=send.expires,
+                # Without Celery's retries, which after a lost reply would publish the message twice.
+                retry=False,
+            )
+
+    def _push(self, queue: str, text: str, priority: int = 0) -> None:
+        client: Any = self._client
+        client.lpush(self._orders.address.ready_list(queue, priority), text)
+
+
+def main() -> None:
+    directory = Path(sys.argv[1])
+    producer = Producer(directory)
+    producer.get_ready()
+    print(READY, flush=True)
+    wait_until((directory / GO).exists, PATIENCE, "nobody says when to begin")
+    producer.publish_all(float((directory / GO).read_text()))
+
+
+if __name__ == "__main__":
+    main()

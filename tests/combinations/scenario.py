@@ -1,0 +1,76 @@
+"""A row, run: our transport, and kombu's beside it where that can do it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Barrier
+
+from tests.combinations.checks import Observed, problems
+from tests.combinations.dimensions import Row
+from tests.combinations.interpreters import Interpreter
+from tests.combinations.plan import plan
+from tests.combinations.servers import TOPOLOGIES
+from tests.combinations.side import Side
+
+#: For how many seconds is published.
+SECONDS = 9.0
+#: What ends a worker of kombu's transport; there, it is left out.
+_FATAL = ("raises", "unreadable")
+#: How many times a row is run that was only slow: the machine has other things to do, too.
+AT_MOST = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a row.
+
+    Attributes:
+        runs: how many times it was run.
+        problems: name of a check -> what is wrong.
+    """
+
+    observed: Observed
+    problems: dict[str, list[str]]
+    runs: int = 1
+
+
+def run(row: Row, seed: str, interpreter: Interpreter, seconds: float = SECONDS, *, alone: bool) -> Outcome:
+    """Run a row, and again if it was only slow.
+
+    Arguments:
+        alone: leave kombu's transport out, and with it what is compared with it.
+    """
+    runs = 0
+    while True:
+        observed = observe(row, seed, interpreter, seconds, alone=alone)
+        runs, found = runs + 1, problems(observed)
+        if found.keys() != {"slow"} or runs == AT_MOST:
+            return Outcome(observed, found, runs)
+
+
+def observe(row: Row, seed: str, interpreter: Interpreter, seconds: float, *, alone: bool) -> Observed:
+    """Run a row once. Both sides do the same at the same time, so that they feel the same noise."""
+    published = plan(row, seed, seconds)
+    beside = None if alone else stock_topology(row)
+    together = Barrier(1 if beside is None else 2)
+    failing = row["middle"] == "failover"
+    path = interpreter.path
+    ours = Side(row, published, TOPOLOGIES[row["topology"]](failing=failing), path, together, stock=False)
+    with ThreadPoolExecutor(2, "side") as executor:
+        first = executor.submit(ours)
+        if beside is None:
+            return Observed(row, first.result(), None)
+        fatal = row["beside"] in _FATAL
+        reduced = published.without_wrong() if fatal else published.without_bulk()
+        servers = TOPOLOGIES[beside](failing=failing)
+        second = executor.submit(Side(row, reduced, servers, path, together, stock=True))
+        return Observed(row, first.result(), second.result())
+
+
+def stock_topology(row: Row) -> str | None:
+    """Where kombu's transport does what the row does. It knows no cluster: one server is as fast, but cannot
+    fail over."""
+    if row["topology"] != "cluster":
+        return row["topology"]
+    return None if row["middle"] == "failover" else "single"

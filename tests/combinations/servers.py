@@ -1,0 +1,214 @@
+"""The servers of a row, one arrangement for each topology, and what can happen to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from redis import Redis
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisError
+
+from harness.assembly import Assembly
+from harness.cluster import Cluster
+from harness.process import wait_until
+from harness.redis_server import RedisServer
+from harness.sentinel import MASTER, PASSWORD, PATIENCE, SentinelSite, follows
+from tests.chaos.site import Course
+from tests.combinations.by_hand import Address
+
+#: For how long a server is silent, seconds, and how long the others wait before they take it for dead.
+SILENCE = 2.0
+_LONGER_MS = 10_000
+
+
+class Servers(Assembly):
+    """From the beginning of a ``with`` block to its end.
+
+    Arguments:
+        failing: whether a primary will fail, and be replaced. Otherwise a server that is silent is not.
+    """
+
+    def __init__(self, *, failing: bool) -> None:
+        super().__init__()
+        self._failing = failing
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Transport options that everybody needs here."""
+        return {}
+
+    @property
+    @abstractmethod
+    def address(self) -> Address:
+        """For who pushes by hand."""
+
+    @property
+    @abstractmethod
+    def live(self) -> list[RedisServer]:
+        """The servers that clients are connected to."""
+
+    @abstractmethod
+    def ours(self) -> str:
+        """The broker URL of our transport."""
+
+    @abstractmethod
+    def stock(self) -> str:
+        """The broker URL of kombu's transport."""
+
+    @abstractmethod
+    def client(self) -> Redis | RedisCluster:
+        """A client that sees all keys."""
+
+    @abstractmethod
+    def fail_over(self) -> Course:
+        """Kill a primary, have another server take its place, and bring it back."""
+
+    def results(self) -> str:
+        """The URL of Celery's own result backend."""
+        return self.stock()
+
+    def be_silent(self) -> None:
+        """Have a server answer nobody for a while."""
+        server = self.live[0]
+        os.kill(server.pid, signal.SIGSTOP)
+        time.sleep(SILENCE)
+        os.kill(server.pid, signal.SIGCONT)
+
+    def kill_clients(self) -> None:
+        """Close all connections of clients."""
+        for server in self.live:
+            with server.client() as client:
+                for kind in ("normal", "pubsub"):
+                    client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+
+
+class Single(Servers):
+    """One server."""
+
+    @property
+    def address(self) -> Address:
+        return Address("single", [self._server.port])
+
+    @property
+    def live(self) -> list[RedisServer]:
+        return [self._server]
+
+    def ours(self) -> str:
+        return self._server.url()
+
+    def stock(self) -> str:
+        return self._server.url("redis")
+
+    def client(self) -> Redis:
+        return self._server.client()
+
+    def fail_over(self) -> Course:
+        raise NotImplementedError
+
+    def _start(self) -> None:
+        self._server = self._exit.enter_context(RedisServer())
+
+
+class Watched(Servers):
+    """A primary with replicas and sentinels."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return {"master_name": MASTER}
+
+    @property
+    def address(self) -> Address:
+        return Address("sentinel", [each.port for each in self._site.sentinels], PASSWORD, MASTER)
+
+    @property
+    def live(self) -> list[RedisServer]:
+        return [self._site.primary()]
+
+    def ours(self) -> str:
+        return self._site.url()
+
+    def stock(self) -> str:
+        return self._site.url("sentinel")
+
+    def client(self) -> Redis:
+        return self._site.client()
+
+    def fail_over(self) -> Course:
+        primary = self._site.primary()
+        primary.kill()
+        killed = time.time()
+        self._site.wait_failover(primary)
+        served = time.time()
+        primary.restart()
+        wait_until(lambda: follows(primary), PATIENCE, "it does not become a replica")
+        self._site.wait_whole()
+        return Course(killed, served)
+
+    def _start(self) -> None:
+        self._site = self._exit.enter_context(SentinelSite(replicas=2 if self._failing else 1))
+        if not self._failing:
+            for sentinel in self._site.sentinels:
+                with sentinel.client() as client:
+                    client.execute_command("SENTINEL", "SET", MASTER, "down-after-milliseconds", _LONGER_MS)
+
+
+class Sharded(Servers):
+    """A cluster of three primaries."""
+
+    @property
+    def address(self) -> Address:
+        return Address("cluster", [node.port for node in self._cluster.nodes])
+
+    @property
+    def live(self) -> list[RedisServer]:
+        return [*self._cluster.primaries]
+
+    def ours(self) -> str:
+        return self._cluster.url()
+
+    def stock(self) -> str:
+        raise NotImplementedError
+
+    def results(self) -> str:
+        return self._results.url("redis")
+
+    def client(self) -> RedisCluster:
+        return self._cluster.client()
+
+    def fail_over(self) -> Course:
+        primary = self._cluster.node_of("{q0}")
+        self._cluster.kill(primary)
+        killed = time.time()
+        self._cluster.wait_for_failover(primary)
+        served = time.time()
+        self._cluster.start(primary)
+        self._cluster.wait_until_ok()
+        return Course(killed, served)
+
+    def be_silent(self) -> None:
+        node = self._cluster.node_of("{q0}")
+        node.pause()
+        time.sleep(SILENCE)
+        node.resume()
+
+    def _start(self) -> None:
+        timeout, replicas = (2000, 1) if self._failing else (_LONGER_MS, 0)
+        self._cluster = self._exit.enter_context(Cluster(3, replicas, node_timeout=timeout))
+        # Celery's backends know no cluster.
+        self._results = self._exit.enter_context(RedisServer())
+
+
+TOPOLOGIES: dict[str, type[Servers]] = {"single": Single, "sentinel": Watched, "cluster": Sharded}
+
+
+def reachable(servers: Servers) -> bool:
+    """Whether all keys can be read."""
+    with suppress(RedisError), servers.client() as client:
+        return bool(client.ping())
+    return False

@@ -1,0 +1,52 @@
+"""Celery's settings for the workers and the producers of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.combinations.dimensions import Row
+from tests.combinations.servers import Servers
+
+#: Seconds after which our transport gives back what a silent worker holds, unless it knows that it is dead.
+#: A silent server and a failover are shorter.
+LEASE = 10.0
+#: With kombu's: whatever is held for longer runs again, so it is more than a row lasts.
+VISIBILITY_TIMEOUT = 60.0
+#: A poison task is given up after so many deliveries, within the time of a row.
+DELIVERY_LIMIT = 5
+
+
+def settings(row: Row, servers: Servers, queues: Sequence[str], *, stock: bool) -> dict[str, Any]:
+    """For those who use our transport, or kombu's (*stock*)."""
+    return {
+        "broker_transport_options": _kombu(servers) if stock else _ours(row, servers),
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "task_default_queue": queues[0],
+        "task_queues": {queue: {"exchange": queue, "routing_key": queue} for queue in queues},
+        "task_acks_late": row["acks"] == "late",
+        "worker_prefetch_multiplier": int(row["prefetch"]),
+        **_results(row, servers, stock=stock),
+    }
+
+
+def _ours(row: Row, servers: Servers) -> dict[str, Any]:
+    confirmed = {"confirm_replicas": 1} if row["middle"] == "failover" else {}
+    return {
+        "visibility_timeout": LEASE,
+        "delivery_limit": DELIVERY_LIMIT,
+        **confirmed,
+        **servers.options,
+    }
+
+
+def _kombu(servers: Servers) -> dict[str, Any]:
+    return {"visibility_timeout": VISIBILITY_TIMEOUT, **servers.options}
+
+
+def _results(row: Row, servers: Servers, *, stock: bool) -> Mapping[str, Any]:
+    if row["backend"] == "none":
+        return {"task_ignore_result": True}
+    url = servers.ours() if row["backend"] == "ours" and not stock else servers.results()
+    return {"result_backend": url, "result_backend_transport_options": dict(servers.options)}

@@ -1,0 +1,63 @@
+"""How long healthy tasks waited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.chaos.ledger import START
+from tests.combinations.dimensions import Row
+from tests.combinations.expected import expected
+from tests.combinations.history import History, Window
+from tests.combinations.operator import LIMITS
+from tests.combinations.plan import BULK, BULK_AT, HEALTHY
+
+#: Seconds at the beginning that do not count, and in which a queue catches up after a pause or a limit.
+WARM_UP = 1.0
+CATCHING_UP = 0.5
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Seconds, in rising order, one for each try of a healthy task."""
+
+    seconds: Sequence[float]
+
+    def quantile(self, part: float) -> float:
+        if not self.seconds:
+            return 0.0
+        return self.seconds[min(len(self.seconds) - 1, int(part * len(self.seconds)))]
+
+    def __str__(self) -> str:
+        median, p95, worst = (self.quantile(part) for part in (0.5, 0.95, 1.0))
+        return f"p50 {median:.3f} p95 {p95:.3f} worst {worst:.3f} s of {len(self.seconds)}"
+
+
+def waits(row: Row, history: History) -> Waits:
+    """From when a task could begin until it began. What was not begun waited until the end."""
+    begun: dict[str, float] = {}
+    for entry in history.entries:
+        if entry.event == START:
+            begun[entry.task] = min(entry.at, begun.get(entry.task, entry.at))
+    found = []
+    for each in expected(history.plan, history.submissions, history.entries):
+        if not each.task.startswith(HEALTHY) or not each.confirmed or each.at < history.began + WARM_UP:
+            continue
+        since = each.at + each.countdown
+        for window in windows(row, history):
+            if window.queue == each.queue and window.began <= since <= window.ended:
+                since = window.ended
+        found.append(max(0.0, begun.get(each.task, history.ended) - since))
+    return Waits(sorted(found))
+
+
+def windows(row: Row, history: History) -> list[Window]:
+    """When a pause or a limit explains that a task waited."""
+    found = [Window(each.queue, each.began, each.ended + CATCHING_UP) for each in history.paused]
+    if row["control"] in BULK:
+        number, work = BULK[row["control"]]
+        limit = LIMITS[row["control"]]
+        lasts = number / limit["rate"] if "rate" in limit else number * work / limit["concurrency"]
+        at = history.began + BULK_AT * history.plan.seconds
+        found.append(Window(history.plan.controlled, at, at + lasts + CATCHING_UP))
+    return found
