@@ -19,6 +19,8 @@ from tests.combinations.scenario import run
 
 #: The oldest release of Celery that counts as one; setup.cfg names it.
 OLDEST = (5, 5)
+#: How much is said of an error that has the end of a log in it.
+LINES = 12
 
 
 def main() -> int:
@@ -48,9 +50,10 @@ def main() -> int:
         print(f"row {number}: {described(row)}", flush=True)
         try:
             outcome = run(row, f"{seed} {number}", interpreter, alone=options.alone)
-        except Exception:
+        except Exception as error:
             # The harness could not do it, so nothing is known about the row.
-            problems = {"harness": [traceback.format_exc()]}
+            lines = "".join(traceback.format_exception_only(error)).splitlines()
+            problems = {"harness": ["\n".join([lines[0], *lines[1:][-LINES:]])]}
         else:
             problems = outcome.problems
             print(line(number, outcome), flush=True)

@@ -82,13 +82,9 @@ class Plan:
         return [send for send in self.sends if send.id.startswith(WRONG_ONE)]
 
     def without_wrong(self) -> Plan:
-        """For a transport that what is wrong would end, or that has no limits."""
-        sends = [send for send in self.sends if not send.id.startswith((WRONG_ONE, BULKY))]
+        """For a transport that what is wrong would end."""
+        sends = [send for send in self.sends if not send.id.startswith(WRONG_ONE)]
         return Plan(self.seconds, self.queues, sends)
-
-    def without_bulk(self) -> Plan:
-        sends = [send for send in self.sends if not send.id.startswith(BULKY)]
-        return Plan(self.seconds, self.queues, sends, self.entries, self.revoked)
 
 
 def plan(row: Row, seed: str, seconds: float) -> Plan:

@@ -8,7 +8,7 @@ from random import Random
 
 from allpairspy import AllPairs
 
-from tests.combinations.dimensions import DIMENSIONS, Row, excluded
+from tests.combinations.dimensions import DIMENSIONS, EXCLUSIONS, Row, excluded
 
 #: Two dimensions, each with a value.
 Pair = tuple[tuple[str, str], tuple[str, str]]
@@ -19,6 +19,11 @@ _TRIES = 50
 def rows(seed: int, dimensions: Mapping[str, Sequence[str]] = DIMENSIONS) -> list[Row]:
     """The same for the same seed and dimensions: any other seed covers the pairs by other rows."""
     random = Random(seed)
+    # With a value that fits nothing, allpairspy would try all there is.
+    dimensions = {
+        name: [value for value in values if _completed({name: value}, dimensions, Random(0)) is not None]
+        for name, values in dimensions.items()
+    }
     names = sorted(random.sample(list(dimensions), len(dimensions)), key=lambda name: -len(dimensions[name]))
     values = [random.sample(dimensions[name], len(dimensions[name])) for name in names]
 
@@ -63,9 +68,15 @@ def _completed(part: Row, dimensions: Mapping[str, Sequence[str]], random: Rando
     """A row with this part; ``None`` if there is none that can be."""
     if excluded(part) is not None:
         return None
-    name = next((name for name in dimensions if name not in part), None)
+    name = next((name for name in _delicate_first(dimensions) if name not in part), None)
     if name is None:
         return part
     candidates = random.sample(dimensions[name], len(dimensions[name]))
     tries = (_completed({**part, name: value}, dimensions, random) for value in candidates)
     return next((row for row in tries if row is not None), None)
+
+
+def _delicate_first(dimensions: Mapping[str, Sequence[str]]) -> list[str]:
+    """What may be excluded is chosen first. What is left then can be anything, so nothing is taken back."""
+    delicate = [name for exclusion in EXCLUSIONS for name in exclusion.values]
+    return [name for name in dict.fromkeys([*delicate, *dimensions]) if name in dimensions]

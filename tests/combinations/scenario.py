@@ -61,8 +61,7 @@ def observe(row: Row, seed: str, interpreter: Interpreter, seconds: float, *, al
         first = executor.submit(ours)
         if beside is None:
             return Observed(row, first.result(), None)
-        fatal = row["beside"] in _FATAL
-        reduced = published.without_wrong() if fatal else published.without_bulk()
+        reduced = published.without_wrong() if row["beside"] in _FATAL else published
         servers = TOPOLOGIES[beside](failing=failing)
         second = executor.submit(Side(row, reduced, servers, path, together, stock=True))
         return Observed(row, first.result(), second.result())

@@ -59,5 +59,7 @@ def windows(row: Row, history: History) -> list[Window]:
         limit = LIMITS[row["control"]]
         lasts = number / limit["rate"] if "rate" in limit else number * work / limit["concurrency"]
         at = history.began + BULK_AT * history.plan.seconds
-        found.append(Window(history.plan.controlled, at, at + lasts + CATCHING_UP))
+        # What runs for longer takes the slots away from other queues, too.
+        queues = history.plan.queues if work else [history.plan.controlled]
+        found += [Window(queue, at, at + lasts + CATCHING_UP) for queue in queues]
     return found

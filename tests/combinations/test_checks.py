@@ -1,0 +1,266 @@
+"""Each check finds what it is for in a history that was made up, and nothing in one that is as it must be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.chaos.damage import Damage
+from tests.chaos.ledger import ACK, END, START, TAKE, Entry
+from tests.chaos.producer import Submission
+from tests.chaos.schedule import Harm
+from tests.chaos.site import Course
+from tests.combinations.checks import CHECKS, Observed, problems
+from tests.combinations.dimensions import DIMENSIONS, Row
+from tests.combinations.expected import without_replicas
+from tests.combinations.history import History, Window
+from tests.combinations.plan import CALLBACK_ERROR, Plan, Send
+from tests.combinations.settings import LEASE
+
+BEGAN = 1_000_000.0
+TASKS = 100
+ROW: Row = {name: values[0] for name, values in DIMENSIONS.items()} | {"acks": "late", "middle": "nothing"}
+Change = Callable[[Observed], Observed]
+
+
+def run_of(task: str, at: float, worker: str = "worker-1", lasts: float = 0.01) -> list[Entry]:
+    """A task that is taken, begins, ends and is acked."""
+    times = {TAKE: at, START: at, END: at + lasts, ACK: at + lasts}
+    return [Entry(event, task, when, None, worker, 1, False) for event, when in times.items()]
+
+
+def as_it_must_be(wait: float = 0.01) -> History:
+    """Tasks that waited for so many seconds each."""
+    times = [BEGAN + 2 + number / 20 for number in range(TASKS)]
+    sends = [
+        Send(at - BEGAN, "healthy", f"healthy-{n}", [0.01, False], "q0", True) for n, at in enumerate(times)
+    ]
+    submissions = [
+        Submission(send.id, True, at, 0.0, "q0", True) for send, at in zip(sends, times, strict=True)
+    ]
+    entries = [entry for each in submissions for entry in run_of(each.task, each.at + wait)]
+    return History(Plan(9.0, ["q0"], sends), submissions, entries, [], BEGAN, BEGAN + 12)
+
+
+def observed(**values: str) -> Observed:
+    return Observed({**ROW, **values}, as_it_must_be(), as_it_must_be())
+
+
+def ours(observed: Observed, **changes: object) -> Observed:
+    return replace(observed, ours=replace(observed.ours, **changes))  # type: ignore[arg-type]
+
+
+def a_task_is_missing() -> Observed:
+    base = observed()
+    return ours(base, entries=[entry for entry in base.ours.entries if entry.task != "healthy-7"])
+
+
+def a_retry_is_missing() -> Observed:
+    base = observed()
+    sends = [replace(send, args=[0.01, send.id == "healthy-7"]) for send in base.ours.plan.sends]
+    return ours(base, plan=replace(base.ours.plan, sends=sends))
+
+
+def what_is_wrong_has_vanished() -> Observed:
+    return ours(observed(beside="unknown"), wrong={"wrong-unknown-0": ("gone", "")})
+
+
+def what_was_revoked_ran() -> Observed:
+    base = observed(beside="revoked")
+    return ours(base, entries=[*base.ours.entries, *run_of("wrong-revoked-0", BEGAN + 5)])
+
+
+def a_task_began_early() -> Observed:
+    base = observed()
+    first, *rest = base.ours.entries
+    begun = next(entry for entry in rest if entry.event == START)
+    entries = [replace(entry, due=entry.at + 1) if entry is begun else entry for entry in rest]
+    return ours(base, entries=[first, *entries])
+
+
+def a_task_ran_again() -> Observed:
+    base = observed()
+    return ours(base, entries=[*base.ours.entries, *run_of("healthy-3", BEGAN + 9, "worker-2")])
+
+
+def tasks_waited() -> Observed:
+    base = observed()
+    return replace(base, ours=as_it_must_be(wait=0.4))
+
+
+def tasks_did_not_begin() -> Observed:
+    """Those that kombu's transport could not run either are no reason."""
+    base = observed()
+    entries = [entry for entry in base.ours.entries if not entry.task.startswith("healthy-9")]
+    return ours(base, entries=entries)
+
+
+LINE = "[2026-11-25 00:00:00,500: {}/MainProcess] {}"
+TRACEBACK = """
+Traceback (most recent call last):
+  File "/x/kombu_redisdelay/transport/channel.py", line 1, in basic_ack
+{}
+"""
+
+
+def a_traceback_of_ours() -> Observed:
+    log = LINE.format("ERROR", "Something went wrong") + TRACEBACK.format("KeyError: 'x'")
+    return ours(observed(), logs={"worker-1": log})
+
+
+def a_lost_connection_that_nobody_harmed() -> Observed:
+    log = LINE.format("WARNING", "Connection lost") + TRACEBACK.format("redis.exceptions.ConnectionError: x")
+    return ours(observed(), logs={"worker-1": log})
+
+
+def a_worker_ended() -> Observed:
+    return ours(observed(), died=["worker-2"])
+
+
+def a_worker_hung() -> Observed:
+    return ours(observed(), hung=["worker-2"])
+
+
+def a_worker_is_idle() -> Observed:
+    return ours(observed(), idle=["worker-2"])
+
+
+def a_worker_is_not_ready() -> Observed:
+    return ours(observed(), unready=["worker-2 is not ready"])
+
+
+def a_key_is_left() -> Observed:
+    return ours(observed(), left=["redisdelay:{q0}:unacked:x (hash)"])
+
+
+def taken_in_a_pause() -> Observed:
+    return ours(observed(control="pause"), paused=[Window("q0", BEGAN + 2.5, BEGAN + 4)])
+
+
+def faster_than_the_rate() -> Observed:
+    at = BEGAN + 3
+    base = observed(control="rate")
+    submissions = [replace(each, at=at) for each in base.ours.submissions]
+    entries = [entry for each in submissions for entry in run_of(each.task, at)]
+    return ours(base, submissions=submissions, entries=entries)
+
+
+def more_at_once_than_may() -> Observed:
+    base = observed(control="concurrency")
+    entries = [e for each in base.ours.submissions for e in run_of(each.task, each.at, lasts=0.5)]
+    return ours(base, entries=entries)
+
+
+def a_result_is_missing() -> Observed:
+    return ours(observed(backend="redis"), results={"healthy-1": "PENDING", "healthy-2": "SUCCESS"})
+
+
+FAULTS: dict[Callable[[], Observed], set[str]] = {
+    a_task_is_missing: {"lost"},
+    a_retry_is_missing: {"lost"},
+    what_is_wrong_has_vanished: {"misplaced"},
+    what_was_revoked_ran: {"misplaced"},
+    a_task_began_early: {"early"},
+    a_task_ran_again: {"twice"},
+    tasks_waited: {"slow"},
+    tasks_did_not_begin: {"lost", "slow"},
+    a_traceback_of_ours: {"logged"},
+    a_lost_connection_that_nobody_harmed: {"logged"},
+    a_worker_ended: {"ended"},
+    a_worker_hung: {"ended"},
+    a_worker_is_idle: {"ended"},
+    a_worker_is_not_ready: {"ended"},
+    a_key_is_left: {"left"},
+    taken_in_a_pause: {"unpaused"},
+    faster_than_the_rate: {"unlimited"},
+    more_at_once_than_may: {"unlimited"},
+    a_result_is_missing: {"forgotten"},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_is_found(fault: Callable[[], Observed]) -> None:
+    assert problems(fault()).keys() == FAULTS[fault]
+
+
+def test_each_check_was_seen_to_find_something() -> None:
+    assert {name for names in FAULTS.values() for name in names} == {check.__name__ for check in CHECKS}
+
+
+def test_nothing_is_found_where_all_is_as_it_must_be() -> None:
+    assert problems(observed()) == {}
+
+
+def damaged(base: Observed, harm: Harm, worker: str, at: float, until: float) -> Observed:
+    return ours(base, damage=[Damage(harm, (worker,), at, until)])
+
+
+def test_a_kill_explains_that_its_task_ran_again() -> None:
+    base = observed(middle="SIGKILL")
+    killed = [entry for entry in base.ours.entries if entry.task != "healthy-3"]
+    begun = run_of("healthy-3", BEGAN + 5)[:2]
+    entries = [*killed, *begun, *run_of("healthy-3", BEGAN + 6, "worker-2")]
+    again = ours(base, entries=entries)
+    assert problems(again).keys() == {"twice"}
+    assert problems(damaged(again, Harm.KILL, "worker-1", BEGAN + 5.1, BEGAN + 5.2)) == {}
+
+
+def test_a_task_that_a_kill_ran_again_may_have_published_its_retry_again() -> None:
+    base = observed(middle="SIGKILL", sending="retry")
+    sends = [replace(send, args=[0.01, send.id == "healthy-3"]) for send in base.ours.plan.sends]
+    first = [entry for entry in base.ours.entries if entry.task != "healthy-3"]
+    entries = [
+        *first,
+        *run_of("healthy-3", BEGAN + 5)[:3],
+        *run_of("healthy-3", BEGAN + 6, "worker-2"),
+        *run_of("healthy-3+1", BEGAN + 6.1, "worker-2"),
+        *run_of("healthy-3+1", BEGAN + 7, "worker-2"),
+    ]
+    again = ours(base, entries=entries, plan=replace(base.ours.plan, sends=sends))
+    assert problems(again).keys() == {"twice"}
+    assert problems(damaged(again, Harm.KILL, "worker-1", BEGAN + 5.1, BEGAN + 5.2)) == {}
+
+
+def test_a_pause_explains_that_tasks_waited() -> None:
+    slow = observed(control="pause")
+    entries = [entry for each in slow.ours.submissions for entry in run_of(each.task, BEGAN + 9.3)]
+    assert problems(ours(slow, entries=entries)).keys() == {"slow"}
+    assert problems(ours(slow, entries=entries, paused=[Window("q0", BEGAN + 1, BEGAN + 9)])) == {}
+
+
+def test_harm_to_connections_explains_that_they_are_lost_and_nothing_else() -> None:
+    at = time.mktime(time.strptime("2026-11-25", "%Y-%m-%d"))
+    lost = damaged(a_lost_connection_that_nobody_harmed(), Harm.CLIENT_KILL, "worker-1", at, at)
+    assert problems(lost) == {}
+    assert problems(damaged(a_traceback_of_ours(), Harm.CLIENT_KILL, "worker-1", at, at)).keys() == {"logged"}
+    late = damaged(a_lost_connection_that_nobody_harmed(), Harm.CLIENT_KILL, "worker-1", at - 99, at - 98)
+    assert problems(late).keys() == {"logged"}
+
+
+def test_what_a_callback_was_told_to_raise_may_be_logged() -> None:
+    log = LINE.format("ERROR", "Failed") + TRACEBACK.format(f"RuntimeError: {CALLBACK_ERROR}")
+    assert problems(ours(observed(beside="raises"), logs={"worker-1": log})) == {}
+    assert problems(ours(observed(), logs={"worker-1": log})).keys() == {"logged"}
+
+
+def test_a_traceback_elsewhere_is_none_of_ours() -> None:
+    log = LINE.format("ERROR", "x") + TRACEBACK.format("KeyError: 'x'").replace("kombu_redisdelay", "celery")
+    assert problems(ours(observed(), logs={"worker-1": log})) == {}
+
+
+def test_nobody_else_is_compared_with_where_there_is_no_stock() -> None:
+    assert problems(replace(tasks_waited(), stock=None)) == {}
+
+
+def test_a_failover_may_lose_what_no_replica_was_asked_for() -> None:
+    course = Course(forgetful_until=BEGAN + 5)
+    damage = [Damage(Harm.PRIMARY_KILL, ("worker-1",), BEGAN + 5, BEGAN + 5 + LEASE, course=course)]
+    before, just_before, after = (
+        Submission(name, True, BEGAN + at, 0.0, "q0", True)
+        for name, at in (("before", 3.9), ("just before", 4.5), ("after", 5.1))
+    )
+    confirmed = without_replicas([before, just_before, after], damage)
+    assert [each.confirmed for each in confirmed] == [True, False, True]
