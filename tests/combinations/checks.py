@@ -19,7 +19,7 @@ from tests.combinations.operator import LIMITS, WANTED
 from tests.combinations.plan import WRONG_ONE
 from tests.combinations.settings import LEASE
 from tests.combinations.tracebacks import unexplained
-from tests.combinations.waits import waits
+from tests.combinations.waits import stock_waits, waits
 
 #: How much longer than with kombu's transport healthy tasks may wait: a factor, and seconds.
 FACTOR = 2.0
@@ -92,7 +92,7 @@ def slow(observed: Observed) -> Iterable[str]:
     """Healthy tasks wait about as long as with kombu's transport."""
     if observed.stock is None:
         return
-    ours, stock = (waits(observed.row, history) for history in (observed.ours, observed.stock))
+    ours, stock = waits(observed.row, observed.ours), stock_waits(observed.row, observed.stock)
     if ours.quantile(0.95) > FACTOR * stock.quantile(0.95) + ALLOWANCE:
         yield f"healthy tasks waited for {ours}; with redis:// {stock}"
 

@@ -13,16 +13,17 @@ from tests.combinations.plan import Plan
 
 @dataclass(frozen=True)
 class Window:
-    """While a queue was paused, or its limit bound.
+    """While a queue was paused, or its limit bound. Times are seconds since the epoch.
 
     Attributes:
-        began: and
-        ended: in seconds since the epoch.
+        ended: until then it certainly was, and
+        over: from then on it certainly was not. In between, Redis was told.
     """
 
     queue: str
     began: float
     ended: float
+    over: float
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class Operator:
     def _resume(self) -> None:
         before = time.time()
         self._until_it_works(lambda queues: queues.resume(self._plan.controlled))
-        self.paused.append(Window(self._plan.controlled, self._paused_at, before))
+        self.paused.append(Window(self._plan.controlled, self._paused_at, before, time.time()))
 
     def _limit(self, **limit: Any) -> None:
         def set_limits(queues: Queues) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.combinations.dimensions import Row
 from tests.combinations.scenario import Outcome
-from tests.combinations.waits import waits
+from tests.combinations.waits import stock_waits, waits
 
 
 def described(row: Row) -> str:
@@ -19,7 +19,7 @@ def line(number: int, outcome: Outcome) -> str:
     observed = outcome.observed
     said = [f"ours {waits(observed.row, observed.ours)}"]
     if observed.stock is not None:
-        said.append(f"redis:// {waits(observed.row, observed.stock)}")
+        said.append(f"redis:// {stock_waits(observed.row, observed.stock)}")
     runs = f", run {outcome.runs} times" if outcome.runs > 1 else ""
     verdict = f"WRONG ({', '.join(outcome.problems)})" if outcome.problems else "as it must be"
     return f"row {number}: {verdict}{runs}; {'; '.join(said)}"
@@ -34,15 +34,16 @@ def paragraph(seed: int, number: int, row: Row, problems: Mapping[str, list[str]
 
 def as_json(number: int, row: Row, outcome: Outcome) -> dict[str, Any]:
     observed = outcome.observed
-    sides = {"ours": observed.ours, "redis": observed.stock}
+    measured = {"ours": waits(row, observed.ours)}
+    if observed.stock is not None:
+        measured["redis"] = stock_waits(row, observed.stock)
     return {
         "row": number,
         "values": dict(row),
         "problems": outcome.problems,
         "runs": outcome.runs,
         "waits": {
-            name: [round(waits(row, side).quantile(part), 4) for part in (0.5, 0.95, 1.0)]
-            for name, side in sides.items()
-            if side is not None
+            name: [round(each.quantile(part), 4) for part in (0.5, 0.95, 1.0)]
+            for name, each in measured.items()
         },
     }

@@ -92,10 +92,17 @@ def tasks_waited() -> Observed:
 
 
 def tasks_did_not_begin() -> Observed:
-    """Those that kombu's transport could not run either are no reason."""
     base = observed()
     entries = [entry for entry in base.ours.entries if not entry.task.startswith("healthy-9")]
     return ours(base, entries=entries)
+
+
+def slow_where_stock_lost_tasks() -> Observed:
+    """What kombu's transport could not run is no excuse."""
+    base = tasks_waited()
+    assert base.stock is not None
+    entries = [entry for entry in base.stock.entries if "9" not in entry.task]
+    return replace(base, stock=replace(base.stock, entries=entries))
 
 
 LINE = "[2026-11-25 00:00:00,500: {}/MainProcess] {}"
@@ -137,7 +144,7 @@ def a_key_is_left() -> Observed:
 
 
 def taken_in_a_pause() -> Observed:
-    return ours(observed(control="pause"), paused=[Window("q0", BEGAN + 2.5, BEGAN + 4)])
+    return ours(observed(control="pause"), paused=[Window("q0", BEGAN + 2.5, BEGAN + 4, BEGAN + 4)])
 
 
 def faster_than_the_rate() -> Observed:
@@ -167,6 +174,7 @@ FAULTS: dict[Callable[[], Observed], set[str]] = {
     a_task_ran_again: {"twice"},
     tasks_waited: {"slow"},
     tasks_did_not_begin: {"lost", "slow"},
+    slow_where_stock_lost_tasks: {"slow"},
     a_traceback_of_ours: {"logged"},
     a_lost_connection_that_nobody_harmed: {"logged"},
     a_worker_ended: {"ended"},
@@ -228,7 +236,7 @@ def test_a_pause_explains_that_tasks_waited() -> None:
     slow = observed(control="pause")
     entries = [entry for each in slow.ours.submissions for entry in run_of(each.task, BEGAN + 9.3)]
     assert problems(ours(slow, entries=entries)).keys() == {"slow"}
-    assert problems(ours(slow, entries=entries, paused=[Window("q0", BEGAN + 1, BEGAN + 9)])) == {}
+    assert problems(ours(slow, entries=entries, paused=[Window("q0", BEGAN + 1, BEGAN + 8, BEGAN + 9)])) == {}
 
 
 def test_harm_to_connections_explains_that_they_are_lost_and_nothing_else() -> None:
