@@ -39,7 +39,7 @@ class History:
         idle: workers that got nothing more to do when the harm was over.
         unready: processes that should work at the end, and do not; a text for each.
         logs: by the name of the worker.
-        wrong: id, or text of an entry -> where it is in the end: a state, or "gone"; and why it is there.
+        wrong: id -> where it is in the end: a state, or "gone"; and why it is there.
         results: id -> the state in the result backend, of all that have ended.
         left: what is left in Redis in the end and should not be.
     """

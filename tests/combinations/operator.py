@@ -60,7 +60,7 @@ class Operator:
             yield 0.0, lambda: self._limit(**LIMITS[control])
 
     def fates(self) -> dict[str, tuple[str, str]]:
-        """Where everything that is wrong is now, and why: by its id, or its text."""
+        """Where everything that is wrong is now, and why: by its id."""
         found: dict[str, tuple[str, str]] = {}
         with Queues(self._connection) as queues, DeadLetters(self._connection) as dead:
             for send in self._plan.wrong:
@@ -71,13 +71,13 @@ class Operator:
                     waiting = queues.get(send.id)
                     found[send.id] = (GONE, "") if waiting is None else (waiting.state, "")
         with self._servers.client() as client:
-            for _, queue, text in self._plan.entries:
+            for _, queue, id, text in self._plan.entries:
                 letters = client.lrange(f"redisdelay:{{{queue}}}:dead", 0, -1)
                 ready = client.lrange(self._servers.address.ready_list(queue), 0, -1)
                 if any(letter.endswith(b"\n" + text.encode()) for letter in letters):
-                    found[text] = DEAD, ""
+                    found[id] = DEAD, ""
                 else:
-                    found[text] = (READY if text.encode() in ready else GONE), ""
+                    found[id] = (READY if text.encode() in ready else GONE), ""
         return found
 
     def is_settled(self, beside: str) -> bool:

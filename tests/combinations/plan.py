@@ -20,11 +20,12 @@ PRIORITIES = (0, 3, 6, 9)
 BULK = {"rate": (60, 0.0), "concurrency": (20, 0.1)}
 #: When what happens, as a part of the time for which is published.
 WRONG = (0.1, 0.38)
+#: Before what happens in the middle: a failover may lose a broadcast.
+REVOKED = ((0.1, 0.22), (0.25, 0.37))
 BULK_AT = 0.25
 PAUSE = (0.2, 0.5)
 MIDDLE = 0.4
-#: A revoked task is due this much later than it was published, and revoked in between.
-REVOKED_AFTER = 1.5
+#: A revoked task is due this much later than it was published, seconds.
 REVOKED_DUE = 5.0
 
 HEALTHY, BULKY, PROBE, WRONG_ONE = "healthy", "bulk", "probe", "wrong"
@@ -32,7 +33,7 @@ HEALTHY, BULKY, PROBE, WRONG_ONE = "healthy", "bulk", "probe", "wrong"
 #: What the task "raises" has raised in the callback.
 CALLBACK_ERROR = "in the callback, as it was told to"
 #: Entries that are no message, or one that no worker may decode. Without the last one, which has an id.
-UNREADABLE = ("garbage", '{"properties": {}}')
+UNREADABLE = {"garbage": "garbage", "bodyless": '{"properties": {}}'}
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,14 @@ class Plan:
 
     Attributes:
         seconds: for how long.
-        entries: what is pushed into a queue as it is: (seconds after the beginning, queue, text).
+        entries: what is pushed into a queue as it is: (seconds after the beginning, queue, id, text).
         revoked: ids that are revoked: (seconds after the beginning, id).
     """
 
     seconds: float
     queues: Sequence[str]
     sends: Sequence[Send]
-    entries: Sequence[tuple[float, str, str]] = field(default_factory=list)
+    entries: Sequence[tuple[float, str, str, str]] = field(default_factory=list)
     revoked: Sequence[tuple[float, str]] = field(default_factory=list)
 
     @property
@@ -96,15 +97,16 @@ def plan(row: Row, seed: str, seconds: float) -> Plan:
     for number in range(BULK.get(row["control"], (0, 0))[0]):
         work = BULK[row["control"]][1]
         sends.append(Send(BULK_AT * seconds, "healthy", f"{BULKY}-{number}", [work, False], queues[0], late))
-    entries: list[tuple[float, str, str]] = []
+    entries: list[tuple[float, str, str, str]] = []
     revoked: list[tuple[float, str]] = []
-    for number, part in enumerate(WRONG):
+    times = [at for at, _ in REVOKED] if row["beside"] == "revoked" else WRONG
+    for number, part in enumerate(times):
         at, queue, id = part * seconds, random.choice(queues), f"{WRONG_ONE}-{row['beside']}-{number}"
         sends += _wrong(row["beside"], at, id, queue)
         if row["beside"] == "unreadable":
-            entries += [(at, queue, text) for text in UNREADABLE]
+            entries += [(at, queue, f"{id}-{kind}", text) for kind, text in UNREADABLE.items()]
         if row["beside"] == "revoked":
-            revoked.append((at + REVOKED_AFTER, id))
+            revoked.append((REVOKED[number][1] * seconds, id))
     return Plan(seconds, queues, sorted(sends, key=lambda send: send.at), entries, revoked)
 
 

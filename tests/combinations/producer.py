@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,30 +70,42 @@ class Producer:
         size = TOGETHER if self._orders.producer == "batch" else 1
         for first in range(0, len(plan.sends), size):
             sends = plan.sends[first : first + size]
-            yield sends[-1].at, lambda sends=sends: self._publish(sends)  # type: ignore[misc]
-        for at, queue, text in plan.entries:
-            yield at, lambda queue=queue, text=text: self._push(queue, text)  # type: ignore[misc]
+            yield sends[-1].at, partial(self._publish, sends)
+        for at, queue, id, text in plan.entries:
+            yield at, partial(self._enter, queue, id, text)
         for at, id in plan.revoked:
-            yield at, lambda id=id: app.control.revoke(id)  # type: ignore[misc]
+            yield at, partial(self._try, partial(app.control.revoke, id))
 
     def _publish(self, sends: Sequence[Send]) -> None:
+        def publish() -> None:
+            for send in sends:
+                self._send(send)
+
+        def publish_together() -> None:
+            with batch(app):
+                publish()
+
         at = time.time()
-        try:
-            if self._orders.producer == "batch":
-                with batch(app):
-                    for send in sends:
-                        self._send(send)
-            else:
-                for send in sends:
-                    self._send(send)
-        except _ERRORS as error:
-            print(f"not published: {[send.id for send in sends]}: {error!r}", flush=True)
-            confirmed = False
-        else:
-            confirmed = True
+        confirmed = self._try(publish_together if self._orders.producer == "batch" else publish)
         for send in sends:
-            line = json.dumps([send.id, send.late, at, send.countdown, send.queue, confirmed])
-            add_line(self._directory / SUBMISSIONS, line)
+            self._note(send.id, send.late, at, send.countdown, send.queue, confirmed)
+
+    def _enter(self, queue: str, id: str, text: str) -> None:
+        at = time.time()
+        confirmed = self._try(lambda: self._push(queue, text))
+        self._note(id, False, at, 0.0, queue, confirmed)
+
+    def _note(self, *submission: object) -> None:
+        add_line(self._directory / SUBMISSIONS, json.dumps(submission))
+
+    def _try(self, action: Callable[[], object]) -> bool:
+        """Whether it worked. The servers may be harmed just now."""
+        try:
+            action()
+        except _ERRORS as error:
+            print(f"not published: {error!r}", flush=True)
+            return False
+        return True
 
     def _send(self, send: Send) -> None:
         by_hand = self._orders.producer == "lpush" and not send.countdown

@@ -135,6 +135,7 @@ class Side:
             self._producer.go(began)
             self._do_all(began, helper)
             idle = [] if self._stock else self._wait_until_all_work(began)
+            self._note_the_producer()
             self._producer.finish()
             self._wait_until_done(began)
             ended = time.time()
@@ -152,7 +153,7 @@ class Side:
         deadline = began + seconds + CALM
         while actions or time.time() < began + seconds or not self._is_calm():
             if time.time() > deadline:
-                self._unready = [f"{worker.label} is not ready" for worker in self._fleet.workers]
+                self._unready += [f"{worker.label} is not ready" for worker in self._fleet.workers]
                 return
             if actions and time.time() >= began + actions[0][0]:
                 actions.pop(0)[1]()
@@ -273,6 +274,10 @@ class Side:
         with suppress(TimeoutError):
             wait_until(are_there, LATER, "the results")
         return found
+
+    def _note_the_producer(self) -> None:
+        if not self._producer.running:
+            self._unready.append(f"the producer has ended: {self._producer.log()[-500:]}")
 
     # -- who takes part --------------------------------------------------------------------------------------
 

@@ -65,7 +65,10 @@ def a_retry_is_missing() -> Observed:
 
 
 def what_is_wrong_has_vanished() -> Observed:
-    return ours(observed(beside="unknown"), wrong={"wrong-unknown-0": ("gone", "")})
+    base = observed(beside="unknown")
+    wrong = Submission("wrong-unknown-0", True, BEGAN + 2, 0.0, "q0", True)
+    submissions = [*base.ours.submissions, wrong]
+    return ours(base, submissions=submissions, wrong={wrong.task: ("gone", "")})
 
 
 def what_was_revoked_ran() -> Observed:
@@ -257,6 +260,12 @@ def test_what_a_callback_was_told_to_raise_may_be_logged() -> None:
 def test_a_traceback_elsewhere_is_none_of_ours() -> None:
     log = LINE.format("ERROR", "x") + TRACEBACK.format("KeyError: 'x'").replace("kombu_redisdelay", "celery")
     assert problems(ours(observed(), logs={"worker-1": log})) == {}
+
+
+def test_what_was_not_published_need_not_be_anywhere() -> None:
+    base = what_is_wrong_has_vanished()
+    *healthy, wrong = base.ours.submissions
+    assert problems(ours(base, submissions=[*healthy, replace(wrong, confirmed=False)])) == {}
 
 
 def test_nobody_else_is_compared_with_where_there_is_no_stock() -> None:
