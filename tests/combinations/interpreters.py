@@ -32,9 +32,10 @@ class Interpreter:
     hiredis: bool
 
     @property
-    def release(self) -> tuple[int, ...]:
-        """The release of Celery without its last number, and that of redis-py."""
-        return (*_numbers(self.celery)[:2], *_numbers(self.redis)[:2])
+    def release(self) -> tuple[int, int]:
+        """The first two numbers of Celery's."""
+        major, minor, *_ = self.celery.split(".")
+        return int(major), int(minor)
 
     def __str__(self) -> str:
         hiredis = "with" if self.hiredis else "without"
@@ -52,7 +53,7 @@ class Interpreters:
     def __init__(self, found: Sequence[Interpreter], oldest: tuple[int, int]) -> None:
         self.found = found
         self._oldest = oldest
-        self._newest = max((each.release[:2] for each in found), default=oldest)
+        self._newest = max((each.release for each in found), default=oldest)
 
     def of(self, row: Row) -> Interpreter | None:
         """The one for a row; ``None`` if it is missing."""
@@ -60,7 +61,7 @@ class Interpreters:
         fitting = (
             each
             for each in self.found
-            if each.release[:2] == release and each.hiredis is (row["hiredis"] == "with")
+            if each.release == release and each.hiredis is (row["hiredis"] == "with")
         )
         return next(fitting, None)
 
@@ -80,7 +81,3 @@ def ask(path: str) -> Interpreter | None:
     except OSError:
         return None
     return Interpreter(path, *json.loads(done.stdout)) if done.returncode == 0 else None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in version.split(".") if number.isdigit())

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from threading import Barrier
+from threading import Barrier, BrokenBarrierError, Event
 
 from tests.combinations.checks import Observed, problems
 from tests.combinations.dimensions import Row
+from tests.combinations.history import History
 from tests.combinations.interpreters import Interpreter
-from tests.combinations.plan import plan
+from tests.combinations.plan import Plan, plan
 from tests.combinations.servers import TOPOLOGIES
 from tests.combinations.side import Side
 
 #: For how many seconds is published.
 SECONDS = 9.0
 #: What ends a worker of kombu's transport; there, it is left out.
-_FATAL = ("raises", "unreadable")
+FATAL = ("raises", "unreadable")
 #: How many times a row is run that was only slow: the machine has other things to do, too.
 AT_MOST = 3
 
@@ -53,18 +54,30 @@ def observe(row: Row, seed: str, interpreter: Interpreter, seconds: float, *, al
     """Run a row once. Both sides do the same at the same time, so that they feel the same noise."""
     published = plan(row, seed, seconds)
     beside = None if alone else stock_topology(row)
-    together = Barrier(1 if beside is None else 2)
-    failing = row["middle"] == "failover"
-    path = interpreter.path
-    ours = Side(row, published, TOPOLOGIES[row["topology"]](failing=failing), path, together, stock=False)
+    together, enough = Barrier(1 if beside is None else 2), Event()
     with ThreadPoolExecutor(2, "side") as executor:
-        first = executor.submit(ours)
-        if beside is None:
-            return Observed(row, first.result(), None)
-        reduced = published.without_wrong() if row["beside"] in _FATAL else published
-        servers = TOPOLOGIES[beside](failing=failing)
-        second = executor.submit(Side(row, reduced, servers, path, together, stock=True))
-        return Observed(row, first.result(), second.result())
+
+        def begin(topology: str, published: Plan, *, stock: bool) -> Future[History]:
+            servers = TOPOLOGIES[topology](failing=row["middle"] == "failover")
+            side = Side(row, published, servers, interpreter.path, together, enough, stock=stock)
+            return executor.submit(side)
+
+        sides = [begin(row["topology"], published, stock=False)]
+        if beside is not None:
+            bearable = published.without_wrong() if row["beside"] in FATAL else published
+            sides.append(begin(beside, bearable, stock=True))
+        try:
+            wait(sides, return_when=FIRST_EXCEPTION)
+        finally:
+            # After Ctrl-C, or if one of them cannot go on.
+            enough.set()
+    # What stopped one of them stopped the other.
+    errors = [error for side in sides if (error := side.exception()) is not None]
+    for error in sorted(errors, key=lambda each: isinstance(each, (BrokenBarrierError, InterruptedError))):
+        raise error
+    ours, stock, *_ = [*(side.result() for side in sides), None]
+    assert ours is not None
+    return Observed(row, ours, stock)
 
 
 def stock_topology(row: Row) -> str | None:

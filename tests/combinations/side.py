@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Barrier
+from threading import Barrier, Event
 from typing import Any
 
 from celery import Celery
@@ -97,16 +97,26 @@ class Side:
         servers: not started yet.
         stock: whether kombu's transport is used. Then nobody waits for what is missing.
         together: where the sides wait for each other, so that they feel the same noise of the machine.
+        enough: set when nobody wants to know any more.
     """
 
     def __init__(
-        self, row: Row, plan: Plan, servers: Servers, python: str, together: Barrier, *, stock: bool
+        self,
+        row: Row,
+        plan: Plan,
+        servers: Servers,
+        python: str,
+        together: Barrier,
+        enough: Event,
+        *,
+        stock: bool,
     ) -> None:
         self._row = row
         self._plan = plan
         self._servers = servers
         self._python = python
         self._together = together
+        self._enough = enough
         self._stock = stock
         self._middle: Future[None] | None = None
         self._unready: list[str] = []
@@ -158,7 +168,7 @@ class Side:
             if actions and time.time() >= began + actions[0][0]:
                 actions.pop(0)[1]()
             self._fleet.look_after()
-            time.sleep(TICK)
+            self._sleep(TICK)
 
     def _harm(
         self, seconds: float, helper: ThreadPoolExecutor
@@ -203,6 +213,10 @@ class Side:
         course = self._servers.fail_over()
         self._fleet.damage.append(Damage(Harm.PRIMARY_KILL, labels, at, time.time(), course=course))
 
+    def _sleep(self, seconds: float) -> None:
+        if self._enough.wait(seconds):
+            raise InterruptedError
+
     # -- how it ends -----------------------------------------------------------------------------------------
 
     def _wait_until_all_work(self, began: float) -> list[str]:
@@ -215,14 +229,14 @@ class Side:
             if not idle or time.monotonic() > deadline:
                 return idle
             self._fleet.look_after()
-            time.sleep(LOOK)
+            self._sleep(LOOK)
 
     def _wait_until_done(self, began: float) -> None:
         last = max((send.at + send.countdown for send in self._plan.sends), default=0)
         until = max(time.time(), began + last) + (STOCK_DONE if self._stock else DONE)
         while time.time() < until and not (time.time() > began + last and self._is_done()):
             self._fleet.look_after()
-            time.sleep(LOOK)
+            self._sleep(LOOK)
 
     def _is_done(self) -> bool:
         submissions, entries = self._submissions(), self._ledger.entries()
