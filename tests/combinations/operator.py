@@ -107,7 +107,7 @@ class Operator:
             found = []
             for key in client.scan_iter(count=1000):
                 name = key.decode(errors="replace")
-                if not TRANSPORTS["redisdelay"].is_expected(name) and client.ttl(key) < 0:
+                if not TRANSPORTS["redisdelay"].is_expected(name) and client.ttl(key) == -1:
                     found.append(f"{name} ({client.type(key).decode()})")
         return sorted(found)
 

@@ -7,12 +7,10 @@ import signal
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from redis import Redis
 from redis.cluster import RedisCluster
-from redis.exceptions import RedisError
 
 from harness.assembly import Assembly
 from harness.cluster import Cluster
@@ -205,10 +203,3 @@ class Sharded(Servers):
 
 
 TOPOLOGIES: dict[str, type[Servers]] = {"single": Single, "sentinel": Watched, "cluster": Sharded}
-
-
-def reachable(servers: Servers) -> bool:
-    """Whether all keys can be read."""
-    with suppress(RedisError), servers.client() as client:
-        return bool(client.ping())
-    return False
