@@ -17,6 +17,7 @@ from harness.cluster import Cluster
 from harness.process import wait_until
 from harness.redis_server import RedisServer
 from harness.sentinel import MASTER, PASSWORD, PATIENCE, SentinelSite, follows
+from tests.chaos.sentinels import ARGUMENTS
 from tests.chaos.site import Course
 from tests.combinations.by_hand import Address
 
@@ -149,7 +150,9 @@ class Watched(Servers):
         return Course(killed, served)
 
     def _start(self) -> None:
-        self._site = self._exit.enter_context(SentinelSite(replicas=2 if self._failing else 1))
+        # What the docs recommend: a primary that comes back takes nothing that it would have to forget.
+        site = SentinelSite(replicas=2, args=ARGUMENTS) if self._failing else SentinelSite(replicas=1)
+        self._site = self._exit.enter_context(site)
         if not self._failing:
             for sentinel in self._site.sentinels:
                 with sentinel.client() as client:
