@@ -69,7 +69,7 @@ class QoS(virtual.QoS):
             queue,
             lost,
             ALONE_FOR,
-            which([_name(message)], 1),
+            which([name_of(message)], 1),
         )
 
     @property
