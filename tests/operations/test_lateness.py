@@ -43,7 +43,7 @@ def test_it_waits_because_it_has_failed(site: Site) -> None:
     key = site.store.keys(QUEUE).messages
     stored = site.redis.hget(key, id)
     for times, text in ((1, "1 time"), (7, "7 times")):
-        counted = stored.replace(b"{", b'{"redisdelay-deliveries": %d, ' % times, 1)
+        counted = stored.replace("{", f'{{"redisdelay-deliveries": {times}, ', 1)
         site.redis.hset(key, id, counted)
         assert why(site, id) == f"It has failed {text}, and waits to be tried again."
 
