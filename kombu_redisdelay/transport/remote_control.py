@@ -153,10 +153,24 @@ def _task(state: Any, channel: Channel, found: Scheduled) -> dict[str, Any] | No
     }
 
 
+# -- what is left to the loop ------------------------------------------------------------------------------
+
+
+def _hurry(state: Any, reply: Any, arguments: Mapping[str, Any]) -> Any:
+    """Celery leaves these commands to the loop of the consumer. Where there are greenlets, its poll would go
+    on for a second or two."""
+    channel = _channel(state)
+    if channel is not None:
+        channel.connection.cycle.interrupt()
+    return reply
+
+
 #: The commands that do more with us.
 _EXTENSIONS: Mapping[str, Extension] = {
     "revoke": _revoke,
     "terminate": _revoke,
     "revoke_by_stamped_headers": _revoke_by_stamps,
     "scheduled": _scheduled,
+    "add_consumer": _hurry,
+    "cancel_consumer": _hurry,
 }

@@ -6,8 +6,8 @@ worker. Until then, a task that was acked early runs while its message is still 
 the worker was killed; and what was acked late keeps its place.
 
 A task's own greenlet or thread does not wait for Redis: if an ack cannot be written at once, it is left to
-the loop, whose poll ends for it. So is a reject of a greenlet: its reply takes time, and a time limit must not
-interrupt it.
+the loop, whose poll ends for it. So is a reject of a greenlet: its reply takes time, and a time limit must
+not interrupt it.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def test_what_was_not_held_is_told(rig: Rig) -> None:
     rig.client.hdel(rig.store.keys("q").unacked("me"), first.tag)
     me.ack("q", first.tag)
     me.ack("q", second.tag)
-    assert rig.acked_in_vain == []
+    # The replies are read now at the latest.
     taken(me, "q")
     assert rig.acked_in_vain == [("q", first.tag)]
 

@@ -27,14 +27,16 @@ LONG_POLL = 3 * PATIENCE
 SEPARATOR = "\x06\x16"
 
 
-def drain(connection: Connection, until: Callable[[], object], timeout: float = PATIENCE) -> None:
-    """Drain events until the condition holds."""
+def drain(
+    connection: Connection, until: Callable[[], object], timeout: float = PATIENCE, each: float = 0.05
+) -> None:
+    """Drain events until the condition holds, *each* time for so many seconds at most."""
     deadline = time.monotonic() + timeout
     while not until():
         if time.monotonic() > deadline:
             raise TimeoutError(f"after {timeout:g} s of draining events")
         with suppress(socket.timeout):
-            connection.drain_events(timeout=0.05)
+            connection.drain_events(timeout=each)
 
 
 def drain_for(connection: Connection, seconds: float) -> None:

@@ -45,6 +45,27 @@ for message in inbox.messages[1:]:
     message.ack()
 """
 
+IS_WOKEN = """
+from threading import Thread
+from kombu_redisdelay.transport import poller
+poller.LONGEST_POLL = 60
+publish(channel, "parent")
+is_polling = channel.connection.cycle.poller
+poll = is_polling.poll
+thread = Thread(target=inbox.messages[0].ack)
+def polls(timeout):
+    if timeout and not thread.ident:
+        thread.start()
+    return poll(timeout)
+is_polling.poll = polls
+drain(connection, lambda: len(inbox) > 2, timeout=30, each=30)
+thread.join()
+channel.basic_qos(0, 0, False)
+drain(connection, lambda: len(inbox) == 4, timeout=30)
+for message in inbox.messages[1:]:
+    message.ack()
+"""
+
 CHILDREN = {
     "publishes through it": 'publish(channel, "child")',
     "closes it": 'publish(channel, "child"); connection.release()',
@@ -88,6 +109,11 @@ def test_parent_still_holds_its_messages(site: Site, start: str, child: str) -> 
 @pytest.mark.parametrize("child", CHILDREN)
 def test_parent_consumes_on(site: Site, start: str, child: str) -> None:
     run(site, start, child, CONSUMES_ON)
+
+
+@pytest.mark.parametrize("child", CHILDREN)
+def test_a_thread_of_the_parent_still_ends_its_poll(site: Site, child: str) -> None:
+    run(site, "os.fork", child, IS_WOKEN)
 
 
 PRELOADED = """

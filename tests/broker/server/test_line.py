@@ -1,4 +1,5 @@
-"""A line that is closed by a signal handler, in the middle of what its thread does with it."""
+"""A line that is closed by a signal handler, in the middle of what its thread does with it; and whether it is
+at hand."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from redis import Connection
 
 from harness.process import wait_until
 from harness.redis_server import HOST, RedisServer
-from kombu_redisdelay.broker.server.line import Line
+from kombu_redisdelay.broker.server.line import UNREAD_LIMIT, Ack, Line
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -80,3 +81,54 @@ def test_another_thread_waits_for_what_is_under_way(line: Line, server: RedisSer
         pusher.join()
     assert replies == [[b"list", b"one"]]
     assert line.connection._sock is None
+
+
+def ack(number: int = 0) -> Ack:
+    # The reply is not 0, so it was not in vain.
+    return Ack("q", str(number), ("ECHO", "held"))
+
+
+def test_at_hand_when_connected_and_idle(line: Line) -> None:
+    assert not line.is_at_hand()
+    line.call("ECHO", "connects")
+    assert line.is_at_hand()
+    line.ack(ack())
+    # It reads the reply when that has come.
+    wait_until(lambda: line.is_at_hand() and not line._written, 20, "the reply")
+
+
+def test_not_at_hand_when_the_server_has_closed_the_connection(line: Line, server: RedisServer) -> None:
+    line.call("ECHO", "connects")
+    with server.client() as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+        wait_until(lambda: not line.is_at_hand(), 20, "that it is noticed")
+    # Whoever may wait connects again.
+    line.ack(ack())
+    line.confirm_acks()
+    assert line.is_at_hand()
+
+
+def test_not_at_hand_while_another_thread_waits(line: Line, server: RedisServer) -> None:
+    line.call("ECHO", "connects")
+    thread = Thread(target=line.call, args=("BLPOP", "list", 20))
+    thread.start()
+    with server.client() as client:
+        wait_until(lambda: client.info("clients")["blocked_clients"] == 1, 20, "that it waits")
+        assert not line.is_at_hand()
+        client.rpush("list", "one")
+    thread.join()
+    assert line.is_at_hand()
+
+
+def test_not_at_hand_when_the_server_does_not_answer(line: Line, server: RedisServer) -> None:
+    line.call("ECHO", "connects")
+    acks = 0
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        while line.is_at_hand():
+            line.ack(ack(acks))
+            acks += 1
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    assert acks == UNREAD_LIMIT - 1
+    wait_until(line.is_at_hand, 20, "the replies")
