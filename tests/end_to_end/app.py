@@ -54,6 +54,13 @@ def work_late(self: Any, label: str, seconds: float = 0, gate: str | None = None
     return _work(self.request, label, seconds, gate)
 
 
+@app.task(name="block", bind=True)
+def block(self: Any, label: str) -> None:
+    """Keep the thread for good, as an extension module may: no greenlet runs meanwhile."""
+    _note("started", label, self.request)
+    ctypes.CDLL(None).sleep(600)
+
+
 @app.task(name="block_late", bind=True, acks_late=True)
 def block_late(self: Any, label: str, seconds: int) -> str:
     """Keep the thread, as an extension module may: no greenlet runs meanwhile."""

@@ -20,7 +20,8 @@ from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.transport import remote_control, revoker
 from tests.transport.kit import Inbox, Site, publish
 
-COMMANDS = ["revoke", "terminate", "revoke_by_stamped_headers", "scheduled"]
+HURRIED = ["add_consumer", "cancel_consumer"]
+COMMANDS = ["revoke", "terminate", "revoke_by_stamped_headers", "scheduled", *HURRIED]
 HOUR_MS = 3_600_000
 
 
@@ -201,3 +202,17 @@ def test_scheduled_stops_at_large_messages(site: Site, app: Celery) -> None:
     schedule(channel, *"abcdefgh", large="x" * 100_000)
     Inbox(channel)
     assert len(control.Panel.data["scheduled"](worker_state(app, channel))) == 3
+
+
+@pytest.mark.parametrize("name", HURRIED)
+def test_what_celery_leaves_to_its_loop_ends_the_poll(site: Site, app: Celery, name: str) -> None:
+    channel = site.channel()
+    Inbox(channel)
+    given = worker_state(app, channel)
+    left: list[Any] = []
+    given.consumer.call_soon = lambda *args, **kwargs: left.append(args)
+    given.consumer.add_task_queue = given.consumer.cancel_task_queue = print
+    control.Panel.data[name](given, "another")
+    assert [args[:2] for args in left] == [(print, "another")]
+    # Without it, this raises TimeoutError when the time is over.
+    channel.connection.client.drain_events(timeout=30)
