@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -32,9 +33,19 @@ def new_app(site: Site) -> Celery:
     return app
 
 
-def variables(site: Site, postbox: str) -> dict[str, str]:
-    """The environment of a worker whose tasks write to the *postbox*."""
-    return {VARIABLE: json.dumps([asdict(site), postbox])}
+def variables(site: Site, postbox: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The environment of a worker whose tasks write to the *postbox*, with *settings* of Celery."""
+    return {VARIABLE: json.dumps([asdict(site), postbox, settings])}
+
+
+def counted(site: Site) -> str:
+    """The key in Redis of how many tasks have said that they ran."""
+    return f"{site.queue}:counted"
+
+
+def begun(site: Site) -> str:
+    """The key in Redis of the numbers of the tasks that have begun, as often as they have."""
+    return f"{site.queue}:begun"
 
 
 def _no_op() -> None:
@@ -42,10 +53,12 @@ def _no_op() -> None:
 
 
 if VARIABLE in os.environ:
-    _site, _postbox = json.loads(os.environ[VARIABLE])
+    _site, _postbox, _settings = json.loads(os.environ[VARIABLE])
     site = Site(**_site)
     site.transport.register()
     app = new_app(site)
+    app.conf.update(_settings)
+    _redis = site.redis()
 
     app.task(_no_op, name="no_op")
 
@@ -53,6 +66,19 @@ if VARIABLE in os.environ:
     def mark(subject: str) -> None:
         """Say when it ran."""
         post(_postbox, subject, time.monotonic())
+
+    @app.task(name="count")
+    def count(seconds: float = 0) -> None:
+        """Take some time, and say that it ran."""
+        if seconds:
+            time.sleep(seconds)
+        _redis.incr(counted(site))
+
+    @app.task(name="begin")
+    def begin(number: int, seconds: float) -> None:
+        """Say that it has begun, and take some time."""
+        _redis.rpush(begun(site), number)
+        time.sleep(seconds)
 
     @app.task(name="late", bind=True)
     def late(self: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from celery import Celery
 
@@ -35,24 +36,31 @@ class CelerySite:
         self.app: Celery = new_app(site)
         self._site = site
 
-    def send(self, *tasks: tuple[str, Sequence[str]], **options: object) -> None:
+    def send(self, *tasks: tuple[str, Sequence[object]], **options: object) -> None:
         """Publish tasks, given by name and arguments; together if the transport knows how to."""
         with self.app.producer_or_acquire() as producer, batch(producer):
             for name, args in tasks:
                 self.app.send_task(name, args, producer=producer, **options)
 
     @contextmanager
-    def worker(self, pool: str) -> Iterator[CeleryWorker]:
-        """A worker with default settings that is ready; killed at the end."""
+    def worker(
+        self,
+        pool: str,
+        # Celery's own default would be the number of cores.
+        concurrency: int = 2,
+        prefetch_multiplier: int | None = None,
+        **settings: Any,
+    ) -> Iterator[CeleryWorker]:
+        """A worker that is ready, with default settings but for *settings* of Celery; killed at the end."""
         worker = _Worker(
             "benchmarks.app",
             pool=pool,
-            # Its own default would be the number of cores.
-            concurrency=2,
+            concurrency=concurrency,
+            prefetch_multiplier=prefetch_multiplier,
             # Mingling is a second of waiting for other workers, at the start. What costs while the worker
             # works stays on.
             args=("--without-mingle", "-l", "WARNING"),
-            env=variables(self._site, str(self.postbox.path)),
+            env=variables(self._site, str(self.postbox.path), settings),
             cwd=ROOT,
         )
         with worker:

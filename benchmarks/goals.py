@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 
 from benchmarks.limits import LIMIT
 from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from benchmarks.results import Results, Spread
-from benchmarks.workloads import WORKLOADS, control, fleet, line, queues, together
+from benchmarks.workloads import WORKLOADS, control, fleet, kills, line, pools, queues, together
 from benchmarks.workloads.lateness import CROWDED
 from benchmarks.workloads.publish import AFTER_KOMBU, NAMED, SCHEDULE_AFTER_KOMBU
 
@@ -92,15 +93,20 @@ def publish_limit(figure: str) -> Figure:
     return limit
 
 
-def largest(*figures: Figure) -> Figure:
-    """The largest of several, in the rounds that have all of them."""
+def among(pick: Callable[[list[float]], float], *figures: Figure) -> Figure:
+    """What *pick* makes of several, in the rounds that have all of them."""
 
     def figure(results: Results) -> Rounds:
         every = [figure(results) for figure in figures]
         shared = set(every[0]).intersection(*every[1:])
-        return {round_: max(values[round_] for values in every) for round_ in sorted(shared)}
+        return {round_: pick([values[round_] for values in every]) for round_ in sorted(shared)}
 
     return figure
+
+
+def largest(*figures: Figure) -> Figure:
+    """The largest of several, in the rounds that have all of them."""
+    return among(max, *figures)
 
 
 def _consume() -> list[Goal]:
@@ -390,6 +396,47 @@ def _control() -> list[Goal]:
     ]
 
 
+def _pools() -> list[Goal]:
+    def ratios(figure: str) -> list[Figure]:
+        return [
+            quotient(
+                measured("pools", case.name, figure), measured("pools", case.name, f"{figure}, {REDIS.name}")
+            )
+            for case in WORKLOADS["pools"].cases
+        ]
+
+    return [
+        Goal(
+            f"pools, tasks a second : {REDIS.name}, the worst of {len(ratios('rate'))}",
+            among(min, *ratios("rate")),
+            at_least=0.95,
+        ),
+        Goal(
+            f"pools, tasks a second : {REDIS.name}, the one in the middle",
+            among(median, *ratios("rate")),
+            at_least=1.5,
+        ),
+        Goal(f"pools, lone task, p50 : {REDIS.name}, the worst", largest(*ratios("p50")), at_most=1.3),
+        *(
+            Goal(
+                f"pools, a limit of {pools.LIMIT}, {case.name} : {pools.LIMIT} slots",
+                measured("pools-limited", case.name, "share"),
+                at_least=0.8,
+            )
+            for case in WORKLOADS["pools-limited"].cases
+        ),
+        *(
+            Goal(
+                f"20 kills, {case.name}, early acks, begun twice",
+                measured("kills", case.name, "begun twice"),
+                at_most=0 if case.name.split()[0] != "prefork" else None,
+                unit="tasks",
+            )
+            for case in kills.WORKLOAD.cases
+        ),
+    ]
+
+
 GOALS: list[Goal] = [
     *_consume(),
     *_publish(),
@@ -404,4 +451,5 @@ GOALS: list[Goal] = [
     *_together(),
     *_fleet(),
     *_control(),
+    *_pools(),
 ]

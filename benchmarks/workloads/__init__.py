@@ -11,10 +11,12 @@ from benchmarks.workloads import (
     forward,
     growth,
     idle,
+    kills,
     lateness,
     line,
     memory,
     ping_pong,
+    pools,
     publish,
     queues,
     together,
@@ -41,5 +43,7 @@ WORKLOADS: dict[str, Workload] = {
         *fleet.WORKLOADS,
         *cluster.WORKLOADS,
         *control.WORKLOADS,
+        *pools.WORKLOADS,
+        kills.WORKLOAD,
     )
 }

@@ -37,7 +37,7 @@ class Forwarder(ChildProcess):
 
     def environment(self) -> Mapping[str, str]:
         # No task runs, so nothing is posted.
-        return {**os.environ, **variables(self._site, postbox="")}
+        return {**os.environ, **variables(self._site, postbox="", settings={})}
 
     def working_directory(self) -> Path:
         return ROOT

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
-from kombu_redisdelay import Queues
 from tests.end_to_end.installation import Installation
 
 #: Where an early ack is done before the task starts: in its own process, thread or greenlet.
@@ -48,21 +47,6 @@ def test_what_was_acked_early_does_not_begin_twice(site: Installation) -> None:
 def test_late_acks_make_room_at_once(site: Installation) -> None:
     producer = site.producer()
     pools = dict.fromkeys(POOLS, 1)
-    tasks = [f"{pool} {number}" for number in range(TASKS) for pool in pools]
-    for task in tasks:
-        producer.send_task("work_late", [task], queue=task.split()[0])
-    workers(site, pools)
-    site.wait_ended(tasks, timeout=PATIENCE)
-    assert len(site.ledger.started()) == len(tasks)
-
-
-def test_a_limit_of_a_queue_is_used_up(site: Installation) -> None:
-    """What ends makes room in the queue, too, also in a worker that has room itself."""
-    producer = site.producer()
-    pools = {"threads": 8, "gevent": 8, "eventlet": 8}
-    with Queues(producer) as queues:
-        for pool in pools:
-            queues.limit(pool, concurrency=1)
     tasks = [f"{pool} {number}" for number in range(TASKS) for pool in pools]
     for task in tasks:
         producer.send_task("work_late", [task], queue=task.split()[0])
