@@ -230,8 +230,8 @@ class Intake:
         except BaseException as exc:
             # Every exception counts: also one that kombu takes for a lost connection, or that ends the
             # process.
-            self._channel.qos.fail(delivery.tag)
             if is_exit(exc) or not self._channel.connection.is_workers:
+                self._channel.qos.fail(delivery.tag)
                 raise
             self._channel.qos.has_failed(waiting.message)
 

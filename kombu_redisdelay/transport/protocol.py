@@ -1,9 +1,9 @@
 """What Celery's task protocol defines of a message, in its versions 1 and 2: finds a part of a wrong type.
 
-Celery does not check the types. It stumbles over such a part where it needs it: in the callback, but also when
-its pool has room, or in a result or a timer of the pool, long after the callback has returned. Some of these
-end the worker, and others make it forget the message. So whatever Celery stumbles over is refused here. What
-it takes, though it is odd, is left alone: it works with ``redis://``, too.
+Celery does not check the types. It stumbles over such a part where it needs it: in the callback, but also
+when its pool has room, or in a result or a timer of the pool, long after the callback has returned. Some of
+these end the worker, and others make it forget the message. So whatever Celery stumbles over is refused here.
+What it takes, though it is odd, is left alone: it works with ``redis://``, too.
 """
 
 from __future__ import annotations

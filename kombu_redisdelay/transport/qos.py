@@ -113,8 +113,8 @@ class QoS(virtual.QoS):
         self._forget(delivery_tag)
 
     def has_failed(self, message: virtual.Message) -> None:
-        """Give back a message that a Celery worker could not handle. The delivery counts as failed. To be called
-        while the exception is handled.
+        """Give back a message that a Celery worker could not handle. The delivery counts as failed. To be
+        called while the exception is handled.
 
         Raises:
             ConnectionError: the connection failed. Then the message goes back when it is made anew.
@@ -130,7 +130,8 @@ class QoS(virtual.QoS):
         self.reject(tag, requeue=True)
 
     def bury(self, message: virtual.Message, wrong: str) -> None:
-        """Move a message that cannot be a task to the dead letters. One that was delivered without acks is gone.
+        """Move a message that cannot be a task to the dead letters. One that was delivered without acks is
+        only dropped.
 
         Arguments:
             wrong: what is wrong with it, in a line.

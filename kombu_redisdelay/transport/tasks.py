@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from kombu.transport import virtual
 from redis.exceptions import RedisError
@@ -50,7 +51,7 @@ def is_terminated() -> bool:
 def forget_task(message: virtual.Message) -> None:
     """Have Celery forget the task of a *message* whose callback has failed. Otherwise it counts it as a task
     that waits for the pool, for ever."""
-    state = sys.modules.get("celery.worker.state")
+    state: Any = sys.modules.get("celery.worker.state")
     for request in list(state.requests.values()) if state else ():
         if request.message is message:
             state.task_ready(request)

@@ -51,8 +51,8 @@ class Transport(redis.Transport):
     Attributes:
         other_modes: the modes in which the server cannot be, and what to say then.
         always_tls: whether to use TLS even if ``ssl`` is not set.
-        is_workers: whether a Celery worker consumes over this connection. Then an exception of a callback does
-            not leave ``drain_events``; see :mod:`kombu_redisdelay.transport.worker`.
+        is_workers: whether a Celery worker consumes over this connection. Then an exception of a callback
+            does not leave ``drain_events``; see :mod:`kombu_redisdelay.transport.worker`.
     """
 
     Channel = Channel

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -51,20 +50,20 @@ def _outliving(update_strategies: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _processing(process: Callable[..., Any], controller: Any) -> Callable[..., Any]:
-    """In place of a controller's ``_process_task``, which hands a task to the pool. It is called in the callback
-    of the message, but also by a timer, or by the result of another task."""
+    """In place of a controller's ``_process_task``, which hands a task to the pool. It is called in the
+    callback of the message, but also by a timer, or by the result of another task."""
 
     @wraps(process)
     def extended(request: Any, *args: Any, **kwargs: Any) -> Any:
-        channel = request.message.channel
         try:
             return process(request, *args, **kwargs)
         except BaseException as exc:
+            channel = request.message.channel
             if is_exit(exc) or not isinstance(channel, Channel):
                 raise
-            # The pool has not got it, so nobody else will give its place back. A pool may count none.
-            with suppress(AttributeError):
-                controller._quick_release()
+            if controller.semaphore is not None:
+                # The pool has not got it, so nobody else will give its place back.
+                controller.semaphore.release()
             channel.qos.has_failed(request.message)
             return None
 

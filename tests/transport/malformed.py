@@ -25,6 +25,8 @@ values = st.recursive(
     max_leaves=8,
 )
 
+containers = values.filter(lambda value: isinstance(value, (list, dict)))
+
 no_objects = values.filter(lambda value: not isinstance(value, dict))
 
 
@@ -48,8 +50,22 @@ misshapen: st.SearchStrategy[Any] = st.one_of(
     no_objects.map(lambda value: {**MESSAGE, "properties": value}),
     no_objects.filter(lambda value: value is not None).map(lambda value: {**MESSAGE, "headers": value}),
     no_objects.map(lambda value: with_properties(delivery_info=value)),
-    values.filter(lambda value: not isinstance(value, str) and value is not None).map(
-        lambda value: {**MESSAGE, "body": value}
+    st.just(without("body")),
+    values.filter(lambda value: not isinstance(value, str)).map(lambda value: {**MESSAGE, "body": value}),
+    st.builds(
+        lambda name, value: {**MESSAGE, name: value},
+        st.sampled_from(["content-type", "content-encoding"]),
+        values.filter(lambda value: not isinstance(value, str) and value is not None),
+    ),
+    st.builds(
+        lambda name, value: with_properties(**{name: value}),
+        st.sampled_from(["priority", "reply_to", "correlation_id"]),
+        containers,
+    ),
+    st.builds(
+        lambda name, value: with_properties(delivery_info={name: value}),
+        st.sampled_from(["exchange", "routing_key", "consumer_tag"]),
+        containers,
     ),
     values.filter(lambda value: value and value != "base64").map(
         lambda value: with_properties(body_encoding=value)
@@ -112,8 +128,9 @@ strange = st.builds(
         optional={
             "delivery_tag": _names,
             "message_id": _names,
-            "correlation_id": _names,
-            "priority": values,
+            "correlation_id": _scalars,
+            "priority": _scalars,
+            "reply_to": _scalars,
             "body_encoding": st.just("base64"),
         },
     ),

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from celery.worker import WorkController
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from redis.connection import BlockingConnectionPool, Connection, ConnectionPool
@@ -38,6 +39,7 @@ PRIVATE: dict[str, type] = {
     "_get_message_priority": virtual.Channel,
     "_inplace_augment_message": virtual.Channel,
     "_on_collect": virtual.QoS,
+    "_process_task": WorkController,
     "_queue_cycle": kombu_redis.Channel,
     "_register": kombu_redis.MultiChannelPoller,
     "_register_LISTEN": kombu_redis.MultiChannelPoller,

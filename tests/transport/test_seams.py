@@ -65,7 +65,10 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
     (
         Transport,
         redis.Transport,
-        {"register_with_event_loop", "drain_events", "create_channel", "establish_connection"},
+        {
+            *("register_with_event_loop", "drain_events", "create_channel", "establish_connection"),
+            "_deliver",
+        },
     ),
     (
         SentinelChannel,

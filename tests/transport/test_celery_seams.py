@@ -1,0 +1,40 @@
+"""The parts of Celery's worker that we extend. A test that fails here tells what Celery has moved."""
+
+from __future__ import annotations
+
+import inspect
+
+from celery.worker import WorkController, loops, state, strategy
+from celery.worker.consumer import Consumer
+from celery.worker.consumer.tasks import Tasks
+from celery.worker.request import Request
+
+
+def test_strategies_are_made_when_the_worker_has_connected() -> None:
+    source = inspect.getsource(Tasks.start)
+    assert source.index("c.update_strategies()") < source.index("c.app.amqp.TaskConsumer(")
+    assert "c.connection.default_channel" in source
+    assert list(inspect.signature(Consumer.update_strategies).parameters) == ["self"]
+
+
+def test_a_strategy_takes_from_the_consumer_what_hands_a_task_to_the_pool() -> None:
+    assert "handle = consumer.on_task_request" in inspect.getsource(strategy.default)
+    assert "self.on_task_request(" in inspect.getsource(Consumer.apply_eta_task)
+
+
+def test_the_semaphore_finds_it_by_its_name() -> None:
+    assert "self._process_task," in inspect.getsource(WorkController._process_task_sem)
+    assert "self._quick_release()" in inspect.getsource(WorkController._process_task)
+    assert WorkController.semaphore is None
+
+
+def test_the_callback_of_messages_is_made_before_they_come() -> None:
+    for loop in (loops.asynloop, loops.synloop):
+        source = inspect.getsource(loop)
+        assert source.index("obj.create_task_handler()") < source.index("consumer.consume()")
+
+
+def test_what_the_worker_counts() -> None:
+    assert isinstance(state.requests, dict)
+    assert "remove_request(request.id, None)" in inspect.getsource(state.task_ready)
+    assert isinstance(Request.message, property)
