@@ -49,14 +49,17 @@ class CelerySite:
         # Celery's own default would be the number of cores.
         concurrency: int = 2,
         prefetch_multiplier: int | None = None,
+        queues: Sequence[str] = (),
         **settings: Any,
     ) -> Iterator[CeleryWorker]:
-        """A worker that is ready, with default settings but for *settings* of Celery; killed at the end."""
+        """A worker that is ready, with default settings but for *settings* of Celery; killed at the end. It
+        consumes from *queues*, or from the queue of the measurement."""
         worker = _Worker(
             "benchmarks.app",
             pool=pool,
             concurrency=concurrency,
             prefetch_multiplier=prefetch_multiplier,
+            queues=queues,
             # Mingling is a second of waiting for other workers, at the start. What costs while the worker
             # works stays on.
             args=("--without-mingle", "-l", "WARNING"),

@@ -270,12 +270,18 @@ class Lane:
     def _look_for_foreign(self, has_room: bool) -> None:
         """Take what has come without a token, if it is there now."""
         groups = self._foreign.begin(self.queues)
-        if not has_room or self.is_taking:
+        # Who does not wait for tokens cannot know which message has come without one.
+        if not has_room or not self.is_waiting or self.is_taking:
             return
         consumer = self._channel.consumer
         try:
             with self._channel.store.server.hurrying():
-                ready = self._foreign.looked(consumer.have_ready(groups))
+                seen = consumer.have_ready(groups)
+                if seen and self.client.connection.can_read():
+                    # It came with a token, which is here and was not read yet.
+                    self.answer()
+                    return
+                ready = self._foreign.looked(seen)
                 if ready and len(self.queues) > QUEUES_PER_TAKE:
                     self._hot.found(consumer.look([*dict.fromkeys(chain(*ready))]))
         except SlotUnavailable:

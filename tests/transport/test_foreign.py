@@ -1,0 +1,171 @@
+"""Messages that come without a token: from ``redis://`` producers, and from programs that push to the list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from kombu.transport import virtual
+
+from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
+from kombu_redisdelay.transport.foreign import (
+    GROUPS,
+    LOOK_AT_LEAST_EVERY,
+    LOOK_EVERY,
+    LOOK_NO_MORE,
+    SETTLE,
+    Foreign,
+    groups_of,
+)
+from tests.clock import Clock
+from tests.transport.kit import LONG_POLL, Inbox, Site, drain, event_loop, publish, turn, waits
+
+FEW = ["q1", "q2"]
+MANY = [f"q{number:03}" for number in range(10 * QUEUES_PER_TAKE)]
+
+
+class TestForeign:
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    def foreign(self, clock: Clock) -> Foreign:
+        return Foreign(clock)
+
+    def test_at_first_nothing_is_looked_for(self, foreign: Foreign) -> None:
+        assert foreign.next_look() is None
+        foreign.glanced(FEW, any_ready=False)
+        assert foreign.next_look() is None
+
+    def test_what_is_there_twice_counts(self, foreign: Foreign, clock: Clock) -> None:
+        foreign.glanced(FEW, any_ready=True)
+        assert foreign.next_look() == pytest.approx(SETTLE)
+        clock.now += SETTLE
+        groups = foreign.begin(FEW)
+        assert foreign.looked(groups) == groups == groups_of(FEW)
+        foreign.found(["q1"])
+        assert foreign.next_look() == pytest.approx(LOOK_EVERY)
+
+    def test_what_is_gone_at_the_second_look_does_not(self, foreign: Foreign) -> None:
+        """Somebody was woken by a token, and has it."""
+        foreign.glanced(FEW, any_ready=True)
+        foreign.begin(FEW)
+        assert foreign.looked([]) == []
+        assert foreign.next_look() is None
+
+    def test_what_a_look_sees_is_looked_at_again(self, foreign: Foreign) -> None:
+        foreign.found(["q1"])
+        groups = foreign.begin(MANY)
+        assert foreign.looked(groups[1:2]) == ()
+        assert foreign.next_look() == pytest.approx(SETTLE)
+        assert foreign.begin(MANY) == groups[1:2]
+
+    def test_looks_become_rare_and_end(self, foreign: Foreign, clock: Clock) -> None:
+        foreign.found(["q1"])
+        waits = []
+        while (wait := foreign.next_look()) is not None:
+            waits.append(wait)
+            clock.now += wait
+            foreign.begin(FEW)
+            foreign.looked([])
+        assert waits == sorted(waits)
+        assert waits[0] == pytest.approx(LOOK_EVERY)
+        assert waits[-1] < LOOK_NO_MORE
+        assert len(waits) < 250
+
+    def test_tokens_do_not_keep_us_from_looking(self, foreign: Foreign, clock: Clock) -> None:
+        foreign.glanced(FEW, any_ready=False)
+        clock.now += LOOK_AT_LEAST_EVERY / 2
+        foreign.woken()
+        assert foreign.next_look() is None
+        clock.now += LOOK_AT_LEAST_EVERY / 2
+        foreign.woken()
+        wait = foreign.next_look()
+        assert wait == pytest.approx(LOOK_EVERY)
+        clock.now += LOOK_EVERY / 2
+        foreign.woken()
+        assert foreign.next_look() == pytest.approx(LOOK_EVERY / 2)
+
+    def test_of_many_queues_some_are_looked_at_and_each_in_its_turn(self, foreign: Foreign) -> None:
+        foreign.found(["q157", "q003"])
+        seen: set[str] = set()
+        for _ in range(-(-len(groups_of(MANY)) // GROUPS)):
+            first, *others = foreign.begin(MANY)
+            assert first == ("q157", "q003")
+            assert len(others) == GROUPS
+            assert max(map(len, others)) == QUEUES_PER_TAKE
+            seen.update(*others)
+            foreign.looked([])
+        assert seen == set(MANY)
+
+    def test_only_the_latest_are_looked_at_each_time(self, foreign: Foreign) -> None:
+        foreign.found(MANY)
+        assert foreign.begin(MANY)[0] == tuple(MANY[-QUEUES_PER_TAKE:])
+
+    def test_a_queue_that_was_cancelled_stays_away(self, foreign: Foreign) -> None:
+        foreign.found(["q157", "q003"])
+        foreign.looked(foreign.begin(MANY)[:1])
+        foreign.forget("q003")
+        assert not any("q003" in group for group in foreign.begin(MANY[4:]))
+
+
+Run = Callable[[Callable[[], object]], None]
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("count", [1, QUEUES_PER_TAKE, 3 * QUEUES_PER_TAKE, 10 * QUEUES_PER_TAKE])
+@pytest.mark.parametrize("has_hub", [False, True])
+class TestChannel:
+    @pytest.fixture
+    def channel(self, site: Site) -> virtual.Channel:
+        return site.channel()
+
+    @pytest.fixture
+    def run(self, channel: virtual.Channel, has_hub: bool) -> Run:
+        connection = channel.connection.client
+        if not has_hub:
+            return lambda until: drain(connection, until)
+        loop = event_loop(connection)
+        return lambda until: turn(loop, until)
+
+    @staticmethod
+    def push(site: Site, channel: virtual.Channel, body: str, queue: str) -> None:
+        """As a program that knows no tokens."""
+        publish(channel, body, queue="elsewhere")
+        site.redis.lpush(queue, site.redis.rpop("elsewhere"))
+
+    def test_one_that_was_found_is_followed_by_looks(
+        self, site: Site, channel: virtual.Channel, run: Run, count: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """From then on, nothing ends the wait for a token here, so whatever is noticed was looked for."""
+        inbox = Inbox(channel, *MANY[:count], prefetch=1)
+        run(lambda: waits(channel))
+        self.push(site, channel, "first", MANY[count - 1])
+        run(lambda: len(inbox) == 1)
+        monkeypatch.setattr(channel, "brpop_timeout", LONG_POLL)
+        inbox.messages[0].ack()
+        [lane] = channel.intake.lanes
+        run(lambda: waits(channel) and lane._timeout >= LONG_POLL)
+        # The same queue, and others.
+        for number, queue in enumerate((MANY[count - 1], MANY[count // 2], MANY[0]), 2):
+            self.push(site, channel, str(number), queue)
+            run(lambda number=number: len(inbox) == 2 * number - 2)  # type: ignore[misc]
+            # While this one is held, there is no room for another.
+            self.push(site, channel, "held back", queue)
+            inbox.messages[-1].ack()
+            run(lambda number=number: len(inbox) == 2 * number - 1)  # type: ignore[misc]
+            inbox.messages[-1].ack()
+
+    def test_messages_with_tokens_cause_no_looks(
+        self, site: Site, channel: virtual.Channel, run: Run, count: int
+    ) -> None:
+        inbox = Inbox(channel, *MANY[:count], on_message=virtual.Message.ack)
+        run(lambda: waits(channel))
+        for number in range(1, 6):
+            publish(channel, "ours", queue=MANY[number % count])
+            run(lambda number=number: len(inbox) == number)  # type: ignore[misc]
+        [lane] = channel.intake.lanes
+        due = lane.next_due()
+        assert due is None or due <= LOOK_EVERY
+        run(lambda: lane.next_due() is None)
