@@ -52,7 +52,7 @@ def test_all_is_well(site: Site) -> None:
     assert {row["level"] for row in site.rows("doctor")} == {"ok"}
     assert set(_findings(site, "ok")) == {
         *("clock", "version", "role", "persistence", "eviction", "memory", "permissions"),
-        *("transport options", "visibility_timeout", "redis:// leftovers", "queues"),
+        *("transport options", "visibility_timeout", "result backend", "redis:// leftovers", "queues"),
     }
 
 

@@ -21,6 +21,7 @@ from kombu_redisdelay.operations.doctor.permissions import check_permissions
 from kombu_redisdelay.operations.doctor.queues import check_queues
 from kombu_redisdelay.operations.doctor.reach import divide
 from kombu_redisdelay.operations.doctor.replication import check_replication
+from kombu_redisdelay.operations.doctor.result_backend import check_result_backend
 from kombu_redisdelay.operations.doctor.server import check_server
 from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
 
@@ -68,6 +69,7 @@ def _check_rest(access: Access, queues: Sequence[str], silent: Collection[str]) 
         *check_permissions(store, names, silent),
         *check_transport_options(access.unknown_options()),
         *check_lease(access.options),
+        *(check_result_backend(access.app) if access.app else ()),
     ]
     declared = set(access.declared_queues)
     try:
