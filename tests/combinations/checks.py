@@ -100,10 +100,13 @@ def slow(observed: Observed) -> Iterable[str]:
 
 def logged(observed: Observed) -> Iterable[str]:
     """No traceback passes through our code without a reason."""
-    for worker, log in observed.ours.logs.items():
-        found = unexplained(log, observed.ours.damage, observed.row["beside"])
-        for text, count in Counter(found).items():
-            yield f"{worker} logged {count} times: {text}"
+    found = Counter(
+        text
+        for log in observed.ours.logs.values()
+        for text in unexplained(log, observed.ours.damage, observed.row["beside"])
+    )
+    for text, count in found.items():
+        yield f"{count} times in the logs: {text}"
 
 
 def ended(observed: Observed) -> Iterable[str]:

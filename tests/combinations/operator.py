@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from kombu.connection import Connection
@@ -72,12 +72,14 @@ class Operator:
                     found[send.id] = (GONE, "") if waiting is None else (waiting.state, "")
         with self._servers.client() as client:
             for _, queue, id, text in self._plan.entries:
-                letters = client.lrange(f"redisdelay:{{{queue}}}:dead", 0, -1)
-                ready = client.lrange(self._servers.address.ready_list(queue), 0, -1)
-                if any(letter.endswith(b"\n" + text.encode()) for letter in letters):
-                    found[id] = DEAD, ""
-                else:
-                    found[id] = (READY if text.encode() in ready else GONE), ""
+                places = {
+                    DEAD: f"redisdelay:{{{queue}}}:dead",
+                    READY: self._servers.address.ready_list(queue),
+                }
+                # What came back has a count in front of it, within the braces.
+                end = text[1:].encode()
+                states = (state for state, key in places.items() if _ends(client.lrange(key, 0, -1), end))
+                found[id] = next(states, GONE), ""
         return found
 
     def is_settled(self, beside: str) -> bool:
@@ -137,3 +139,7 @@ class Operator:
             return True
 
         wait_until(works, PATIENCE, "the operator cannot do it")
+
+
+def _ends(entries: Iterable[bytes], end: bytes) -> bool:
+    return any(entry.endswith(end) for entry in entries)

@@ -64,6 +64,7 @@ def unexplained(log: str, damage: Iterable[Damage], beside: str) -> list[str]:
         wanted = beside == "raises" and CALLBACK_ERROR in record.text
         in_time = any(each.at <= record.at + 1 and record.at <= each.until + _AFTERMATH for each in harms)
         if not wanted and not (in_time and _LOST.search(record.text)):
-            lines = record.text.splitlines()
+            # Without the time: many say the same.
+            lines = _RECORD.sub("[", record.text).splitlines()
             found.append(f"{lines[0][:160]} ... {lines[-1][:160]}")
     return found
