@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 WORKERS = 2
-#: Pool -> how many tasks a worker runs at the same time.
-SLOTS = {"prefork": 2, "solo": 1, "threads": 4, "gevent": 10, "eventlet": 10}
+#: Pool -> how many tasks a worker runs at the same time: so few that one that stays taken for long is missed.
+SLOTS = {"prefork": 2, "solo": 1, "threads": 4, "gevent": 4, "eventlet": 4}
 
 
 class Worker(CeleryWorker):

@@ -22,12 +22,13 @@ LIMITS: dict[str, dict[str, Any]] = {
     "rate": {"rate": 60, "burst": 5},
     "concurrency": {"concurrency": 2},
 }
-GONE, DEAD, READY, SCHEDULED = "gone", "dead", "ready", "scheduled"
+GONE, DEAD, READY, HELD, SCHEDULED = "gone", "dead", "ready", "held", "scheduled"
 #: Where what is wrong belongs in the end.
 WANTED = {
-    "rejects": (DEAD,),
-    "kills": (DEAD,),
-    "raises": (DEAD,),
+    # A row is too short for giving them up: they may wait for their next try.
+    "rejects": (DEAD, SCHEDULED, READY, HELD),
+    "kills": (DEAD, SCHEDULED, READY, HELD),
+    "raises": (DEAD, SCHEDULED, READY, HELD),
     "unreadable": (DEAD,),
     "expired": (GONE,),
     "revoked": (GONE,),

@@ -13,8 +13,6 @@ from tests.combinations.servers import Servers
 LEASE = 10.0
 #: With kombu's: whatever is held for longer runs again, so it is more than a row lasts.
 VISIBILITY_TIMEOUT = 60.0
-#: A poison task is given up after so many deliveries, within the time of a row.
-DELIVERY_LIMIT = 5
 
 
 def settings(row: Row, servers: Servers, queues: Sequence[str], *, stock: bool) -> dict[str, Any]:
@@ -35,7 +33,6 @@ def _ours(row: Row, servers: Servers) -> dict[str, Any]:
     confirmed = {"confirm_replicas": 1} if row["middle"] == "failover" else {}
     return {
         "visibility_timeout": LEASE,
-        "delivery_limit": DELIVERY_LIMIT,
         **confirmed,
         **servers.options,
     }
