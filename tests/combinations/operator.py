@@ -19,7 +19,7 @@ from tests.combinations.servers import Servers
 
 #: What is set in a row of this name.
 LIMITS: dict[str, dict[str, Any]] = {
-    "rate": {"rate": 60, "burst": 5},
+    "rate": {"rate": 80, "burst": 5},
     "concurrency": {"concurrency": 2},
 }
 GONE, DEAD, READY, HELD, SCHEDULED = "gone", "dead", "ready", "held", "scheduled"

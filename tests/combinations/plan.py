@@ -16,15 +16,21 @@ WORK = 0.01
 COUNTDOWNS = (0.5, 2.0)
 RETRY_AFTER = 1.0
 PRIORITIES = (0, 3, 6, 9)
+#: So many healthy ones come at once, behind what happens in the middle: who gets on too slowly is seen here.
+BURST = 60
 #: What comes at once into a queue that is limited, so that the limit binds, and how long each of it runs.
-BULK = {"rate": (60, 0.0), "concurrency": (20, 0.1)}
+BULK = {"rate": (72, 0.0), "concurrency": (20, 0.1)}
 #: When what happens, as a part of the time for which is published.
 WRONG = (0.1, 0.38)
 #: Before what happens in the middle: a failover may lose a broadcast.
-REVOKED = ((0.1, 0.22), (0.25, 0.37))
+REVOKED = (0.1, 0.25)
+REVOKED_AT = 0.37
+#: So many of them each time: as many as there are workers.
+AT_ONCE = 2
 BULK_AT = 0.25
 PAUSE = (0.2, 0.5)
 MIDDLE = 0.4
+BURST_AT = 0.8
 #: A revoked task is due this much later than it was published, seconds.
 REVOKED_DUE = 5.0
 
@@ -93,29 +99,30 @@ def plan(row: Row, seed: str, seconds: float) -> Plan:
     random = Random(seed)
     queues = [f"q{number}" for number in range(int(row["queues"]))]
     late = row["acks"] == "late"
-    sends = [_healthy(row, number, random, queues, late) for number in range(round(RATE * seconds))]
+    times = [number / RATE for number in range(round(RATE * seconds))] + [BURST_AT * seconds] * BURST
+    sends = [_healthy(row, number, at, random, queues, late) for number, at in enumerate(times)]
     for number in range(BULK.get(row["control"], (0, 0))[0]):
         work = BULK[row["control"]][1]
         sends.append(Send(BULK_AT * seconds, "healthy", f"{BULKY}-{number}", [work, False], queues[0], late))
     entries: list[tuple[float, str, str, str]] = []
     revoked: list[tuple[float, str]] = []
-    times = [at for at, _ in REVOKED] if row["beside"] == "revoked" else WRONG
-    for number, part in enumerate(times):
+    wrong = REVOKED if row["beside"] == "revoked" else WRONG
+    for number, part in enumerate(part for part in wrong for _ in range(AT_ONCE)):
         at, queue, id = part * seconds, random.choice(queues), f"{WRONG_ONE}-{row['beside']}-{number}"
         sends += _wrong(row["beside"], at, id, queue)
         if row["beside"] == "unreadable":
             entries += [(at, queue, f"{id}-{kind}", text) for kind, text in UNREADABLE.items()]
         if row["beside"] == "revoked":
-            revoked.append((REVOKED[number][1] * seconds, id))
+            revoked.append((REVOKED_AT * seconds, id))
     return Plan(seconds, queues, sorted(sends, key=lambda send: send.at), entries, revoked)
 
 
-def _healthy(row: Row, number: int, random: Random, queues: Sequence[str], late: bool) -> Send:
+def _healthy(row: Row, number: int, at: float, random: Random, queues: Sequence[str], late: bool) -> Send:
     countdown = random.uniform(*COUNTDOWNS) if row["sending"] == "countdown" else 0.0
     priority = random.choice(PRIORITIES) if row["priorities"] == "yes" else 0
     args = [WORK, row["sending"] == "retry"]
     queue = random.choice(queues)
-    return Send(number / RATE, "healthy", f"{HEALTHY}-{number}", args, queue, late, countdown, priority)
+    return Send(at, "healthy", f"{HEALTHY}-{number}", args, queue, late, countdown, priority)
 
 
 def _wrong(beside: str, at: float, id: str, queue: str) -> list[Send]:

@@ -10,12 +10,14 @@ from tests.combinations.dimensions import Row
 from tests.combinations.expected import expected
 from tests.combinations.history import History, Window
 from tests.combinations.operator import LIMITS
-from tests.combinations.plan import BULK, BULK_AT, HEALTHY
+from tests.combinations.plan import BULK, BULK_AT, BURST, BURST_AT, HEALTHY, WORK
 
 #: Seconds: at the beginning they do not count; what was published so shortly before a pause or a limit may be
 #: caught by it; and in which a queue catches up after it.
 WARM_UP = 1.0
 SHORTLY = 0.3
+#: What a task takes beside its work, seconds, when no more than a few may be held.
+OVERHEAD = 0.02
 CATCHING_UP = 0.5
 
 
@@ -70,10 +72,18 @@ def windows(row: Row, history: History) -> list[Window]:
     found = [*history.paused]
     if row["control"] in BULK:
         number, work = BULK[row["control"]]
-        limit = LIMITS[row["control"]]
-        lasts = number / limit["rate"] if "rate" in limit else number * work / limit["concurrency"]
-        at = history.began + BULK_AT * history.plan.seconds
+        plan = history.plan
         # What runs for longer takes the slots away from other queues, too.
-        queues = history.plan.queues if work else [history.plan.controlled]
-        found += [Window(queue, at, at + lasts, at + lasts) for queue in queues]
+        queues = plan.queues if work else [plan.controlled]
+        bulk = _bound(row, number, work)
+        burst = _bound(row, BURST, WORK + OVERHEAD)
+        for part, lasts in ((BULK_AT, bulk), (BURST_AT, burst)):
+            at = history.began + part * plan.seconds
+            found += [Window(queue, at, at + lasts, at + lasts) for queue in queues]
     return found
+
+
+def _bound(row: Row, number: int, work: float) -> float:
+    """For how many seconds the limit binds, when so many tasks come together."""
+    limit = LIMITS[row["control"]]
+    return float(number / limit["rate"] if "rate" in limit else number * work / limit["concurrency"])
