@@ -18,6 +18,10 @@ MAX_PARTITIONS = 1024
 ALONE_AFTER = 3
 
 
+#: Seconds. A longer lease was set for ``redis://``, whose default is an hour: long tasks needed it.
+LONG_LEASE = 600
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What ``broker_transport_options`` may say beyond kombu's own options.

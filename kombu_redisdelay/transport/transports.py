@@ -25,6 +25,7 @@ from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.settling import settle_where_called
 from kombu_redisdelay.transport.signals import wake_on_signals
+from kombu_redisdelay.transport.start_log import warn_when_ready
 from kombu_redisdelay.transport.tasks import is_exit
 from kombu_redisdelay.transport.worker import outlive_failures
 from kombu_redisdelay.urls import check_host
@@ -90,6 +91,7 @@ class Transport(redis.Transport):
         remote_control.extend()
         settle_where_called()
         outlive_failures()
+        warn_when_ready()
         try:
             if self._avail_channels:
                 return super().create_channel(connection)

@@ -200,6 +200,14 @@ def test_a_lease_that_was_long_because_tasks_are(site: Site) -> None:
     assert "43200 seconds" in _findings(site, "warning")["visibility_timeout"]
 
 
+@pytest.mark.parametrize(("pool", "warns"), [("gevent", True), ("eventlet", True), ("prefork", False)])
+def test_a_prefetch_count_that_sinks(site: Site, pool: str, warns: bool) -> None:
+    site.app.conf.worker_pool = pool
+    assert ("prefetch count" in _findings(site, "warning")) is warns
+    site.app.conf.worker_enable_prefetch_count_reduction = False
+    assert "prefetch count" not in _findings(site, "warning")
+
+
 def test_transport_options_that_nobody_reads(site: Site) -> None:
     site.app.conf.broker_transport_options = {"delivery_limits": 3, "region": "eu", "socket_timeout": 3}
     found = [row for row in site.rows("doctor") if row["check"] == "transport options"]

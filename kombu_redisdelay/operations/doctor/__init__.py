@@ -18,6 +18,7 @@ from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
 from kombu_redisdelay.operations.doctor.names import names_of
 from kombu_redisdelay.operations.doctor.partitions import attended, check_partitions
 from kombu_redisdelay.operations.doctor.permissions import check_permissions
+from kombu_redisdelay.operations.doctor.prefetch import check_prefetch
 from kombu_redisdelay.operations.doctor.queues import check_queues
 from kombu_redisdelay.operations.doctor.reach import divide
 from kombu_redisdelay.operations.doctor.replication import check_replication
@@ -70,6 +71,7 @@ def _check_rest(access: Access, queues: Sequence[str], silent: Collection[str]) 
         *check_transport_options(access.unknown_options()),
         *check_lease(access.options),
         *(check_result_backend(access.app) if access.app else ()),
+        *check_prefetch(access.app),
     ]
     declared = set(access.declared_queues)
     try:

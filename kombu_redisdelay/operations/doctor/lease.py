@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.options import LONG_LEASE, Options
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning
-
-#: Seconds. With ``redis://``, the default is an hour, and users with long tasks had to raise it.
-LONG_LEASE = 600
 
 
 def check_lease(options: Options) -> Iterator[Finding]:

@@ -1,0 +1,39 @@
+"""Says in the log of a Celery worker that starts which of its settings will do harm one day."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from kombu_redisdelay.broker.options import LONG_LEASE
+from kombu_redisdelay.transport.channel import Channel
+
+logger = logging.getLogger(__name__)
+
+
+def warn_when_ready() -> None:
+    """Do so as soon as a worker of this process is ready. Calling it again changes nothing."""
+    signals: Any = sys.modules.get("celery.signals")
+    if signals is not None:
+        signals.worker_ready.connect(_on_worker_ready, dispatch_uid=__name__)
+
+
+def _on_worker_ready(sender: Any = None, **kwargs: Any) -> None:
+    channel = getattr(getattr(sender, "task_consumer", None), "channel", None)
+    if not isinstance(channel, Channel):
+        return
+    timeout = channel.options.visibility_timeout
+    if timeout > LONG_LEASE:
+        logger.warning(
+            "visibility_timeout is %s seconds: for so long, the messages of a worker that dies may stay "
+            "away. Take it out of broker_transport_options: tasks may take any time with the default.",
+            f"{timeout:g}",
+        )
+    settings = sender.app.conf
+    reduces = settings.worker_enable_prefetch_count_reduction and settings.worker_prefetch_multiplier
+    if reduces and getattr(sender.pool, "is_green", False):
+        logger.warning(
+            "After a lost connection, Celery lowers the prefetch count of this worker, and with gevent and "
+            "eventlet it never raises it to what it was. Set worker_enable_prefetch_count_reduction = False.",
+        )

@@ -1,0 +1,50 @@
+"""What a worker says of its settings when it is ready."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from kombu_redisdelay.transport.start_log import _on_worker_ready
+from tests.transport.kit import Site
+
+LEASE, PREFETCH = "visibility_timeout is 43200 seconds", "worker_enable_prefetch_count_reduction"
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "is_green", "said"),
+    [
+        ({}, {}, False, set()),
+        ({"visibility_timeout": 43_200}, {}, False, {LEASE}),
+        ({}, {}, True, {PREFETCH}),
+        ({}, {"worker_enable_prefetch_count_reduction": False}, True, set()),
+        ({}, {"worker_prefetch_multiplier": 0}, True, set()),
+    ],
+)
+def test_what_will_do_harm_is_said(
+    site: Site,
+    caplog: pytest.LogCaptureFixture,
+    options: dict[str, Any],
+    settings: dict[str, Any],
+    is_green: bool,
+    said: set[str],
+) -> None:
+    app = Celery("worker", broker="memory://", set_as_current=False)
+    app.conf.update(settings)
+    consumer = SimpleNamespace(
+        app=app,
+        pool=SimpleNamespace(is_green=is_green),
+        task_consumer=SimpleNamespace(channel=site.channel(**options)),
+    )
+    _on_worker_ready(sender=consumer)
+    assert {text for text in (LEASE, PREFETCH) if text in caplog.text} == said
+    app.close()
+
+
+def test_other_brokers_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    _on_worker_ready(sender=SimpleNamespace(task_consumer=SimpleNamespace(channel=object())))
+    _on_worker_ready(sender=None)
+    assert caplog.text == ""
