@@ -189,7 +189,12 @@ def _waiting() -> list[Goal]:
         Goal(f"ping-pong, p50 : {REDIS.name}", ours_to(REDIS, "ping-pong", "p50"), at_most=1),
         Goal(f"ping-pong, p99 : {REDIS.name}", ours_to(REDIS, "ping-pong", "p99"), at_most=1),
         *(
-            Goal(f"a redis:// task waits, {case.name}", measured("foreign", case.name, "p50"), at_most=50, unit="ms")
+            Goal(
+                f"a redis:// task waits, {case.name}",
+                measured("foreign", case.name, "p50"),
+                at_most=50,
+                unit="ms",
+            )
             for case in WORKLOADS["foreign"].cases
             if case.peer is OURS
         ),

@@ -77,7 +77,11 @@ class Backend(redis.RedisBackend):  # type: ignore[misc]
     def _url_of(self, url: str, once: Mapping[str, str], addresses: Any) -> str:
         first = url_to_parts(url.partition(SEPARATOR)[0])
         query = {name: value for name, value in first.query.items() if not name.startswith("ssl_")}
-        login = {"user": once.get("username"), "password": once.get("password"), "path": once.get("path")}
+        login: dict[str, Any] = {
+            "user": once.get("username"),
+            "password": once.get("password"),
+            "path": once.get("path"),
+        }
         urls = (as_url(self.of_celery, host, port, **login) for host, port in addresses)
         return SEPARATOR.join(f"{each}?{urlencode(query)}" if query else each for each in urls)
 

@@ -68,6 +68,6 @@ def _parts(url: str) -> urlparts:
     except ValueError:
         # What Python says may be a part of the password.
         raise ValueError(
-            "a URL has no valid host and port. Write a character of the password that a URL would take for its "
-            "own as an escape, as %40 for @"
+            "a URL has no valid host and port. Write a character of the password that a URL would take for "
+            "its own as an escape, as %40 for @"
         ) from None

@@ -58,7 +58,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
 
 def _measure(site: Site, sizes: Sizes) -> dict[str, float]:
     pool, concurrency = POOLS[sizes["pool"]]
-    worker = {
+    worker: dict[str, Any] = {
         "concurrency": concurrency,
         "prefetch_multiplier": sizes["prefetch"],
         "task_acks_late": bool(sizes["late"]),

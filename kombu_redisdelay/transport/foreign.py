@@ -19,8 +19,8 @@ LOOKS_IN_A_WHILE = 50
 #: looks about once a second anyway.
 LOOK_NO_MORE = 0.9
 
-#: Seconds for which a message must be there to count as one without a token. Whoever was woken by a token takes
-#: the message sooner than that.
+#: Seconds for which a message must be there to count as one without a token. Whoever was woken by a token
+#: takes the message sooner than that.
 SETTLE = 0.003
 
 #: Tokens can keep a consumer from looking. After so many seconds it looks in spite of them.
@@ -36,9 +36,9 @@ Group = tuple[str, ...]
 class Foreign:
     """Keeps track of messages that come without a token, from ``redis://`` or from any program with LPUSH.
 
-    A look is one packet. It says which groups of queues have something. What is still there at a second look,
-    :data:`SETTLE` later, came without a token. While such messages are found, looks follow each other quickly.
-    The longer none was found, the rarer they are.
+    A look is one packet. It says which groups of queues have something. What is still there at a second
+    look, :data:`SETTLE` later, came without a token. While such messages are found, looks follow each other
+    quickly. The longer none was found, the rarer they are.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:

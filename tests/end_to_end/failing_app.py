@@ -7,7 +7,8 @@ from typing import Any
 
 from celery.bootsteps import ConsumerStep
 from celery.worker.request import Request
-from kombu import Consumer, Queue
+from kombu.entity import Queue
+from kombu.messaging import Consumer
 
 from tests.end_to_end.app import Unheard, app, ledger
 from tests.end_to_end.ledger import Entry
@@ -27,7 +28,7 @@ def fail(kind: str) -> None:
     raise KINDS[kind]("the application's own")
 
 
-class Received(Request):
+class Received(Request):  # type: ignore[misc]
     """A request that fails when the task is received."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -35,7 +36,7 @@ class Received(Request):
         fail(self.args[0])
 
 
-class Handed(Request):
+class Handed(Request):  # type: ignore[misc]
     """A request that fails when the task is handed to the pool."""
 
     @property
@@ -57,7 +58,7 @@ def fails_handed(kind: str) -> None:
     """Never runs."""
 
 
-class Beside(ConsumerStep):
+class Beside(ConsumerStep):  # type: ignore[misc]
     """What Celery's documentation calls a custom message consumer."""
 
     def get_consumers(self, channel: Any) -> list[Consumer]:

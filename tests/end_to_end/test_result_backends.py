@@ -97,7 +97,7 @@ def test_one_url(place: Place, tmp_path: Path) -> None:
         # In the database of the URL, where `redis://` keeps it.
         with server.client(db=2) as client:
             assert 0 < client.ttl(f"celery-task-meta-{result.id}") <= 1000
-            assert (0, "3\n") == run_celery(site, url, settings, "result", result.id)
+            assert run_celery(site, url, settings, "result", result.id) == (0, "3\n")
             result.forget()
             assert not client.exists(f"celery-task-meta-{result.id}")
 

@@ -1,4 +1,4 @@
-"""Messages that come without a token: from ``redis://`` producers, and from programs that push to the list."""
+"""Messages that come without a token: of ``redis://`` producers, and of programs that push to a list."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from kombu.transport import virtual
 
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
+from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.foreign import (
     GROUPS,
     LOOK_AT_LEAST_EVERY,
@@ -118,11 +119,12 @@ Run = Callable[[Callable[[], object]], None]
 @pytest.mark.parametrize("has_hub", [False, True])
 class TestChannel:
     @pytest.fixture
-    def channel(self, site: Site) -> virtual.Channel:
-        return site.channel()
+    def channel(self, site: Site) -> Channel:
+        channel: Channel = site.channel()
+        return channel
 
     @pytest.fixture
-    def run(self, channel: virtual.Channel, has_hub: bool) -> Run:
+    def run(self, channel: Channel, has_hub: bool) -> Run:
         connection = channel.connection.client
         if not has_hub:
             return lambda until: drain(connection, until)
@@ -130,13 +132,13 @@ class TestChannel:
         return lambda until: turn(loop, until)
 
     @staticmethod
-    def push(site: Site, channel: virtual.Channel, body: str, queue: str) -> None:
+    def push(site: Site, channel: Channel, body: str, queue: str) -> None:
         """As a program that knows no tokens."""
         publish(channel, body, queue="elsewhere")
         site.redis.lpush(queue, site.redis.rpop("elsewhere"))
 
     def test_one_that_was_found_is_followed_by_looks(
-        self, site: Site, channel: virtual.Channel, run: Run, count: int, monkeypatch: pytest.MonkeyPatch
+        self, site: Site, channel: Channel, run: Run, count: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """From then on, nothing ends the wait for a token here, so whatever is noticed was looked for."""
         inbox = Inbox(channel, *MANY[:count], prefetch=1)
@@ -158,7 +160,7 @@ class TestChannel:
             inbox.messages[-1].ack()
 
     def test_messages_with_tokens_cause_no_looks(
-        self, site: Site, channel: virtual.Channel, run: Run, count: int
+        self, site: Site, channel: Channel, run: Run, count: int
     ) -> None:
         inbox = Inbox(channel, *MANY[:count], on_message=virtual.Message.ack)
         run(lambda: waits(channel))
