@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import replace
+from typing import Any
 
 from benchmarks.app import counted
 from benchmarks.celery_site import PATIENCE, CelerySite, open_site
