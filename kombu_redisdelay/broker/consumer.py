@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from time import monotonic
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.delivery import Delivery, Glance, Looked, Request, Taken
+from kombu_redisdelay.broker.delivery import Delivery, Glance, Looked, Request, Taken, Waiting
 from kombu_redisdelay.broker.identity import worker_of
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.message import ids_to_schedule
@@ -26,6 +27,7 @@ from kombu_redisdelay.broker.server.scripts import (
     DEAD_LETTER,
     GIVE_BACK,
     LEAVE,
+    LEAVE_TO_OTHERS,
     PARK,
     run_each,
     try_each,
@@ -34,12 +36,17 @@ from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Tags, Takes
+from kombu_redisdelay.broker.unknown import listed
 
 logger = logging.getLogger(__name__)
 
 #: A consumer tries to leave the queues that it took from once and does not consume from, as soon as there are
 #: more than this.
 MOST_LEFT = 100
+
+#: A message whose task a consumer does not know becomes ready again after so many ms, and then after as long
+#: as it has waited. That is for workers that cannot fetch it: those of ``redis://``, and older ones of ours.
+COMES_BACK_MS = 60_000
 
 
 class Consumer:
@@ -131,6 +138,13 @@ class Consumer:
         """Look which of *queues* have ready messages, and when the next ones are due."""
         return self._takes_of(queues).look(queues)
 
+    def waiting_tasks(
+        self, queues: Sequence[str], after: Mapping[str, str]
+    ) -> dict[str, tuple[list[Waiting], str] | None]:
+        """Find the tasks of which messages wait for a worker that knows them. As
+        :meth:`Takes.waiting_tasks <kombu_redisdelay.broker.takes.Takes.waiting_tasks>`."""
+        return self._takes_of(queues).waiting_tasks(queues, after)
+
     def wait_for(self, queues: Sequence[str], timeout: float) -> Command:
         """The command that waits until one of *queues* is woken, *timeout* seconds at most. :meth:`woken`
         tells which."""
@@ -171,6 +185,26 @@ class Consumer:
         self._failed.pop(tag, None)
         return bool(self._give_back(queue, [tag], "returned"))
 
+    def leave_to_others(self, queue: str, tag: str, message_id: str, task: str) -> None:
+        """Schedule a delivered message for those who know its *task*, because this consumer does not. That is
+        no failed delivery. As with an ack, this has been written when this returns, and is sent again if the
+        connection fails."""
+        self._failed.pop(tag, None)
+        # Whatever goes wrong here must not count as a failure of the message.
+        self.store.try_to_remember(queue)
+        k, server = self.store.keys(queue), self.store.server
+        wait_ms = round((self._options.unknown_task_wait or 0) * 1000)
+        command = LEAVE_TO_OTHERS.command(
+            (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates, k.unknown, k.control),
+            (tag, message_id, listed(task), wait_ms, COMES_BACK_MS, self.store.expires_ms.get(queue, 0)),
+        )
+        server.ack(Ack(queue, tag, server.prepared(command), script=self._leaving))
+
+    @cached_property
+    def _leaving(self) -> str:
+        """The text of the script that leaves a message to others."""
+        return str(self.store.server.prepared(("SCRIPT", "LOAD", LEAVE_TO_OTHERS.text))[2])
+
     def fail(self, queue: str, tag: str) -> None:
         """Note that the callback of a message has failed. If the message is given back later, this delivery
         counts as failed. Nothing is sent."""
@@ -193,9 +227,9 @@ class Consumer:
             self.ack(queue, tag)
             return True
         worker, why = worker_of(self.name), failure()
-        reason = f"rejected{f' by {worker}' if worker else ''}{f': {why}' if why else ''}"
-        [was_held] = checked(self._bury([(queue, tag, reason, b"", 1)]))
-        return bool(was_held)
+        return self.bury(
+            queue, tag, f"rejected{f' by {worker}' if worker else ''}{f': {why}' if why else ''}"
+        )
 
     def bury(self, queue: str, tag: str, reason: str) -> bool:
         """Make a delivered message that cannot be handled a dead letter. Returns ``False`` if it was not held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -22,6 +23,8 @@ class Request(NamedTuple):
             from if *in_turn*; ``None`` for all.
         also_woken: whether to take from the other queues, too, that were woken meanwhile.
         comes_again: whether the consumer takes again when the reply says that something is due.
+        known: queue -> tasks that the consumer knows, and of which messages wait for a worker that does. They
+            are taken, too.
     """
 
     queues: Sequence[str]
@@ -31,6 +34,7 @@ class Request(NamedTuple):
     hot: Sequence[str] | None = None
     also_woken: bool = True
     comes_again: bool = True
+    known: Mapping[str, Sequence[Waiting]] = MappingProxyType({})
 
 
 class Delivery(NamedTuple):
@@ -92,8 +96,25 @@ class Glance(NamedTuple):
         due: queue -> seconds until its next scheduled message is due, for those of *schedules_of* that have
             one.
         schedules_of: the queues whose schedules were looked at.
+        any_unknown: whether in any of the queues messages may wait for a worker that knows their task.
     """
 
     any_ready: bool
     due: Mapping[str, float]
     schedules_of: Sequence[str]
+    any_unknown: bool = False
+
+
+class Waiting(NamedTuple):
+    """Messages of one task and priority step that wait for a worker that knows the task.
+
+    Attributes:
+        task: its name, as :func:`~kombu_redisdelay.broker.unknown.listed` writes it.
+        step: the priority step, as text.
+        since_ms: since when the oldest of them waits, ms since the epoch; ``None`` if that was not found at
+            once.
+    """
+
+    task: str
+    step: str
+    since_ms: int | None

@@ -49,5 +49,6 @@ class Janitor:
 
     def _tidying(self, queue: str) -> ScriptCall:
         k = self._store.keys(queue)
-        keys = (k.consumers, k.wake, k.duplicates, k.history, k.schedule, k.messages, k.dead, k.control)
-        return TIDY, (*keys, *self._store.ready_keys(queue)), (k.unacked(""), CONSUMERS_PER_SCRIPT)
+        forgotten = (k.consumers, k.wake, k.duplicates, k.unknown, k.history)
+        keys = (*forgotten, k.schedule, k.messages, k.dead, k.control, *self._store.ready_keys(queue))
+        return TIDY, keys, (k.unacked(""), CONSUMERS_PER_SCRIPT)

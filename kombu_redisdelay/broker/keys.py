@@ -26,6 +26,8 @@ class QueueKeys:
         dead: list, dead letters.
         control: hash, what an operator allows: whether the queue is paused, and its limits.
         history: hash, what has happened in the last minutes and hours.
+        unknown: zset, which of the scheduled messages wait for a worker that knows their task; score 0
+            (lua/include/unknown.lua).
     """
 
     ready: str
@@ -37,12 +39,18 @@ class QueueKeys:
     dead: str
     control: str
     history: str
+    unknown: str
     separator: str
 
     @property
     def scheduling(self) -> tuple[str, str, str]:
         """The keys of what is scheduled."""
         return self.schedule, self.messages, self.duplicates
+
+    @property
+    def waiting(self) -> tuple[str, str, str, str]:
+        """All keys of what waits: for its time, or for a worker that knows its task."""
+        return *self.scheduling, self.unknown
 
     def ready_at(self, step: int) -> str:
         """The list of ready messages with priority *step*."""
@@ -81,6 +89,7 @@ def queue_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) 
         dead=ours + "dead",
         control=ours + "control",
         history=ours + "history",
+        unknown=ours + "unknown",
         separator=separator,
     )
 
@@ -109,6 +118,7 @@ _TYPES = {
     "wake": "zset",
     "control": "hash",
     "history": "hash",
+    "unknown": "zset",
 }
 
 

@@ -88,7 +88,7 @@ class Lease:
             expires_ms: its ``x-expires`` in ms.
         """
         held_for_ms = expires_ms + 2 * self._lease_ms
-        queue = (*ready_keys, *keys.scheduling, keys.wake, keys.history)
+        queue = (*ready_keys, *keys.waiting, keys.wake, keys.history)
         self._refreshing[keys.consumers] = (
             *(("PEXPIRE", key, expires_ms) for key in queue),
             *(("PEXPIRE", key, held_for_ms) for key in (keys.consumers, keys.unacked(self._consumer))),

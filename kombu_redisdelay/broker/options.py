@@ -43,6 +43,8 @@ class Options:
         partitions: queue -> over how many partitions it is spread.
         revoke_scheduled: whether a Celery worker that is told to revoke a task takes it out of the schedule
             of its queues.
+        unknown_task_wait: seconds for which a task that a Celery worker does not know waits for one that
+            does. Then it becomes a dead letter. ``None``: it is discarded at once, as Celery does.
     """
 
     visibility_timeout: float = 60.0
@@ -54,6 +56,7 @@ class Options:
     confirm_replicas: int = 0
     partitions: Mapping[str, int] = field(default_factory=dict)
     revoke_scheduled: bool = True
+    unknown_task_wait: float | None = 3600.0
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any]) -> Options:
@@ -100,6 +103,9 @@ class Options:
                 raise ValueError(taken(queue, whose[queue]))
         if not isinstance(options.revoke_scheduled, bool):
             raise _error("revoke_scheduled", options.revoke_scheduled, "True or False")
+        wait = options.unknown_task_wait
+        if wait is not None and (not _is_number(wait) or not 0 < wait <= 10**9):
+            raise _error("unknown_task_wait", wait, "a number of seconds above 0, or None")
         return options
 
     @property

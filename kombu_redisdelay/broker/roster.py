@@ -41,6 +41,15 @@ class Roster:
         """The ready lists of all queues."""
         return PackedKeys(key for queue in self.queues for key in self._store.ready_keys(queue))
 
+    @cached_property
+    def unknown_keys(self) -> PackedKeys:
+        """The key of what waits for a worker that knows its task, of each queue."""
+        return PackedKeys(self._store.keys(queue).unknown for queue in self.queues)
+
+    def index(self, queue: str) -> int | None:
+        """The place of *queue*, ``None`` if it is another one."""
+        return self._index.get(queue)
+
     def next_slice(self, count: int) -> Sequence[str]:
         """The next *count* queues, beginning again at the end."""
         first, self._next = self._next, self._next + count

@@ -260,7 +260,7 @@ class Store:
         """Remove all ready and scheduled messages. Returns how many there were."""
         keys = self.keys(queue)
         ready_keys = self.ready_keys(queue)
-        count = CLEAR(self.server, (*ready_keys, *keys.scheduling, keys.wake), (len(ready_keys), 1))
+        count = CLEAR(self.server, (*ready_keys, *keys.waiting, keys.wake), (len(ready_keys), 1))
         return int(count)
 
     def delete(self, queue: str) -> None:
@@ -272,7 +272,7 @@ class Store:
         if queue not in self.expires_ms:
             return used
         keys = self.keys(queue)
-        every = chain(used, self.ready_keys(queue), keys.scheduling)
+        every = chain(used, self.ready_keys(queue), keys.waiting)
         return tuple(dict.fromkeys(every))
 
     def remember(self, *queues: str) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
+from random import sample
 from time import monotonic, time
 from typing import Any
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.delivery import Delivery, Glance, Looked, Request, Taken
+from kombu_redisdelay.broker.delivery import Delivery, Glance, Looked, Request, Taken, Waiting
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
@@ -19,6 +20,7 @@ from kombu_redisdelay.broker.server.replies import checked, explained, explained
 from kombu_redisdelay.broker.server.scripts import LOOK, TAKE, ScriptCall, try_each
 from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys, clock_ms, first_score
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unknown import find_waiting, named
 
 logger = logging.getLogger(__name__)
 
@@ -84,16 +86,39 @@ class Takes:
         some = roster.next_slice(len(queues) if has_few else -(-len(queues) // GLANCES))
         schedules = [self._store.keys(queue).schedule for queue in some]
         first: list[Command] = [("ZRANGE", schedule, 0, 0, "WITHSCORES") for schedule in schedules]
-        replies = server.call_all(("TIME",), ("EXISTS", roster.ready_keys.packed), *first)
-        replies = explained_all(replies, server, [[], [], *([key] for key in schedules)])
+        exist: list[Command] = [("EXISTS", roster.ready_keys.packed), ("EXISTS", roster.unknown_keys.packed)]
+        replies = server.call_all(("TIME",), *exist, *first)
+        replies = explained_all(replies, server, [[], [], [], *([key] for key in schedules)])
         try:
-            now, any_ready, *rows = checked(replies)
+            now, any_ready, any_unknown, *rows = checked(replies)
         finally:
             del replies
         now_ms = clock_ms(now)
         due_ms = zip(some, map(first_score, rows), strict=True)
         due = {queue: max(0.0, ms - now_ms) / 1000 for queue, ms in due_ms if ms is not None}
-        return Glance(bool(any_ready), due, some)
+        return Glance(bool(any_ready), due, some, bool(any_unknown))
+
+    def waiting_tasks(
+        self, queues: Sequence[str], after: Mapping[str, str]
+    ) -> dict[str, tuple[list[Waiting], str] | None]:
+        """Find the tasks of which messages wait for a worker that knows them.
+
+        Arguments:
+            after: queue -> where to go on; the others begin with their first task.
+
+        Returns:
+            For each of *queues* that may have any: some of the tasks, and where to go on, empty if there are
+            no more; ``None`` if there are too many such queues, and this one was not looked at.
+        """
+        server, roster = self._store.server, self._roster_of(queues)
+        keys = roster.unknown_keys
+        if not server.call("EXISTS", keys.packed):
+            return {}
+        each = checked(server.call_all(*(("EXISTS", key) for key in keys)))
+        found: dict[str, tuple[list[Waiting], str] | None]
+        found = {queue: None for queue, exists in zip(roster.queues, each, strict=True) if exists}
+        some = sample(list(found), min(len(found), QUEUES_PER_TAKE))
+        return found | find_waiting(self._store, {q: after.get(q, "") for q in some}, forget=True)
 
     def have_ready(self, groups: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
         """Those of the *groups* of queues that have ready messages."""
@@ -204,6 +229,7 @@ class Takes:
             self._peculiarities(roster, request.no_ack),
             int(store.server.has_slots),
             int(request.comes_again),
+            self._known(roster, request),
             *store.steps,
         ]
 
@@ -219,6 +245,13 @@ class Takes:
             if queues is roster.queues or tuple(queues) == roster.queues:
                 return roster
         return Roster(self._store, queues)
+
+    def _known(self, roster: Roster, request: Request) -> str:
+        """The tasks that the consumer knows, as take.lua wants it."""
+        if not request.known:
+            return ""
+        places = ((roster.index(queue), some) for queue, some in request.known.items())
+        return named((index, some) for index, some in places if index is not None)
 
     def _peculiarities(self, roster: Roster, no_ack: Collection[str]) -> str:
         """What is particular to some of the queues, as take.lua wants it."""
@@ -243,7 +276,7 @@ class Takes:
             for k in [store.keys(queue)]
             for key in (
                 *store.ready_keys(queue),
-                *(*k.scheduling, k.wake, k.unacked(self._name), k.consumers, k.control),
+                *(*k.waiting, k.wake, k.unacked(self._name), k.consumers, k.control),
             )
         ]
         return explained(error, store.server, keys)

@@ -45,7 +45,9 @@ for i = 3, #ARGV, 3 do
   local member = ARGV[i]
   local same = redis.call('HGET', KEYS[2], member) == ARGV[i + 1]
   if same then
-    local stored = with_members(ARGV[i + 2], 1, { due = math.max(due_ms, now_ms) })
+    -- It comes at that time, not when a worker fetches it that knows its task.
+    local changes = { due = math.max(due_ms, now_ms), unknown = false }
+    local stored = with_members(ARGV[i + 2], 1, changes)
     if due_ms <= now_ms then
       deliver(member, stored)
     else

@@ -25,7 +25,8 @@
 --          its x-expires in ms (0: none)
 -- ARGV[15] how many braces a ready list has on each side of the queue's name (1 on a cluster, else 0)
 -- ARGV[16] "1": the consumer comes again when the reply says so
--- ARGV[17+] the priority steps, in the order in which they are taken
+-- ARGV[17] of which tasks it takes what waits for a worker that knows them (see include/hand_out_unknown.lua)
+-- ARGV[18+] the priority steps, in the order in which they are taken
 --
 -- Returns  server's clock in microseconds; how many due ids had no message; 1 if it has only migrated,
 --          because a large message was due, else 0: after 1, the caller must call again and migrate nothing;
@@ -39,10 +40,11 @@
 -- A server that is out of memory refuses a script if its first write could need more memory. It does not
 -- stop a script that has already written. So every script that must work then removes before it adds.
 --
--- Keeps: a message leaves a ready list, or the schedule if it is large, only into this consumer's unacked
--- hash, in the same instant. (If it is consumed without acks, it leaves into the reply.) A delivery tag that
--- was taken is never used again: if a call is repeated because its reply was lost, it returns what the first
--- call took. No more is taken than the control of a queue allows (see include/control.lua).
+-- Keeps: a message leaves a ready list, or the schedule if it is large or waits for a worker that knows its
+-- task, only into this consumer's unacked hash, in the same instant. (If it is consumed without acks, it
+-- leaves into the reply.) A delivery tag that was taken is never used again: if a call is repeated because
+-- its reply was lost, it returns what the first call took. No more is taken than the control of a queue
+-- allows (see include/control.lua).
 
 -- include: expect
 -- include: clock
@@ -55,9 +57,12 @@
 -- include: control
 -- include: migrate
 -- include: members
+-- include: unknown
+-- include: duplicates
 -- include: history
 -- include: hand_out
 -- include: hand_out_large
+-- include: hand_out_unknown
 -- include: hand_out_ready
 
 -- Each costs some microseconds, and more if a message of it is large.
@@ -65,7 +70,8 @@ local QUEUES_AT_MOST = 16
 
 local consumer, lease_ms, prefix, separator = ARGV[5], tonumber(ARGV[6]), ARGV[7], ARGV[8]
 local in_turn, is_repeated = ARGV[9] == '1', ARGV[11] == '1'
-local braces, comes_again, steps = tonumber(ARGV[15]), ARGV[16] == '1', { unpack(ARGV, 17) }
+local braces, comes_again = tonumber(ARGV[15]), ARGV[16] == '1'
+local steps = { unpack(ARGV, 18) }
 
 local options = {}
 for index, no_ack, expires_ms in string.gmatch(ARGV[14], '(%d+) (%d) (%d+)') do
@@ -179,8 +185,11 @@ end
 local function read(queue)
   count_ready(queue)
   queue.first_due_ms = first_due(queue.schedule)
-  if queue.first_due_ms then
+  if queue.first_due_ms or queue.waits then
     expect_schedule(queue.schedule, queue.messages)
+  end
+  if queue.waits then
+    redis.call('ZCARD', queue.unknown)
   end
   if queue.needs_ack then
     queue.lease_end_ms = tonumber(redis.call('ZSCORE', queue.consumers, consumer)) or 0
@@ -191,7 +200,10 @@ local chosen, may_have_more = choose()
 local queues = {}
 for i, index in ipairs(chosen) do
   queues[i] = queue_at(index)
-  read(queues[i])
+end
+read_known(queues, steps, ARGV[17])
+for _, queue in ipairs(queues) do
+  read(queue)
 end
 
 local batch = {
@@ -228,7 +240,7 @@ for _, queue in ipairs(queues) do
       count_ready(queue)
     end
   end
-  any_ready = any_ready or has_ready(queue) ~= nil
+  any_ready = any_ready or has_ready(queue) ~= nil or waiting_step(queue, steps) ~= nil
 end
 
 local only_migrated = any_ready and batch.limit > 0 and batch.migrates_large
@@ -237,13 +249,15 @@ if any_ready and batch.limit > 0 and not only_migrated then
 end
 hold(queues, consumer, math.floor(now_us / 1000), lease_ms)
 
--- Who got something has that to do first.
-local may_watch = comes_again and batch.limit > 0 and batch.count == 0
+-- Who got something has that to do first. But nobody else may know the task of what waits for a worker that
+-- does.
+local comes = comes_again and batch.limit > 0
 local due, with_places = {}, {}
 for _, queue in ipairs(queues) do
-  local step_index = has_ready(queue)
-  local is_held_back = step_index and not may_take(queue)
-  spend(queue, #queue.taken / 2, is_held_back and batch.count < batch.limit)
+  local step_index, waits_at = has_ready(queue), waiting_step(queue, steps)
+  local is_held_back = (step_index or waits_at) and not may_take(queue)
+  spend(queue, #queue.taken / 2, step_index and is_held_back and batch.count < batch.limit)
+  local may_watch = comes and (batch.count == 0 or waits_at)
   local is_to_be_watched = is_held_back and is_unwatched(queue, consumer)
   if is_to_be_watched and may_watch then
     watch(queue, consumer)
@@ -251,8 +265,12 @@ for _, queue in ipairs(queues) do
   elseif is_to_be_watched then
     stop_watching(queue, consumer)
   end
-  if step_index and not is_held_back then
-    may_have_more[#may_have_more + 1] = queue.index .. ' ' .. step_index
+  if waits_at and is_held_back and comes then
+    queue.next_us = sooner(queue.next_us, until_place_us(queue))
+  end
+  if (step_index or waits_at) and not is_held_back then
+    local first = math.min(step_index or #steps, waits_at or #steps)
+    may_have_more[#may_have_more + 1] = queue.index .. ' ' .. first
   end
   if step_index and (not is_held_back or is_to_be_watched and not may_watch) then
     wake(queue.wake)
@@ -268,6 +286,7 @@ for _, queue in ipairs(queues) do
   if queue.expires_ms > 0 then
     expire(queue.expires_ms, queue.ready)
     expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake, queue.history })
+    expire(queue.expires_ms, { queue.unknown })
   end
 end
 

@@ -5,12 +5,13 @@
 -- KEYS[1]  consumers
 -- KEYS[2]  wake zset
 -- KEYS[3]  duplicates
--- KEYS[4]  history
--- KEYS[5]  schedule
--- KEYS[6]  messages
--- KEYS[7]  dead
--- KEYS[8]  control
--- KEYS[9+] ready lists of all steps
+-- KEYS[4]  unknown
+-- KEYS[5]  history
+-- KEYS[6]  schedule
+-- KEYS[7]  messages
+-- KEYS[8]  dead
+-- KEYS[9]  control
+-- KEYS[10+] ready lists of all steps
 -- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
 -- ARGV[2]  how many consumers to look at
 --
@@ -26,11 +27,11 @@ for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', clock_ms(
     redis.call('ZREM', KEYS[1], consumer)
   end
 end
-if redis.call('EXISTS', KEYS[1], unpack(KEYS, 5)) > 0 then
+if redis.call('EXISTS', KEYS[1], unpack(KEYS, 6)) > 0 then
   return 0
 end
-redis.call('DEL', KEYS[2], KEYS[3])
-if redis.call('PTTL', KEYS[4]) == -1 then
-  redis.call('PEXPIRE', KEYS[4], HISTORY_KEPT_MS)
+redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+if redis.call('PTTL', KEYS[5]) == -1 then
+  redis.call('PEXPIRE', KEYS[5], HISTORY_KEPT_MS)
 end
 return 1

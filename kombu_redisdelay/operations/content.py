@@ -11,7 +11,7 @@ from typing import Any
 
 from kombu.utils.json import loads
 
-from kombu_redisdelay.broker.members import DELIVERIES
+from kombu_redisdelay.broker.members import DELIVERIES, UNKNOWN
 from kombu_redisdelay.broker.message import (
     DELAY_HEADER,
     ETA_HEADER,
@@ -29,6 +29,8 @@ class Content:
 
     Attributes:
         deliveries: how many deliveries of it have failed.
+        unknown_ms: since when it waits for a worker that knows its task, ms since the epoch; ``None`` if it
+            does not.
         tag: the delivery tag that it was published with. No two messages have the same; ``None`` if it has
             none.
     """
@@ -40,6 +42,7 @@ class Content:
     priority: int = 0
     headers: Mapping[str, Any] = field(default_factory=dict)
     deliveries: int = 0
+    unknown_ms: int | None = None
     tag: str | None = None
 
     @classmethod
@@ -67,6 +70,7 @@ class Content:
             priority if isinstance(priority, int) else 0,
             headers,
             message.get(DELIVERIES, 0),
+            message.get(UNKNOWN),
             str(tag) if tag else None,
         )
 

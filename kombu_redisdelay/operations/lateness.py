@@ -14,10 +14,12 @@ from kombu_redisdelay.words import number_of
 
 def why_late(store: Store, message: QueuedMessage) -> list[str]:
     """Why *message*, which is overdue or ready, is with no worker yet, as far as its queue tells now: one
-    sentence for each reason. If it is not due, whether it waits because it has failed. Empty for a message
-    that is held, or dead."""
+    sentence for each reason. If it is not due, whether it waits because no worker knew its task, or because
+    it has failed. Empty for a message that is held, or dead."""
     if message.state not in (SCHEDULED, READY):
         return []
+    if message.state == SCHEDULED and message.reason:
+        return [message.reason]
     if message.due is not None and message.due > from_ms(store.now_ms()):
         times = number_of(message.deliveries, "time")
         return [f"It has failed {times}, and waits to be tried again."] if message.deliveries else []

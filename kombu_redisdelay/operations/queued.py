@@ -53,7 +53,8 @@ class QueuedMessage:
         process_is_gone: held: whether the process of the worker certainly does not exist any more, as far as
             this host can tell. The message comes back when another worker of the queue runs. Else ``False``.
         died: dead: when it became a dead letter, in UTC. Else ``None``.
-        reason: dead: why it became one, in one line. Else empty.
+        reason: dead: why it became one, in one line. Scheduled: that it waits for a worker that knows its
+            task, and since when, if it does. Else empty.
         headers: the headers that it was published with; empty if the entry is not a message.
         payload: the bytes of the message.
     """

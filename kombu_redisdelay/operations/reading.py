@@ -116,7 +116,11 @@ class Reading:
 
     def _of_scheduled(self, found: Scheduled) -> Found[QueuedMessage]:
         content = content_of_scheduled(found)
-        return self._found(found.queue, content, SCHEDULED, found.payload, due=from_ms(found.due_ms))
+        due, reason = from_ms(found.due_ms), ""
+        if content.unknown_ms is not None:
+            since = from_ms(content.unknown_ms)
+            reason = f"Since {since:%Y-%m-%d %H:%M:%S} UTC it waits for a worker that knows its task."
+        return self._found(found.queue, content, SCHEDULED, found.payload, due=due, reason=reason)
 
     def _of_ready(self, found: Ready) -> Found[QueuedMessage]:
         return self._found(

@@ -58,6 +58,9 @@ class Intake:
         self._in_lanes: Sequence[str] = ()
         #: Those of them that are consumed from with acks.
         self._with_acks: Sequence[str] = ()
+        #: The names of the tasks that the worker knows; ``None`` if it is no worker of Celery, or discards
+        #: what it does not know.
+        self.known_tasks: Collection[str] | None = None
 
     def consume(self, queue: str, no_ack: bool, callback: Callable[[virtual.Message], Any]) -> None:
         self._callbacks[queue] = callback

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, ResponseError
 
-from kombu_redisdelay.broker.delivery import Request, Taken
+from kombu_redisdelay.broker.delivery import Request, Taken, Waiting
 from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
 from kombu_redisdelay.broker.server.replies import RELOCATIONS
@@ -19,6 +19,7 @@ from kombu_redisdelay.broker.server.wire import pack
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 from kombu_redisdelay.transport.foreign import Foreign
 from kombu_redisdelay.transport.hot import HotQueues
+from kombu_redisdelay.transport.waiting import WaitingTasks
 
 if TYPE_CHECKING:
     from kombu_redisdelay.transport.channel import Channel
@@ -58,6 +59,7 @@ class Lane:
         self.expects_more = True
         self._hot = HotQueues(intake.consumed)
         self._foreign = Foreign()
+        self._waiting = WaitingTasks(lambda: intake.known_tasks)
         self._client: Any = None
         #: When the latest request was sent over the poll connection, if it has no reply yet; seconds of the
         #: monotonic clock.
@@ -260,6 +262,8 @@ class Lane:
         try:
             with self._channel.store.server.hurrying():
                 glance = consumer.glance(queues)
+                if self._waiting.glanced(glance.any_unknown):
+                    self._look_for_waiting()
         except SlotUnavailable:
             self._rest()
             return False
@@ -290,12 +294,21 @@ class Lane:
         if ready:
             self._foreign.found(self._take(also_woken=False))
 
+    def _look_for_waiting(self) -> None:
+        """Look for tasks that other workers did not know and this one does."""
+        self._waiting.looked(self._channel.consumer.waiting_tasks(self.queues, self._waiting.after))
+        for queue in self._waiting.known:
+            self._hot.woken(queue)
+
     def _request(self, also_woken: bool = True) -> Request:
         self._requested_at = monotonic()
         queues, queue_cycle = self.queues, self._channel._queue_cycle
         if self._hot.needs_look(queues):
             with self._channel.store.server.hurrying():
                 self._hot.looked(self._channel.consumer.look(queues))
+        if self._waiting.needs_look and queues:
+            with self._channel.store.server.hurrying():
+                self._look_for_waiting()
         order = queue_cycle.consume(len(self._channel.active_queues))
         if len(order) > len(queues):
             ours = frozenset(queues)
@@ -312,7 +325,14 @@ class Lane:
             no_ack=self._intake.no_ack_queues(queues),
             hot=hot,
             also_woken=also_woken and credit > 0 and not is_full,
+            known=self._known_in(queues) if credit > 0 else {},
         )
+
+    def _known_in(self, queues: Sequence[str]) -> Mapping[str, Sequence[Waiting]]:
+        """The tasks that wait in those of *queues* whose messages are acked, and that this worker knows."""
+        known = self._waiting.known
+        no_ack = self._intake.no_ack_queues(queues) if known else ()
+        return {queue: known[queue] for queue in known if queue not in no_ack}
 
     def _receive(self, request: Request, taken: Taken) -> None:
         self._hot.taken(request.hot or (), taken)

@@ -12,7 +12,7 @@ from kombu.exceptions import MessageStateError
 from kombu.transport import virtual
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.message import which
+from kombu_redisdelay.broker.message import message_id, which
 from kombu_redisdelay.transport.tasks import (
     failure,
     forget_task,
@@ -72,6 +72,10 @@ class QoS(virtual.QoS):
             which([name_of(message)], 1),
         )
 
+    def holds(self, delivery_tag: str) -> bool:
+        """Whether Redis holds a message that was delivered and is not settled yet."""
+        return delivery_tag in self._queues
+
     @property
     def holds_any(self) -> bool:
         """Whether a message was delivered and is not settled yet."""
@@ -97,6 +101,14 @@ class QoS(virtual.QoS):
         """Whether :meth:`ack` does not have to wait for Redis now."""
         queue = self._queues.get(delivery_tag)
         return queue is None or self.channel.consumer.can_ack_at_once(queue)
+
+    def leave_to_others(self, message: virtual.Message, task: str) -> None:
+        """Schedule a message for the workers that know its *task*. It is settled then."""
+        tag = str(message.delivery_tag)
+        id = message_id({"headers": message.headers, "properties": message.properties})
+        self.channel.consumer.leave_to_others(self._queues[tag], tag, id, task)
+        self._forget(tag)
+        message._state = "REQUEUED"
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         queue, consumer = self._queues.get(delivery_tag), self.channel.consumer
@@ -130,7 +142,7 @@ class QoS(virtual.QoS):
         self.reject(tag, requeue=True)
 
     def bury(self, message: virtual.Message, wrong: str) -> None:
-        """Move a message that cannot be a task to the dead letters. One that was delivered without acks is
+        """Move a message that no worker can handle to the dead letters. One that was delivered without acks is
         only dropped.
 
         Arguments:
@@ -142,7 +154,7 @@ class QoS(virtual.QoS):
             self.lease_lost(queue, [tag])
         self._forget(tag)
         logger.error(
-            "Moved a message of queue %r that cannot be a task%s to the dead letters: %s",
+            "Moved a message of queue %r that no worker can handle%s to the dead letters: %s",
             queue,
             which([name_of(message)], 1),
             wrong,

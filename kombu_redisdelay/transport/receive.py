@@ -120,13 +120,21 @@ def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> Receiv
         properties = payload["properties"]
         properties["delivery_tag"] = properties.get("delivery_tag") or delivery.tag
         raise _NotDue(message_id(payload), at_ms)
-    lost = mark_delivery(payload).lost
+    members = mark_delivery(payload)
     payload["properties"]["delivery_tag"] = delivery.tag
-    message = _to_message(payload, message_of)
-    # A message that is redelivered is late for other reasons than the schedule.
+    message: Any = _to_message(payload, message_of)
+    # A message that is redelivered is late for other reasons than the schedule, and so is one that no worker
+    # knew.
     was_scheduled = 0 < at_ms <= now_ms and DELIVERY_COUNT_HEADER not in message.headers
+    if members.unknown_ms is not None:
+        message.unknown_for, was_scheduled = max(0.0, now_ms - members.unknown_ms) / 1000, False
     metrics.delivered(delivery.queue, (now_ms - at_ms) / 1000 if was_scheduled else None)
-    return Received(delivery, message, lost)
+    return Received(delivery, message, members.lost)
+
+
+def unknown_for(message: virtual.Message) -> float:
+    """For how many seconds a delivered message had waited for a worker that knows its task."""
+    return float(getattr(message, "unknown_for", 0.0))
 
 
 def message_in_schedule(payload: bytes, message_of: MessageOf) -> virtual.Message:

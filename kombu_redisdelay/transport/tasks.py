@@ -86,8 +86,11 @@ def failure() -> str:
     a task has failed, Celery rejects its message later, and tells nobody why.
     """
     error = sys.exc_info()[1]
-    if error is None:
-        return ""
+    return "" if error is None else in_a_line(error)
+
+
+def in_a_line(error: BaseException) -> str:
+    """What *error* is and says, in a line of bounded length."""
     try:
         text = " ".join(f"{type(error).__name__}: {error}".rstrip(": ")[:LONGEST_FAILURE].split())
     except Exception:

@@ -18,7 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from kombu_redisdelay.broker.server.errors import WrongServer
 from kombu_redisdelay.public import public
 from kombu_redisdelay.tls import answers_without, verifying
-from kombu_redisdelay.transport import remote_control
+from kombu_redisdelay.transport import remote_control, unusable
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.losses import Losses
 from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
@@ -91,6 +91,7 @@ class Transport(redis.Transport):
         remote_control.extend()
         settle_where_called()
         outlive_failures()
+        unusable.extend()
         warn_when_ready()
         try:
             if self._avail_channels:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from kombu_redisdelay.operations.history import Period, queue_history
 from kombu_redisdelay.operations.stats import queue_stats
 from kombu_redisdelay.operations.timeline import timeline
+from kombu_redisdelay.operations.unknown_tasks import unknown_tasks
 from kombu_redisdelay.web.actions import ACTIONS
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.fields import well_formed
@@ -18,6 +19,9 @@ from kombu_redisdelay.web.fleet import last_hour
 from kombu_redisdelay.web.overview import coming
 from kombu_redisdelay.web.pictures import Bar, bars
 from kombu_redisdelay.web.site import fields_of, render, site_of
+
+#: Tasks that no worker knows, of which the page has so many.
+MOST_TASKS = 10
 
 
 def queue(request: Request) -> Response:
@@ -38,6 +42,7 @@ def queue(request: Request) -> Response:
         hours=happened(history.hours, now, timedelta(hours=1), 7 * 24),
         last_hour=last_hour(history),
         is_counted=bool(history.hours),
+        unknown_tasks=unknown_tasks(store, [name])[:MOST_TASKS],
     )
 
 

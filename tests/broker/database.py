@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -138,11 +139,34 @@ class ClusterDatabase(Database):
 def _move_times(client: Any, ms: int) -> None:
     """Make everything that the clock of a server is compared with *ms* earlier."""
     for key in client.scan_iter(_type="zset"):
-        for member in client.zrange(key, 0, -1):
-            client.zincrby(key, -ms, member)
+        if not key.endswith((b":unknown", b":duplicates")):
+            for member in client.zrange(key, 0, -1):
+                client.zincrby(key, -ms, member)
+    _move_waiting(client, ms)
     for key in client.scan_iter("*:control"):
         if client.hexists(key, "full_at_us"):
             client.hincrby(key, "full_at_us", -ms * 1000)
+
+
+def _move_waiting(client: Any, ms: int) -> None:
+    """The same for what waits for a worker that knows its task: the message says since when, and the list."""
+
+    def earlier(text: bytes, pattern: bytes, digits: int) -> bytes:
+        return re.sub(pattern, lambda match: match[1] + b"%0*d" % (digits, int(match[2]) - ms), text, count=1)
+
+    for key in client.scan_iter("*:unknown"):
+        for entry in client.zrange(key, 0, -1):
+            client.zrem(key, entry)
+            client.zadd(key, {earlier(entry, rb"^([^\x1f]*\x1f\d+\x1f)(\d+)", 15): 0})
+    member = rb'("redisdelay-unknown": )(\d+)'
+    for key in client.scan_iter(_type="hash"):
+        for field, value in client.hgetall(key).items():
+            if b'"redisdelay-unknown"' in value:
+                client.hset(key, field, earlier(value, member, 1))
+    for key in client.scan_iter(_type="list"):
+        for index, value in enumerate(client.lrange(key, 0, -1)):
+            if b'"redisdelay-unknown"' in value:
+                client.lset(key, index, earlier(value, member, 1))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from operator import attrgetter
 
-from tests.broker.rig import payload, with_count
+from tests.broker.rig import payload, with_count, with_unknown
 
 
 @dataclass(eq=False)
@@ -20,6 +20,9 @@ class Message:
         due: when it is due, in the model's units of time.
         number: tells messages that are due in the same unit apart, in the order of their scheduling.
         scheduled_as: the id that it was scheduled under, which others may have, too.
+        unknown: since when it waits for a consumer that knows its task, in the model's units of time;
+            ``None`` if it does not.
+        left: tells those apart that wait since the same unit.
     """
 
     id: str
@@ -29,10 +32,14 @@ class Message:
     due: int = 0
     number: int = 0
     scheduled_as: str = ""
+    unknown: int | None = None
+    left: int = 0
 
     @property
     def text(self) -> str:
-        return with_count(payload(self.id), self.deliveries, self.lost)
+        """As it is stored, but for the time since when it waits."""
+        text = with_count(payload(self.id), self.deliveries, self.lost)
+        return text if self.unknown is None else with_unknown(text, "?")
 
 
 @dataclass
@@ -109,12 +116,21 @@ class Queue:
             messages.clear()
         return count
 
+    def bury(self, message: Message) -> None:
+        message.unknown = None
+        self.dead.append(message)
+
+    def waiting(self, step: int) -> list[Message]:
+        """The scheduled messages that wait for a consumer that knows their task, the oldest first."""
+        some = [message for message in self.scheduled if message.step == step and message.unknown is not None]
+        return sorted(some, key=attrgetter("left"))
+
     def fail(self, message: Message, delivery_limit: int, due: int | None, number: int) -> None:
         """Have a message wait until *due* that has failed once more, or bury it. If *due* is ``None``, it is
         taken again, after the others."""
         message.deliveries += 1
         if message.deliveries - message.lost >= delivery_limit:
-            self.dead.append(message)
+            self.bury(message)
         elif due is None:
             self.put(message)
         else:

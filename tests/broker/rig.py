@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -69,6 +70,17 @@ def with_count(payload: str, deliveries: int, lost: int = 0) -> str:
         return payload
     members = f'"redisdelay-deliveries": {deliveries}, ' + (f'"redisdelay-lost": {lost}, ' if lost else "")
     return f"{{{members}{payload[1:]}"
+
+
+def with_unknown(payload: str, since: str) -> str:
+    """What *payload* looks like while it waits for a consumer that knows its task."""
+    start = payload.find('"', payload.find(", ") + 1) if payload.startswith('{"redisdelay-') else 1
+    return f'{payload[:start]}"redisdelay-unknown": {since}, {payload[start:]}'
+
+
+def timeless(text: str) -> str:
+    """*text* without the time since when it waits for a consumer that knows its task."""
+    return re.sub(r'("redisdelay-unknown": )\d+', r"\1?", text)
 
 
 class Rig:

@@ -27,7 +27,7 @@ from tests.broker.machine import (
     choices,
 )
 from tests.broker.model import Broker, Control, Message
-from tests.broker.rig import dead_letter, park, payload, texts, with_count
+from tests.broker.rig import dead_letter, park, payload, texts, timeless, with_count
 from tests.broker.test_mover import look, mover_of
 
 #: A consumer with more queues than one take works on.
@@ -124,7 +124,7 @@ class BrokerMachine(PublishingMachine):
             request = self.request(held, limit, hot)._replace(no_ack=QUEUES)
             expected = self.model.take(limit, self.worked_on(request), in_turn=held.in_turn, acked=False)
             taken = held.consumer.take(request).deliveries
-            assert texts(taken) == [message.text for _, message in expected]
+            assert [*map(timeless, texts(taken))] == [message.text for _, message in expected]
 
     @rule(who=consumers)
     def move_while_there_is_no_room(self, who: int) -> None:
@@ -150,7 +150,7 @@ class BrokerMachine(PublishingMachine):
         self, taken: Sequence[Delivery], request: Request, names: Sequence[str]
     ) -> list[tuple[Delivery, Message]]:
         expected = self.model.take(request.limit, names, in_turn=request.in_turn)
-        assert [(d.queue, d.step, d.payload.decode()) for d in taken] == [
+        assert [(d.queue, d.step, timeless(d.payload.decode())) for d in taken] == [
             (queue, message.step, message.text) for queue, message in expected
         ]
         return [(delivery, message) for delivery, (_, message) in zip(taken, expected, strict=True)]
@@ -233,7 +233,7 @@ class BrokerMachine(PublishingMachine):
     def dead_letter(self, who: int, which: int) -> None:
         consumer, delivery, message = self.one_delivery(who, which)
         dead_letter(consumer, delivery, "the test wants it")
-        self.model.queues[delivery.queue].dead.append(message)
+        self.model.queues[delivery.queue].bury(message)
 
     @precondition(holds_any)
     @rule(who=consumers, how_many=st.integers(1, 5))
@@ -313,12 +313,15 @@ class BrokerMachine(PublishingMachine):
     def every_message_is_in_one_place(self) -> None:
         for name, queue in self.model.queues.items():
             for step, messages in queue.ready.items():
-                assert self.rig.ready(name, step) == [message.text for message in messages]
-            assert self.rig.scheduled(name) == [f"{m.step}:{m.text}" for m in queue.scheduled]
+                assert [*map(timeless, self.rig.ready(name, step))] == [message.text for message in messages]
+            assert [*map(timeless, self.rig.scheduled(name))] == [
+                f"{m.step}:{m.text}" for m in queue.scheduled
+            ]
             buried = sorted(letter.split("\n", 1)[1] for letter in self.rig.dead(name))
             assert buried == sorted(payload(message.id) for message in queue.dead)
             for held in self.consumers:
-                assert self.rig.unacked(name, held.consumer.name) == {
+                unacked = self.rig.unacked(name, held.consumer.name)
+                assert {tag: timeless(text) for tag, text in unacked.items()} == {
                     delivery.tag: f"{message.step}:{message.text}"
                     for delivery, message in held.deliveries + held.unseen
                     if delivery.queue == name

@@ -31,6 +31,8 @@ def test_kombus_own_options_are_not_ours() -> None:
         *(("retry_wait", value) for value in (0, 0.0, 0.5, 300)),
         ("dead_letter", True),
         ("revoke_scheduled", False),
+        ("unknown_task_wait", 0.5),
+        ("unknown_task_wait", None),
         ("dead_letter_limit", 1),
         ("max_batch", 1),
         ("max_batch", 500),
@@ -48,6 +50,7 @@ def test_accepted(name: str, value: object) -> None:
             for value in (0, -1, 10**9 + 1, math.nan, math.inf, True, "60", None, [60])
         ),
         *(("delivery_limit", value) for value in (0, -1, 1.0, True, False, "20", [20], math.inf)),
+        *(("unknown_task_wait", value) for value in (0, -1, 10**9 + 1, math.nan, True, "60", [60])),
         *(("revoke_scheduled", value) for value in (1, 0, "no", None)),
         *(("retry_wait", value) for value in (-1, math.nan, math.inf, 10**9 + 1, True, "1", None)),
         *(("dead_letter", value) for value in (1, 0, "yes", None)),

@@ -124,7 +124,7 @@ class TestGlance:
     """By a consumer that was not woken."""
 
     def test_nothing_at_all(self, rig: Rig) -> None:
-        assert rig.consumer().glance(["a", "b"]) == (False, {}, ("a", "b"))
+        assert rig.consumer().glance(["a", "b"]) == (False, {}, ("a", "b"), False)
 
     @pytest.mark.parametrize("in_ms", [-1000, 10_000])
     def test_something_scheduled(self, rig: Rig, in_ms: int) -> None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from kombu import pools
 
 from harness.redis_server import RedisServer
+from kombu_redisdelay.broker.unknown import listed
 from kombu_redisdelay.cli import delayed
 from kombu_redisdelay.operations.access import Access
 
@@ -56,6 +57,16 @@ class Site:
         """Write down a dead letter."""
         self.store.remember(queue)
         self.redis.lpush(self.store.keys(queue).dead, f"{self.now_ms()} 1 0 {reason}\n{payload}")
+
+    def leave_unknown(self, task: str, seconds: float, queue: str = QUEUE) -> str:
+        """Write down a message that has waited so long for a worker that knows its task. Returns its id."""
+        id = self.send(task, countdown=3600, queue=queue)
+        keys, since_ms = self.store.keys(queue), self.now_ms() - round(seconds * 1000)
+        step, _, payload = self.redis.hget(keys.messages, id).partition(":")
+        members = payload.replace(', "body"', f', "redisdelay-unknown": {since_ms}, "body"', 1)
+        self.redis.hset(keys.messages, id, f"{step}:{members}")
+        self.redis.zadd(keys.unknown, {f"{listed(task)}\x1f{step}\x1f{since_ms:015}\x1f{id}": 0})
+        return id
 
     def now_ms(self) -> int:
         seconds, microseconds = self.redis.time()

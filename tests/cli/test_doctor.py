@@ -409,3 +409,18 @@ def test_a_queue_that_never_had_a_consumer(site: Site) -> None:
     assert "queue tpyo: 3 messages ready, and no worker" in site.run("doctor").output
     [row] = [row for row in site.rows("stats") if row["queue"] == "tpyo"]
     assert row["ready"] == 3
+
+
+def test_tasks_that_no_worker_takes(site: Site) -> None:
+    site.add_consumer("alive", 60_000)
+    site.leave_unknown("shop.soon", 2)
+    assert "queue celery" not in _findings(site, "warning")
+    site.leave_unknown("shop.new", 90)
+    site.leave_unknown("shop.new", 3600)
+    site.leave_unknown("\x1b[31m", 20)
+    for number in range(10):
+        site.leave_unknown(f"shop.task{number}", 30)
+    found = _findings(site, "warning")["queue celery"]
+    assert found.startswith("12 tasks that no worker with room knows: shop.new (for 1h), shop.task0 (for ")
+    assert found.endswith(", ...")
+    assert "\x1b" not in found

@@ -10,7 +10,7 @@ from harness.process import wait_until
 from kombu_redisdelay import Queues
 from tests.end_to_end.installation import Installation
 
-OPTIONS = {"broker_transport_options": {"dead_letter": True}}
+OPTIONS = {"broker_transport_options": {"dead_letter": True, "unknown_task_wait": None}}
 
 #: What the worker says of these tasks.
 EXPECTED = "Traceback|the bank is closed|ValueError|unregistered|Unrecoverable|Received|KeyError"

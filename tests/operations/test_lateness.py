@@ -48,6 +48,13 @@ def test_it_waits_because_it_has_failed(site: Site) -> None:
         assert why(site, id) == f"It has failed {text}, and waits to be tried again."
 
 
+def test_no_worker_knows_its_task(site: Site) -> None:
+    assert re.fullmatch(
+        r"Since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC it waits for a worker that knows its task.",
+        why(site, site.leave_unknown("shop.new", 60)),
+    )
+
+
 def test_no_worker(site: Site, late: str) -> None:
     assert why(site, late) == (
         "No worker consumes from the queue, and no `celery delayed forward` moves what is due."

@@ -234,3 +234,12 @@ def test_what_nobody_has_counted(site: Site, viewer: Viewer) -> None:
     )
     delivered(site, "b")
     assert "Delivered in the last hour1" in "".join(viewer.open("/queue", name=QUEUE).text.split("\n"))
+
+
+def test_tasks_that_no_worker_knows(viewer: Viewer, site: Site) -> None:
+    id = site.leave_unknown("shop.new", 90)
+    text = " ".join(viewer.open("/queue?name=celery").text.split())
+    assert "No worker with room knows the taskshop.new, which waits since" in text
+    page = viewer.open(f"/message?id={id}").text
+    assert "waits for a worker that knows its task" in page
+    assert "though it is due" not in page

@@ -270,7 +270,7 @@ class ClusterServer:
         if not acks:
             return
         try:
-            replies = self.call_all(*(ack.command for ack in acks))
+            replies = self.call_all(*(ack.in_full for ack in acks))
         except BaseException:
             self._stray += [ack._replace(again=True) for ack in acks]
             raise

@@ -11,7 +11,7 @@ from threading import Lock, get_ident
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
-from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, NoScriptError, RedisError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.server.replies import RELOCATIONS, checked, without_frames
@@ -49,12 +49,20 @@ class Ack(NamedTuple):
     Attributes:
         command: does it. The reply is 0 if the message was not held.
         again: whether it was sent before, and the server may have done it then.
+        script: the text of the script that *command* runs, for a server that lacks it; empty if it runs none
+            by its digest.
     """
 
     queue: str
     tag: str
     command: Command
     again: bool = False
+    script: str = ""
+
+    @property
+    def in_full(self) -> Command:
+        """The command for a server that lacks the script."""
+        return ("EVAL", self.script, *self.command[2:]) if self.script else self.command
 
 
 class AckInVain(Protocol):
@@ -197,6 +205,10 @@ class Line:
                 self._make_ready()
                 self._write_acks()
                 refused = self._read_acks()
+                if self._unconfirmed and not refused:
+                    # The server lacked the script of some.
+                    self._write_acks()
+                    refused = self._read_acks()
             except BaseException:
                 self._begin_again()
                 raise
@@ -345,6 +357,10 @@ class Line:
             ack = self._unconfirmed.popleft()
             if isinstance(reply, RELOCATIONS) and self.ack_relocated is not None:
                 self.ack_relocated(ack)
+                continue
+            if isinstance(reply, NoScriptError) and ack.script:
+                # Not sent at once: a command may have been written already, and its reply comes next.
+                self._unconfirmed.append(ack._replace(command=ack.in_full, script=""))
                 continue
             if isinstance(reply, ResponseError):
                 errors.append(reply)

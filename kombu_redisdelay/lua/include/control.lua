@@ -111,6 +111,15 @@ local function until_token_us(queue, now_us)
   return math.max(1, token_at_us(queue) - now_us)
 end
 
+-- A place that becomes free wakes somebody, who may not know the task of what waits. So one who knows it
+-- looks so often while there is no place.
+local PLACE_US = 25000
+
+-- Microseconds until such a look; -1 if it would be in vain.
+local function until_place_us(queue)
+  return queue.has_places and queue.places <= 0 and PLACE_US or -1
+end
+
 -- Has the consumer watch. A server that is out of memory may refuse that: then others come, too.
 local function watch(queue, consumer)
   local at_us = string.format('%.0f', token_at_us(queue))

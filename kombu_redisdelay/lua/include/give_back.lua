@@ -76,6 +76,10 @@ local function give_back(tag, id, how, queue, done)
     return stored
   end
   local changes = { deliveries = count, lost = lost > 0 and lost }
+  if how == 'failed' then
+    -- A worker knew its task.
+    changes.unknown = false
+  end
   done.held = done.held + 1
   if where == 'dead' then
     expect_list(queue.dead)

@@ -1,12 +1,38 @@
 -- Hands out ready messages by priority. `queue.ready` has the list of each of the `steps`, `queue.counts` the
--- number of messages in it.
+-- number of messages in it. What waits for a worker that knows its task counts as ready, if this consumer has
+-- said that it knows it: while there is both, one of each is taken in turn.
+
+-- What is in turn, as it is stored, if it waits for such a worker; else nil.
+local function next_fetched(queue, step_index, is_even)
+  if not queue.waits then
+    return nil
+  end
+  if queue.counts[step_index] > 0 and queue.had_fetched == nil then
+    -- A consumer may take one message at a time.
+    queue.had_fetched = is_even
+  end
+  if queue.counts[step_index] > 0 and queue.had_fetched then
+    queue.had_fetched = false
+    return nil
+  end
+  queue.had_fetched = true
+  return fetch(queue, step_index)
+end
 
 -- Returns whether there was a message that may be taken, and room for it.
 local function hand_out_one(batch, queue, steps, step_index)
-  if queue.counts[step_index] == 0 or batch.count >= batch.limit or batch.bytes >= batch.byte_limit then
+  if queue.counts[step_index] == 0 and not queue.waits then
     return false
   end
-  if not may_take(queue) then
+  if batch.count >= batch.limit or batch.bytes >= batch.byte_limit or not may_take(queue) then
+    return false
+  end
+  local fetched = next_fetched(queue, step_index, batch.first_tag % 2 == 0)
+  if fetched then
+    hand_out(batch, queue, fetched, stored_start(fetched))
+    return true
+  end
+  if queue.counts[step_index] == 0 then
     return false
   end
   queue.counts[step_index] = queue.counts[step_index] - 1

@@ -15,11 +15,12 @@ local function store_under_id(messages_key, duplicates_key, id, stored)
 end
 
 -- Puts a message on the schedule. If it is now the first to be due, it wakes a consumer, which then learns
--- when to come back.
+-- when to come back. Returns the name that it has there.
 local function schedule(schedule_key, messages_key, duplicates_key, wake_key, id, due_ms, stored)
   local member = store_under_id(messages_key, duplicates_key, id, stored)
   redis.call('ZADD', schedule_key, due_ms, member)
   if redis.call('ZRANGE', schedule_key, 0, 0)[1] == member then
     wake(wake_key)
   end
+  return member
 end

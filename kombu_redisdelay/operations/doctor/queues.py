@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from redis.exceptions import NoPermissionError
@@ -12,13 +13,15 @@ from kombu_redisdelay.broker.keys import expected_type
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.doctor.control import check_control
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.held import check_held
 from kombu_redisdelay.operations.history import unreadable_fields
 from kombu_redisdelay.operations.reasons import PREFETCH
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
-from kombu_redisdelay.words import number_of
+from kombu_redisdelay.operations.unknown_tasks import unknown_tasks
+from kombu_redisdelay.words import number_of, span
 
 #: Seconds that a message may be overdue before this counts as a problem, and that a ready one may wait before
 #: it is worth a remark. Workers move what is due in less than this.
@@ -29,6 +32,9 @@ UNATTENDED_PATIENCE = 2.0
 
 #: From this share of ``dead_letter_limit`` on, dead letters will soon be dropped.
 DEAD_SHARE = 0.8
+
+#: Tasks of a queue that are named.
+MOST_TASKS = 10
 
 
 def check_queues(store: Store, queues: Iterable[str], options: Options, app: Any) -> Iterator[Finding]:
@@ -65,6 +71,7 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any) -> Iterator[
     yield from _late(stats)
     yield from _consumers(stats)
     yield from _dead(stats, options.dead_letter_limit)
+    yield from _unknown(store, queue, options)
     for name in names:
         if stats.unacked:
             yield from check_held(store, name)
@@ -75,7 +82,8 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any) -> Iterator[
 
 def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:
     keys = store.keys(queue)
-    ours = (keys.schedule, keys.messages, keys.consumers, keys.wake, keys.dead, keys.control, keys.history)
+    others = (keys.consumers, keys.wake, keys.dead, keys.control, keys.history, keys.unknown)
+    ours = (keys.schedule, keys.messages, *others)
     every = [*store.ready_keys(queue), *ours]
     types = checked(store.server.call_all(*(("TYPE", key) for key in every)))
     for key, reply in zip(every, types, strict=True):
@@ -142,6 +150,22 @@ def _dead(stats: QueueStats, limit: int) -> Iterator[Finding]:
         found += f"; the queue keeps {limit}, then the oldest go"
     advice = "See `celery -A proj delayed dead list`, then requeue or purge them."
     yield warning(f"queue {stats.queue}", found, advice)
+
+
+def _unknown(store: Store, queue: str, options: Options) -> Iterator[Finding]:
+    tasks = sorted(unknown_tasks(store, [queue]), key=attrgetter("since"))
+    if not tasks:
+        return
+    now = from_ms(store.now_ms())
+    each = [f"{one.task} (for {span((now - one.since).total_seconds())})" for one in tasks[:MOST_TASKS]]
+    wait = options.unknown_task_wait
+    end = "" if wait is None else f" Each message becomes a dead letter after {span(wait)}."
+    yield warning(
+        f"queue {queue}",
+        f"{number_of(len(tasks), 'task')} that no worker with room knows: {', '.join(each)}"
+        f"{', ...' if len(tasks) > MOST_TASKS else ''}",
+        f"Start workers whose code has them; if they run, they have no room: start more.{end}",
+    )
 
 
 def _damage(store: Store, queue: str) -> Iterator[Finding]:

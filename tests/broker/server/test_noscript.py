@@ -27,6 +27,7 @@ from kombu_redisdelay.broker.server.scripts import (
     TIDY,
     UNUSED,
 )
+from kombu_redisdelay.broker.unknown import find_waiting
 from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.stats import queue_stats
@@ -60,9 +61,14 @@ def remove_ready(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
 
 
 def tidy(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
-    names = ("consumers", "wake", "duplicates", "history", "schedule", "messages", "dead", "control")
-    keys = [rig.key("q", name) for name in names]
+    forgotten = ("consumers", "wake", "duplicates", "unknown", "history")
+    keys = [rig.key("q", name) for name in (*forgotten, "schedule", "messages", "dead", "control")]
     return TIDY(rig.store.server, [*keys, rig.store.keys("q").ready], [rig.key("q", "unacked:"), 10])
+
+
+def leave_to_others(rig: Rig, consumer: Consumer, delivery: Delivery) -> None:
+    consumer.leave_to_others("q", delivery.tag, "id", "task")
+    consumer.confirm_acks()
 
 
 def adopt(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
@@ -91,6 +97,8 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "take": lambda rig, consumer, delivery: taken(consumer, "q"),
     "requeue": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag),
     "requeue_later": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag, HOUR),
+    "leave_to_others": leave_to_others,
+    "waiting_tasks": lambda rig, consumer, delivery: find_waiting(rig.store, {"q": ""}),
     "put_back": lambda rig, consumer, delivery: consumer.put_back([delivery]),
     "park": lambda rig, consumer, delivery: park(consumer, delivery, "id", rig.database.now_ms() + HOUR),
     "dead_letter": lambda rig, consumer, delivery: dead_letter(consumer, delivery, "why"),
@@ -186,12 +194,27 @@ def test_the_script_is_there_afterwards(rig: Rig) -> None:
     assert rig.store.server.call(*script.command(keys, args)) == 1
 
 
+def test_an_ack_that_lacks_its_script_is_sent_again(rig: Rig) -> None:
+    """And what was sent behind it gets its own reply."""
+    rig.put("q", "0", "1")
+    consumer = rig.consumer()
+    first, second = taken(consumer, "q")
+    rig.client.script_flush()
+    consumer.leave_to_others("q", first.tag, "0", "task")
+    key = rig.store.keys("q").ready
+    assert [consumer.store.server.call("LLEN", key), consumer.store.server.call("TYPE", key)] == [0, b"none"]
+    consumer.leave_to_others("q", second.tag, "1", "task")
+    consumer.confirm_acks()
+    assert len(rig.scheduled("q")) == 2
+
+
 def test_every_script_of_the_broker_is_tried() -> None:
     from kombu_redisdelay.broker.server import scripts
 
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER", "ACK"),
+        *("LEAVE_TO_OTHERS", "FIND_UNKNOWN"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "NEWEST", "REMOVE_DEAD"),
         *("WITHDRAW", "CLAIM", "SET_CONTROL", "RECORD", "HISTORY"),

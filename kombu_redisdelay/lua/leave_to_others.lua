@@ -1,0 +1,94 @@
+-- Leaves a delivered message to other workers, because this one does not know its task. It goes from the
+-- unacked hash to the schedule, and is listed for the workers that know the task (include/unknown.lua). For
+-- others, such as those of redis://, it becomes ready again: after as long as it has waited by then, which
+-- is longer each time, and when it has waited for so long that it is to be given up. That is no failed
+-- delivery, because nothing of it was run. What a rate has allowed is given back.
+--
+-- KEYS[1]  unacked of the consumer
+-- KEYS[2]  schedule
+-- KEYS[3]  messages
+-- KEYS[4]  wake zset
+-- KEYS[5]  duplicates
+-- KEYS[6]  unknown
+-- KEYS[7]  control
+-- ARGV[1]  delivery tag
+-- ARGV[2]  message id
+-- ARGV[3]  its task, as broker/unknown.py writes it
+-- ARGV[4]  how long it may wait together, ms
+-- ARGV[5]  how long it waits now at least, ms
+-- ARGV[6]  x-expires of the queue, ms (0: none)
+--
+-- Returns  1 if it was held, else 0
+--
+-- Keeps: the message is in exactly one place, unacked before and scheduled after. It may be sent again: a
+-- message that is not held any more is in another place by now, and is left alone.
+
+-- include: expect
+-- include: clock
+-- include: wake
+-- include: expire
+-- include: stored
+-- include: members
+-- include: unknown
+-- include: duplicates
+-- include: schedule
+-- include: number
+-- include: history
+
+-- Entries that are looked at for each one that is added, so that most of the listed messages wait.
+local LOOKED_AT = 3
+-- The list outlasts what is in it by so long, if nobody comes across it.
+local KEPT_MS = 3600 * 1000
+
+-- Forgets some entries whose message is not in the schedule any more.
+local function forget_some()
+  for _, entry in ipairs(redis.call('ZRANDMEMBER', KEYS[6], LOOKED_AT)) do
+    local _, member = time_and_member(entry)
+    if not member or redis.call('HEXISTS', KEYS[3], member) == 0 then
+      redis.call('ZREM', KEYS[6], entry)
+    end
+  end
+end
+
+-- Gives back what a message has taken that was not run: one more may be taken at once.
+local function refund(now_us)
+  local fields = redis.pcall('HMGET', KEYS[7], 'interval_us', 'full_at_us', 'concurrency')
+  if fields.err then
+    return
+  end
+  local interval_us, full_at_us = number_in(fields[1]), number_in(fields[2])
+  if interval_us and full_at_us then
+    full_at_us = math.max(now_us, full_at_us - interval_us)
+    redis.call('HSET', KEYS[7], 'full_at_us', string.format('%.0f', full_at_us))
+  end
+  if interval_us or number_in(fields[3]) then
+    wake(KEYS[4])
+  end
+end
+
+local stored = redis.call('HGET', KEYS[1], ARGV[1])
+if not stored then
+  return 0
+end
+expect_schedule(KEYS[2], KEYS[3])
+redis.call('ZCARD', KEYS[6])
+redis.call('HDEL', KEYS[1], ARGV[1])
+local now_us = clock_us()
+local now_ms, wait_ms = now_us / 1000, tonumber(ARGV[4])
+local since_ms = tonumber(members_of(stored, stored_start(stored)).unknown) or now_ms
+-- Later than now: somebody has set the clock.
+since_ms = math.floor(math.min(since_ms, now_ms))
+local due_ms = math.min(since_ms + wait_ms, now_ms + math.max(tonumber(ARGV[5]), now_ms - since_ms))
+local waiting = with_members(stored, 1, { unknown = since_ms })
+local member = schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], due_ms, waiting)
+forget_some()
+redis.call('ZADD', KEYS[6], 0, unknown_entry(ARGV[3], waiting, since_ms, member))
+note(KEYS[4], 'other', 1)
+refund(now_us)
+local expires_ms = tonumber(ARGV[6])
+expire(expires_ms, { KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6] })
+local kept_ms = wait_ms + KEPT_MS
+if expires_ms == 0 and redis.call('PTTL', KEYS[6]) < kept_ms then
+  redis.call('PEXPIRE', KEYS[6], string.format('%.0f', kept_ms))
+end
+return 1

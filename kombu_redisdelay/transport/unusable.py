@@ -1,0 +1,143 @@
+"""What a Celery worker does with a message that it cannot run, if its broker is one of ours.
+
+Celery rejects or acks such a message, and it is gone. Here, a task that the worker does not know is left to
+workers that know it, which may be newer. What no worker can read becomes a dead letter, with the reason.
+
+Celery's consumer has a method for each case, the same in Celery 5.5 to 5.7. They are wrapped on the class, so
+that a consumer of an application that overrides one decides for itself. They run in the main process of the
+worker, whatever its pool is.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from functools import wraps
+from time import monotonic
+from typing import Any
+
+from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.receive import unknown_for
+from kombu_redisdelay.transport.tasks import LONGEST_FAILURE, in_a_line
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two lines of the log about the same task.
+SAID_EVERY = 60.0
+
+#: How many tasks are remembered for that.
+MOST_SAID = 100
+
+#: Task -> when the log said last that this worker does not know it.
+_said: dict[str, float] = {}
+
+
+def extend() -> None:
+    """Wrap the methods of Celery's consumer, if this process has a Celery worker. Calling it again changes
+    nothing."""
+    # Another thread may be importing it.
+    consumer: Any = getattr(sys.modules.get("celery.worker.consumer.consumer"), "Consumer", None)
+    if consumer is None or hasattr(consumer.on_unknown_task, "extends_celery"):
+        return
+    consumer.on_decode_error = _buries(consumer.on_decode_error, _decode_error)
+    consumer.on_invalid_task = _buries(consumer.on_invalid_task, _invalid_task)
+    consumer.on_unknown_message = _buries(consumer.on_unknown_message, _unknown_message)
+    consumer.create_task_handler = _tells_what_it_knows(consumer.create_task_handler)
+    # The last one: it shows that all are wrapped.
+    consumer.on_unknown_task = _leaves_to_others(consumer.on_unknown_task)
+
+
+def _qos(message: Any) -> Any:
+    """Where the message was delivered, if that is one of ours and the broker holds the message: it does not
+    hold what came without acks, or over a fanout exchange."""
+    channel = getattr(message, "channel", None)
+    if isinstance(channel, Channel) and channel.qos.holds(message.delivery_tag):
+        return channel.qos
+    return None
+
+
+def _tells_what_it_knows(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def create_task_handler(self: Any, *args: Any, **kwargs: Any) -> Any:
+        channel = getattr(self.task_consumer, "channel", None)
+        if isinstance(channel, Channel) and channel.options.unknown_task_wait is not None:
+            channel.intake.known_tasks = self.strategies
+        return original(self, *args, **kwargs)
+
+    return create_task_handler
+
+
+def _leaves_to_others(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def on_unknown_task(self: Any, body: Any, message: Any, exc: Exception) -> Any:
+        qos = _qos(message)
+        if qos is None:
+            return original(self, body, message, exc)
+        name, wait = str(exc.args[0]), qos.channel.options.unknown_task_wait
+        if wait is None:
+            return original(self, body, message, exc)
+        task = printable(name[:LONGEST_FAILURE])
+        if unknown_for(message) >= wait:
+            reason = f"no worker knows the task {task}"
+            return _bury(qos, message, reason, original, self, body, message, exc)
+        qos.leave_to_others(message, name)
+        _say(task, wait)
+        return None
+
+    on_unknown_task.extends_celery = True  # type: ignore[attr-defined]
+    return on_unknown_task
+
+
+def _say(task: str, wait: float) -> None:
+    now = monotonic()
+    if now - _said.get(task, float("-inf")) < SAID_EVERY:
+        return
+    if len(_said) >= MOST_SAID:
+        _said.clear()
+    _said[task] = now
+    logger.warning(
+        "This worker does not know the task %r. Its messages are left to workers that do, for %s s each; "
+        "then they become dead letters. Is the module of the task imported, and is the code of this worker "
+        "as new as that of the producer?",
+        task,
+        format(wait, "g"),
+    )
+
+
+def _buries(original: Callable[..., Any], reason: Callable[..., tuple[Any, str]]) -> Callable[..., Any]:
+    """*original*, which gets rid of a message, and keeps it as a dead letter.
+
+    Arguments:
+        reason: returns the message and the reason, from what *original* is called with.
+    """
+
+    @wraps(original)
+    def buries(self: Any, *args: Any) -> Any:
+        message, why = reason(*args)
+        qos = _qos(message)
+        if qos is None:
+            return original(self, *args)
+        return _bury(qos, message, why, original, self, *args)
+
+    return buries
+
+
+def _bury(qos: Any, message: Any, reason: str, original: Callable[..., Any], *args: Any) -> Any:
+    """Make the message a dead letter, and then let Celery do what it does with it. Celery may fail before it
+    gets rid of it: it cannot even write a report of some messages. When it does, nothing is held any more."""
+    qos.bury(message, reason)
+    return original(*args)
+
+
+def _decode_error(message: Any, exc: BaseException) -> tuple[Any, str]:
+    return message, f"cannot be decoded: {in_a_line(exc)}"
+
+
+def _invalid_task(body: Any, message: Any, exc: BaseException) -> tuple[Any, str]:
+    return message, f"not a valid task: {in_a_line(exc)}"
+
+
+def _unknown_message(body: Any, message: Any) -> tuple[Any, str]:
+    return message, "not a task of Celery: neither the headers nor the body name one"
