@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
 from time import monotonic
 from typing import Any
 
@@ -27,7 +26,6 @@ from kombu_redisdelay.broker.server.scripts import (
     DEAD_LETTER,
     GIVE_BACK,
     LEAVE,
-    LEAVE_TO_OTHERS,
     PARK,
     run_each,
     try_each,
@@ -36,17 +34,13 @@ from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Tags, Takes
-from kombu_redisdelay.broker.unknown import listed
+from kombu_redisdelay.broker.unknown import leaving
 
 logger = logging.getLogger(__name__)
 
 #: A consumer tries to leave the queues that it took from once and does not consume from, as soon as there are
 #: more than this.
 MOST_LEFT = 100
-
-#: A message whose task a consumer does not know becomes ready again after so many ms, and then after as long
-#: as it has waited. That is for workers that cannot fetch it: those of ``redis://``, and older ones of ours.
-COMES_BACK_MS = 60_000
 
 
 class Consumer:
@@ -192,18 +186,8 @@ class Consumer:
         self._failed.pop(tag, None)
         # Whatever goes wrong here must not count as a failure of the message.
         self.store.try_to_remember(queue)
-        k, server = self.store.keys(queue), self.store.server
         wait_ms = round((self._options.unknown_task_wait or 0) * 1000)
-        command = LEAVE_TO_OTHERS.command(
-            (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates, k.unknown, k.control),
-            (tag, message_id, listed(task), wait_ms, COMES_BACK_MS, self.store.expires_ms.get(queue, 0)),
-        )
-        server.ack(Ack(queue, tag, server.prepared(command), script=self._leaving))
-
-    @cached_property
-    def _leaving(self) -> str:
-        """The text of the script that leaves a message to others."""
-        return str(self.store.server.prepared(("SCRIPT", "LOAD", LEAVE_TO_OTHERS.text))[2])
+        self.store.server.ack(leaving(self.store, self.name, queue, tag, message_id, task, wait_ms))
 
     def fail(self, queue: str, tag: str) -> None:
         """Note that the callback of a message has failed. If the message is given back later, this delivery

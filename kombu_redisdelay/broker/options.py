@@ -103,9 +103,9 @@ class Options:
                 raise ValueError(taken(queue, whose[queue]))
         if not isinstance(options.revoke_scheduled, bool):
             raise _error("revoke_scheduled", options.revoke_scheduled, "True or False")
-        wait = options.unknown_task_wait
-        if wait is not None and (not _is_number(wait) or not 0 < wait <= 10**9):
-            raise _error("unknown_task_wait", wait, "a number of seconds above 0, or None")
+        unknown = options.unknown_task_wait
+        if unknown is not None and (not _is_number(unknown) or not 0 < unknown <= 10**9):
+            raise _error("unknown_task_wait", unknown, "a number of seconds above 0, or None")
         return options
 
     @property

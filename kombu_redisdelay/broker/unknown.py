@@ -1,4 +1,4 @@
-"""Finds the tasks of which messages wait for a worker that knows them.
+"""Leaves messages to workers that know their task, and finds what waits for them.
 
 Such a message is scheduled, and listed for the workers that know its task (lua/include/unknown.lua).
 """
@@ -10,7 +10,8 @@ from hashlib import sha1
 from typing import Any
 
 from kombu_redisdelay.broker.delivery import Waiting
-from kombu_redisdelay.broker.server.scripts import FIND_UNKNOWN, run_each
+from kombu_redisdelay.broker.server.line import Ack
+from kombu_redisdelay.broker.server.scripts import FIND_UNKNOWN, LEAVE_TO_OTHERS, run_each
 from kombu_redisdelay.broker.store import Store
 
 #: The longest name of a task that is listed as it is, in bytes.
@@ -19,6 +20,10 @@ LONGEST_NAME = 200
 #: What stands before the SHA-1 of a name that is too long, or has characters that cannot be printed. A name
 #: of which this is the first character is listed in the same way.
 _HASHED = "#"
+
+#: A message that was left becomes ready again after so many ms, and then after as long as it has waited. That
+#: is for workers that cannot fetch it: those of ``redis://``, and older ones of ours.
+COMES_BACK_MS = 60_000
 
 #: Tasks of a queue that one script finds.
 TASKS_PER_CALL = 100
@@ -44,6 +49,23 @@ def is_known(task: str, names: Collection[str]) -> bool:
     if not task.startswith(_HASHED):
         return task in names
     return any(listed(name) == task for name in list(names))
+
+
+def leaving(
+    store: Store, consumer: str, queue: str, tag: str, message_id: str, task: str, wait_ms: int
+) -> Ack:
+    """What leaves a message that *consumer* holds to those who know its *task*. It is sent as an ack is.
+
+    Arguments:
+        wait_ms: how long it may wait together.
+    """
+    k, prepared = store.keys(queue), store.server.prepared
+    command = LEAVE_TO_OTHERS.command(
+        (k.unacked(consumer), k.schedule, k.messages, k.wake, k.duplicates, k.unknown, k.control),
+        (tag, message_id, listed(task), wait_ms, COMES_BACK_MS, store.expires_ms.get(queue, 0)),
+    )
+    _, _, script = prepared(("SCRIPT", "LOAD", LEAVE_TO_OTHERS.text))
+    return Ack(queue, tag, prepared(command), script=str(script))
 
 
 def find_waiting(

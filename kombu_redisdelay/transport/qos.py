@@ -142,8 +142,8 @@ class QoS(virtual.QoS):
         self.reject(tag, requeue=True)
 
     def bury(self, message: virtual.Message, wrong: str) -> None:
-        """Move a message that no worker can handle to the dead letters. One that was delivered without acks is
-        only dropped.
+        """Move a message that no worker can handle to the dead letters. One that was delivered without acks
+        is only dropped.
 
         Arguments:
             wrong: what is wrong with it, in a line.

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from kombu_redisdelay.broker.consumer import COMES_BACK_MS, Consumer
+from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request, Waiting
-from kombu_redisdelay.broker.unknown import is_known
+from kombu_redisdelay.broker.unknown import COMES_BACK_MS, is_known
 from tests.broker.database import Database
 from tests.broker.machine import OPTIONS, UNIT_MS, choices, queues
 from tests.broker.model import Message
