@@ -26,18 +26,39 @@ def outlive_failures() -> None:
     if consumer is not None and not hasattr(consumer.update_strategies, "extends_celery"):
         consumer.update_strategies = _outliving(consumer.update_strategies)
         consumer.create_task_handler = _checking(consumer.create_task_handler)
+        consumer.connection_for_read = _marking(consumer.connection_for_read)
+
+
+def _mark(connection: Any) -> bool:
+    """Note that a worker consumes over *connection*. Returns whether it is one of ours."""
+    if not hasattr(connection.transport, "is_workers"):
+        return False
+    connection.transport.is_workers = True
+    return True
+
+
+def _marking(connection_for_read: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``Consumer.connection_for_read``. With greenlets, remote control has a connection
+    of its own."""
+
+    @wraps(connection_for_read)
+    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
+        connection = connection_for_read(self, *args, **kwargs)
+        _mark(connection)
+        return connection
+
+    return extended
 
 
 def _outliving(update_strategies: Callable[..., Any]) -> Callable[..., Any]:
     """In place of Celery's ``Consumer.update_strategies``. Celery calls it each time that it has connected,
-    before it takes ``on_task_request`` from the consumer."""
+    before it takes ``on_task_request`` from the consumer. The first connection was made before there was
+    :func:`_marking`."""
 
     @wraps(update_strategies)
     def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
-        channel, controller = self.connection.default_channel, self.controller
-        if isinstance(channel, Channel):
-            channel.connection.is_workers = True
-            process = controller._process_task
+        if _mark(self.connection):
+            controller, process = self.controller, self.controller._process_task
             if not hasattr(process, "extends_celery"):
                 # If there is a semaphore, it calls this one when the pool has room.
                 controller._process_task = _processing(process, controller)
@@ -77,7 +98,7 @@ def _checking(create_task_handler: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(create_task_handler)
     def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
         handler = create_task_handler(self, *args, **kwargs)
-        if not isinstance(self.connection.default_channel, Channel):
+        if not _mark(self.connection):
             return handler
 
         @wraps(handler)

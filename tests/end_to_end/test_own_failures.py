@@ -82,6 +82,8 @@ def test_what_comes_over_pubsub(site: Installation, pool: str) -> None:
     """Celery's own consumers of events and of remote control stumble over it."""
     worker = site.worker(pool=pool, concurrency=POOLS[pool], settings=SETTINGS, expected=".", args=())
     pid = worker.pid
+    producer = site.producer()
+    wait_until(lambda: producer.control.ping(timeout=1), 60, "an answer to remote control")
     message = {"body": "5", "content-type": "application/json", "content-encoding": "utf-8", "headers": {}}
     properties = [{}, {"delivery_info": {"routing_key": "worker.heartbeat"}, "delivery_tag": "1"}]
     for channel in ("/0.celeryev/worker.heartbeat", "/0.celeryev/worker.online", "/0.celery.pidbox"):
@@ -89,7 +91,6 @@ def test_what_comes_over_pubsub(site: Installation, pool: str) -> None:
             for body in ("5", "[]", "{}", "not JSON", ""):
                 data = json.dumps({**message, "body": body, "properties": some})
                 site.redis.execute_command("PUBLISH", channel, data)
-    producer = site.producer()
     for label in GOOD:
         producer.send_task("work", [label])
     site.wait_ended(GOOD)

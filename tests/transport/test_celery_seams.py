@@ -7,6 +7,7 @@ import inspect
 from celery.worker import WorkController, loops, state, strategy
 from celery.worker.consumer import Consumer
 from celery.worker.consumer.tasks import Tasks
+from celery.worker.pidbox import gPidbox
 from celery.worker.request import Request
 
 
@@ -32,6 +33,11 @@ def test_the_callback_of_messages_is_made_before_they_come() -> None:
     for loop in (loops.asynloop, loops.synloop):
         source = inspect.getsource(loop)
         assert source.index("obj.create_task_handler()") < source.index("consumer.consume()")
+
+
+def test_connections_that_a_worker_consumes_over() -> None:
+    assert "self.connection_for_read(" in inspect.getsource(Consumer.connect)
+    assert "c.connection_for_read()" in inspect.getsource(gPidbox.loop)
 
 
 def test_what_the_worker_counts() -> None:
