@@ -211,9 +211,9 @@ class Consumer:
             self.ack(queue, tag)
             return True
         worker, why = worker_of(self.name), failure()
-        return self.bury(
-            queue, tag, f"rejected{f' by {worker}' if worker else ''}{f': {why}' if why else ''}"
-        )
+        reason = f"rejected{f' by {worker}' if worker else ''}{f': {why}' if why else ''}"
+        [was_held] = checked(self._bury([(queue, tag, reason, b"", 1)]))
+        return bool(was_held)
 
     def bury(self, queue: str, tag: str, reason: str) -> bool:
         """Make a delivered message that cannot be handled a dead letter. Returns ``False`` if it was not held

@@ -34,6 +34,8 @@ def failed_once_more(found: dict[str, int]) -> dict[str, int]:
     if DELIVERIES not in found:
         # Nothing can have been lost then.
         after.pop(LOST, None)
+    # Who tried it knows its task.
+    after.pop(UNKNOWN, None)
     return after
 
 

@@ -131,7 +131,13 @@ class TestServersOfACluster:
         assert first == f"ok      servers: 3 in order, {', '.join(sorted(addresses, key=natural))}"
         assert not [line for line in others if "127.0.0.1" in line]
         checks = [line.removeprefix("ok").strip().partition(":")[0] for line in others]
-        assert checks == ["permissions", "transport options", "visibility_timeout", "queues"]
+        assert checks == [
+            "permissions",
+            "transport options",
+            "visibility_timeout",
+            "result backend",
+            "queues",
+        ]
 
     def test_some_are_not(self, cluster: Cluster, lines: Callable[[], list[str]]) -> None:
         one, two, three = sorted(cluster.primaries, key=lambda node: natural(node.address))

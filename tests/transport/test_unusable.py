@@ -38,6 +38,7 @@ class Recorder(Consumer):  # type: ignore[misc]
         self.strategies: dict[str, Any] = {}
         self.calls: list[tuple[str, str]] = []
         self.task_consumer = SimpleNamespace(channel=None)
+        self.connection = SimpleNamespace(transport=None)
         self.on_task_message: set[Any] = set()
         self._maximum_prefetch_restored, self.restart_count = True, 0
         self.call_soon = self.call_soon_ack = lambda *args: None
