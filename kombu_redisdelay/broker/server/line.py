@@ -102,6 +102,8 @@ class Line:
         self._lock = Lock()
         #: The thread that has the lock, or had it last.
         self._user = 0
+        #: Whether that thread only writes an ack, so it is worth while to wait for it.
+        self._is_brief = False
         self._used_at = float("-inf")
         #: Acks that are not confirmed, in the order in which they are sent.
         self._unconfirmed: deque[Ack] = deque()
@@ -125,7 +127,7 @@ class Line:
             RedisError: as redis-py does. Nothing is tried again, because that might publish a message twice.
         """
         with self._lock:
-            self._user = get_ident()
+            self._begin()
             replies = self._exchange([command])
         self._tell()
         try:
@@ -144,10 +146,10 @@ class Line:
         Raises:
             RedisError: the connection failed.
         """
-        if self._lock.locked():
+        if self._lock.locked() and not self._is_brief:
             return None
         with self._lock:
-            self._user = get_ident()
+            self._begin()
             replies = self._exchange(commands)
         self._tell()
         return replies
@@ -159,7 +161,7 @@ class Line:
         this line.
         """
         with self._lock:
-            self._user = get_ident()
+            self._begin(is_brief=True)
             self._unconfirmed.append(ack)
             try:
                 # This runs for every message, so a connection that has just been used is not checked.
@@ -187,7 +189,7 @@ class Line:
         if not self._lock.acquire(timeout=AT_HAND_WITHIN):
             return False
         try:
-            self._user = get_ident()
+            self._begin(is_brief=True)
             return self._is_ready()
         finally:
             self._lock.release()
@@ -200,7 +202,7 @@ class Line:
                 will be sent again.
         """
         with self._lock:
-            self._user = get_ident()
+            self._begin()
             try:
                 self._make_ready()
                 self._write_acks()
@@ -221,7 +223,7 @@ class Line:
     def take_unconfirmed(self) -> list[Ack]:
         """Close the connection for good. Returns the acks that are to be sent to another server."""
         with self._lock:
-            self._user = get_ident()
+            self._begin()
             self._begin_again()
             self._repeat_latest()
             acks = list(self._unconfirmed)
@@ -235,10 +237,10 @@ class Line:
         Raises:
             RedisError: it cannot be made ready.
         """
-        if self._lock.locked():
+        if self._lock.locked() and not self._is_brief:
             return None
         with self._lock:
-            self._user = get_ident()
+            self._begin()
             try:
                 self._make_ready()
                 self._write_acks()
@@ -255,7 +257,7 @@ class Line:
     def take_back(self, connection: Any) -> None:
         """Take back a connection that was lent. It is closed if the line has used another one meanwhile."""
         with self._lock:
-            self._user = get_ident()
+            self._begin()
             if self._written or self._used_at != float("-inf"):
                 connection.disconnect()
             else:
@@ -272,8 +274,12 @@ class Line:
         if self._lock.locked() and self._user == get_ident():
             return
         with self._lock:
-            self._user = get_ident()
+            self._begin()
             self._begin_again()
+
+    def _begin(self, is_brief: bool = False) -> None:
+        self._user = get_ident()
+        self._is_brief = is_brief
 
     def _exchange(self, commands: Sequence[Command]) -> list[Any]:
         """Write the acks and *commands*, and read all replies."""

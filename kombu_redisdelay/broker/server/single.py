@@ -13,7 +13,7 @@ from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.server.line import Ack, AckInVain, Line
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import checked, without_frames
-from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.broker.server.wire import Argument, Command, unpacked
 
 
 class SingleServer:
@@ -42,7 +42,7 @@ class SingleServer:
         return self._call_over_pool(commands) if replies is None else replies
 
     def call_apart(self, *command: Argument) -> Any:
-        return self._redis.execute_command(*command)
+        return self._redis.execute_command(*unpacked(command))
 
     @property
     def address(self) -> str:
@@ -109,6 +109,6 @@ class SingleServer:
     def _call_over_pool(self, commands: Sequence[Command]) -> list[Any]:
         with self._redis.pipeline(transaction=False) as pipe:
             for command in commands:
-                pipe.execute_command(*command)
+                pipe.execute_command(*unpacked(command))
             replies = pipe.execute(raise_on_error=False)
         return [without_frames(reply) if isinstance(reply, ResponseError) else reply for reply in replies]

@@ -47,6 +47,22 @@ def pack(*command: Argument) -> bytes:
     return b"".join(parts)
 
 
+def unpacked(command: Command) -> list[str | bytes | float]:
+    """The arguments of *command* one by one, for redis-py."""
+    arguments: list[str | bytes | float] = []
+    for argument in command:
+        if not isinstance(argument, Packed):
+            arguments.append(argument)
+            continue
+        at = 0
+        while at < len(argument.data):
+            begin = argument.data.index(b"\r\n", at) + 2
+            end = begin + int(argument.data[at + 1 : begin - 2])
+            arguments.append(argument.data[begin:end])
+            at = end + 2
+    return arguments
+
+
 #: Commands that we use and that have no key.
 KEYLESS = frozenset(("PING", "SCRIPT", "TIME", "WAIT"))
 

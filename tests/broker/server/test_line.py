@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Thread, Timer
+from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
@@ -132,3 +132,16 @@ def test_not_at_hand_when_the_server_does_not_answer(line: Line, server: RedisSe
         os.kill(server.pid, signal.SIGCONT)
     assert acks == UNREAD_LIMIT - 1
     wait_until(line.is_at_hand, 20, "the replies")
+
+
+def test_a_thread_that_acks_costs_no_second_connection(line: Line) -> None:
+    """The others wait for it: it only writes."""
+    line.call("ECHO", "connects")
+    has_lock, may_go_on = Event(), Event()
+    line.connection.can_read = lambda: has_lock.set() or may_go_on.wait(20) and False
+    thread = Thread(target=line.is_at_hand)
+    thread.start()
+    assert has_lock.wait(20)
+    Timer(0.1, may_go_on.set).start()
+    assert line.try_call_all([("ECHO", "waits")]) == [b"waits"]
+    thread.join()

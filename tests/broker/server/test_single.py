@@ -11,6 +11,7 @@ from redis.exceptions import ResponseError
 from kombu_redisdelay.broker.server.line import Ack
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.single import SingleServer
+from kombu_redisdelay.broker.server.wire import PackedKeys
 from tests.broker.rig import Rig
 
 pytestmark = pytest.mark.one_server
@@ -41,6 +42,12 @@ def test_an_error_is_the_reply_of_its_command(single: SingleServer, in_use: bool
         first, refused, last = single.call_all(("GET", "a"), ("LPUSH", "b", "1"), ("GET", "b"))
     assert (first, last) == (b"1", b"2")
     assert isinstance(refused, ResponseError)
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+def test_keys_that_were_packed_ahead(single: SingleServer, in_use: bool) -> None:
+    with single.line._lock if in_use else nullcontext():
+        assert single.call("MGET", PackedKeys(("a", "b")).packed) == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("replies_read", [0, 1])
