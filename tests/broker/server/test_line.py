@@ -138,7 +138,13 @@ def test_a_thread_that_acks_costs_no_second_connection(line: Line) -> None:
     """The others wait for it: it only writes."""
     line.call("ECHO", "connects")
     has_lock, may_go_on = Event(), Event()
-    line.connection.can_read = lambda: has_lock.set() or may_go_on.wait(20) and False
+
+    def can_read() -> bool:
+        has_lock.set()
+        may_go_on.wait(20)
+        return False
+
+    line.connection.can_read = can_read
     thread = Thread(target=line.is_at_hand)
     thread.start()
     assert has_lock.wait(20)
