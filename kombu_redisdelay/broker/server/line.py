@@ -317,6 +317,8 @@ class Line:
             return False
         try:
             if not self._read_what_has_come() and not self._written and not is_open(connection):
+                # Who may wait connects again.
+                self._begin_again()
                 return False
         except BaseException as exc:
             self._begin_again()
