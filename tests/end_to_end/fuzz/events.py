@@ -1,3 +1,3 @@
 """What the workers of the fuzz note of a message."""
 
-ACKED, REJECTED, RECEIVED = "acked", "rejected", "received"
+ACKED, REJECTED = "acked", "rejected"

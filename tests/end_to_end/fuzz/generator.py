@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.end_to_end.fuzz.oddities import changes
-from tests.end_to_end.fuzz.wellformed import BODY, TASKS, mark, protocol_1, protocol_2, written
+from tests.end_to_end.fuzz.wellformed import BODY, TASKS, end_of_mark, protocol_1, protocol_2, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,11 +29,14 @@ class Case:
     Attributes:
         what: what is wrong with it; "" for a good one.
         entry: as it is put into the queue.
+        parts: the names of the parts that are wrong, one of which a reason must name; none if it may say
+            anything.
     """
 
     label: str
     what: str
     entry: bytes
+    parts: tuple[str, ...] = ()
 
     @property
     def is_good(self) -> bool:
@@ -68,9 +71,10 @@ def _wrong(random: Random) -> Iterator[Case]:
             tree.pop(BODY, None)
         what = f"protocol {protocol}; " + "; ".join(map(str, chosen))
         entry = written(label, tree)
+        parts = tuple(name for change in chosen for name in change.names)
         if not random.randrange(DAMAGED_EVERY):
-            what, entry = f"{what}; damaged", _damaged(entry, len(mark(label)), random)
-        yield Case(label, what, entry)
+            what, entry, parts = f"{what}; damaged", _damaged(entry, end_of_mark(entry), random), ()
+        yield Case(label, what, entry, parts)
 
 
 def _whole(label: str, random: Random) -> tuple[int, dict[str, Any]]:

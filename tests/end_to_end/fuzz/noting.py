@@ -11,12 +11,11 @@ from functools import cache
 from typing import Any
 
 import billiard.pool
-from celery.signals import task_received
 from kombu.transport import virtual
 
 from kombu_redisdelay.transport.channel import Channel
 from tests.end_to_end.environment import Environment
-from tests.end_to_end.fuzz.events import ACKED, RECEIVED, REJECTED
+from tests.end_to_end.fuzz.events import ACKED, REJECTED
 from tests.end_to_end.ledger import Entry, Ledger
 
 
@@ -50,15 +49,3 @@ Channel.Message = NotingMessage
 # A prefork worker that goes down reads no more results, and its children wait for 30 seconds until it has
 # read them, with `redis://` too. Here, a second is enough.
 billiard.pool.GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT = 10
-
-
-Channel.Message = NotingMessage
-
-# A prefork worker that goes down reads no more results, and its children wait for 30 seconds until it has
-# read them, with `redis://` too. Here, a second is enough.
-billiard.pool.GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT = 10
-
-
-@task_received.connect
-def _note_received(request: Any, **_: Any) -> None:
-    request.message.note(RECEIVED)

@@ -88,6 +88,10 @@ LIMITS: tuple[Any, ...] = (
     [1e-9, None],
     [None, 1e-9],
     [1e308, 1e308],
+    [10**400, None],
+    [[], {}],
+    [True, None],
+    "ab",
     "abc",
 )
 
@@ -202,7 +206,11 @@ SPECIAL: dict[str, tuple[Any, ...]] = {
     "x-delay": (1000, 1e300, "soon", -5),
     "x-delay-on-conflict": ("keep", "replace", "x"),
     "x-delivery-count": (1, 3, 10**9, "x"),
-    "redisdelay-deliveries": (1, "x", 10**30),
+    "redisdelay-deliveries": (1, "x", 10**30, 1e23),
+    "redisdelay-lost": (1, "x", 10**30, 1e23),
+    "redisdelay-due": (1, "x", 10**30, 1e23),
+    "redisdelay-unknown": (1, "x", 10**30, 1e23),
+    "consumer_tag": (["x"], {}),
 }
 
 #: Fields that a whole message need not have, or that are more than one.
@@ -217,10 +225,25 @@ _OTHERS: tuple[Path, ...] = (
     ("headers", "delivery_info"),
     ("headers", "stamp"),
     ("properties",),
+    ("headers", "kwargs"),
+    ("headers", "properties"),
+    ("headers", "reply_to"),
+    ("headers", "correlation_id"),
+    ("headers", "hostname"),
+    ("headers", "callbacks"),
+    ("headers", "errbacks"),
+    ("headers", "chain"),
+    ("headers", "chord"),
     ("properties", "consumer_tag"),
+    ("properties", "delivery_info"),
+    ("properties", "delivery_info", "consumer_tag"),
+    ("properties", "delivery_info", "redelivered"),
     ("properties", "message_id"),
     ("properties", "headers"),
     ("redisdelay-deliveries",),
+    ("redisdelay-lost",),
+    ("redisdelay-due",),
+    ("redisdelay-unknown",),
     (BODY,),
 )
 
@@ -246,6 +269,18 @@ class Change:
         elif isinstance(place, dict) or _has(place, last):
             # A copy: another change may be made inside it.
             place[last] = json.loads(json.dumps(self.value))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a reason may call the part, in lower case. Some values cannot even be read (`__type__`), and
+        what the body is written in shows when it is read."""
+        parts = {str(step) for step in self.path} | {"json"}
+        shows_in_body = {BODY, "body", "content-type", "content-encoding", "body_encoding", "compression"}
+        if parts & shows_in_body or self.path == ("properties",):
+            parts |= {"body", "decoded", "content"}
+        if "kwargs" in parts:
+            parts.add("keyword arguments")
+        return tuple(part.lower() for part in parts)
 
     def __str__(self) -> str:
         value = "missing" if self.value is MISSING else repr(self.value)

@@ -13,11 +13,11 @@ from typing import Any
 #: Where the tree keeps the body before it is encoded.
 BODY = "decoded body"
 
-#: Characters in front of everything that the name of a case is written with.
-_MARK = '{"case": "'
+#: Where the name of a case stands. Nothing else of an entry looks like it.
+_LABEL = re.compile(rb'"case": "([^"]*)"')
 
-#: What a message that comes back carries in front of that (`deliveries.lua`).
-_LABEL = re.compile(rb'\{(?:"redisdelay-deliveries": \d+, )?"case": "([^"]*)"')
+#: The members that are ours, as `members.lua` knows them.
+_MEMBERS = re.compile(rb'^\{(?:"redisdelay-(?:deliveries|lost|due|unknown)": \d+, )+')
 
 TASKS = ("work", "work_late")
 
@@ -76,22 +76,31 @@ def protocol_1(label: str, task: str) -> dict[str, Any]:
 
 
 def written(label: str, tree: dict[str, Any]) -> bytes:
-    """The entry of a queue for *tree*. The name of the case stands in front, where nothing changes it."""
+    """The entry of a queue for *tree*. The name of the case stands in front, where nothing changes it, but
+    behind the members that are ours: the scripts look for these at the very front."""
     tree = dict(tree)
     if BODY in tree:
         tree["body"] = b64encode(json.dumps(tree.pop(BODY)).encode()).decode()
-    return json.dumps({"case": label, **tree}).encode()
+    ours = {name: tree.pop(name) for name in list(tree) if name.startswith("redisdelay-")}
+    return json.dumps({**ours, "case": label, **tree}).encode()
 
 
-def mark(label: str) -> bytes:
-    """What every entry of *label* begins with."""
-    return f'{_MARK}{label}"'.encode()
+def end_of_mark(entry: bytes) -> int:
+    """Where the part of *entry* ends that tells which case it belongs to."""
+    found = _LABEL.search(entry)
+    assert found is not None
+    return found.end()
 
 
 def label_of(entry: bytes) -> str | None:
     """The name of the case that *entry* belongs to."""
-    found = _LABEL.match(entry)
+    found = _LABEL.search(entry)
     return found[1].decode() if found else None
+
+
+def without_members(entry: bytes) -> bytes:
+    """*entry* without the members that our scripts write, change and remove."""
+    return _MEMBERS.sub(b"{", entry)
 
 
 def _message(label: str, headers: dict[str, Any], body: Any) -> dict[str, Any]:
