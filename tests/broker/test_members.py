@@ -109,3 +109,17 @@ def test_a_published_message_says_when_it_is_due() -> None:
 @pytest.mark.parametrize("digits", ["1" * 16, "-1", "1.5", '"1"'])
 def test_what_is_no_time_is_no_due_time(digits: str) -> None:
     assert members.due_ms(f'{{"{DUE}": {digits}, {PUBLISHED}'.encode()) is None
+
+
+@pytest.mark.parametrize("step", ["9" * 9, "1" * 10, "1" * 30])
+def test_a_priority_step_of_many_digits_leaves_a_dead_letter_readable(rig: Rig, step: str) -> None:
+    """Somebody's hand in a hash of ours."""
+    rig.put("q", written({}))
+    consumer = rig.consumer()
+    [delivery] = taken(consumer, "q")
+    rig.client.hset(rig.store.keys("q").unacked(consumer.name), delivery.tag, f"{step}:{written({})}")
+    assert consumer.bury("q", delivery.tag, "no good")
+    [letter] = rig.dead("q")
+    said, _, payload = letter.partition("\n")
+    assert said.split(" ", 1)[1] == f"0 {step if len(step) < 10 else 0} no good"
+    assert payload == written({})
