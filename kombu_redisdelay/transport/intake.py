@@ -175,9 +175,7 @@ class Intake:
         if not qos.can_consume():
             return 0
         reserved = sum(lane.reserved for lane in self.taking) if len(self._lanes) > 1 else 0
-        if "can_consume" in vars(qos):
-            # The application has replaced `can_consume`, to decide before each message. Celery does so for
-            # worker_disable_prefetch.
+        if qos.is_told_by_application:
             return 0 if reserved else 1
         room: int | None = qos.can_consume_max_estimate()
         if room is None:

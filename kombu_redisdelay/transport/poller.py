@@ -36,6 +36,9 @@ WAIT_SLACK = 0.2
 #: The largest number of takes in one turn of the event loop, when one alarm follows the other.
 TAKES_PER_TURN = 5
 
+#: Seconds after which a channel is looked at again whose room is not only a matter of acks.
+ROOM_UNNOTICED = 0.02
+
 #: The longest poll of drain_events, in seconds. After it, drain_events checks everything again.
 LONGEST_POLL = 1.0
 
@@ -81,6 +84,9 @@ class Poller(redis.MultiChannelPoller):
         self._user = 0
         #: Whether a channel has no room for messages, so that a message that is settled makes some.
         self._is_short_of_room = False
+        #: Whether there may be room without any message being settled.
+        self._may_miss_room = False
+        self._is_looking_again = False
         self._is_interrupted = False
 
     @property
@@ -177,7 +183,7 @@ class Poller(redis.MultiChannelPoller):
         self._be_wakeable()
         # Before looking for room: what makes room after that ends the poll.
         self._is_short_of_room = True
-        is_short = False
+        is_short = self._may_miss_room = False
         for channel in list(self._channels):
             channel.check()
             if channel.active_queues:
@@ -186,10 +192,19 @@ class Poller(redis.MultiChannelPoller):
                 if not self._in_protected_read:
                     self._deliver(channel)
                 self._ask(channel)
-                is_short |= not channel.qos.can_consume()
+                if not channel.qos.can_consume():
+                    is_short = True
+                    self._may_miss_room |= channel.qos.is_told_by_application
             if channel.active_fanout_queues:
                 self._register_LISTEN(channel)
         self._is_short_of_room = is_short
+        if self._may_miss_room and self.hub is not None and not self._is_looking_again:
+            # Another turn of the event loop looks again. This timer causes it.
+            self._is_looking_again = True
+            self.hub.call_later(ROOM_UNNOTICED, self._look_again)
+
+    def _look_again(self) -> None:
+        self._is_looking_again = False
 
     def _look_after_queues(self, channel: Channel) -> None:
         """Maintain the queues of *channel*. Each turn makes only one round trip, so that messages do not
@@ -355,6 +370,8 @@ class Poller(redis.MultiChannelPoller):
             return 0.0
         now = monotonic()
         limits = [LONGEST_POLL, *(alarm.at - POLL_SLACK - now for alarm in self._alarms.values())]
+        if self._may_miss_room:
+            limits.append(ROOM_UNNOTICED)
         if timeout is not None:
             limits.append(timeout)
         return max(0.0, min(limits))

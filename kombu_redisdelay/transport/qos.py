@@ -81,6 +81,12 @@ class QoS(virtual.QoS):
         """Whether a message was delivered and is not settled yet."""
         return bool(self._queues)
 
+    @property
+    def is_told_by_application(self) -> bool:
+        """Whether the application has replaced :meth:`can_consume`, to decide before each message. Celery
+        does so for ``worker_disable_prefetch``."""
+        return "can_consume" in vars(self)
+
     def can_consume(self) -> bool:
         if self._alone and max(self._alone.values()) > monotonic():
             return False

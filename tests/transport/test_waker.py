@@ -63,6 +63,19 @@ def test_an_interrupt_lets_drain_events_return(site: Site) -> None:
         channel.connection.client.drain_events(timeout=0.01)
 
 
+@pytest.mark.usefixtures("long_polls")
+def test_room_that_no_ack_makes_is_noticed(site: Site) -> None:
+    """As with ``worker_disable_prefetch``: room is where no task runs, acked or not."""
+    channel = site.channel()
+    publish(channel, "a")
+    inbox = Inbox(channel)
+    room: list[bool] = []
+    channel.qos.can_consume = lambda: bool(room)
+    thread = during_a_poll(channel, lambda: room.append(True))
+    drain(channel.connection.client, lambda: len(inbox) == 1, each=PATIENCE)
+    thread.join()
+
+
 def test_many_messages_wake_once(site: Site) -> None:
     channel = site.channel()
     publish(channel, *"abcd")
