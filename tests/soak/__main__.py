@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.soak import prefetch
+from tests.soak import deploy, prefetch
 from tests.soak.memory import POOLS, measure
 from tests.soak.queues import make_and_leave
 
@@ -16,6 +16,9 @@ def main() -> int:
         return 0 if make_and_leave(options.number) else 1
     if options.part == "prefetch":
         return 0 if prefetch.watch(options.pools, options.seconds, options.scheme, options.reduction) else 1
+    if options.part == "deploy":
+        how = (options.pools, options.number, options.kills, options.early, options.cluster, options.python)
+        return 0 if deploy.deploy_all(*how) else 1
     return 0 if measure(options.pools, options.number, options.scheme) else 1
 
 
@@ -34,6 +37,15 @@ def _parser() -> argparse.ArgumentParser:
     counts.add_argument("--pools", nargs="+", choices=pools, default=pools, metavar="POOL")
     counts.add_argument("--scheme", default="redisdelay", help="redis, to compare with kombu's own")
     counts.add_argument("--reduction", action="store_true", help="leave Celery's reduction of the count on")
+    rolling = parts.add_parser("deploy", help="replace workers by others that know more tasks")
+    rolling.add_argument("--number", type=int, default=10_000, help="of tasks (default: 10000)")
+    rolling.add_argument(
+        "--pools", nargs="+", choices=list(deploy.POOLS), default=list(deploy.POOLS), metavar="POOL"
+    )
+    rolling.add_argument("--kills", type=int, default=0, help="of workers meanwhile (default: 0)")
+    rolling.add_argument("--early", action="store_true", help="ack early instead of late")
+    rolling.add_argument("--cluster", action="store_true", help="on three servers of a cluster")
+    rolling.add_argument("--python", default="", help="of another environment, which has another Celery")
     return parser
 
 
