@@ -119,6 +119,12 @@ def _is_moment(value: Any) -> bool:
     return isinstance(value, datetime) or (isinstance(value, str) and value != "")
 
 
+def _is_eta(value: Any) -> bool:
+    # In some time zone, these years end before they have begun. Celery would drop the message.
+    year = f"{value.year:04}" if isinstance(value, datetime) else str(value)[:4]
+    return _is_moment(value) and year not in ("0001", "9999")
+
+
 def _are_limits(value: Any) -> bool:
     if value == [None, None] or not value:
         return True
@@ -154,15 +160,14 @@ def _is_chord(value: Any) -> bool:
 _ID = _part("a string", str, int, float)
 _TEXT = _part("a string", str)
 _TASK = _Part("a string", frozenset({str}), _is_never)
-_MOMENT = _part("a time", also=_is_moment)
 _OBJECT = _part("an object", dict, also=_is_absent)
 _SIGNATURES = _part("a list of signatures of tasks", also=_are_signatures)
 
 _OF_TASK = {
     "task": _TEXT,
     "id": _ID,
-    "eta": _MOMENT,
-    "expires": _MOMENT,
+    "eta": _part("a time", also=_is_eta),
+    "expires": _part("a time", also=_is_moment),
     "timelimit": _part("two numbers of seconds", also=_are_limits),
     "retries": _part("a number", int, float, bool),
     "group": _ID,

@@ -45,6 +45,7 @@ IN_HEADERS: list[tuple[str, Any, str]] = [
     ("shadow", [1], "header 'shadow' is not a string"),
     ("eta", 5, "header 'eta' is not a time"),
     ("eta", "", "header 'eta' is not a time"),
+    ("eta", "0001-01-01T00:00:00+23:59", "header 'eta' is not a time"),
     ("expires", [], "header 'expires' is not a time"),
     ("timelimit", "x", "header 'timelimit' is not two numbers of seconds"),
     ("timelimit", "ab", "header 'timelimit' is not two numbers of seconds"),
@@ -113,6 +114,8 @@ def test_a_task_needs_an_id(protocol: int) -> None:
     ("name", "value"),
     [
         ("id", 5),
+        ("eta", "2020-01-01T00:00:00"),
+        ("expires", "9999-12-31T23:59:59-23:59"),
         ("retries", None),
         ("timelimit", []),
         ("timelimit", [1, 2.5]),
