@@ -1,5 +1,5 @@
-"""A rolling deploy under load: two workers of yesterday, tasks of which half are of today, and then a worker of
-today. Workers are killed meanwhile, if that is wanted."""
+"""A rolling deploy under load: two workers of yesterday, tasks of which half are of today, and then a worker
+of today. Workers are killed meanwhile, if that is wanted."""
 
 from __future__ import annotations
 
@@ -128,6 +128,8 @@ def _states(client: Any) -> Counter[str]:
 
 def deploy_all(pools: list[str], number: int, kills: int, early: bool, is_cluster: bool, python: str) -> bool:
     """The same in each of *pools*."""
-    return all(
-        [deploy(pool, number, kills, not early, is_cluster, python or sys.executable) for pool in pools]
-    )
+    # Each pool has its turn, also when one has failed.
+    outcomes = [
+        deploy(pool, number, kills, not early, is_cluster, python or sys.executable) for pool in pools
+    ]
+    return all(outcomes)
