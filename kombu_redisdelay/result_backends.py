@@ -52,7 +52,11 @@ class Backend(redis.RedisBackend):  # type: ignore[misc]
     def _params_from_url(self, url: str, defaults: dict[str, Any]) -> dict[str, Any]:
         try:
             self._check(url)
-            params: dict[str, Any] = super()._params_from_url(self._translated(url), defaults)
+            # Without TLS: up to Celery 5.5, it is an error beside redis://.
+            plain = {
+                name: v for name, v in defaults.items() if not name.startswith(("ssl_", "connection_class"))
+            }
+            params: dict[str, Any] = super()._params_from_url(self._translated(url), plain)
             tls = self._tls_of(url)
         except ValueError as exc:
             raise ImproperlyConfigured(f"result_backend: {exc}") from None
@@ -147,6 +151,12 @@ class SentinelBackend(Backend, redis.SentinelBackend):  # type: ignore[misc]
                 "result_backend: the option 'master_name' is missing. Set result_backend_transport_options = "
                 "{'master_name': ...} to the name by which the sentinels know the primary"
             )
+
+    def _params_from_url(self, url: str, defaults: dict[str, Any]) -> dict[str, Any]:
+        params = super()._params_from_url(url, defaults)
+        # Celery 5.5 forgets the user.
+        user = {name: value for name, value in params["hosts"][0].items() if name == "username"}
+        return params | user
 
     def _check(self, url: str) -> None:
         schemes = {each.partition("://")[0] for each in url.split(SEPARATOR)}
