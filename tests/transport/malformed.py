@@ -18,6 +18,9 @@ MESSAGE: dict[str, Any] = {
 
 _scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
 
+#: Numbers that no priority is made of.
+_INFINITE = (float("inf"), float("-inf"))
+
 #: Any JSON value.
 values = st.recursive(
     _scalars,
@@ -62,6 +65,7 @@ misshapen: st.SearchStrategy[Any] = st.one_of(
         st.sampled_from(["priority", "reply_to", "correlation_id"]),
         containers,
     ),
+    st.sampled_from(_INFINITE).map(lambda value: with_properties(priority=value)),
     st.builds(
         lambda name, value: with_properties(delivery_info={name: value}),
         st.sampled_from(["exchange", "routing_key", "consumer_tag"]),
@@ -129,7 +133,7 @@ strange = st.builds(
             "delivery_tag": _names,
             "message_id": _names,
             "correlation_id": _scalars,
-            "priority": _scalars,
+            "priority": _scalars.filter(lambda value: value not in _INFINITE),
             "reply_to": _scalars,
             "body_encoding": st.just("base64"),
         },
