@@ -212,17 +212,16 @@ class Consumer:
             return True
         worker, why = worker_of(self.name), failure()
         reason = f"rejected{f' by {worker}' if worker else ''}{f': {why}' if why else ''}"
-        [was_held] = checked(self._bury([(queue, tag, reason, b"", 1)]))
-        return bool(was_held)
+        return self.bury(queue, tag, reason, counts=True)
 
-    def bury(self, queue: str, tag: str, reason: str) -> bool:
-        """Make a delivered message that cannot be handled a dead letter. Returns ``False`` if it was not held
-        any more.
+    def bury(self, queue: str, tag: str, reason: str, counts: bool = False) -> bool:
+        """Make a delivered message a dead letter. Returns ``False`` if it was not held any more.
 
         Arguments:
-            reason: what is wrong with it, in a line.
+            reason: why, in a line.
+            counts: whether this delivery counts. That of a message that cannot be handled does not.
         """
-        [was_held] = checked(self._bury([(queue, tag, reason, b"", 0)]))
+        [was_held] = checked(self._bury([(queue, tag, reason, b"", int(counts))]))
         return bool(was_held)
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:

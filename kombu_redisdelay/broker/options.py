@@ -17,7 +17,6 @@ MAX_PARTITIONS = 1024
 #: A message that so many workers held when they died is suspected of killing them.
 ALONE_AFTER = 3
 
-
 #: Seconds. A longer lease was set for ``redis://``, whose default is an hour: long tasks needed it.
 LONG_LEASE = 600
 

@@ -73,11 +73,10 @@ def _leaves_to_others(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def on_unknown_task(self: Any, body: Any, message: Any, exc: Exception) -> Any:
         qos = _qos(message)
-        if qos is None:
-            return original(self, body, message, exc)
-        name, wait = str(exc.args[0]), qos.channel.options.unknown_task_wait
+        wait = None if qos is None else qos.channel.options.unknown_task_wait
         if wait is None:
             return original(self, body, message, exc)
+        name = str(exc.args[0])
         task = printable(name[:LONGEST_FAILURE])
         if unknown_for(message) >= wait:
             reason = f"no worker knows the task {task}"

@@ -29,7 +29,12 @@ class NotingRequest(Request):  # type: ignore[misc]  # celery has no types
             self._note(ACK)
         super().acknowledge()
 
+    @property
+    def noted(self) -> str:
+        """What the ledger calls it."""
+        return str(self.id)
+
     def _note(self, event: str) -> None:
         redelivered = bool(self.delivery_info.get("redelivered"))
         worker = _environment.worker
-        _ledger.write(Entry(event, self.id, time.time(), None, worker, os.getpid(), redelivered))
+        _ledger.write(Entry(event, self.noted, time.time(), None, worker, os.getpid(), redelivered))
