@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain, islice
 from math import inf
 from time import monotonic
@@ -43,7 +43,9 @@ class Foreign:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._found_at = self._looked_at = -inf
+        self._found_at = -inf
+        # A consumer that has just started takes before it waits, which is a look.
+        self._looked_at = clock()
         self._next_at = inf
         #: What the latest look has shown, and the next one is to confirm.
         self._seen: Sequence[Group] = ()
@@ -88,8 +90,11 @@ class Foreign:
         self._plan()
         self._confirm(groups_of(queues) if any_ready else ())
 
-    def found(self, queues: Iterable[str]) -> None:
-        """Messages of these *queues* came without a token."""
+    def found(self, queues: Collection[str]) -> None:
+        """Messages of these *queues* came without a token. If there are none, what is ready is held back, as
+        by a limit: to look again soon would be in vain."""
+        if not queues:
+            self._found_at = -inf
         for queue in queues:
             self._queues_of_found.pop(queue, None)
             self._queues_of_found[queue] = None

@@ -169,13 +169,19 @@ class Intake:
         for lane in self._lanes.values():
             lane.close()
 
+    @property
+    def is_told_by_application(self) -> bool:
+        """Whether the application has replaced ``can_consume`` of the channel's QoS, to decide before each
+        message. Celery does so for ``worker_disable_prefetch``."""
+        return "can_consume" in vars(self._channel.qos)
+
     def credit(self) -> int:
         """The number of messages that may be asked for now."""
         qos, max_batch = self._channel.qos, self._channel.options.max_batch
         if not qos.can_consume():
             return 0
         reserved = sum(lane.reserved for lane in self.taking) if len(self._lanes) > 1 else 0
-        if qos.is_told_by_application:
+        if self.is_told_by_application:
             return 0 if reserved else 1
         room: int | None = qos.can_consume_max_estimate()
         if room is None:

@@ -131,7 +131,7 @@ class Lane:
         """Whether to wait until there is room for more messages, for :data:`PAUSE` at most. A take of one
         message costs about as much as a take of ten."""
         qos = self._channel.qos
-        if not self.expects_more or qos.is_told_by_application:
+        if not self.expects_more or self._intake.is_told_by_application:
             return False
         half = min(qos.prefetch_count, self._channel.options.max_batch) / 2
         return self._intake.credit() < half and monotonic() - self._requested_at < PAUSE

@@ -194,7 +194,7 @@ class Poller(redis.MultiChannelPoller):
                 self._ask(channel)
                 if not channel.qos.can_consume():
                     is_short = True
-                    self._may_miss_room |= channel.qos.is_told_by_application
+                    self._may_miss_room |= channel.intake.is_told_by_application
             if channel.active_fanout_queues:
                 self._register_LISTEN(channel)
         self._is_short_of_room = is_short

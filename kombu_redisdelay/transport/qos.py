@@ -81,12 +81,6 @@ class QoS(virtual.QoS):
         """Whether a message was delivered and is not settled yet."""
         return bool(self._queues)
 
-    @property
-    def is_told_by_application(self) -> bool:
-        """Whether the application has replaced :meth:`can_consume`, to decide before each message. Celery
-        does so for ``worker_disable_prefetch``."""
-        return "can_consume" in vars(self)
-
     def can_consume(self) -> bool:
         if self._alone and max(self._alone.values()) > monotonic():
             return False
@@ -102,6 +96,13 @@ class QoS(virtual.QoS):
         finally:
             # Also if a time limit of gevent interrupts this: the consumer keeps the ack, and will send it.
             self._forget(delivery_tag)
+
+    def write_ack(self, delivery_tag: str) -> None:
+        """Write the ack of a message, which keeps its place among those that the channel may hold until
+        :meth:`ack` is called, too."""
+        queue = self._queues.pop(delivery_tag, None)
+        if queue is not None:
+            self.channel.consumer.ack(queue, delivery_tag)
 
     def can_ack_at_once(self, delivery_tag: str) -> bool:
         """Whether :meth:`ack` does not have to wait for Redis now."""

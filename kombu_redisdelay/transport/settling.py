@@ -50,6 +50,12 @@ def _on_task_received(sender: Any = None, request: Any = None, **kwargs: Any) ->
 
 
 def _ack(consumer: Any, message: virtual.Message, ack: Settle, *args: Any) -> None:
+    if _is_loop(message) and consumer.hub is not None:
+        # Celery changes its prefetch count in the loop, too. There would be room for one message too many if
+        # the place of this one was free before that.
+        _try(message, partial(message.channel.qos.write_ack, message.delivery_tag))
+        consumer.call_soon(_now, consumer, message, ack, *args)
+        return
     try:
         is_now = _is_loop(message) or message.channel.qos.can_ack_at_once(message.delivery_tag)
     except BaseException:
@@ -73,10 +79,13 @@ def _is_loop(message: virtual.Message) -> bool:
 
 
 def _now(consumer: Any, message: virtual.Message, settle: Settle, *args: Any) -> None:
-    if message.acknowledged:
-        return
+    if not message.acknowledged:
+        _try(message, partial(settle, *args))
+
+
+def _try(message: virtual.Message, settle: Settle) -> None:
     try:
-        settle(*args)
+        settle()
     except Exception:
         # The promise would keep it for itself.
         logger.exception("Could not settle message %s", message.delivery_tag)

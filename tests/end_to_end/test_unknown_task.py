@@ -3,6 +3,7 @@ is a dead letter, with the reason."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,12 +161,14 @@ def test_what_no_worker_can_use(site: Installation) -> None:
     # One that a newer worker would run is revoked: it leaves the schedule.
     revoked = producer.send_task("newer", ["revoked"])
     expired = producer.send_task("newer", ["expired"], expires=1)
+    expires_at = time.time() + 1
     wait_until(lambda: entries(site) >= 5, 30, "that they wait")
     with DelayedMessages(producer) as delayed:
         wait_until(lambda: delayed.get(revoked.id) is not None, 30, "that it waits")
         revoked.revoke()
         wait_until(lambda: delayed.get(revoked.id) is None, 30, "that it is taken out")
     wait_until(lambda: revoked.state == "REVOKED", 30, "the result")
+    wait_until(lambda: time.time() > expires_at, 30, "that it is too late for the other")
     site.worker(app=NEWER)
     wait_until(lambda: expired.state == "REVOKED", 30, "that it has expired")
     assert site.ledger.started() == []
