@@ -41,6 +41,7 @@ def application(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterato
     # What a snippet decorates is a task of every later app of this process otherwise.
     monkeypatch.setattr(_state, "_on_app_finalizers", set(_state._on_app_finalizers))
     url = server.url()
+    monkeypatch.setenv("REDIS_URL", url)
     app = Celery("shop", broker=url, set_as_current=False)
 
     @app.task(name="shop.remind")
