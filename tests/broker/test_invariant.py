@@ -282,10 +282,14 @@ class BrokerMachine(PublishingMachine):
                 assert not self.rig.ack(gone.consumer, queue, delivery.tag)
         # They were held alone.
         guilty = [entry for entry in gone.in_reverse() if entry[1].lost >= OPTIONS.alone_after]
+        again = [entry for entry in guilty if entry[1].deliveries > entry[1].lost]
         for delivery, message in gone.in_reverse():
             if (delivery, message) not in guilty:
                 self.model.queues[delivery.queue].lose(message, OPTIONS.alone_after)
-        self.have_failed(guilty)
+            elif (delivery, message) not in again:
+                # It goes to the tail: before those that are put there after it.
+                self.have_failed([(delivery, message)])
+        self.have_failed(again)
         self.consumers[who] = self.new_consumer()
 
     def held(self, name: str) -> int:
