@@ -287,6 +287,7 @@ class Consumer:
                 the messages may have caused the error. Then all count as failed deliveries, as with a
                 consumer that is gone.
         """
+        self._lease.tell()
         self.confirm_acks()
         how = "lost" if crashed and not self._failed else "returned"
         for tag, (queue, _) in list(self._failed.items()):

@@ -11,7 +11,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Event, Thread
 from time import monotonic
 
@@ -19,7 +19,7 @@ from kombu.transport import virtual
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.transport.tasks import started_tasks
+from kombu_redisdelay.transport.tasks import started_tasks, tasks_that_ended_the_worker
 
 logger = logging.getLogger(__name__)
 
@@ -48,19 +48,27 @@ _at_work: set[Caretaker] = set()
 
 
 class Caretaker(Thread):
-    """Looks after the messages that a consumer holds, until each of them was acked or given back, or until
-    the program ends. The consumer then leaves its queues, so that no worker is listed that has ended.
+    """Looks after the messages that a consumer holds, until each of them was acked or given back. What is
+    left when the program ends is given back then. The consumer leaves its queues, so that no worker is listed
+    that has ended.
 
     Arguments:
         consumer: nothing else uses it to take messages any more.
         messages: delivery tag -> message, for messages that were delivered and are not settled. The
             references are weak, so messages that the application has dropped are not in it.
+        fail: notes that the callback of the message with a delivery tag has failed.
     """
 
-    def __init__(self, consumer: Consumer, messages: Mapping[str, virtual.Message]) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        messages: Mapping[str, virtual.Message],
+        fail: Callable[[str], None],
+    ) -> None:
         super().__init__(name="redisdelay-caretaker", daemon=True)
         self._consumer = consumer
         self._messages = messages
+        self._fail = fail
         self._is_end = Event()
         self._lost_at = monotonic()
 
@@ -77,7 +85,7 @@ class Caretaker(Thread):
             _at_work.discard(self)
 
     def end(self) -> None:
-        """Look after the messages once more, now, and stop."""
+        """Give back all that is held, because nobody can ack it any more, and stop."""
         self._is_end.set()
 
     def _look_after(self) -> None:
@@ -109,8 +117,11 @@ class Caretaker(Thread):
 
     def _give_back(self) -> bool:
         """Give back what is not in use. Returns whether nothing is held any more."""
-        tags = _in_use(self._messages, monotonic() - self._lost_at)
-        return self._consumer.give_back_all(keep=tags)
+        if not self._is_end.is_set():
+            return self._consumer.give_back_all(keep=_in_use(self._messages, monotonic() - self._lost_at))
+        for tag in tasks_that_ended_the_worker(dict(self._messages)):
+            self._fail(tag)
+        return self._consumer.give_back_all()
 
 
 @atexit.register

@@ -332,7 +332,7 @@ class Channel(PublishingChannel):
         self.intake.cancel_all()
         consumer, self._consumer_to_stop = self._consumer_to_stop, None
         if consumer is not None and consumer.is_ours:
-            Caretaker(consumer, self.qos.let_go()).start()
+            Caretaker(consumer, self.qos.let_go(), self.qos.fail).start()
         self.close()
 
     def close(self) -> None:
@@ -361,7 +361,7 @@ class Channel(PublishingChannel):
             else:
                 # Redis cannot be reached. When it is back, the caretaker sends the acks that are not
                 # confirmed. Otherwise, these messages would be delivered again.
-                Caretaker(consumer, {}).start()
+                Caretaker(consumer, {}, self.qos.fail).start()
         if self._store is not None:
             self._store.disconnect()
 

@@ -46,4 +46,9 @@ def _results(row: Row, servers: Servers, *, stock: bool) -> Mapping[str, Any]:
     if row["backend"] == "none":
         return {"task_ignore_result": True}
     url = servers.ours() if row["backend"] == "ours" and not stock else servers.results()
-    return {"result_backend": url, "result_backend_transport_options": dict(servers.options)}
+    return {
+        "result_backend": url,
+        "result_backend_transport_options": dict(servers.options),
+        # Without it, Celery's pools of threads and greenlets lose a task whose result cannot be stored.
+        "result_backend_always_retry": True,
+    }

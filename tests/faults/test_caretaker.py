@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
+from textwrap import dedent
 from threading import Thread
 
 import celery.worker.state
@@ -157,3 +160,29 @@ def test_an_ack_that_is_on_its_way_when_the_loss_is_noticed_gets_through(
     # Nobody waits for the reply to an ack.
     wait_until(lambda: site.unacked() == 0, PATIENCE, settle)
     assert site.ready() == (settle == "requeue")
+
+
+def test_what_the_application_still_has_returns_when_the_program_ends(site: Site, tmp_path: Path) -> None:
+    """A task that an error has ended in its greenlet stays known to Celery: nobody will ever ack it."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        dedent(
+            f"""
+            from kombu import Connection
+
+            import kombu_redisdelay
+
+            connection = Connection({site.url!r})
+            channel = connection.default_channel
+            message = None
+            while message is None:
+                message = channel.basic_get("q")
+            connection.collect()
+            print(message.payload)
+            """
+        )
+    )
+    publish(site.channel(), "a")
+    shown = subprocess.run([sys.executable, program], check=True, capture_output=True, text=True, timeout=60)
+    assert shown.stdout.strip() == "a"
+    assert (site.ready(), site.unacked()) == (1, 0)
