@@ -17,7 +17,6 @@ from kombu.exceptions import OperationalError
 from kombu_redisdelay.broker.message import message_id
 from kombu_redisdelay.public import public
 from kombu_redisdelay.transport.held import Held
-from kombu_redisdelay.urls import SEPARATOR
 
 if TYPE_CHECKING:
     from kombu_redisdelay.transport.publishing import PublishingChannel
@@ -221,12 +220,7 @@ def _running() -> tuple[Any, ...]:
 
 def _address(broker: Connection) -> tuple[Any, ...]:
     prefix = broker.transport_options.get("global_keyprefix") if broker.transport_options else None
-    # With several URLs, kombu goes on to the next when it cannot connect. Those of one broker are joined when
-    # they are read.
-    server: Any = SEPARATOR.join(broker.alt) or (
-        broker.hostname,
-        broker.port,
-        broker.virtual_host,
-        broker.userid,
-    )
+    # The transport reads several URLs of one broker together, and then the connection tells what they say.
+    _ = broker.transport
+    server = broker.hostname, broker.port, broker.virtual_host, broker.userid, *broker.alt
     return broker.transport_cls, server, prefix

@@ -211,7 +211,7 @@ class SecureTransport(Transport):
 
 
 def _broker(client: Any) -> Any:
-    return tuple(client.alt or ()) or (client.hostname, client.port, client.virtual_host)
+    return client.hostname, client.port, client.virtual_host, *client.alt
 
 
 def _check_url(client: Any) -> None:

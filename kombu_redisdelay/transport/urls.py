@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from kombu.utils.url import as_url
+
 from kombu_redisdelay.broker.server.nodes import Address
-from kombu_redisdelay.urls import LOCAL, SEPARATOR, read
+from kombu_redisdelay.urls import LOCAL, read
 
 #: What is said once: its name in a URL -> its name in a ``Connection`` of kombu.
 _OF_CONNECTION = {"username": "userid", "password": "password", "path": "virtual_host"}
@@ -16,7 +18,9 @@ def read_together(client: Any, default_port: int) -> tuple[Address, ...]:
 
     kombu reads the first URL, and takes each of the others for another broker: when it cannot connect, it
     goes on to the next one, and Celery logs an error for each. Here, all of them are one broker. So
-    afterwards, *client* has what any of them says, and is not led to another one.
+    afterwards, *client* has what any of them says, and is not led to another one. Its alternates are for
+    those who read them, as ``celery inspect stats``, and for its clones: one URL for each address, and
+    nothing else in it, because not every Celery takes a password out of them.
 
     Raises:
         ValueError: the URLs contradict each other, or are not joined with ``;``. No password is in the error.
@@ -26,6 +30,14 @@ def read_together(client: Any, default_port: int) -> tuple[Address, ...]:
     once, addresses = read(client.alt, default_port)
     for name, value in once.items():
         setattr(client, _OF_CONNECTION[name], value)
-    # One alternate: then kombu waits after each failure, and not only after one for each URL.
-    client.alt, client.cycle = [SEPARATOR.join(client.alt)], None
-    return tuple(Address(*address) for address in addresses)
+    found = tuple(Address(*address) for address in addresses)
+    scheme = client.alt[0].partition("://")[0]
+    client.alt, client.cycle = [as_url(scheme, *address) for address in found], None
+    client.completes_cycle = _after_each
+    return found
+
+
+def _after_each(retries: int) -> bool:
+    """Whether kombu waits after a failure, whose number is *retries*. Of several brokers, it waits only after
+    one for each of them."""
+    return True

@@ -6,6 +6,7 @@ import pytest
 from celery import Celery
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
+from kombu.utils.url import maybe_sanitize_url, url_to_parts
 
 from harness.redis_server import RedisServer
 from kombu_redisdelay import batch
@@ -42,13 +43,28 @@ class TestJoined:
                 assert (each.userid, each.password) == ("shop", "s3cret")
             assert "s3cret" not in clone.as_uri()
 
+    def test_who_reads_the_addresses_reads_no_password(self, scheme: str) -> None:
+        """As ``celery inspect stats``. Some versions of Celery send each alternate as it is, and others take
+        the password out of it, as of a single URL."""
+        url = joined(scheme, "shop:s3cret@h1:1", "h2", "shop:s3cret@h3:3/0")
+        with Connection(url) as connection, connection.clone() as clone:
+            info = clone.info()
+            assert info.pop("password") == "s3cret"
+            assert "s3cret" not in str(info)
+            told = [url_to_parts(maybe_sanitize_url(url)) for url in info["alternates"]]
+            assert [(each.scheme, each.hostname, each.port) for each in told] == [
+                (scheme, *address) for address in clone.transport.addresses
+            ]
+
     def test_a_batch_is_for_all_connections_to_them(self, scheme: str) -> None:
         url = joined(scheme, "h1:1", "h2:2")
         app = Celery("urls", broker=url, set_as_current=False)
-        with batch(app), Connection(url) as connection:
+        other = joined(scheme, "h1:1", "h3:2")
+        with batch(app), Connection(url) as connection, Connection(other) as another:
             assert block_for(connection) is not None
             assert connection.transport.addresses
             assert block_for(connection) is not None
+            assert block_for(another) is None
 
     @pytest.mark.parametrize(
         "url",
