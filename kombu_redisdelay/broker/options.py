@@ -17,6 +17,10 @@ MAX_PARTITIONS = 1024
 #: A message that so many workers held when they died is suspected of killing them.
 ALONE_AFTER = 3
 
+#: The longest time that a message is held alone, in seconds. A message that is never acked must not stop the
+#: consumer.
+ALONE_FOR = 60.0
+
 #: Seconds. A longer lease was set for ``redis://``, whose default is an hour: long tasks needed it.
 LONG_LEASE = 600
 

@@ -14,6 +14,7 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from kombu_redisdelay.broker.joining import joined
 from kombu_redisdelay.broker.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.broker.message import KEEP, Due
+from kombu_redisdelay.broker.options import ALONE_AFTER
 from kombu_redisdelay.broker.partitions import Partitions
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import answers, checked, explained_all
@@ -95,6 +96,7 @@ class Store:
         separator: between a queue's name and a priority step.
         publisher: what messages are published with, if that is not *server*.
         partitions: the queues that have partitions. All methods get the names of partitions.
+        alone_after: how many times lost a message is held alone, as their consumers do it; 0 for never.
     """
 
     def __init__(
@@ -105,11 +107,13 @@ class Store:
         separator: str,
         publisher: Publisher | None = None,
         partitions: Partitions | None = None,
+        alone_after: int = ALONE_AFTER,
     ) -> None:
         self.server = server
         self._publisher = publisher or server
         self.partitions = partitions or Partitions({})
         self.prefix = prefix
+        self.alone_after = alone_after
         self.steps = tuple(steps)
         self.separator = separator
         #: queue -> its x-expires in ms, for the queues that were declared with one.
@@ -123,12 +127,17 @@ class Store:
             socket_timeout: seconds that a reply may take.
         """
         server = self.server.with_own_connections(socket_timeout=socket_timeout)
-        return Store(server, self.prefix, self.steps, self.separator, partitions=self.partitions)
+        return self._with(server, None)
 
     def through(self, server: Server) -> Store:
         """The same queues by way of another *server*, which leads to the same one."""
         publisher = self._publisher if self.confirms else None
-        return Store(server, self.prefix, self.steps, self.separator, publisher, self.partitions)
+        return self._with(server, publisher)
+
+    def _with(self, server: Server, publisher: Publisher | None) -> Store:
+        return Store(
+            server, self.prefix, self.steps, self.separator, publisher, self.partitions, self.alone_after
+        )
 
     @property
     def confirms(self) -> bool:

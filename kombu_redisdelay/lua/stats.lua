@@ -6,14 +6,16 @@
 -- KEYS[3]  consumers
 -- KEYS[4]  wake zset
 -- KEYS[5]  control
--- KEYS[6+] ready lists of all steps
+-- KEYS[6]  unknown
+-- KEYS[7+] ready lists of all steps
 -- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
 --
 -- Returns  ready, scheduled, overdue, unacked and dead messages; consumers; consumers whose lease has ended
 --          and that hold messages; due time of the first scheduled message, as text, ms since the epoch
 --          (nil: none); microseconds for which it has been due (0: it is not due yet); server's clock in
 --          microseconds; then 1 or 0 for each of: the queue is paused, its concurrency allows no message now,
---          its rate allows none, a wake-up token is there
+--          its rate allows none, a wake-up token is there, messages may wait for a worker that knows their
+--          task
 
 -- include: clock
 -- include: woken
@@ -26,7 +28,7 @@ local queue = { base = string.sub(KEYS[5], 1, -#'control' - 1), consumers = KEYS
 read_controls({ queue }, now_us)
 
 local ready = 0
-for i = 6, #KEYS do
+for i = 7, #KEYS do
   ready = ready + redis.call('LLEN', KEYS[i])
 end
 
@@ -58,4 +60,5 @@ return {
   queue.places <= 0 and 1 or 0,
   queue.tokens <= 0 and 1 or 0,
   redis.call('EXISTS', KEYS[4]),
+  redis.call('EXISTS', KEYS[6]),
 }

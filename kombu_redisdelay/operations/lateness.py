@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kombu_redisdelay.broker.options import ALONE_FOR
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.queued import READY, SCHEDULED, QueuedMessage
-from kombu_redisdelay.operations.reasons import PREFETCH
+from kombu_redisdelay.operations.reasons import ISOLATED, PREFETCH
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import number_of
 
@@ -45,6 +46,11 @@ def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:
         yield (
             f"Workers move what is due within seconds, also while they are busy. {held} They are stuck, or "
             "of an older version."
+        )
+    elif stats.reason == ISOLATED:
+        yield (
+            "Each worker of the queue holds a message alone, of this or another queue, because workers have "
+            f"died that held it. It takes no other meanwhile, for {ALONE_FOR:.0f} s at most. {held}"
         )
     elif stats.reason == PREFETCH:
         yield f"All workers are busy: they hold as many as they may. {held}"

@@ -1,4 +1,4 @@
-"""Says in a word why ready messages wait although a consumer is there."""
+"""Says in a word why messages wait although a consumer is there."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import NamedTuple
 PAUSED = "paused"
 CONCURRENCY = "concurrency limit"
 RATE = "rate limit"
+ISOLATED = "isolated"
 PREFETCH = "prefetch full"
+UNKNOWN = "unknown task"
 
 #: All of them. If several apply, the first one counts: while it does, the others do not matter.
-REASONS = (PAUSED, CONCURRENCY, RATE, PREFETCH)
+REASONS = (PAUSED, CONCURRENCY, RATE, ISOLATED, PREFETCH, UNKNOWN)
 
 #: Seconds after which a consumer with room has taken a message for certain, however it came.
 NOTICED_AFTER = 5.0

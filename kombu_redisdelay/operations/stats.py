@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
@@ -17,7 +17,9 @@ from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.control import UNCONTROLLED, QueueControl, queue_controls
-from kombu_redisdelay.operations.reasons import Facts, first, reason_of
+from kombu_redisdelay.operations.isolated import isolated
+from kombu_redisdelay.operations.reasons import ISOLATED, PREFETCH, UNKNOWN, Facts, first, reason_of
+from kombu_redisdelay.operations.unknown_tasks import with_unknown_tasks
 
 T = TypeVar("T")
 
@@ -44,9 +46,9 @@ class QueueStats:
             all priorities; 0 if nothing is ready, ``None`` if that is unknown, because another transport has
             published these messages.
         control: whether the queue is paused, and its limits.
-        reason: why ready messages wait although there is a consumer, one of
-            :data:`~kombu_redisdelay.operations.reasons.REASONS`; ``None`` if none waits, nobody consumes, or
-            they are about to be taken.
+        reason: why ready messages wait although there is a consumer, or, while none is ready, why messages
+            do that were ready, one of :data:`~kombu_redisdelay.operations.reasons.REASONS`; ``None`` if none
+            waits, nobody consumes, or they are about to be taken.
     """
 
     queue: str
@@ -66,20 +68,36 @@ class QueueStats:
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
     """Return the statistics of *queues*, each with all its partitions; of a partition, if its name is given.
-    Makes three round trips for every :data:`QUEUES_PER_CALL` of them, however many messages there are."""
+    Makes three round trips for every :data:`QUEUES_PER_CALL` of them, however many messages there are, and
+    a few more where ready messages wait although no limit keeps them, or tasks wait for a worker that knows
+    them."""
     names = {queue: store.partitions.names(queue) for queue in queues}
     each = dict.fromkeys(name for some in names.values() for name in some)
     found: dict[str, QueueStats] = {}
+    listing: list[str] = []
     for some in portions(each, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
         replies = run_each(store.server, [_call(store, name) for name in some])
         by_name = dict(zip(some, replies, strict=True))
         since_ms = _waiting_since_ms(store, [name for name, (ready, *_) in by_name.items() if ready])
         found |= {name: _stats(name, reply, since_ms.get(name)) for name, reply in by_name.items()}
+        listing += [name for name, reply in by_name.items() if reply[-1]]
+    for name, reason in _found_out(store, found, listing).items():
+        found[name] = replace(found[name], reason=reason)
     controls = queue_controls(store, list(names))
     return [
         replace(reduce(_together, (found[name] for name in names[queue])), control=control)
         for queue, control in zip(names, controls, strict=True)
     ]
+
+
+def _found_out(store: Store, found: Mapping[str, QueueStats], listing: Sequence[str]) -> dict[str, str]:
+    """The reasons for which only some queues are looked at. *listing* are those that list tasks which a
+    consumer did not know."""
+    # A suspect that is held alone looks like a full consumer at first: nobody takes the token.
+    full = {name: stats.consumers for name, stats in found.items() if stats.reason == PREFETCH}
+    alone = isolated(store, full, {name: stats.unacked for name, stats in found.items()})
+    left = [name for name in listing if found[name].consumers and not found[name].ready]
+    return dict.fromkeys(alone, ISOLATED) | dict.fromkeys(with_unknown_tasks(store, left), UNKNOWN)
 
 
 def read_each(
@@ -116,7 +134,10 @@ def _call(store: Store, queue: str) -> ScriptCall:
     keys = store.keys(queue)
     return (
         STATS,
-        (keys.schedule, keys.dead, keys.consumers, keys.wake, keys.control, *store.ready_keys(queue)),
+        (
+            *(keys.schedule, keys.dead, keys.consumers, keys.wake, keys.control, keys.unknown),
+            *store.ready_keys(queue),
+        ),
         (keys.unacked(""),),
     )
 
@@ -161,7 +182,7 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
 
 
 def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats:
-    *numbers, is_paused, has_no_place, has_no_token, has_waker = reply
+    *numbers, is_paused, has_no_place, has_no_token, has_waker, _ = reply
     ready, scheduled, overdue, unacked, dead, consumers, consumers_lost, due_ms, late_us, now_us = numbers
     waiting = 0.0 if ready == 0 else None
     if since_ms is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -37,13 +37,25 @@ def unknown_tasks(store: Store, queues: Sequence[str]) -> list[UnknownTask]:
     names = {name: queue for queue in queues for name in store.partitions.names(queue)}
     there = answers(store.server, (("EXISTS", store.keys(name).unknown) for name in names))
     some = [name for name, exists in zip(names, there, strict=True) if exists]
-    if not some:
-        return []
-    before_ms = store.now_ms() - PATIENCE * 1000
     oldest: dict[tuple[str, str], int] = {}
-    for name, (waiting, _) in find_waiting(store, dict.fromkeys(some, "")).items():
+    for name, task, since_ms in _waiting_for_long(store, some):
+        which = names[name], printable(task)
+        oldest[which] = min(since_ms, oldest.get(which, since_ms))
+    return [UnknownTask(queue, task, from_ms(ms)) for (queue, task), ms in oldest.items()]
+
+
+def with_unknown_tasks(store: Store, names: Sequence[str]) -> set[str]:
+    """The queues and partitions among *names* of which :func:`unknown_tasks` has some. All of *names* list
+    tasks, but also messages that do not wait any more."""
+    return {name for name, _, _ in _waiting_for_long(store, names)}
+
+
+def _waiting_for_long(store: Store, names: Sequence[str]) -> Iterable[tuple[str, str, int]]:
+    """Names, tasks as they are listed, and since when the oldest message of them waits."""
+    if not names:
+        return
+    before_ms = store.now_ms() - PATIENCE * 1000
+    for name, (waiting, _) in find_waiting(store, dict.fromkeys(names, "")).items():
         for each in waiting:
             if each.since_ms is not None and each.since_ms <= before_ms:
-                which = names[name], printable(each.task)
-                oldest[which] = min(each.since_ms, oldest.get(which, each.since_ms))
-    return [UnknownTask(queue, task, from_ms(ms)) for (queue, task), ms in oldest.items()]
+                yield name, each.task, each.since_ms

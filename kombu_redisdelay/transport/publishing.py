@@ -96,8 +96,10 @@ class PublishingChannel(redis.Channel):
         if self._store is None:
             server, replicas = self._new_server(), self.options.confirm_replicas
             publisher = Confirming(server, replicas, self._confirm_ms) if replicas else server
-            partitions = Partitions(self.options.partitions)
-            self._store = Store(server, self.prefix, self.priority_steps, self.sep, publisher, partitions)
+            partitions, alone_after = Partitions(self.options.partitions), self.options.alone_after
+            self._store = Store(
+                server, self.prefix, self.priority_steps, self.sep, publisher, partitions, alone_after
+            )
         return self._store
 
     @property

@@ -13,6 +13,7 @@ from kombu.transport import virtual
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.message import message_id, which
+from kombu_redisdelay.broker.options import ALONE_FOR
 from kombu_redisdelay.transport.tasks import (
     failure,
     forget_task,
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from kombu_redisdelay.transport.channel import Channel
 
 logger = logging.getLogger(__name__)
-
-#: The longest time that a message is held alone, in seconds. A message that is never acked must not stop the
-#: consumer.
-ALONE_FOR = 60.0
 
 
 class QoS(virtual.QoS):

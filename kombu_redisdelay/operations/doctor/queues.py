@@ -18,7 +18,7 @@ from kombu_redisdelay.operations.doctor.control import check_control
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.held import check_held
 from kombu_redisdelay.operations.history import unreadable_fields
-from kombu_redisdelay.operations.reasons import PREFETCH
+from kombu_redisdelay.operations.reasons import ISOLATED, PREFETCH
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.operations.unknown_tasks import unknown_tasks
 from kombu_redisdelay.words import number_of, span
@@ -124,6 +124,14 @@ def _late(stats: QueueStats) -> Iterator[Finding]:
             check,
             f"{number_of(stats.ready)} ready, and no worker",
             "Start a worker for this queue. One of redis:// is not seen here.",
+        )
+    elif stats.reason == ISOLATED:
+        yield warning(
+            check,
+            f"{number_of(stats.ready)} ready, and each worker holds a message alone, because workers have "
+            "died that held it",
+            "They go on when it is done, or after a minute. The log of each worker names its message; the "
+            "logs of those that died, or of the system, say why.",
         )
     elif stats.reason == PREFETCH and (waiting := stats.waiting or 0.0) > PATIENCE:
         yield ok(check, f"{number_of(stats.ready)} ready, for up to {waiting:.0f} s: all workers are busy")

@@ -1,0 +1,52 @@
+-- Finds the consumers of a queue that take nothing, because they hold a message of it alone. Writes nothing.
+--
+-- KEYS[1]  consumers
+-- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
+-- ARGV[2]  how many times lost a message is held alone
+-- ARGV[3]  for how many microseconds it is, at most
+--
+-- Returns  their names
+--
+-- Who takes such a message takes none after it, of any queue. So it is the newest that the consumer holds, and
+-- only that one is read. What is beyond the bounds counts as if it was not held alone.
+
+-- include: clock
+-- include: stored
+-- include: members
+
+-- Tags that are looked at, of each consumer and together, and bytes of messages; one message may have more.
+local LOOKED_AT, LOOKED_AT_IN_ALL, BYTES = 100, 2000, 256 * 1024
+-- Microseconds since the epoch, from 2001 to 2286. Other tags are not ours.
+local TAG = '^%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d$'
+
+local function newest_of(tags)
+  local newest
+  for _, tag in ipairs(tags) do
+    if string.find(tag, TAG) and (not newest or tag > newest) then
+      newest = tag
+    end
+  end
+  return newest
+end
+
+local now_us = clock_us()
+local looked_at, bytes, found = 0, 0, {}
+for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now_us / 1000, '+inf')) do
+  local unacked = ARGV[1] .. consumer
+  local held = redis.call('HLEN', unacked)
+  if held > 0 and held <= LOOKED_AT then
+    looked_at = looked_at + held
+    if looked_at > LOOKED_AT_IN_ALL or bytes >= BYTES then
+      break
+    end
+    local tag = newest_of(redis.call('HKEYS', unacked))
+    if tag and now_us - tonumber(tag) < tonumber(ARGV[3]) then
+      local stored = redis.call('HGET', unacked, tag)
+      bytes = bytes + #stored
+      if losses(stored, stored_start(stored)) >= tonumber(ARGV[2]) then
+        found[#found + 1] = consumer
+      end
+    end
+  end
+end
+return found
