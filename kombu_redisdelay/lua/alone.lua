@@ -7,8 +7,8 @@
 --
 -- Returns  their names
 --
--- Who takes such a message takes none after it, of any queue. So it is the newest that the consumer holds, and
--- only that one is read. What is beyond the bounds counts as if it was not held alone.
+-- Who takes such a message takes none after it, of any queue. So it is the newest that the consumer holds,
+-- and only that one is read. What is beyond the bounds counts as if it was not held alone.
 
 -- include: clock
 -- include: stored

@@ -8,6 +8,7 @@ from datetime import datetime
 import pytest
 
 from kombu_redisdelay.broker.members import DUE
+from tests.broker.rig import payload, with_count
 from tests.cli.site import QUEUE, Site
 from tests.transport.kit import Inbox, drain
 from tests.web.states import delivered
@@ -87,6 +88,71 @@ def test_why_messages_wait_although_a_consumer_is_there(site: Site) -> None:
 
     site.redis.delete(QUEUE)
     assert reason(site) is None, "none is ready"
+
+
+def hold(site: Site, consumer: str, lost: int = 3, seconds: float = 1, queue: str = QUEUE) -> None:
+    """Write down a message that a consumer has taken so long ago, after so many others have died of it."""
+    site.add_consumer(consumer, 60_000, queue=queue)
+    tag = site.now_ms() * 1000 - round(seconds * 1_000_000)
+    site.redis.hset(
+        site.store.keys(queue).unacked(consumer), str(tag), "0:" + with_count(payload("a"), lost, lost)
+    )
+
+
+def test_each_consumer_holds_a_suspect_alone(site: Site) -> None:
+    site.send()
+    hold(site, "one", lost=0, seconds=20)
+    hold(site, "one")
+    assert reason(site) == "isolated"
+    site.add_consumer("another", 60_000)
+    assert reason(site) == "prefetch full"
+    hold(site, "another", seconds=59)
+    assert reason(site) == "isolated"
+    site.text("pause", "-Q", QUEUE)
+    assert reason(site) == "paused"
+    site.text("resume", "-Q", QUEUE)
+    hold(site, "another", lost=0)
+    assert reason(site) == "prefetch full", "it has taken one since then"
+
+
+@pytest.mark.parametrize(("lost", "seconds"), [(2, 1), (3, 61)])
+def test_one_that_is_no_suspect_and_one_that_has_been_alone(site: Site, lost: int, seconds: int) -> None:
+    site.send()
+    hold(site, "one", lost=lost, seconds=seconds)
+    assert reason(site) == "prefetch full"
+
+
+def test_a_suspect_of_another_queue(site: Site) -> None:
+    site.send()
+    site.add_consumer("one", 60_000)
+    hold(site, "one", queue="other")
+    site.store.remember("other")
+    assert {row["queue"]: row["reason"] for row in site.rows("stats")} == {QUEUE: "isolated", "other": None}
+    assert [row["reason"] for row in site.rows("stats", "-Q", QUEUE)] == ["isolated"]
+    site.redis.set(site.store.keys("other").consumers, "x")
+    assert [row["reason"] for row in site.rows("stats", "-Q", QUEUE)] == ["prefetch full"]
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(3, "isolated"), (4, "prefetch full"), (1, "prefetch full")])
+def test_how_many_deaths_make_a_suspect(site: Site, limit: int, expected: str) -> None:
+    site.app.conf.broker_transport_options = {"delivery_limit": limit}
+    site.send()
+    hold(site, "one", lost=2)
+    assert reason(site) == expected
+
+
+def test_no_worker_knows_their_task(site: Site) -> None:
+    id = site.leave_unknown("shop.new", 60)
+    assert reason(site) is None, "nobody is there"
+    site.add_consumer("one", 60_000)
+    assert reason(site) == "unknown task"
+    site.send()
+    assert reason(site) == "prefetch full"
+    site.redis.delete(QUEUE)
+    site.redis.hdel(site.store.keys(QUEUE).messages, id)
+    assert reason(site) is None, "it does not wait any more, though it is listed"
+    site.leave_unknown("shop.new", 2)
+    assert reason(site) is None, "a worker may be about to take it"
 
 
 def test_queues_are_in_natural_order(site: Site) -> None:

@@ -10,6 +10,7 @@ import pytest
 from harness.redis_server import RedisServer
 from kombu_redisdelay import Queues
 from kombu_redisdelay.operations.lateness import why_late
+from tests.broker.rig import payload, with_count
 from tests.cli.site import QUEUE, Site
 
 
@@ -76,6 +77,17 @@ def test_busy(site: Site, late: str) -> None:
     )
     assert why(site, site.send()) == (
         "All workers are busy: they hold as many as they may. 1 consumer of the queue: 3 messages held."
+    )
+
+
+def test_each_worker_holds_one_alone(site: Site) -> None:
+    site.add_consumer("w", 60_000)
+    suspect = "0:" + with_count(payload("a"), 3, lost=3)
+    site.redis.hset(site.store.keys(QUEUE).unacked("w"), str(site.now_ms() * 1000), suspect)
+    assert why(site, site.send()) == (
+        "Each worker of the queue holds a message alone, of this or another queue, because workers have "
+        "died that held it. It takes no other meanwhile, for 60 s at most. 1 consumer of the queue: "
+        "1 message held."
     )
 
 

@@ -31,6 +31,7 @@ from kombu_redisdelay.broker.server.scripts import (
 from kombu_redisdelay.broker.unknown import find_waiting
 from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.operations.history import queue_history
+from kombu_redisdelay.operations.isolated import isolated
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
 from tests.broker.rig import Rig, dead_letter, park, payload, taken
@@ -131,6 +132,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "record": lambda rig, consumer, delivery: record(rig.store, ["q"]),
     "history": lambda rig, consumer, delivery: queue_history(rig.store, ["q"]),
     "stats": lambda rig, consumer, delivery: queue_stats(rig.store, ["q"]),
+    "alone": lambda rig, consumer, delivery: isolated(rig.store, {"q": 1}, {}),
     "consumers": lambda rig, consumer, delivery: CONSUMERS(
         rig.store.server, [rig.key("q", "consumers")], [1, 0.5, 10, 10]
     ),
@@ -227,5 +229,5 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "NEWEST", "REMOVE_DEAD"),
         *("WITHDRAW", "CLAIM", "SET_CONTROL", "RECORD", "HISTORY"),
         *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_HELD"),
-        *("FORWARD", "STATS", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "ADOPT"),
+        *("FORWARD", "STATS", "ALONE", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "ADOPT"),
     }, "a script that CALLS does not know of"
