@@ -35,8 +35,8 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
     """Show what is in each queue, and who looks after it.
 
     WAIT is the time that the next ready message has waited; ? if another transport has published it. NEXT DUE
-    is when the first scheduled message is due, or for how long it has been. REASON is there if ready messages
-    wait although there is a consumer, and says why.
+    is when the first scheduled message is due, or for how long it has been. REASON is there if messages wait
+    although it is their time and there is a consumer, and says why.
     """
     access = connect(Access)
     with reading(queue_stats, access, queues) as found:

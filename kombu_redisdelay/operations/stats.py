@@ -95,7 +95,7 @@ def _found_out(store: Store, found: Mapping[str, QueueStats], listing: Sequence[
     consumer did not know."""
     # A suspect that is held alone looks like a full consumer at first: nobody takes the token.
     full = {name: stats.consumers for name, stats in found.items() if stats.reason == PREFETCH}
-    alone = isolated(store, full, {name: stats.unacked for name, stats in found.items()})
+    alone = isolated(store, full, [name for name, stats in found.items() if stats.unacked])
     left = [name for name in listing if found[name].consumers and not found[name].ready]
     return dict.fromkeys(alone, ISOLATED) | dict.fromkeys(with_unknown_tasks(store, left), UNKNOWN)
 

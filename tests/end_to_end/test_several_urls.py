@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from harness.cluster import Cluster
 from harness.sentinel import MASTER, PASSWORD, SentinelSite
 from tests.end_to_end.installation import Installation
 
-SERVERS = {
+SERVERS: dict[str, Callable[[], SentinelSite | Cluster]] = {
     "redisdelay-sentinel": lambda: SentinelSite(replicas=0),
     "redisdelay-cluster": lambda: Cluster(requirepass=PASSWORD),
 }

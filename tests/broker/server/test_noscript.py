@@ -132,7 +132,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "record": lambda rig, consumer, delivery: record(rig.store, ["q"]),
     "history": lambda rig, consumer, delivery: queue_history(rig.store, ["q"]),
     "stats": lambda rig, consumer, delivery: queue_stats(rig.store, ["q"]),
-    "alone": lambda rig, consumer, delivery: isolated(rig.store, {"q": 1}, {}),
+    "alone": lambda rig, consumer, delivery: isolated(rig.store, {"q": 1}, ["q"]),
     "consumers": lambda rig, consumer, delivery: CONSUMERS(
         rig.store.server, [rig.key("q", "consumers")], [1, 0.5, 10, 10]
     ),
