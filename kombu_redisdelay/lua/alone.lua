@@ -16,19 +16,20 @@
 
 -- Tags that are looked at, of each consumer and together, and bytes of messages; one message may have more.
 local LOOKED_AT, LOOKED_AT_IN_ALL, BYTES = 100, 2000, 256 * 1024
--- Microseconds since the epoch, from 2001 to 2286. Other tags are not ours.
-local TAG = '^%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d$'
+-- Digits of a tag: microseconds since the epoch, from 2001 to 2286. Other tags are not ours.
+local DIGITS = 16
 
 local function newest_of(tags)
-  local newest
+  local newest = ''
   for _, tag in ipairs(tags) do
-    if string.find(tag, TAG) and (not newest or tag > newest) then
+    if #tag == DIGITS and tag > newest then
       newest = tag
     end
   end
   return newest
 end
 
+local suspect_from, alone_us = tonumber(ARGV[2]), tonumber(ARGV[3])
 local now_us = clock_us()
 local looked_at, bytes, found = 0, 0, {}
 for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now_us / 1000, '+inf')) do
@@ -40,10 +41,10 @@ for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now_us / 1000, '+
       break
     end
     local tag = newest_of(redis.call('HKEYS', unacked))
-    if tag and now_us - tonumber(tag) < tonumber(ARGV[3]) then
+    if now_us - (tonumber(tag) or 0) < alone_us then
       local stored = redis.call('HGET', unacked, tag)
       bytes = bytes + #stored
-      if losses(stored, stored_start(stored)) >= tonumber(ARGV[2]) then
+      if losses(stored, stored_start(stored)) >= suspect_from then
         found[#found + 1] = consumer
       end
     end
