@@ -17,8 +17,13 @@ DELIVERIES, LOST, DUE, UNKNOWN = NAMES = (
     "redisdelay-unknown",
 )
 
-#: The due time of a message. A longer number is no time.
-_DUE = re.compile(rb'\s*{(?:"redisdelay-(?:deliveries|lost)": ?\d+, ?)*"redisdelay-due": ?(\d{1,15}),')
+#: The most digits that one has. A longer number is no time, and no count.
+DIGITS = 15
+
+#: The due time of a message.
+_DUE = re.compile(
+    rb'\s*{(?:"redisdelay-(?:deliveries|lost)": ?\d+, ?)*"redisdelay-due": ?(\d{1,%d}),' % DIGITS
+)
 
 
 class Members(NamedTuple):
@@ -50,10 +55,11 @@ def due_ms(payload: bytes) -> int | None:
 
 
 def wrong_member(payload: Mapping[str, Any]) -> str | None:
-    """The name of a member of the decoded *payload* that is not a whole number; ``None`` if all are right."""
+    """The name of a member of the decoded *payload* that is not a whole number of at most :data:`DIGITS`
+    digits; ``None`` if all are right."""
     for name in NAMES:
         value = payload.get(name, 0)
-        if type(value) is not int or value < 0:
+        if type(value) is not int or not 0 <= value < 10**DIGITS:
             return name
     return None
 

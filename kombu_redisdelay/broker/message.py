@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from math import isfinite
+from math import isinf
 from time import time
 from typing import Any
 from uuid import UUID
 
 from dateutil.parser import isoparse
 
-from kombu_redisdelay.broker.members import Members, take_out, wrong_member
+from kombu_redisdelay.broker.members import DIGITS, Members, take_out, wrong_member
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.times import LATEST_MS, to_ms
 
@@ -229,8 +229,8 @@ def mark_delivery(payload: dict[str, Any]) -> Members:
 
 
 def _is_priority(value: object) -> bool:
-    # kombu takes text for a number, or for no priority.
-    return value is None or isinstance(value, (int, str)) or (isinstance(value, float) and isfinite(value))
+    # kombu takes text for a number, or for no priority, as it does with NaN.
+    return value is None or isinstance(value, (int, str)) or (isinstance(value, float) and not isinf(value))
 
 
 def check(payload: object) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def check(payload: object) -> dict[str, Any]:
         raise MalformedMessage("'priority' is not a number")
     wrong = wrong_member(payload)
     if wrong is not None:
-        raise MalformedMessage(f"{wrong!r} is not a whole number")
+        raise MalformedMessage(f"{wrong!r} is not a whole number of at most {DIGITS} digits")
     return payload
 
 

@@ -3,7 +3,8 @@
 Celery does not check the types. It stumbles over such a part where it needs it: in the callback, but also
 when its pool has room, or in a result or a timer of the pool, long after the callback has returned. Some of
 these end the worker, and others make it forget the message. So whatever Celery stumbles over is refused here.
-What it takes, though it is odd, is left alone: it works with ``redis://``, too.
+What it takes, though it is odd, is left alone: it works with ``redis://``, too. Pickle keeps tuples, and
+classes of an application that are derived from these types.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from kombu.transport import virtual
+
+#: What is a list in JSON.
+_LIST = (list, tuple)
 
 #: Seconds. Celery adds a time limit to a time, and a longer number may be none that it can add.
 LONGEST_LIMIT = 1e12
@@ -46,10 +50,10 @@ def wrong_part(message: virtual.Message) -> str | None:
 
 def _wrong_list(body: Any) -> str | None:
     """As :func:`wrong_part`, for the body of version 2."""
-    if not isinstance(body, (list, tuple)) or len(body) != 3:
+    if not isinstance(body, _LIST) or len(body) != 3:
         return "body is not a list of arguments, keyword arguments, and what else belongs to the task"
     args, kwargs, embedded = body
-    if not isinstance(args, (list, tuple)):
+    if not isinstance(args, _LIST):
         return "body's arguments are not a list"
     if not isinstance(kwargs, dict):
         return "body's keyword arguments are not an object"
@@ -111,7 +115,13 @@ def _is_never(value: Any) -> bool:
 
 def _part(words: str, *types: type, also: Callable[[Any], bool] = _is_never) -> _Part:
     """A part that may be missing."""
-    return _Part(words, frozenset((*types, type(None))), also)
+    return _Part(
+        words, frozenset((*types, type(None))), lambda value: isinstance(value, types) or also(value)
+    )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _is_moment(value: Any) -> bool:
@@ -126,9 +136,7 @@ def _is_eta(value: Any) -> bool:
 
 
 def _are_limits(value: Any) -> bool:
-    if value == [None, None] or not value:
-        return True
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_limit, value))
+    return not value or (isinstance(value, _LIST) and len(value) == 2 and all(map(_is_limit, value)))
 
 
 def _is_limit(value: Any) -> bool:
@@ -137,7 +145,7 @@ def _is_limit(value: Any) -> bool:
 
 
 def _are_names(value: Any) -> bool:
-    return not value or (isinstance(value, list) and all(isinstance(name, str) for name in value))
+    return not value or (isinstance(value, _LIST) and all(map(_is_text, value)))
 
 
 def _is_absent(value: Any) -> bool:
@@ -145,7 +153,7 @@ def _is_absent(value: Any) -> bool:
 
 
 def _are_signatures(value: Any) -> bool:
-    return not value or (isinstance(value, list) and all(map(_is_signature, value)))
+    return not value or (isinstance(value, _LIST) and all(map(_is_signature, value)))
 
 
 def _is_signature(value: Any) -> bool:
@@ -159,7 +167,7 @@ def _is_chord(value: Any) -> bool:
 #: Ids of Celery are strings. Without a result backend it takes numbers, too.
 _ID = _part("a string", str, int, float)
 _TEXT = _part("a string", str)
-_TASK = _Part("a string", frozenset({str}), _is_never)
+_TASK = _Part("a string", frozenset({str}), _is_text)
 _OBJECT = _part("an object", dict, also=_is_absent)
 _SIGNATURES = _part("a list of signatures of tasks", also=_are_signatures)
 
@@ -184,7 +192,7 @@ _OF_BODY = {
     **_OF_TASK,
     **_OF_EMBEDDED,
     "taskset": _ID,
-    "args": _part("a list", list, also=_is_absent),
+    "args": _part("a list", *_LIST, also=_is_absent),
     "kwargs": _OBJECT,
 }
 

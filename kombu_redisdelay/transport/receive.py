@@ -23,6 +23,7 @@ from kombu_redisdelay.broker.message import (
     message_id,
 )
 from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.transport.tasks import in_a_line
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,10 @@ def receive(
             early.append((delivery, exc.message_id, exc.due_ms))
         except MalformedMessage as exc:
             malformed.append((delivery, printable(str(exc)[:LONGEST_REASON])))
+        except Exception as exc:
+            # Nobody has foreseen it. The others that were taken with it must be delivered.
+            logger.exception("An entry of queue %r cannot be read", delivery.queue)
+            malformed.append((delivery, f"it cannot be read: {in_a_line(exc)}"))
     if early:
         for (delivery, _, _), reply in zip(early, consumer.park(early), strict=True):
             _report_failure(delivery, reply)

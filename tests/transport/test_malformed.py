@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Consumer
 
+from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.members import NAMES
 from tests.broker.test_recover import dead_process
 from tests.transport import malformed
 from tests.transport.kit import Inbox, Site, drain, drain_for, look_after_queues, publish
@@ -238,6 +240,36 @@ def test_an_entry_that_cannot_become_a_dead_letter_stays_held(
     Inbox(channel)
     drain(channel.connection.client, lambda: len(site.dead()) == 1)
     assert site.unacked() == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_member_of_ours_that_is_too_long_for_a_number(bench: Bench, name: str) -> None:
+    assert bench.put([Entry(READY, json.dumps({name: 10**400, **malformed.MESSAGE}).encode())]) == 2
+    drain(bench.connection, lambda: len(bench.inbox) == 2)
+    [letter] = bench.redis.lrange("redisdelay:{q}:dead", 0, -1)
+    assert f"'{name}' is not a whole number of at most 15 digits" in letter.decode()
+
+
+def test_an_error_that_nobody_has_foreseen_keeps_no_other_message(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    delivered, fail = metrics.delivered, iter([False, True])
+
+    def fails_once(*args: Any) -> None:
+        if next(fail, False):
+            raise OverflowError("too large")
+        delivered(*args)
+
+    monkeypatch.setattr(metrics, "delivered", fails_once)
+    channel = site.channel()
+    publish(channel, "a", "b", "c")
+    inbox = Inbox(channel)
+    drain(channel.connection.client, lambda: len(inbox) == 2)
+    assert inbox.bodies == ["a", "c"]
+    [letter] = site.dead()
+    assert b"it cannot be read: OverflowError: too large" in letter
+    assert site.unacked() == 2
+    assert "An entry of queue 'q' cannot be read" in caplog.text
 
 
 def test_a_consumer_that_is_none(site: Site) -> None:

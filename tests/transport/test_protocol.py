@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from typing import Any
 
 import pytest
 from celery import Celery, chain, chord, group
+from kombu.serialization import registry
 from kombu.transport import virtual
 
 from kombu_redisdelay.transport.protocol import wrong_part
@@ -155,13 +157,20 @@ def test_what_cannot_be_decoded_is_left_to_celery() -> None:
     assert wrong_part(made) is None
 
 
+class Text(str):
+    """As a framework may have it, and pickle keeps it."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("serializer", ["json", "pickle"])
 @pytest.mark.parametrize("version", [1, 2])
-def test_what_celery_sends_is_right(version: int) -> None:
+def test_what_celery_sends_is_right(version: int, serializer: str) -> None:
     app = Celery("app", broker="memory://", backend="cache+memory://", set_as_current=False)
-    app.conf.task_protocol = version
+    app.conf.update(task_protocol=version, task_serializer=serializer)
 
     @app.task(name="work")
-    def work(*args: Any) -> None: ...
+    def work(*args: Any, **kwargs: Any) -> None: ...
 
     signatures = [
         work.s(1),
@@ -171,13 +180,15 @@ def test_what_celery_sends_is_right(version: int) -> None:
         chord([work.s(1), chain(work.s(2), work.s(3))], work.s()),
         group(work.s(1), work.s(2)),
     ]
+    if serializer == "pickle":
+        signatures.append(work.signature((1,), OrderedDict(x=1)).set(task_id=Text("id")))
     signatures[0].stamp(stamp="value")
     sent: list[virtual.Message] = []
     with app.connection() as connection, connection.channel() as channel:
         for signature in signatures:
             signature.apply_async(connection=connection)
         while (got := channel.basic_get("celery", no_ack=True)) is not None:
-            got.accept = {"application/json"}
+            got.accept = {registry.name_to_type[serializer]}
             sent.append(got)
     app.close()
     assert len(sent) >= len(signatures)

@@ -206,10 +206,10 @@ SPECIAL: dict[str, tuple[Any, ...]] = {
     "x-delay": (1000, 1e300, "soon", -5),
     "x-delay-on-conflict": ("keep", "replace", "x"),
     "x-delivery-count": (1, 3, 10**9, "x"),
-    "redisdelay-deliveries": (1, "x", 10**30, 1e23),
-    "redisdelay-lost": (1, "x", 10**30, 1e23),
-    "redisdelay-due": (1, "x", 10**30, 1e23),
-    "redisdelay-unknown": (1, "x", 10**30, 1e23),
+    "redisdelay-deliveries": (1, "x", 10**30, 10**400, 1e23),
+    "redisdelay-lost": (1, "x", 10**30, 10**400, 1e23),
+    "redisdelay-due": (1, "x", 10**30, 10**400, 1e23),
+    "redisdelay-unknown": (1, "x", 10**30, 10**400, 1e23),
     "consumer_tag": (["x"], {}),
 }
 
