@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: The longest text of an exception that is kept, in characters.
+LONGEST_FAILURE = 200
+
 
 def printable(text: str) -> str:
     """*text*, with each character that is not printable as its Python escape, such as ``\\x1b``.
@@ -16,3 +19,13 @@ def printable(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def in_a_line(error: BaseException) -> str:
+    """What *error* is and says, in a line of bounded length."""
+    try:
+        text = " ".join(f"{type(error).__name__}: {error}".rstrip(": ")[:LONGEST_FAILURE].split())
+    except Exception:
+        # It cannot be made a text.
+        text = type(error).__name__
+    return printable(text)

@@ -22,8 +22,7 @@ from kombu_redisdelay.broker.message import (
     mark_delivery,
     message_id,
 )
-from kombu_redisdelay.broker.printable import printable
-from kombu_redisdelay.transport.tasks import in_a_line
+from kombu_redisdelay.broker.printable import in_a_line, printable
 
 logger = logging.getLogger(__name__)
 

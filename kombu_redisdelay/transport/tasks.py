@@ -9,10 +9,7 @@ from typing import Any
 from kombu.transport import virtual
 from redis.exceptions import RedisError
 
-from kombu_redisdelay.broker.printable import printable
-
-#: The longest text of an exception that is kept, in characters.
-LONGEST_FAILURE = 200
+from kombu_redisdelay.broker.printable import LONGEST_FAILURE, in_a_line
 
 
 def started_tasks(messages: Mapping[str, virtual.Message]) -> set[str]:
@@ -87,16 +84,6 @@ def failure() -> str:
     """
     error = sys.exc_info()[1]
     return "" if error is None else in_a_line(error)
-
-
-def in_a_line(error: BaseException) -> str:
-    """What *error* is and says, in a line of bounded length."""
-    try:
-        text = " ".join(f"{type(error).__name__}: {error}".rstrip(": ")[:LONGEST_FAILURE].split())
-    except Exception:
-        # It cannot be made a text.
-        text = type(error).__name__
-    return printable(text)
 
 
 def has_crashed() -> bool:

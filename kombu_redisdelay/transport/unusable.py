@@ -17,10 +17,9 @@ from functools import wraps
 from time import monotonic
 from typing import Any
 
-from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.broker.printable import LONGEST_FAILURE, in_a_line, printable
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.receive import unknown_for
-from kombu_redisdelay.transport.tasks import LONGEST_FAILURE, in_a_line
 
 logger = logging.getLogger(__name__)
 
