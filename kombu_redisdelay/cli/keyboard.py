@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from select import select
-from time import monotonic, sleep
+from time import sleep
 
 try:
     import termios
@@ -15,9 +15,6 @@ try:
 except ImportError:
     # Not a Unix system.
     pass
-
-#: Seconds. A signal that comes just before select() does not end it: Python handles it when that returns.
-_LONGEST_WAIT = 0.5
 
 
 @contextmanager
@@ -35,12 +32,8 @@ def key_presses() -> Iterator[Callable[[float], bytes]]:
     before = termios.tcgetattr(keyboard)
 
     def read(seconds: float) -> bytes:
-        deadline = monotonic() + seconds
-        while (rest := deadline - monotonic()) > 0:
-            ready, _, _ = select([keyboard], [], [], min(rest, _LONGEST_WAIT))
-            if ready:
-                return os.read(keyboard, 1024)
-        return b""
+        ready, _, _ = select([keyboard], [], [], seconds)
+        return os.read(keyboard, 1024) if ready else b""
 
     try:
         tty.setcbreak(keyboard)

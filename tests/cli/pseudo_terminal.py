@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import termios
@@ -18,6 +19,13 @@ from harness.process import wait_until
 
 #: What is written to a terminal beside text: styles, and where the cursor is.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def _let_control_c_through() -> None:
+    """Have Ctrl-C reach this process, and end it, also if the tests run in the background of a shell, where
+    it is ignored."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class PseudoTerminal:
@@ -40,8 +48,7 @@ class PseudoTerminal:
             env={name: value for name, value in environment.items() if name not in unset}
             | {"TERM": "xterm-256color"},
             start_new_session=True,
-            # So that Ctrl-C is for the command.
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_let_control_c_through,
         )
         self.written = ""
 
