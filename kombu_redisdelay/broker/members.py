@@ -19,6 +19,7 @@ DELIVERIES, LOST, DUE, UNKNOWN = NAMES = (
 
 #: The most digits that one has. A longer number is no time, and no count.
 DIGITS = 15
+_BEYOND = 10**DIGITS
 
 #: The due time of a message.
 _DUE = re.compile(
@@ -57,10 +58,12 @@ def due_ms(payload: bytes) -> int | None:
 def wrong_member(payload: Mapping[str, Any]) -> str | None:
     """The name of a member of the decoded *payload* that is not a whole number of at most :data:`DIGITS`
     digits; ``None`` if all are right."""
+    # Each message goes through this: most have one member.
     for name in NAMES:
-        value = payload.get(name, 0)
-        if type(value) is not int or not 0 <= value < 10**DIGITS:
-            return name
+        if name in payload:
+            value = payload[name]
+            if type(value) is not int or not 0 <= value < _BEYOND:
+                return name
     return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -332,11 +331,10 @@ class Line:
     def _read_what_has_come(self) -> bool:
         """Read the replies to acks that are there. Returns whether there were any. The end of the connection
         is an error."""
-        count = 0
-        while self._written and self.connection.can_read():
-            self._read_acks(1)
-            count += 1
-        return count > 0
+        written = self._written
+        if written and self.connection.can_read():
+            self._read_acks(wait=False)
+        return self._written < written
 
     def _write_acks(self) -> None:
         unread, count = self._written, len(self._unconfirmed)
@@ -355,11 +353,13 @@ class Line:
         # While replies to acks are unread, redis-py's health check would mistake one for that to its PING.
         self.connection.send_packed_command(pieces, check_health=not unread)
 
-    def _read_acks(self, most: int = sys.maxsize) -> list[ResponseError]:
-        """Read the replies to acks that were written, *most* of them. Returns the errors; their acks are sent
-        again."""
+    def _read_acks(self, *, wait: bool = True) -> list[ResponseError]:
+        """Read the replies to acks that were written; if it shall not *wait*, those that are there. Returns
+        the errors; their acks are sent again."""
         errors, now = [], monotonic()
-        for _ in range(min(most, self._written)):
+        for _ in range(self._written):
+            if not wait and not self.connection.can_read():
+                break
             reply = _reply(self.connection)
             self._written -= 1
             ack = self._unconfirmed.popleft()
