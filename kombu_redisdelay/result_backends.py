@@ -14,7 +14,9 @@ from urllib.parse import urlencode
 from celery.backends import redis
 from celery.exceptions import ImproperlyConfigured
 from kombu.utils.url import as_url, parse_url, url_to_parts
+from redis.exceptions import ResponseError
 
+from kombu_redisdelay.refusals import has_too_few_replicas, is_no_primary
 from kombu_redisdelay.tls import verifying
 from kombu_redisdelay.urls import SEPARATOR, check_host, read
 
@@ -48,6 +50,15 @@ class Backend(redis.RedisBackend):  # type: ignore[misc]
             ImproperlyConfigured: the URL is wrong. No password is in the error.
         """
         super().__init__(*args, url=url or f"{self.scheme}://", **kwargs)
+
+    def exception_safe_to_retry(self, exc: BaseException) -> bool:
+        """As Celery's, and also when a server does not write because a failover goes on.
+
+        Celery asks only if ``result_backend_always_retry`` is set.
+        """
+        if isinstance(exc, ResponseError) and (is_no_primary(exc) or has_too_few_replicas(exc)):
+            return True
+        return bool(super().exception_safe_to_retry(exc))
 
     def _params_from_url(self, url: str, defaults: dict[str, Any]) -> dict[str, Any]:
         try:

@@ -18,6 +18,8 @@ def test_each_worker_gets_it_in_time(site: Installation, pool: str) -> None:
         site.worker(pool=pool, app="tests.end_to_end.broadcasting_app")
     producer = site.producer(task_queues=[Broadcast("news")])
     declare = [Exchange("news", "fanout")]
+    # A worker subscribes just after it has said that it is ready: to this, and to remote control.
+    wait_until(lambda: len(producer.control.ping(limit=2)) == 2, 30, "that both have subscribed")
     producer.send_task("work", ["now"], queue="news", declare=declare)
     producer.send_task("work", ["later"], queue="news", declare=declare, countdown=1)
     wait_until(lambda: Counter(site.ledger.ended()) == {"now": 2, "later": 2}, 30, "that both have run both")

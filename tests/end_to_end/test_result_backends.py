@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from celery import Celery, chord
 from celery.exceptions import ImproperlyConfigured
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from harness.process import wait_until
 from harness.redis_server import RedisServer
 from harness.sentinel import MASTER, SentinelSite
 from harness.tls import Tls, new_tls, server_with_tls
@@ -128,6 +130,29 @@ def test_the_server_is_verified() -> None:
             app.backend.client.ping()
         url += "?ssl_cert_reqs=none"
         Celery(broker=url, backend=url, set_as_current=False).backend.client.ping()
+
+
+@pytest.mark.parametrize(
+    ("refuse", "allow"),
+    [
+        ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
+        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+    ],
+    ids=["too few replicas", "a replica"],
+)
+def test_a_result_waits_for_the_end_of_a_failover(
+    server: RedisServer, refuse: str, allow: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Celery(broker=server.url(), backend=server.url(), set_as_current=False)
+    app.conf.result_backend_always_retry = True
+    with server.client() as client, ThreadPoolExecutor(1) as executor:
+        client.execute_command(*refuse.split())
+        # The text of the error of a pipeline has the result in it.
+        stored = executor.submit(app.backend.store_result, "id", "of pipeline caused error: x", "SUCCESS")
+        wait_until(lambda: stored.done() or "Retrying" in caplog.text, 30, "that it tries again")
+        client.execute_command(*allow.split())
+        stored.result(30)
+        assert app.AsyncResult("id").state == "SUCCESS"
 
 
 @pytest.mark.parametrize("scheme", ["redisdelay-cluster", "redisdelays-cluster"])

@@ -3,18 +3,13 @@ follow it. Their errors name the server."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from redis.connection import AbstractConnection, Connection, SSLConnection
-from redis.exceptions import ConnectionError, MasterDownError, ReadOnlyError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.server.errors import NotThePrimary
-
-#: What a replica refuses, and what a server says to a blocked client when it becomes one. redis-py cuts off
-#: some of these words and makes a class of them. Redis 6.2 puts them into the error of a script.
-_NOT_THE_PRIMARY = re.compile(r"(?:^|-)(?:READONLY|UNBLOCKED|MASTERDOWN) ")
-_TOO_FEW_REPLICAS = re.compile(r"(?:^|-)NOREPLICAS ")
+from kombu_redisdelay.refusals import has_too_few_replicas, is_no_primary
 
 
 class ToPrimary(AbstractConnection):
@@ -46,10 +41,9 @@ class ToPrimary(AbstractConnection):
 
     def _lost(self, error: ResponseError) -> ConnectionError | None:
         """The error of a lost connection that *error* stands for; ``None`` if it is something else."""
-        is_replica = isinstance(error, (ReadOnlyError, MasterDownError))
-        if is_replica or _NOT_THE_PRIMARY.search(str(error)):
+        if is_no_primary(error):
             return NotThePrimary(f"{self._address} is not the primary: {error}")
-        if _TOO_FEW_REPLICAS.search(str(error)):
+        if has_too_few_replicas(error):
             return ConnectionError(f"too few replicas follow {self._address}: {error}")
         return None
 
