@@ -63,6 +63,8 @@ def _adopt(adoption: Adoption, found: Adopted, yes: bool, dry_run: bool, as_json
 
 
 def _give_back(adoption: Adoption, found: GivenBack, yes: bool, dry_run: bool, as_json: bool) -> None:
+    if found.unknown:
+        echo(f"{_unknown(found)}. Cancel what must not be lost so, and publish it again later.", err=True)
     if dry_run:
         _show_back("would_give_back", f"Would give back {_described_back(found)}.", found, as_json)
         return
@@ -93,6 +95,11 @@ def _described_back(found: GivenBack) -> str:
     )
 
 
+def _unknown(found: GivenBack) -> str:
+    waits = "waits for a worker that knows its" if found.unknown == 1 else "wait for workers that know their"
+    return f"{number_of(found.unknown)} {waits} task, and redis:// discards what a worker does not know"
+
+
 def _show(done: str, text: str, found: Adopted, as_json: bool) -> None:
     if as_json:
         counts = {"scheduled": found.scheduled, "to_run": found.ready, "ready_early": found.parked}
@@ -112,6 +119,7 @@ def _show(done: str, text: str, found: Adopted, as_json: bool) -> None:
 def _show_back(done: str, text: str, found: GivenBack, as_json: bool) -> None:
     if as_json:
         counts = {"scheduled": found.scheduled, "held": found.held, "at_once": found.at_once}
+        counts["unknown"] = found.unknown
         show_json([{done: found.messages, **counts, "dead": found.dead}])
         return
     echo(text)

@@ -119,17 +119,26 @@ class GivenBack:
         held: messages that workers had taken which are gone.
         at_once: those of the scheduled ones that workers of ``redis://`` deliver at once, because only
             Celery's tasks have a time that they know.
+        unknown: those of the scheduled ones that wait for a worker that knows their task. A worker of
+            ``redis://`` that does not know it discards them.
         dead: dead letters, which stay.
     """
 
     scheduled: int = 0
     held: int = 0
     at_once: int = 0
+    unknown: int = 0
     dead: int = 0
 
     @property
     def messages(self) -> int:
         return self.scheduled + self.held
+
+    def add(self, message: Scheduled) -> None:
+        content = Content.of(message.payload, "")
+        self.scheduled += 1
+        self.at_once += content.task is None
+        self.unknown += content.unknown_ms is not None
 
 
 class Adoption(Access):
@@ -317,8 +326,7 @@ class Adoption(Access):
         found = GivenBack(dead=self._dead())
         for name in self.names(None):
             for message in Schedule(self.store).iter(name, None, None):
-                found.scheduled += 1
-                found.at_once += not _waits_for_eta(message)
+                found.add(message)
             found.held += sum(self._held(name).values())
         return found
 
@@ -337,8 +345,7 @@ class Adoption(Access):
                 yield done
             messages = schedule.iter(name, None, None)
             for message in schedule.reschedule_all(name, messages, _for_stock, 0):
-                done.scheduled += 1
-                done.at_once += not _waits_for_eta(message)
+                done.add(message)
                 yield done
 
     def _held(self, name: str) -> dict[Holder, int]:
@@ -391,9 +398,7 @@ def _id_and_eta(ready: Ready) -> tuple[str, float]:
 
 
 def _for_stock(message: Scheduled) -> bytes:
+    if Content.of(message.payload, "").unknown_ms is not None:
+        # It is due already, and a worker that knows its task may run it at once.
+        return message.payload
     return with_eta(message.payload, message.due_ms)
-
-
-def _waits_for_eta(message: Scheduled) -> bool:
-    """Whether a worker of ``redis://`` holds it until it is due."""
-    return Content.of(message.payload, "").task is not None

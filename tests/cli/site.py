@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from celery import Celery
@@ -63,6 +64,7 @@ class Site:
         id = self.send(task, countdown=3600, queue=queue)
         keys, since_ms = self.store.keys(queue), self.now_ms() - round(seconds * 1000)
         step, _, payload = self.redis.hget(keys.messages, id).partition(":")
+        payload = re.sub('"eta": "[^"]*"', '"eta": null', payload)
         members = payload.replace(', "body"', f', "redisdelay-unknown": {since_ms}, "body"', 1)
         self.redis.hset(keys.messages, id, f"{step}:{members}")
         self.redis.zadd(keys.unknown, {f"{listed(task)}\x1f{step}\x1f{since_ms:015}\x1f{id}": 0})

@@ -80,7 +80,7 @@ def test_as_json(site: Site) -> None:
     rest = {"scheduled": 1, "to_run": 0, "ready_early": 0, "stay": 0, "why": {}}
     assert site.rows("adopt", "--dry-run") == [{"would_adopt": 1, **rest}]
     assert site.rows("adopt", "--yes") == [{"adopted": 1, **rest}]
-    rest = {"scheduled": 1, "held": 0, "at_once": 0, "dead": 0}
+    rest = {"scheduled": 1, "held": 0, "at_once": 0, "unknown": 0, "dead": 0}
     assert site.rows("adopt", "--reverse", "--dry-run") == [{"would_give_back": 1, **rest}]
     assert site.rows("adopt", "--reverse", "--yes") == [{"given_back": 1, **rest}]
     assert site.redis.llen(QUEUE) == 1
@@ -122,6 +122,19 @@ def test_the_way_back_refuses_while_workers_of_ours_are_there(site: Site) -> Non
     assert result.exit_code == 1
     assert "orkers of redisdelay:// consume from these queues. Stop them first" in result.stderr
     assert site.text("adopt", "--reverse", "--yes", "--force").startswith("Gave back 1 message: 1 scheduled")
+
+
+def test_the_way_back_warns_of_tasks_that_nobody_knew(site: Site) -> None:
+    site.leave_unknown("shop.new", 60)
+    warning = (
+        "1 message waits for a worker that knows its task, and redis:// discards what a worker does not "
+        "know. Cancel what must not be lost so, and publish it again later.\n"
+    )
+    for words in (("--dry-run",), ("--yes",)):
+        assert warning in site.run("adopt", "--reverse", *words).stderr
+    # It is due: whoever knows the task runs it at once.
+    [payload] = site.redis.lrange(QUEUE, 0, -1)
+    assert not json.loads(payload[payload.index("{") :])["headers"].get("eta")
 
 
 def test_the_way_back_says_what_stays_and_what_comes_early(site: Site) -> None:

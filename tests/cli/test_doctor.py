@@ -427,6 +427,8 @@ def test_tasks_that_no_worker_takes(site: Site) -> None:
     for number in range(10):
         site.leave_unknown(f"shop.task{number}", 30)
     found = _findings(site, "warning")["queue celery"]
-    assert found.startswith("12 tasks that no worker with room knows: shop.new (for 1h), shop.task0 (for ")
+    assert found.startswith(
+        "messages of 12 tasks wait for a worker that knows it: shop.new (for 1h), shop.task0 (for "
+    )
     assert found.endswith(", ...")
     assert "\x1b" not in found

@@ -170,9 +170,9 @@ def _unknown(store: Store, queue: str, options: Options) -> Iterator[Finding]:
     end = "" if wait is None else f" Each message becomes a dead letter after {span(wait)}."
     yield warning(
         f"queue {queue}",
-        f"{number_of(len(tasks), 'task')} that no worker with room knows: {', '.join(each)}"
+        f"messages of {number_of(len(tasks), 'task')} wait for a worker that knows it: {', '.join(each)}"
         f"{', ...' if len(tasks) > MOST_TASKS else ''}",
-        f"Start workers whose code has them; if they run, they have no room: start more.{end}",
+        f"Start workers whose code has these tasks. If such workers run, they are full: start more.{end}",
     )
 
 
