@@ -90,6 +90,9 @@ class Backend(redis.RedisBackend):  # type: ignore[misc]
         return self._url_of(url, *read([url], self.default_port))
 
     def _url_of(self, url: str, once: Mapping[str, str], addresses: Any) -> str:
+        database = once.get("path", "")
+        if database and not database.isdecimal():
+            raise ValueError(f"the database is a number, not {database!r}")
         first = url_to_parts(url.partition(SEPARATOR)[0])
         query = {name: value for name, value in first.query.items() if not name.startswith("ssl_")}
         login: dict[str, Any] = {

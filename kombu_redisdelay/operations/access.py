@@ -314,6 +314,14 @@ def check_limit(limit: object) -> None:
 
 
 def _connection(broker: Any) -> Connection:
+    try:
+        return _new_connection(broker)
+    except KeyError as exc:
+        # kombu's for a scheme that nobody has registered.
+        raise ValueError(str(exc.args[0])) from None
+
+
+def _new_connection(broker: Any) -> Connection:
     if isinstance(broker, str):
         return Connection(broker)
     if isinstance(broker, Connection):

@@ -155,6 +155,12 @@ def test_a_result_waits_for_the_end_of_a_failover(
         assert app.AsyncResult("id").state == "SUCCESS"
 
 
+def test_a_database_is_a_number() -> None:
+    app = Celery(backend="redisdelay://:secret@localhost:6379/shop", set_as_current=False)
+    with pytest.raises(ImproperlyConfigured, match=r"^result_backend: the database is a number, not 'shop'$"):
+        app.backend  # noqa: B018
+
+
 @pytest.mark.parametrize("scheme", ["redisdelay-cluster", "redisdelays-cluster"])
 def test_a_cluster_says_what_to_set(site: Installation, scheme: str) -> None:
     settings = {"result_backend": f"{scheme}://localhost:6379"}

@@ -184,6 +184,13 @@ def test_what_is_ready_in_a_queue_that_only_a_route_names(app: Celery) -> None:
         assert queues.cancel(id) == 1
 
 
+def test_a_misspelt_scheme_is_an_error() -> None:
+    app = Celery(broker="redis-delay://localhost:1", set_as_current=False)
+    for broker in (app, "redis-delay://localhost:1"):
+        with pytest.raises(ValueError, match="No such transport: redis-delay"):
+            Access(broker)
+
+
 @pytest.mark.parametrize(
     "broker", [Connection("memory://"), "memory://", "redis://localhost:1", Celery(broker="memory://")]
 )
