@@ -12,6 +12,9 @@ from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 #: Seconds between two looks while such messages come, at least.
 LOOK_EVERY = 0.05
 
+#: After each take in vain, that time is twice as long, and so many times at most once a take was not.
+DOUBLED_AT_MOST = 3
+
 #: After a while without any, the seconds between two looks are that while divided by this.
 LOOKS_IN_A_WHILE = 50
 
@@ -44,6 +47,8 @@ class Foreign:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._found_at = -inf
+        #: How many takes in a row were in vain.
+        self._misses = 0
         # A consumer that has just started takes before it waits, which is a look.
         self._looked_at = clock()
         self._next_at = inf
@@ -90,11 +95,16 @@ class Foreign:
         self._plan()
         self._confirm(groups_of(queues) if any_ready else ())
 
+    def taken(self) -> None:
+        """Messages were taken, however they came: nothing holds them back any more."""
+        if self._misses > DOUBLED_AT_MOST:
+            self._misses = DOUBLED_AT_MOST
+            self._plan()
+
     def found(self, queues: Collection[str]) -> None:
-        """Messages of these *queues* came without a token. If there are none, what is ready is held back, as
-        by a limit: to look again soon would be in vain."""
-        if not queues:
-            self._found_at = -inf
+        """Messages of these *queues* came without a token. If there are none, another consumer was faster, or
+        what is ready is held back, as by a limit. This shows when it comes again and again."""
+        self._misses = 0 if queues else self._misses + 1
         for queue in queues:
             self._queues_of_found.pop(queue, None)
             self._queues_of_found[queue] = None
@@ -105,7 +115,7 @@ class Foreign:
 
     def _plan(self) -> None:
         self._looked_at = now = self._clock()
-        interval = max(LOOK_EVERY, (now - self._found_at) / LOOKS_IN_A_WHILE)
+        interval = max(LOOK_EVERY * 2**self._misses, (now - self._found_at) / LOOKS_IN_A_WHILE)
         self._next_at = now + interval if interval < LOOK_NO_MORE else inf
 
     def _confirm(self, ready: Sequence[Group]) -> None:

@@ -336,6 +336,8 @@ class Lane:
 
     def _receive(self, request: Request, taken: Taken) -> None:
         self._hot.taken(request.hot or (), taken)
+        if taken.deliveries:
+            self._foreign.taken()
         # Of few queues, all are told of that have more. Of others, that are not known to be hot, some.
         is_known = not request.limit and len(self.queues) <= QUEUES_PER_TAKE
         self.expects_more = bool(self._hot) or (not is_known and len(taken.deliveries) >= request.limit)

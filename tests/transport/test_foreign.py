@@ -10,6 +10,7 @@ from kombu.transport import virtual
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.foreign import (
+    DOUBLED_AT_MOST,
     GROUPS,
     LOOK_AT_LEAST_EVERY,
     LOOK_EVERY,
@@ -74,6 +75,23 @@ class TestForeign:
         assert waits[0] == pytest.approx(LOOK_EVERY)
         assert waits[-1] < LOOK_NO_MORE
         assert len(waits) < 250
+
+    def test_another_consumer_may_be_faster(self, foreign: Foreign) -> None:
+        foreign.found(["q1"])
+        foreign.found([])
+        assert foreign.next_look() == pytest.approx(2 * LOOK_EVERY)
+        foreign.found(["q1"])
+        assert foreign.next_look() == pytest.approx(LOOK_EVERY)
+
+    def test_looks_at_what_is_held_back_end_soon(self, foreign: Foreign) -> None:
+        foreign.found(["q1"])
+        looks = 0
+        while foreign.next_look() is not None:
+            foreign.found([])
+            looks += 1
+        assert looks == 5
+        foreign.taken()
+        assert foreign.next_look() == pytest.approx(LOOK_EVERY * 2**DOUBLED_AT_MOST)
 
     def test_tokens_do_not_keep_us_from_looking(self, foreign: Foreign, clock: Clock) -> None:
         foreign.glanced(FEW, any_ready=False)
