@@ -11,7 +11,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from kombu.exceptions import OperationalError
 from kombu.transport import virtual
+from redis.exceptions import RedisError
 
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.protocol import wrong_part
@@ -27,6 +29,8 @@ def outlive_failures() -> None:
         consumer.update_strategies = _outliving(consumer.update_strategies)
         consumer.create_task_handler = _checking(consumer.create_task_handler)
         consumer.connection_for_read = _marking(consumer.connection_for_read)
+        request: Any = sys.modules["celery.worker.request"].Request  # type: ignore[attr-defined]
+        request.on_failure = _requeuing(request.on_failure)
 
 
 def _mark(connection: Any) -> bool:
@@ -89,6 +93,29 @@ def _processing(process: Callable[..., Any], controller: Any) -> Callable[..., A
             return None
 
     extended.extends_celery = True  # type: ignore[attr-defined]
+    return extended
+
+
+def _requeuing(on_failure: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``Request.on_failure``. When ``Task.retry()`` cannot publish, Celery rejects the
+    message of the task without requeue: it would be lost. Here, it comes back."""
+    # Whoever gets here has a Celery worker.
+    from celery.exceptions import Reject
+
+    @wraps(on_failure)
+    def extended(self: Any, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        error = exc_info.exception
+        # What Celery has put around it, if it comes from another process.
+        error = getattr(error, "exc", error)
+        if (
+            isinstance(error, Reject)
+            and isinstance(error.reason, (OperationalError, RedisError, OSError))
+            and not self.acknowledged
+            and isinstance(self.message.channel, Channel)
+        ):
+            error.requeue = True
+        return on_failure(self, exc_info, *args, **kwargs)
+
     return extended
 
 

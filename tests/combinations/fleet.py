@@ -6,7 +6,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 WORKERS = 2
+#: Seconds for which a worker is stopped so that another one gets something.
+MOMENT = 2.0
 #: Pool -> how many tasks a worker runs at the same time: so few that one that stays taken for long is missed.
 SLOTS = {"prefork": 2, "solo": 1, "threads": 4, "gevent": 4, "eventlet": 4}
 
@@ -78,6 +80,15 @@ class Fleet:
 
     def terminate_one(self) -> None:
         self._terminate(self.workers[0])
+
+    def stop_for_a_moment(self, labels: Collection[str]) -> None:
+        """Leave what comes to the others. It is so short that no lease ends."""
+        stopped = [worker for worker in self.workers if worker.label in labels and worker.running]
+        for worker in stopped:
+            os.kill(worker.pid, signal.SIGSTOP)
+        time.sleep(MOMENT)
+        for worker in stopped:
+            os.kill(worker.pid, signal.SIGCONT)
 
     def note(self, harm: Harm, at: float) -> None:
         """What was done to the servers, and so to all workers."""

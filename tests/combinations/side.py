@@ -228,6 +228,9 @@ class Side:
             idle = [each.label for each in self._fleet.workers if each.label not in working]
             if not idle or time.monotonic() > deadline:
                 return idle
+            if time.monotonic() > deadline - WORKING / 2:
+                # One that looks for foreign messages often may take all that come one by one.
+                self._fleet.stop_for_a_moment(working)
             self._fleet.look_after()
             self._sleep(LOOK)
 

@@ -136,6 +136,16 @@ def retry_once(self: Any, label: str) -> str:
     return label
 
 
+@app.task(name="retry_late", bind=True, acks_late=True)
+def retry_late(self: Any, label: str) -> str:
+    """The first time, it retries itself after a while."""
+    if self.request.retries or self.request.get("x-delivery-count"):
+        return _work(self.request, label, 0, None)
+    _note("started", label, self.request)
+    time.sleep(1)
+    raise self.retry(countdown=0)
+
+
 @app.task(name="after", bind=True)
 def after(self: Any, result: str) -> str:
     """A task that gets the result of another one."""

@@ -55,3 +55,18 @@ def test_a_worker_that_lost_its_connections_goes_on(site: Installation, pool: st
     site.redis.client_kill_filter(_type="pubsub", skipme=True)
     site.wait_ended(tasks)
     assert worker.running
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_task_that_could_not_publish_its_retry_comes_back(site: Installation, pool: str) -> None:
+    producer = site.producer(task_publish_retry=False)
+    site.worker(pool=pool, expected=f"{REFUSED}|Reject|OperationalError|reject requeue")
+    tasks = ["one"] if pool == "solo" else ["one", "two"]
+    for task in tasks:
+        producer.send_task("retry_late", [task])
+    site.wait_started(*tasks)
+    fill(site)
+    wait_until(lambda: site.unacked() == 0, 30, "that their retry has failed")
+    site.redis.config_set("maxmemory", 0)
+    site.wait_ended(tasks)
+    wait_until(lambda: (site.ready(), site.unacked(), site.scheduled()) == (0, 0, 0), 30, "acks")
