@@ -29,8 +29,9 @@ def outlive_failures() -> None:
         consumer.update_strategies = _outliving(consumer.update_strategies)
         consumer.create_task_handler = _checking(consumer.create_task_handler)
         consumer.connection_for_read = _marking(consumer.connection_for_read)
-        request: Any = sys.modules["celery.worker.request"].Request  # type: ignore[attr-defined]
-        request.on_failure = _requeuing(request.on_failure)
+        from celery.worker.request import Request
+
+        Request.on_failure = _requeuing(Request.on_failure)
 
 
 def _mark(connection: Any) -> bool:
