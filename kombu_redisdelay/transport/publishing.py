@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property, partial
 from time import monotonic
 from typing import Any
@@ -83,8 +83,8 @@ class PublishingChannel(redis.Channel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._routes = Routes()
         self._store: Store | None = None
-        #: Bindings that Redis had no memory for, as arguments of `_queue_bind`.
-        self._unbound: dict[tuple[str, str, str, str], None] = {}
+        #: Bindings that Redis had no memory for, as arguments of `_queue_bind` -> whether the log tells of it.
+        self._unbound: dict[tuple[str, str, str, str], bool] = {}
         self._bind_at = 0.0
         super().__init__(*args, **kwargs)
 
@@ -300,13 +300,7 @@ class PublishingChannel(redis.Channel):
             if not isinstance(explained(exc, self.store.server, ()), OutOfMemoryError):
                 raise
             # A worker must be able to start: the tasks that it runs give memory back.
-            logger.warning(
-                "Redis is out of memory and has not noted that queue %r is bound to exchange %r. "
-                "Trying again each second.",
-                queue,
-                exchange,
-            )
-            self._unbound[exchange, routing_key, pattern, queue] = None
+            self._unbound[exchange, routing_key, pattern, queue] = False
 
     def _bind_again(self) -> None:
         """Note the bindings that Redis had no memory for.
@@ -322,5 +316,20 @@ class PublishingChannel(redis.Channel):
         """Note the bindings that Redis had no memory for, if it is time to try that again."""
         if self._unbound and monotonic() > self._bind_at:
             self._bind_at = monotonic() + BIND_PAUSE
-            with suppress(ResponseError):
+            try:
                 self._bind_again()
+            except ResponseError:
+                self._tell_of_unbound()
+
+    def _tell_of_unbound(self) -> None:
+        """Log each binding once. Who only publishes gets an error instead, and does not come here."""
+        for binding, is_told in self._unbound.items():
+            if not is_told:
+                exchange, _, _, queue = binding
+                logger.warning(
+                    "Redis is out of memory and has not noted that queue %r is bound to exchange %r. "
+                    "Trying again each second.",
+                    queue,
+                    exchange,
+                )
+                self._unbound[binding] = True
