@@ -83,7 +83,7 @@ class PublishingChannel(redis.Channel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._routes = Routes()
         self._store: Store | None = None
-        #: Bindings that Redis had no memory for, as arguments of `_queue_bind` -> whether the log tells of it.
+        #: Bindings that Redis had no memory for, arguments of `_queue_bind` -> whether the log tells of it.
         self._unbound: dict[tuple[str, str, str, str], bool] = {}
         self._bind_at = 0.0
         super().__init__(*args, **kwargs)
