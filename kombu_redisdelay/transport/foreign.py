@@ -12,8 +12,8 @@ from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 #: Seconds between two looks while such messages come, at least.
 LOOK_EVERY = 0.05
 
-#: After each take in vain, that time is twice as long, and so many times at most once a take was not.
-DOUBLED_AT_MOST = 3
+#: After each take in vain, that time is twice as long. Once a take was not, it is this long at most.
+LOOK_AGAIN = 8 * LOOK_EVERY
 
 #: After a while without any, the seconds between two looks are that while divided by this.
 LOOKS_IN_A_WHILE = 50
@@ -47,8 +47,8 @@ class Foreign:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._found_at = -inf
-        #: How many takes in a row were in vain.
-        self._misses = 0
+        #: Seconds between two looks, at least. A float: doubled without end, it becomes infinite.
+        self._interval = LOOK_EVERY
         # A consumer that has just started takes before it waits, which is a look.
         self._looked_at = clock()
         self._next_at = inf
@@ -97,14 +97,14 @@ class Foreign:
 
     def taken(self) -> None:
         """Messages were taken, however they came: nothing holds them back any more."""
-        if self._misses > DOUBLED_AT_MOST:
-            self._misses = DOUBLED_AT_MOST
+        if self._interval > LOOK_AGAIN:
+            self._interval = LOOK_AGAIN
             self._plan()
 
     def found(self, queues: Collection[str]) -> None:
         """Messages of these *queues* came without a token. If there are none, another consumer was faster, or
         what is ready is held back, as by a limit. This shows when it comes again and again."""
-        self._misses = 0 if queues else self._misses + 1
+        self._interval = LOOK_EVERY if queues else 2 * self._interval
         for queue in queues:
             self._queues_of_found.pop(queue, None)
             self._queues_of_found[queue] = None
@@ -115,7 +115,7 @@ class Foreign:
 
     def _plan(self) -> None:
         self._looked_at = now = self._clock()
-        interval = max(LOOK_EVERY * 2**self._misses, (now - self._found_at) / LOOKS_IN_A_WHILE)
+        interval = max(self._interval, (now - self._found_at) / LOOKS_IN_A_WHILE)
         self._next_at = now + interval if interval < LOOK_NO_MORE else inf
 
     def _confirm(self, ready: Sequence[Group]) -> None:

@@ -10,8 +10,8 @@ from kombu.transport import virtual
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.foreign import (
-    DOUBLED_AT_MOST,
     GROUPS,
+    LOOK_AGAIN,
     LOOK_AT_LEAST_EVERY,
     LOOK_EVERY,
     LOOK_NO_MORE,
@@ -91,7 +91,16 @@ class TestForeign:
             looks += 1
         assert looks == 5
         foreign.taken()
-        assert foreign.next_look() == pytest.approx(LOOK_EVERY * 2**DOUBLED_AT_MOST)
+        assert foreign.next_look() == pytest.approx(LOOK_AGAIN)
+
+    def test_what_is_held_back_for_days_does_no_harm(self, foreign: Foreign) -> None:
+        """A paused queue: there is a take in vain each second."""
+        foreign.found(["q1"])
+        for _ in range(100_000):
+            foreign.found([])
+        assert foreign.next_look() is None
+        foreign.found(["q1"])
+        assert foreign.next_look() == pytest.approx(LOOK_EVERY)
 
     def test_tokens_do_not_keep_us_from_looking(self, foreign: Foreign, clock: Clock) -> None:
         foreign.glanced(FEW, any_ready=False)
