@@ -118,9 +118,9 @@ def _show(done: str, text: str, found: Adopted, as_json: bool) -> None:
 
 def _show_back(done: str, text: str, found: GivenBack, as_json: bool) -> None:
     if as_json:
-        counts = {"scheduled": found.scheduled, "held": found.held, "at_once": found.at_once}
-        counts["unknown"] = found.unknown
-        show_json([{done: found.messages, **counts, "dead": found.dead}])
+        counts = {"scheduled": found.scheduled, "held": found.held}
+        of_scheduled = {"at_once": found.at_once, "unknown": found.unknown}
+        show_json([{done: found.messages, **counts, **of_scheduled, "dead": found.dead}])
         return
     echo(text)
     if found.at_once:

@@ -110,7 +110,7 @@ def _requeuing(on_failure: Callable[..., Any]) -> Callable[..., Any]:
         error = getattr(error, "exc", error)
         if (
             isinstance(error, Reject)
-            and isinstance(error.reason, (OperationalError, RedisError, OSError))
+            and isinstance(error.reason, (OperationalError, RedisError))
             and not self.acknowledged
             and isinstance(self.message.channel, Channel)
         ):

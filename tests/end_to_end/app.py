@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import time
@@ -126,6 +127,13 @@ def raise_late(label: str) -> None:
 @app.task(name="refuse", acks_late=True)
 def refuse(label: str) -> None:
     raise Reject("no such account", requeue=False)
+
+
+@app.task(name="give_up", bind=True, acks_late=True)
+def give_up(self: Any, label: str) -> None:
+    """As Celery's documentation of ``Reject`` shows it."""
+    _note("started", label, self.request)
+    raise Reject(OSError(errno.ENOMEM, "Cannot allocate memory"), requeue=False)
 
 
 @app.task(name="retry_once", bind=True)

@@ -77,3 +77,12 @@ def test_a_consumer_without_celery(site: Installation, monkeypatch: pytest.Monke
         queue.put("stop")
         thread.join(10)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_what_a_task_gives_up_for_an_error_of_its_own_stays_away(site: Installation, pool: str) -> None:
+    site.worker(pool=pool, expected="Reject|reject requeue|Cannot allocate memory|Traceback")
+    site.producer().send_task("give_up", ["once"])
+    site.wait_started("once")
+    wait_until(lambda: (site.ready(), site.unacked(), site.scheduled()) == (0, 0, 0), 30, "that it is gone")
+    assert [entry.task for entry in site.ledger.entries("started")] == ["once"]
