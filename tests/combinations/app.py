@@ -13,7 +13,7 @@ from dateutil.parser import isoparse
 
 from tests.chaos.environment import Environment
 from tests.chaos.ledger import END, START, Entry, Ledger
-from tests.combinations.attempts import attempt
+from tests.combinations.attempts import UNPUBLISHED, attempt
 from tests.combinations.plan import RETRY_AFTER
 
 environment = Environment.of_this_process()
@@ -37,8 +37,11 @@ def healthy(self: Any, seconds: float, again: bool) -> str:
     _note(START, self.request)
     time.sleep(seconds)
     if again and not self.request.retries:
-        retry = self.retry(countdown=RETRY_AFTER, throw=False)
-        # The retry was published, or this is not reached.
+        try:
+            retry = self.retry(countdown=RETRY_AFTER, throw=False)
+        except Reject:
+            _note(UNPUBLISHED, self.request)
+            raise
         _note(END, self.request)
         raise retry
     _note(END, self.request)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: The event that Celery could not publish the next try of a task, or was not told that it is published.
+UNPUBLISHED = "unpublished"
+
 _SIGN = "+"
 
 

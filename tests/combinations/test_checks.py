@@ -13,6 +13,7 @@ from tests.chaos.ledger import ACK, END, START, TAKE, Entry
 from tests.chaos.producer import Submission
 from tests.chaos.schedule import Harm
 from tests.chaos.site import Course
+from tests.combinations.attempts import UNPUBLISHED
 from tests.combinations.checks import CHECKS, Observed, problems
 from tests.combinations.dimensions import DIMENSIONS, Row
 from tests.combinations.expected import without_replicas
@@ -233,6 +234,25 @@ def test_a_task_that_a_kill_ran_again_may_have_published_its_retry_again() -> No
     again = ours(base, entries=entries, plan=replace(base.ours.plan, sends=sends))
     assert problems(again).keys() == {"twice"}
     assert problems(damaged(again, Harm.KILL, "worker-1", BEGAN + 5.1, BEGAN + 5.2)) == {}
+
+
+def test_a_task_that_could_not_publish_its_retry_comes_back() -> None:
+    base = observed(middle="failover", sending="retry")
+    sends = [replace(send, args=[0.01, send.id == "healthy-3"]) for send in base.ours.plan.sends]
+    others = [entry for entry in base.ours.entries if entry.task != "healthy-3"]
+    begun = run_of("healthy-3", BEGAN + 5)[:2]
+    entries = [
+        *others,
+        *begun,
+        *run_of("healthy-3", BEGAN + 6),
+        # The first one was published, but the answer was lost.
+        *run_of("healthy-3+1", BEGAN + 7),
+        *run_of("healthy-3+1", BEGAN + 7.1),
+    ]
+    again = ours(base, entries=entries, plan=replace(base.ours.plan, sends=sends))
+    assert problems(again).keys() == {"twice"}
+    unpublished = replace(begun[-1], event=UNPUBLISHED, at=BEGAN + 5.5)
+    assert problems(ours(again, entries=[*entries, unpublished])) == {}
 
 
 def test_a_pause_explains_that_tasks_waited() -> None:
