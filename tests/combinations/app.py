@@ -13,9 +13,11 @@ from dateutil.parser import isoparse
 
 from tests.chaos.environment import Environment
 from tests.chaos.ledger import END, START, Entry, Ledger
+from tests.combinations import stacks
 from tests.combinations.attempts import UNPUBLISHED, attempt
 from tests.combinations.plan import RETRY_AFTER
 
+stacks.tell_when_asked()
 environment = Environment.of_this_process()
 ledger = Ledger(environment.ledger)
 app = Celery("combinations", broker=environment.broker)

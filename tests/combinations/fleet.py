@@ -11,9 +11,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from harness.celery_worker import STOP_PATIENCE, CeleryWorker
+from harness.process import wait_until
 from tests.chaos.damage import Damage
 from tests.chaos.environment import Environment
 from tests.chaos.schedule import Harm
+from tests.combinations import stacks
 from tests.combinations.interpreters import ROOT
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ class Fleet:
             asked = self._terminated.get(worker)
             if worker.running:
                 if asked is not None and time.time() - asked > STOP_PATIENCE:
-                    self.hung.append(worker.label)
+                    self._note_hung(worker)
                     worker.kill()
                     self._replace(worker)
                 continue
@@ -125,7 +127,7 @@ class Fleet:
             time.sleep(0.05)
         for worker in [*self.workers]:
             if worker.running:
-                self.hung.append(worker.label)
+                self._note_hung(worker)
             self._dispose(worker)
 
     def __enter__(self) -> Self:
@@ -147,6 +149,13 @@ class Fleet:
         with suppress(ProcessLookupError):
             os.kill(worker.pid, signal.SIGTERM)
         self._terminated[worker] = time.time()
+
+    def _note_hung(self, worker: Worker) -> None:
+        self.hung.append(worker.label)
+        # Its log says what it hangs in, if it still can.
+        with suppress(ProcessLookupError, TimeoutError):
+            os.kill(worker.pid, stacks.SIGNAL)
+            wait_until(lambda: stacks.END in worker.log(), 5, "the stacks")
 
     def _replace(self, worker: Worker) -> None:
         self._dispose(worker)
