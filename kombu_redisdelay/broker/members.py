@@ -21,6 +21,9 @@ DELIVERIES, LOST, DUE, UNKNOWN = NAMES = (
 DIGITS = 15
 _BEYOND = 10**DIGITS
 
+#: How a message begins that has one.
+_BEGIN = b'{"redisdelay-'
+
 #: The due time of a message.
 _DUE = re.compile(
     rb'\s*{(?:"redisdelay-(?:deliveries|lost)": ?\d+, ?)*"redisdelay-due": ?(\d{1,%d}),' % DIGITS
@@ -53,6 +56,11 @@ def due_ms(payload: bytes) -> int | None:
     """The time that :func:`with_due` has written, ms since the epoch; ``None`` if there is none."""
     match = _DUE.match(payload)
     return int(match[1]) if match else None
+
+
+def has_any(payload: bytes) -> bool:
+    """Whether *payload* has a member of ours: this transport has published it, or has given it back."""
+    return payload.startswith(_BEGIN)
 
 
 def wrong_member(payload: Mapping[str, Any]) -> str | None:

@@ -96,14 +96,15 @@ class Foreign:
         self._confirm(groups_of(queues) if any_ready else ())
 
     def taken(self) -> None:
-        """Messages were taken, however they came: nothing holds them back any more."""
+        """Messages were taken, however they came: nothing holds what is ready back any more."""
         if self._interval > LOOK_AGAIN:
             self._interval = LOOK_AGAIN
             self._plan()
 
     def found(self, queues: Collection[str]) -> None:
-        """Messages of these *queues* came without a token. If there are none, another consumer was faster, or
-        what is ready is held back, as by a limit. This shows when it comes again and again."""
+        """Messages of these *queues* came without a token: a look has found them, or they show who has
+        published them. If there are none, another consumer was faster, or what is ready is held back, as by a
+        limit. This shows when it comes again and again."""
         self._interval = LOOK_EVERY if queues else 2 * self._interval
         for queue in queues:
             self._queues_of_found.pop(queue, None)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, ResponseError
 
+from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.delivery import Request, Taken, Waiting
 from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
@@ -336,7 +337,9 @@ class Lane:
 
     def _receive(self, request: Request, taken: Taken) -> None:
         self._hot.taken(request.hot or (), taken)
-        if taken.deliveries:
+        if foreign := {each.queue for each in taken.deliveries if not members.has_any(each.payload)}:
+            self._foreign.found(foreign)
+        elif taken.deliveries:
             self._foreign.taken()
         # Of few queues, all are told of that have more. Of others, that are not known to be hot, some.
         is_known = not request.limit and len(self.queues) <= QUEUES_PER_TAKE

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 from kombu.transport import virtual
 
+from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.foreign import (
@@ -160,9 +162,11 @@ class TestChannel:
 
     @staticmethod
     def push(site: Site, channel: Channel, body: str, queue: str) -> None:
-        """As a program that knows no tokens."""
+        """As a program that knows neither tokens nor what is ours in a message."""
         publish(channel, body, queue="elsewhere")
-        site.redis.lpush(queue, site.redis.rpop("elsewhere"))
+        message = json.loads(site.redis.rpop("elsewhere"))
+        members.take_out(message)
+        site.redis.lpush(queue, json.dumps(message))
 
     def test_one_that_was_found_is_followed_by_looks(
         self, site: Site, channel: Channel, run: Run, count: int, monkeypatch: pytest.MonkeyPatch
@@ -185,6 +189,18 @@ class TestChannel:
             inbox.messages[-1].ack()
             run(lambda number=number: len(inbox) == 2 * number - 1)  # type: ignore[misc]
             inbox.messages[-1].ack()
+
+    def test_one_that_was_there_before_is_followed_by_looks(
+        self, site: Site, channel: Channel, run: Run, count: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody has looked for it. After a lost connection, a worker begins so."""
+        monkeypatch.setattr(channel, "brpop_timeout", LONG_POLL)
+        self.push(site, channel, "before", MANY[0])
+        inbox = Inbox(channel, *MANY[:count], on_message=virtual.Message.ack)
+        run(lambda: len(inbox) == 1)
+        run(lambda: waits(channel))
+        self.push(site, channel, "after", MANY[count - 1])
+        run(lambda: len(inbox) == 2)
 
     def test_messages_with_tokens_cause_no_looks(
         self, site: Site, channel: Channel, run: Run, count: int
