@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.broker.bindings import bound_queues
 from kombu_redisdelay.broker.dead import Graveyard
-from kombu_redisdelay.broker.identity import is_certainly_gone, process_of
+from kombu_redisdelay.broker.identity import is_certainly_gone, process_of, worker_of
 from kombu_redisdelay.broker.leftovers import FIRST_PAGE, MOVED, REFUSED, Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, next_page, portions
@@ -174,8 +174,7 @@ class Adoption(Access):
                 f"if there are some, {forced}",
             ) from exc
         if found:
-            some = f"{', '.join(found[:MOST_NAMED])}{', ...' if len(found) > MOST_NAMED else ''}"
-            raise InUse(f"consumers of redis:// are connected: {some}", "Stop them first", forced)
+            raise InUse(f"consumers of redis:// are connected: {_some(found)}", "Stop them first", forced)
 
     def stock_workers(self) -> list[str]:
         """Addresses of clients that consume as workers of ``redis://`` do: their latest command in this
@@ -200,10 +199,15 @@ class Adoption(Access):
         now_ms = int(self.store.now_ms())
         keys = [self.store.keys(name).consumers for name in self.names(None)]
         commands = (("ZRANGEBYSCORE", key, f"({now_ms}", "+inf") for key in keys)
-        members = {name for found in answers(self.store.server, commands) for name in found}
-        if not all(is_certainly_gone(process_of(name.decode(errors="replace"))) for name in members):
+        members = {
+            name.decode(errors="replace") for found in answers(self.store.server, commands) for name in found
+        }
+        living = sorted(
+            worker_of(name) or name for name in members if not is_certainly_gone(process_of(name))
+        )
+        if living:
             raise InUse(
-                "workers of redisdelay:// consume from these queues",
+                f"workers of redisdelay:// consume from these queues: {_some(living)}",
                 "Stop them first (one that was killed on another machine counts until its lease ends)",
                 "they take the messages back into the schedule",
             )
@@ -402,3 +406,7 @@ def _for_stock(message: Scheduled) -> bytes:
         # It is due already, and a worker that knows its task may run it at once.
         return message.payload
     return with_eta(message.payload, message.due_ms)
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:MOST_NAMED])}{', ...' if len(names) > MOST_NAMED else ''}"

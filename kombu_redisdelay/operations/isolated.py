@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kombu_redisdelay.broker.options import ALONE_FOR
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import ALONE, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.consumers import with_lease
 
 #: Queues that are looked at in one round trip.
 QUEUES_PER_CALL = 100
@@ -28,10 +28,8 @@ def isolated(store: Store, waiting: Mapping[str, int], holding: Sequence[str]) -
     few = [name for name, consumers in waiting.items() if consumers <= len(alone)]
     if not few:
         return set()
-    now_ms = store.now_ms()
-    commands = (("ZRANGEBYSCORE", store.keys(name).consumers, now_ms, "+inf") for name in few)
-    members = answers(store.server, commands)
-    return {name for name, some in zip(few, members, strict=True) if some and alone.issuperset(some)}
+    consumers = with_lease(store, few)
+    return {name for name, some in consumers.items() if some and alone.issuperset(some)}
 
 
 def _alone(store: Store, names: Iterable[str]) -> set[bytes]:

@@ -8,7 +8,7 @@ from kombu_redisdelay.broker.options import ALONE_FOR
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.queued import READY, SCHEDULED, QueuedMessage
-from kombu_redisdelay.operations.reasons import ISOLATED, PREFETCH
+from kombu_redisdelay.operations.reasons import GONE, ISOLATED, PREFETCH
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import number_of
 
@@ -36,6 +36,12 @@ def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:
         # Only a worker or the forwarder moves what is due to the ready list.
         forwarder = ", and no `celery delayed forward` moves what is due" if is_overdue else ""
         yield f"No worker consumes from the queue{forwarder}."
+        return
+    if stats.reason == GONE:
+        yield (
+            "The workers of the queue are gone: their processes do not exist any more. What they held comes "
+            "back when another worker of the queue runs."
+        )
         return
     if control.concurrency is not None and stats.unacked >= control.concurrency:
         yield f"Workers hold {number_of(stats.unacked)} of the queue, and its limit is {control.concurrency}."

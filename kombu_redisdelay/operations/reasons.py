@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 PAUSED = "paused"
+GONE = "workers gone"
 CONCURRENCY = "concurrency limit"
 RATE = "rate limit"
 ISOLATED = "isolated"
@@ -13,7 +14,7 @@ PREFETCH = "prefetch full"
 UNKNOWN = "unknown task"
 
 #: All of them. If several apply, the first one counts: while it does, the others do not matter.
-REASONS = (PAUSED, CONCURRENCY, RATE, ISOLATED, PREFETCH, UNKNOWN)
+REASONS = (PAUSED, GONE, CONCURRENCY, RATE, ISOLATED, PREFETCH, UNKNOWN)
 
 #: Seconds after which a consumer with room has taken a message for certain, however it came.
 NOTICED_AFTER = 5.0

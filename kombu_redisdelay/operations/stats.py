@@ -16,9 +16,20 @@ from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations.consumers import deserted
 from kombu_redisdelay.operations.control import UNCONTROLLED, QueueControl, queue_controls
 from kombu_redisdelay.operations.isolated import isolated
-from kombu_redisdelay.operations.reasons import ISOLATED, PREFETCH, UNKNOWN, Facts, first, reason_of
+from kombu_redisdelay.operations.reasons import (
+    GONE,
+    ISOLATED,
+    NOTICED_AFTER,
+    PAUSED,
+    PREFETCH,
+    UNKNOWN,
+    Facts,
+    first,
+    reason_of,
+)
 from kombu_redisdelay.operations.unknown_tasks import with_unknown_tasks
 
 T = TypeVar("T")
@@ -46,9 +57,9 @@ class QueueStats:
             all priorities; 0 if nothing is ready, ``None`` if that is unknown, because another transport has
             published these messages.
         control: whether the queue is paused, and its limits.
-        reason: why ready messages wait although there is a consumer, or, while none is ready, why messages
-            do that were ready, one of :data:`~kombu_redisdelay.operations.reasons.REASONS`; ``None`` if none
-            waits, nobody consumes, or they are about to be taken.
+        reason: why ready or overdue messages wait although there is a consumer, or, while there are none, why
+            messages do that were ready, one of :data:`~kombu_redisdelay.operations.reasons.REASONS`; ``None``
+            if none waits, nobody consumes, or they are about to be taken.
     """
 
     queue: str
@@ -69,7 +80,7 @@ class QueueStats:
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
     """Return the statistics of *queues*, each with all its partitions; of a partition, if its name is given.
     Makes three round trips for every :data:`QUEUES_PER_CALL` of them, however many messages there are, and
-    a few more where ready messages wait although no limit keeps them, or tasks wait for a worker that knows
+    a few more where messages wait although no limit keeps them, or tasks wait for a worker that knows
     them."""
     names = {queue: store.partitions.names(queue) for queue in queues}
     each = dict.fromkeys(name for some in names.values() for name in some)
@@ -97,7 +108,18 @@ def _found_out(store: Store, found: Mapping[str, QueueStats], listing: Sequence[
     full = {name: stats.consumers for name, stats in found.items() if stats.reason == PREFETCH}
     alone = isolated(store, full, [name for name, stats in found.items() if stats.unacked])
     left = [name for name in listing if found[name].consumers and not found[name].ready]
-    return dict.fromkeys(alone, ISOLATED) | dict.fromkeys(with_unknown_tasks(store, left), UNKNOWN)
+    quiet = [name for name, stats in found.items() if _may_be_deserted(stats)]
+    return {
+        **dict.fromkeys(alone, ISOLATED),
+        **dict.fromkeys(with_unknown_tasks(store, left), UNKNOWN),
+        **dict.fromkeys(deserted(store, quiet), GONE),
+    }
+
+
+def _may_be_deserted(stats: QueueStats) -> bool:
+    """Whether it looks as if nobody did what consumers do at once."""
+    is_left_there = stats.reason not in (None, PAUSED) or stats.lateness > NOTICED_AFTER
+    return bool(stats.consumers) and is_left_there
 
 
 def read_each(

@@ -39,6 +39,8 @@ def wrong_part(message: virtual.Message) -> str | None:
     except Exception:
         # Celery tells what cannot be decoded.
         return None
+    if is_version_2 and isinstance(body, (str, bytes)) and not message.content_type:
+        return "content-type is missing, so the body was not decoded"
     if is_version_2 and not (isinstance(body, dict) and "args" in body):
         return _wrong_list(body)
     # In version 1, and in a mixture of both, the body describes the task.
@@ -46,6 +48,23 @@ def wrong_part(message: virtual.Message) -> str | None:
         # It is no task.
         return None
     return (_MIXED_BODY if is_version_2 else _BODY).wrong_one(body)
+
+
+def has_odd_id(message: virtual.Message) -> bool:
+    """Whether the task of a *message*, in which :func:`wrong_part` finds nothing, has an id under which no
+    result can be kept. Without a result, Celery runs it all the same."""
+    of_task = message.headers
+    if "task" not in of_task:
+        try:
+            of_task = message.payload
+        except Exception:
+            # Celery tells what cannot be decoded.
+            return False
+        if not isinstance(of_task, dict) or "task" not in of_task:
+            return False
+    id = of_task["id"]
+    # A lone surrogate has no bytes.
+    return not (isinstance(id, str) and id and (id.isascii() or id.encode(errors="ignore").decode() == id))
 
 
 def _wrong_list(body: Any) -> str | None:

@@ -87,6 +87,8 @@ class PublishingChannel(redis.Channel):
         self._unbound: dict[tuple[str, str, str, str], bool] = {}
         self._bind_at = 0.0
         super().__init__(*args, **kwargs)
+        if not self.priority_steps:
+            raise ValueError("transport option 'priority_steps' must name one priority at least, not []")
 
     # -- the broker below ------------------------------------------------------------------------------
 

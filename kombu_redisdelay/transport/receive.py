@@ -32,6 +32,12 @@ MessageOf = Callable[[dict[str, Any]], virtual.Message]
 #: Decodes as kombu does. kombu makes a new decoder for each message, which costs time.
 _decoder = JSONDecoder(object_hook=object_hook)
 
+#: The values of ``body_encoding``.
+ENCODINGS = frozenset(virtual.Channel.codecs)
+
+#: What the JSON of a body begins with. Base64 has none of these.
+_JSON_BEGINS = ("[", "{")
+
 #: The longest reason, in characters. A reason may quote a part of the entry, and the entry may be large.
 LONGEST_REASON = 200
 
@@ -177,6 +183,12 @@ def _decode(data: bytes) -> dict[str, Any]:
 
 
 def _to_message(payload: dict[str, Any], message_of: MessageOf) -> virtual.Message:
+    encoding = payload["properties"].get("body_encoding")
+    # kombu skips what Base64 does not have, and makes something of the rest.
+    if encoding == "base64" and isinstance(body := payload.get("body"), str) and body[:1] in _JSON_BEGINS:
+        raise MalformedMessage("body is not in Base64, as 'body_encoding' says: it is plain JSON")
+    if encoding and not (isinstance(encoding, str) and encoding in ENCODINGS):
+        raise MalformedMessage(f"body_encoding {encoding!r} is none that kombu knows")
     try:
         message = message_of(payload)
         if message.errors:
@@ -184,7 +196,6 @@ def _to_message(payload: dict[str, Any], message_of: MessageOf) -> virtual.Messa
             _, error, _ = message.errors[0]
             raise error or ValueError
     except Exception as exc:
-        encoding = payload["properties"].get("body_encoding")
         raise MalformedMessage(f"body cannot be decoded from {encoding!r}: {exc}") from exc
     return message
 

@@ -130,7 +130,9 @@ def _bury(qos: Any, message: Any, reason: str, original: Callable[..., Any], *ar
 
 
 def _decode_error(message: Any, exc: BaseException) -> tuple[Any, str]:
-    return message, f"cannot be decoded: {in_a_line(exc)}"
+    is_plain = not message.properties.get("body_encoding")
+    why = " ('body_encoding' is missing, so the body was taken as it is)" if is_plain else ""
+    return message, f"cannot be decoded: {in_a_line(exc)}{why}"
 
 
 def _invalid_task(body: Any, message: Any, exc: BaseException) -> tuple[Any, str]:

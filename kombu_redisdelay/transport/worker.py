@@ -16,7 +16,8 @@ from kombu.transport import virtual
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.protocol import wrong_part
+from kombu_redisdelay.transport.pools import forget_nothing
+from kombu_redisdelay.transport.protocol import has_odd_id, wrong_part
 from kombu_redisdelay.transport.tasks import is_exit
 
 
@@ -69,6 +70,7 @@ def _outliving(update_strategies: Callable[..., Any]) -> Callable[..., Any]:
                 controller._process_task = _processing(process, controller)
             if self.on_task_request == process:
                 self.on_task_request = controller._process_task
+            forget_nothing(self)
         return update_strategies(self, *args, **kwargs)
 
     extended.extends_celery = True  # type: ignore[attr-defined]
@@ -123,15 +125,26 @@ def _requeuing(on_failure: Callable[..., Any]) -> Callable[..., Any]:
 def _checking(create_task_handler: Callable[..., Any]) -> Callable[..., Any]:
     """In place of Celery's ``Consumer.create_task_handler``, which returns the callback of all messages."""
 
+    from celery.backends.base import DisabledBackend
+
     @wraps(create_task_handler)
     def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
         handler = create_task_handler(self, *args, **kwargs)
         if not _mark(self.connection):
             return handler
 
+        def keeps_result(message: virtual.Message) -> bool:
+            of_task = message.headers if "task" in message.headers else message.payload
+            task = self.app.tasks.get(of_task.get("task"))
+            return (
+                task is not None and not task.ignore_result and not isinstance(task.backend, DisabledBackend)
+            )
+
         @wraps(handler)
         def on_task_received(message: virtual.Message) -> Any:
             wrong = wrong_part(message)
+            if wrong is None and has_odd_id(message) and keeps_result(message):
+                wrong = "id is no text, or an empty one, and the result is kept under it"
             if wrong is None:
                 return handler(message)
             message.channel.qos.bury(message, wrong)

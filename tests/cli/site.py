@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from typing import Any
 
 from celery import Celery
@@ -97,3 +99,10 @@ def run_delayed(app: Celery, *words: str, input: str | None = None) -> Result:
     return CliRunner().invoke(
         delayed, words, obj=context, input=input, prog_name="celery delayed", standalone_mode=True
     )
+
+
+def consumer_that_is_gone() -> str:
+    """The name of a consumer whose process does not exist any more."""
+    program = "from kombu_redisdelay.broker.identity import new_consumer as n; print(n())"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    return done.stdout.strip()

@@ -120,7 +120,7 @@ def test_the_way_back_refuses_while_workers_of_ours_are_there(site: Site) -> Non
     site.add_consumer("alive", 60_000)
     result = site.run("adopt", "--reverse", "--yes")
     assert result.exit_code == 1
-    assert "orkers of redisdelay:// consume from these queues. Stop them first" in result.stderr
+    assert "orkers of redisdelay:// consume from these queues: alive. Stop them first" in result.stderr
     assert site.text("adopt", "--reverse", "--yes", "--force").startswith("Gave back 1 message: 1 scheduled")
 
 

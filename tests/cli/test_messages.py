@@ -6,8 +6,6 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
@@ -19,7 +17,7 @@ from celery import Celery
 from kombu_redisdelay import QueuedMessage
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.operations.queued import STATES
-from tests.cli.site import QUEUE, Site
+from tests.cli.site import QUEUE, Site, consumer_that_is_gone
 
 #: A worker on another machine: boot id, PID namespace, PID, start time and what tells it from others.
 ELSEWHERE = "3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d:4026531836:4321:99:consumer"
@@ -419,12 +417,7 @@ def test_a_time_that_is_none_is_a_usage_error(site: Site, value: str) -> None:
 
 
 def test_what_a_process_holds_that_is_gone(site: Site) -> None:
-    dead = subprocess.run(
-        [sys.executable, "-c", "from kombu_redisdelay.broker.identity import new_consumer as n; print(n())"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
+    dead = consumer_that_is_gone()
     site.store.remember(QUEUE)
     site.add_consumer(dead, -1000, holds=1)
     [row] = site.rows("list", "--state", "held")

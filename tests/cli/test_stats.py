@@ -9,7 +9,7 @@ import pytest
 
 from kombu_redisdelay.broker.members import DUE
 from tests.broker.rig import payload, with_count
-from tests.cli.site import QUEUE, Site
+from tests.cli.site import QUEUE, Site, consumer_that_is_gone
 from tests.transport.kit import Inbox, drain
 from tests.web.states import delivered
 
@@ -88,6 +88,22 @@ def test_why_messages_wait_although_a_consumer_is_there(site: Site) -> None:
 
     site.redis.delete(QUEUE)
     assert reason(site) is None, "none is ready"
+
+
+def test_the_workers_are_gone(site: Site) -> None:
+    site.add_consumer(consumer_that_is_gone(), 60_000, holds=1)
+    id = site.send()
+    assert reason(site) == "workers gone"
+    assert "The workers of the queue are gone" in site.text("show", id)
+    site.redis.zadd(site.store.keys(QUEUE).schedule, {site.send(countdown=60): site.now_ms() - 10_000})
+    [found] = [each["found"] for each in site.rows("doctor", status=1) if "workers are gone" in each["found"]]
+    assert found == "1 message ready and 1 message overdue, and the processes of all its workers are gone"
+    site.redis.delete(QUEUE)
+    assert reason(site) == "workers gone", "nobody moves what is overdue"
+    site.add_consumer("alive", 60_000)
+    assert reason(site) is None
+    site.text("deliver-now", "--all", "--yes")
+    assert reason(site) == "prefetch full"
 
 
 def hold(site: Site, consumer: str, lost: int = 3, seconds: float = 1, queue: str = QUEUE) -> None:

@@ -7,9 +7,10 @@ import errno
 import os
 import signal
 import time
+from asyncio import CancelledError
 from typing import Any
 
-from celery import Celery
+from celery import Celery, Task
 from celery.exceptions import Reject, WorkerShutdown, WorkerTerminate
 
 from tests.end_to_end.environment import Environment
@@ -102,7 +103,16 @@ class Unheard(BaseException):
     """What nobody catches."""
 
 
-LEAVING = (SystemExit, KeyboardInterrupt, GeneratorExit, WorkerShutdown, WorkerTerminate, Unheard)
+LEAVING = (
+    SystemExit,
+    KeyboardInterrupt,
+    GeneratorExit,
+    WorkerShutdown,
+    WorkerTerminate,
+    Unheard,
+    CancelledError,
+    MemoryError,
+)
 
 
 @app.task(name="leave", bind=True, acks_late=True)
@@ -110,6 +120,19 @@ def leave(self: Any, label: str, kind: str) -> None:
     """End with an exception that is no error of a task."""
     _note("started", label, self.request)
     raise next(leaving for leaving in LEAVING if leaving.__name__ == kind)
+
+
+class BrokenHook(Task):  # type: ignore[misc]  # celery has no types
+    """What an application does when a task has failed, with a fault in it."""
+
+    def on_failure(self, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("a fault in the hook")
+
+
+@app.task(name="fail_with_hook", bind=True, base=BrokenHook, acks_late=True)
+def fail_with_hook(self: Any, label: str) -> None:
+    _note("started", label, self.request)
+    raise ValueError("the bank is closed")
 
 
 @app.task(name="reject", bind=True, acks_late=True)

@@ -59,6 +59,10 @@ def celery_message(**headers: Any) -> dict[str, Any]:
     }
 
 
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in celery_message().items() if key != name}
+
+
 def without_id() -> dict[str, Any]:
     message = celery_message()
     del message["headers"]["id"]
@@ -79,6 +83,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {**celery_message(), "body": "W10="},
         "body is not a list of arguments, keyword arguments, and what else belongs to the task",
+    ),
+    (without("content-type"), "content-type is missing, so the body was not decoded"),
+    (
+        {**celery_message(), "body": "[[], {}, {}]"},
+        "body is not in Base64, as 'body_encoding' says: it is plain JSON",
+    ),
+    (
+        {**celery_message(), "properties": {**celery_message()["properties"], "body_encoding": "gzip"}},
+        "body_encoding 'gzip' is none that kombu knows",
     ),
 ]
 

@@ -16,11 +16,11 @@ from redis.exceptions import TimeoutError
 from harness.process import wait_until
 from harness.proxy import Proxy
 from tests.end_to_end.installation import Installation
-from tests.faults.workers import LOST_CONNECTION, PREFORK_ACKS_LATE, kill_connections
+from tests.faults.workers import LOST_CONNECTION, kill_connections
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, publish
 
 LEASE = 1.5
-POOLS = ("threads", "gevent", *(["prefork"] if PREFORK_ACKS_LATE else []))
+POOLS = ("threads", "gevent", "prefork")
 
 
 def consumers(installation: Installation, queue: str) -> list[bytes]:

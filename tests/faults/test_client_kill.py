@@ -7,7 +7,6 @@ from pathlib import Path
 from harness.process import wait_until
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import (
-    PREFORK_KNOWS_WHO_IS_BUSY,
     connections,
     kill_connections,
     start_a_worker_for_each,
@@ -20,7 +19,7 @@ def test_of_each_connection_one_by_one_and_of_all_at_once(installation: Installa
     gate = tmp_path / "gate"
     workers = start_a_worker_for_each(installation, *POOLS)
     producer = installation.producer()
-    running = [f"running {pool}" for pool in POOLS if pool != "prefork" or PREFORK_KNOWS_WHO_IS_BUSY]
+    running = [f"running {pool}" for pool in POOLS]
     for task in running:
         producer.send_task("work_late", [task], kwargs={"gate": str(gate)}, queue=task.split()[1])
     installation.wait_started(*running)

@@ -12,7 +12,7 @@ from harness.proxy import Proxy
 from kombu_redisdelay.transport.channel import Channel
 from tests.end_to_end.installation import ALONE, Installation
 from tests.faults.application import running
-from tests.faults.workers import LOST_CONNECTION, PREFORK_KNOWS_WHO_IS_BUSY
+from tests.faults.workers import LOST_CONNECTION
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, publish
 
 #: The event loop, and drain_events.
@@ -43,7 +43,7 @@ def test_workers_recover_from_silence(installation: Installation, proxy: Proxy, 
         worker.wait_ready()
     producer = installation.producer()
     # A solo worker would do nothing else.
-    late = ["late threads", "late gevent", *(["late prefork"] if PREFORK_KNOWS_WHO_IS_BUSY else [])]
+    late = ["late threads", "late gevent", "late prefork"]
     for task in late:
         producer.send_task("work_late", [task], kwargs={"gate": str(gate)}, queue=task.split()[1])
     installation.wait_started(*late)

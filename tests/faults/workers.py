@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import celery
-
 from harness.celery_worker import CeleryWorker
 from tests.end_to_end.installation import Installation
 
@@ -13,16 +11,6 @@ LOST_CONNECTION = (
     r"Traceback|Connect\w*Error|TimeoutError|BrokenPipeError|_SocketError|Cannot connect"
     r"|renew the lease|ack was not confirmed|IndexError: pop from empty list"
 )
-
-_RELEASE = tuple(celery.VERSION[:3])
-
-#: Celery up to 5.6.2 never acks a late-ack task that ends after prefork's connection was lost:
-#: AsynPool.flush forgets every job.
-PREFORK_ACKS_LATE = _RELEASE >= (5, 6, 3)
-
-#: Celery 5.6.3 then gives the next task to the process that is still busy, where it has to wait:
-#: AsynPool.flush forgets which ones are.
-PREFORK_KNOWS_WHO_IS_BUSY = _RELEASE >= (5, 7)
 
 
 def start_a_worker_for_each(installation: Installation, *pools: str) -> list[CeleryWorker]:

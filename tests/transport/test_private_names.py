@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from billiard.pool import ApplyResult
+from billiard.process import BaseProcess
+from celery.concurrency.asynpool import AsynPool
 from celery.worker import WorkController
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
@@ -24,8 +27,11 @@ PACKAGE = Path(kombu_redisdelay.__file__).parent
 
 #: Name -> the class that has it.
 PRIVATE: dict[str, type] = {
+    "_accepted": ApplyResult,
     "_active_queues": kombu_redis.Channel,
     "_avail_channels": virtual.Transport,
+    "_busy_workers": AsynPool,
+    "_cache": AsynPool,
     "_chan_to_sock": kombu_redis.MultiChannelPoller,
     "_channels": kombu_redis.MultiChannelPoller,
     "_checkpid": ConnectionPool,
@@ -38,6 +44,7 @@ PRIVATE: dict[str, type] = {
     "_fd_to_chan": kombu_redis.MultiChannelPoller,
     "_get_message_priority": virtual.Channel,
     "_inplace_augment_message": virtual.Channel,
+    "_is_alive": BaseProcess,
     "_on_collect": virtual.QoS,
     "_process_task": WorkController,
     "_queue_cycle": kombu_redis.Channel,
@@ -45,6 +52,7 @@ PRIVATE: dict[str, type] = {
     "_register_LISTEN": kombu_redis.MultiChannelPoller,
     "_sock": Connection,
     "_tag_to_queue": virtual.Channel,
+    "_write_to": ApplyResult,
 }
 
 #: Those of named tuples are public, in spite of their names. The last one is ours, set by its name.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, NoPermissionError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.store import Store
@@ -76,6 +76,10 @@ def _check_rest(access: Access, queues: Sequence[str], silent: Collection[str]) 
     declared = set(access.declared_queues)
     try:
         used = set(store.queues())
+    except NoPermissionError as exc:
+        found = f"only those that are named, or that the app declares, are checked: {exc}"
+        findings.append(warning("queues", found, "See the permissions."))
+        used = set(queues)
     except (ConnectionError, TimeoutError) as exc:
         if not store.server.has_slots:
             raise

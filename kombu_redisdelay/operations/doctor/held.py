@@ -36,8 +36,7 @@ def check_held(store: Store, queue: str) -> Iterator[Finding]:
                 f"{number_of(len(long))} held for more than an hour, for up to {max(long) / 3600:.1f} h, by "
                 f"one consumer{_process(consumer)}",
                 "A long task may hold one. If no task runs that long (`celery inspect active`), restart this "
-                "worker: in the pools threads, gevent and eventlet, a task never ends that calls sys.exit(), "
-                "or whose result cannot be stored and result_backend_always_retry is not set.",
+                "worker.",
             )
 
 

@@ -18,7 +18,7 @@ from kombu_redisdelay.operations.doctor.control import check_control
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.held import check_held
 from kombu_redisdelay.operations.history import unreadable_fields
-from kombu_redisdelay.operations.reasons import ISOLATED, PREFETCH
+from kombu_redisdelay.operations.reasons import GONE, ISOLATED, PREFETCH
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.operations.unknown_tasks import unknown_tasks
 from kombu_redisdelay.words import number_of, span
@@ -98,6 +98,16 @@ def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:
 
 def _late(stats: QueueStats) -> Iterator[Finding]:
     check = f"queue {stats.queue}"
+    if stats.reason == GONE:
+        counts = {"ready": stats.ready, "overdue": stats.overdue}
+        left = " and ".join(f"{number_of(count)} {state}" for state, count in counts.items() if count)
+        yield wrong(
+            check,
+            f"{left}, and the processes of all its workers are gone",
+            "Start a worker for this queue. The logs of those that are gone, or of the system, say why they "
+            "ended.",
+        )
+        return
     if stats.overdue and not stats.consumers and stats.lateness > UNATTENDED_PATIENCE:
         yield wrong(
             check,

@@ -1,0 +1,30 @@
+"""Who has a lease in a queue, and whether anybody of them still exists."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+
+from kombu_redisdelay.broker.identity import is_certainly_gone, process_of
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.store import Store
+
+
+def with_lease(store: Store, names: Collection[str]) -> dict[str, list[bytes]]:
+    """Queue or partition -> the consumers whose lease lasts."""
+    now_ms = store.now_ms()
+    commands = (("ZRANGEBYSCORE", store.keys(name).consumers, now_ms, "+inf") for name in names)
+    return dict(zip(names, answers(store.server, commands), strict=True))
+
+
+def deserted(store: Store, names: Collection[str]) -> set[str]:
+    """Those of the queues and partitions all of whose consumers were processes of this machine that do not
+    exist any more. Their leases go on for a while."""
+    if not names:
+        return set()
+    is_gone = cache(is_certainly_gone)
+    return {
+        name
+        for name, some in with_lease(store, names).items()
+        if some and all(is_gone(process_of(consumer.decode(errors="replace"))) for consumer in some)
+    }

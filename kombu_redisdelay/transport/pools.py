@@ -1,0 +1,130 @@
+"""Sees that Celery's pools of workers forget no task whose message is held.
+
+Otherwise the message keeps its place among those that the worker may hold, and that a limit of the queue
+allows, until the worker ends. A worker with a few of them takes nothing any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+from kombu.transport import virtual
+
+from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.tasks import forget_task
+
+#: From this release of Celery on, its prefork pool remembers what runs when the connection is lost.
+REMEMBERS_SINCE = (5, 7)
+
+
+def forget_nothing(consumer: Any) -> None:
+    """Extend the pool of Celery's *consumer*. Calling it again changes nothing."""
+    # Whoever gets here has a Celery worker.
+    from celery import VERSION
+
+    pool = consumer.pool
+    module = type(pool).__module__.rpartition(".")[2]
+    if hasattr(pool, "forgets_nothing"):
+        return
+    pool.forgets_nothing = True
+    if module in ("thread", "gevent", "eventlet"):
+        pool.on_apply = _told_of_escapes(pool.on_apply, consumer)
+    # A pool without an event loop has no flush().
+    elif module == "prefork" and VERSION[:2] < REMEMBERS_SINCE and pool.flush is not None:
+        pool.flush = _remembering(pool.flush, pool._pool)
+
+
+def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..., Any]:
+    """In place of a pool's ``on_apply``, which runs a task in a thread or a greenlet.
+
+    Celery loses an exception that comes out there. It comes when a hook of the task raises, such as
+    ``on_failure``; when the task raises what is no ``Exception``, such as ``asyncio.CancelledError`` or
+    ``SystemExit``; or when the result backend is away. Here, the task has failed then, as with prefork.
+    """
+    from billiard.einfo import ExceptionInfo
+
+    @wraps(on_apply)
+    def extended(
+        target: Callable[..., Any],
+        args: Any = None,
+        kwargs: Any = None,
+        callback: Any = None,
+        timeout_callback: Any = None,
+        **options: Any,
+    ) -> Any:
+        request: Any = getattr(callback, "__self__", None)
+        message: Any = getattr(request, "message", None)
+        if not isinstance(getattr(message, "channel", None), Channel):
+            return on_apply(target, args, kwargs, callback, timeout_callback=timeout_callback, **options)
+
+        def tried(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except BaseException as exc:
+                _in_the_loop(consumer, message, exc)
+                raise
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return target(*args, **kwargs)
+            except Exception:
+                # What is no `Exception` goes to the callback, and a time limit to its own.
+                tried(request.on_failure, ExceptionInfo())
+                raise
+
+        def done(result: Any, **kwargs: Any) -> Any:
+            # Celery's callback does not know the first: it expects a result.
+            if isinstance(result, ExceptionInfo):
+                return tried(request.on_failure, result)
+            try:
+                return callback(result, **kwargs)
+            except (SystemExit, KeyboardInterrupt):
+                # The task has raised it.
+                return tried(request.on_failure, ExceptionInfo())
+            except BaseException as exc:
+                _in_the_loop(consumer, message, exc)
+                raise
+
+        late = timeout_callback and partial(tried, timeout_callback)
+        return on_apply(run, args, kwargs, done, timeout_callback=late, **options)
+
+    return extended
+
+
+def _in_the_loop(consumer: Any, message: virtual.Message, error: BaseException) -> None:
+    """Have the loop of the *consumer* give the message back. A time limit must not interrupt that."""
+    consumer.call_soon(_has_failed, message, error)
+    transport = message.channel.connection
+    if transport is not None:
+        transport.cycle.interrupt()
+
+
+def _has_failed(message: virtual.Message, error: BaseException) -> None:
+    if message.acknowledged:
+        forget_task(message)
+        return
+    try:
+        raise error
+    except BaseException:
+        message.channel.qos.has_failed(message)
+
+
+def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
+    """In place of a prefork pool's ``flush``, which forgets what was not started when the connection is lost.
+    Before :data:`REMEMBERS_SINCE`, it also forgets what runs, or which processes are busy with that: then
+    nobody hears of the end of the task."""
+
+    @wraps(flush)
+    def extended() -> Any:
+        running = {id: job for id, job in pool._cache.items() if job._accepted and job._write_to is not None}
+        busy = pool._busy_workers.intersection(job._write_to.inqW_fd for job in running.values())
+        try:
+            return flush()
+        finally:
+            running = {id: job for id, job in running.items() if job._write_to._is_alive()}
+            pool._cache.update(running)
+            pool._busy_workers.update(busy.intersection(job._write_to.inqW_fd for job in running.values()))
+
+    return extended
