@@ -83,9 +83,10 @@ def _watch(what: str, do: Callable[[], Iterator[CountT]], total: int) -> CountT:
 
 
 def _described(found: Adopted) -> str:
+    also = f", and {found.copies:,} more because several queues are bound" if found.copies else ""
     return (
         f"{number_of(found.messages)}: {found.scheduled:,} due later and {found.ready:,} due now that "
-        f"redis:// workers held, {found.parked:,} due later on ready lists"
+        f"redis:// workers held, {found.parked:,} due later on ready lists{also}"
     )
 
 
@@ -103,7 +104,8 @@ def _unknown(found: GivenBack) -> str:
 def _show(done: str, text: str, found: Adopted, as_json: bool) -> None:
     if as_json:
         counts = {"scheduled": found.scheduled, "to_run": found.ready, "ready_early": found.parked}
-        show_json([{done: found.messages, **counts, "stay": found.stay, "why": found.why}])
+        rest = {"copies": found.copies, "stay": found.stay, "why": found.why}
+        show_json([{done: found.messages, **counts, **rest}])
         return
     echo(text)
     if found.stay:

@@ -204,6 +204,9 @@ def call(message: DelayedMessage | QueuedMessage) -> str:
     if message.task is None:
         return "-"
     # Both are the output of repr, perhaps shortened. `args` is a tuple or a list.
+    if not (message.args or message.kwargs):
+        # Clients in other languages do not write it.
+        return f"{message.task}(?)"
     args = message.args[1:-1].rstrip(",")
     kwargs = _keywords(message.kwargs) if message.kwargs not in ("", "{}") else ""
     return f"{message.task}({', '.join(filter(None, (args, kwargs)))})"

@@ -73,6 +73,7 @@ class Adopted:
         scheduled: messages that were taken by stock workers, and are due in the future.
         ready: messages that were taken by stock workers, and are to be delivered now.
         parked: messages of ready lists that are due in the future.
+        copies: copies of these, because several queues are bound to where a message was published.
         stay: entries that stay where they are, because they cannot be moved. A queue whose keys have wrong
             types counts as one.
         why: delivery tag, or queue -> why, for some of these.
@@ -81,6 +82,7 @@ class Adopted:
     scheduled: int = 0
     ready: int = 0
     parked: int = 0
+    copies: int = 0
     stay: int = 0
     why: dict[str, str] = field(default_factory=dict)
 
@@ -89,6 +91,7 @@ class Adopted:
         return self.scheduled + self.ready + self.parked
 
     def add(self, where: Destination) -> None:
+        self.copies += len(where.queues) - 1
         if where.due_ms is None:
             self.ready += 1
         else:

@@ -12,6 +12,9 @@ def call_of(site: Site, message: QueuedMessage) -> str:
         return "-"
     if site.arguments == NO_ARGUMENTS:
         return f"{message.task}(…)"
+    if not (message.args or message.kwargs):
+        # Clients in other languages do not write it.
+        return f"{message.task}(?)"
     args = message.args[1:-1].rstrip(",")
     kwargs = f"**{message.kwargs}" if message.kwargs not in ("", "{}") else ""
     return f"{message.task}({', '.join(filter(None, (args, kwargs)))})"

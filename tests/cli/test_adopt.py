@@ -77,7 +77,7 @@ def test_what_ends_early_says_how_far_it_came(
 
 def test_as_json(site: Site) -> None:
     take(site, "later", 3600)
-    rest = {"scheduled": 1, "to_run": 0, "ready_early": 0, "stay": 0, "why": {}}
+    rest = {"scheduled": 1, "to_run": 0, "ready_early": 0, "copies": 0, "stay": 0, "why": {}}
     assert site.rows("adopt", "--dry-run") == [{"would_adopt": 1, **rest}]
     assert site.rows("adopt", "--yes") == [{"adopted": 1, **rest}]
     rest = {"scheduled": 1, "held": 0, "at_once": 0, "unknown": 0, "dead": 0}

@@ -412,7 +412,11 @@ def test_a_queue_that_never_had_a_consumer(site: Site) -> None:
     """Its name is misspelt."""
     for _ in range(3):
         site.send(queue="tpyo")
-    assert "queue tpyo: 3 messages ready, and no worker" in site.run("doctor").output
+    # The app of another process has not sent to it.
+    del site.app.amqp.queues["tpyo"]
+    said = site.run("doctor").output
+    assert "queue tpyo: 3 messages ready, and no worker" in said
+    assert "The app does not declare it: is its name misspelt?" in " ".join(said.split())
     [row] = [row for row in site.rows("stats") if row["queue"] == "tpyo"]
     assert row["ready"] == 3
 

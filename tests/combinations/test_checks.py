@@ -262,6 +262,21 @@ def test_a_pause_explains_that_tasks_waited() -> None:
     assert problems(ours(slow, entries=entries, paused=[Window("q0", BEGAN + 1, BEGAN + 8, BEGAN + 9)])) == {}
 
 
+def test_a_producer_that_stood_still_explains_that_a_limit_binds() -> None:
+    base = observed(control="concurrency", middle="failover")
+    at, stock = BEGAN + 7, base.stock
+    assert stock is not None
+    submissions = [replace(each, at=at) if each.at > BEGAN + 4 else each for each in base.ours.submissions]
+    late = [each.task for each in submissions if each.at == at]
+    # Two at a time.
+    again = [e for n, task in enumerate(late) for e in run_of(task, at + 0.015 * n, lasts=0.02)]
+    entries = [entry for entry in base.ours.entries if entry.task not in late] + again
+    assert problems(ours(base, submissions=submissions, entries=entries)) == {}
+    slow = [e for n, task in enumerate(late) for e in run_of(task, at + 0.1 * n, lasts=0.02)]
+    entries = [entry for entry in base.ours.entries if entry.task not in late] + slow
+    assert problems(ours(base, submissions=submissions, entries=entries)).keys() == {"slow"}
+
+
 def test_harm_to_connections_explains_that_they_are_lost_and_nothing_else() -> None:
     at = time.mktime(time.strptime("2026-11-25", "%Y-%m-%d"))
     lost = damaged(a_lost_connection_that_nobody_harmed(), Harm.CLIENT_KILL, "worker-1", at, at)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tests.chaos.ledger import START
 from tests.combinations.dimensions import Row
 from tests.combinations.expected import expected
 from tests.combinations.history import History, Window
 from tests.combinations.operator import LIMITS
-from tests.combinations.plan import BULK, BULK_AT, BURST, BURST_AT, HEALTHY, WORK
+from tests.combinations.plan import BULK, BULK_AT, BURST, BURST_AT, COUNTDOWNS, HEALTHY, WORK
 
 #: Seconds: at the beginning they do not count; what was published so shortly before a pause or a limit may be
 #: caught by it; and in which a queue catches up after it.
@@ -80,7 +81,23 @@ def windows(row: Row, history: History) -> list[Window]:
         for part, lasts in ((BULK_AT, bulk), (BURST_AT, burst)):
             at = history.began + part * plan.seconds
             found += [Window(queue, at, at + lasts, at + lasts) for queue in queues]
+        found += _of_a_producer_that_stood_still(row, history, queues)
     return found
+
+
+def _of_a_producer_that_stood_still(row: Row, history: History, queues: Sequence[str]) -> list[Window]:
+    """During a failover it could not publish. Then it published all at once, and the limit binds."""
+    if row["middle"] != "failover":
+        return []
+    times = sorted(each.at for each in history.submissions if each.queue in queues)
+    since, at = max(pairwise(times), key=lambda pair: pair[1] - pair[0], default=(0.0, 0.0))
+    if at - since < 1:
+        return []
+    number = sum(at <= time < at + 1 for time in times)
+    until = at + _bound(row, number, WORK + OVERHEAD)
+    if row["sending"] == "countdown":
+        until += COUNTDOWNS[1]
+    return [Window(queue, at, until, until) for queue in queues]
 
 
 def _bound(row: Row, number: int, work: float) -> float:

@@ -103,7 +103,7 @@ def _check_rest(access: Access, queues: Sequence[str], silent: Collection[str]) 
         *_as_far_as_allowed("redis:// leftovers", leftovers),
         *_as_far_as_allowed("partitions", check_partitions(store, known, queues)),
         *_away(selected.away if queues else known.away),
-        *_as_far_as_allowed("queues", check_queues(store, examined, access.options, access.app)),
+        *_as_far_as_allowed("queues", check_queues(store, examined, access.options, access.app, declared)),
         *_as_far_as_allowed("pauses and limits", check_stock_workers(store, examined, stock_unacked)),
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -37,16 +37,20 @@ DEAD_SHARE = 0.8
 MOST_TASKS = 10
 
 
-def check_queues(store: Store, queues: Iterable[str], options: Options, app: Any) -> Iterator[Finding]:
+def check_queues(
+    store: Store, queues: Iterable[str], options: Options, app: Any, declared: Collection[str]
+) -> Iterator[Finding]:
     """What is to be said of each queue, and at last how many are in order.
 
     Arguments:
         app: the Celery app, ``None`` if it is not known.
+        declared: the queues that it declares.
     """
     in_order = 0
     for queue in dict.fromkeys(map(store.partitions.queue_of, queues)):
         try:
-            found = list(_of_queue(store, queue, options, app))
+            is_odd = app is not None and queue not in declared
+            found = list(_of_queue(store, queue, options, app, is_odd))
         except NoPermissionError:
             # The queue may belong to another application in this database.
             advice = (
@@ -60,7 +64,11 @@ def check_queues(store: Store, queues: Iterable[str], options: Options, app: Any
         yield ok("queues", f"{in_order} in order")
 
 
-def _of_queue(store: Store, queue: str, options: Options, app: Any) -> Iterator[Finding]:
+def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool) -> Iterator[Finding]:
+    """
+    Arguments:
+        is_odd: whether there is an app that does not declare it.
+    """
     names = store.partitions.names(queue)
     wrong_types = [finding for name in names for finding in _wrong_types(store, name)]
     if wrong_types:
@@ -68,7 +76,7 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any) -> Iterator[
         yield from wrong_types
         return
     [stats] = queue_stats(store, [queue])
-    yield from _late(stats)
+    yield from _late(stats, is_odd)
     yield from _consumers(stats)
     yield from _dead(stats, options.dead_letter_limit)
     yield from _unknown(store, queue, options)
@@ -96,7 +104,7 @@ def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:
             )
 
 
-def _late(stats: QueueStats) -> Iterator[Finding]:
+def _late(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
     check = f"queue {stats.queue}"
     if stats.reason == GONE:
         counts = {"ready": stats.ready, "overdue": stats.overdue}
@@ -130,10 +138,11 @@ def _late(stats: QueueStats) -> Iterator[Finding]:
             "autoscaler is to do that.",
         )
     if stats.ready and not stats.consumers:
+        misspelt = " The app does not declare it: is its name misspelt?" if is_odd else ""
         yield warning(
             check,
             f"{number_of(stats.ready)} ready, and no worker",
-            "Start a worker for this queue. One of redis:// is not seen here.",
+            f"Start a worker for this queue. One of redis:// is not seen here.{misspelt}",
         )
     elif stats.reason == ISOLATED:
         yield warning(
