@@ -26,14 +26,12 @@ def forget_nothing(consumer: Any) -> None:
 
     pool = consumer.pool
     module = type(pool).__module__.rpartition(".")[2]
-    if hasattr(pool, "forgets_nothing"):
-        return
-    pool.forgets_nothing = True
-    if module in ("thread", "gevent", "eventlet"):
+    if module in ("thread", "gevent", "eventlet") and not hasattr(pool.on_apply, "extends_celery"):
         pool.on_apply = _told_of_escapes(pool.on_apply, consumer)
-    # A pool without an event loop has no flush().
-    elif module == "prefork" and VERSION[:2] < REMEMBERS_SINCE and pool.flush is not None:
-        pool.flush = _remembering(pool.flush, pool._pool)
+    if module == "prefork" and VERSION[:2] < REMEMBERS_SINCE:
+        # A pool without an event loop has no flush(), and one that was restarted has a new one.
+        if pool.flush is not None and not hasattr(pool.flush, "extends_celery"):
+            pool.flush = _remembering(pool.flush, pool._pool)
 
 
 def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..., Any]:
@@ -90,6 +88,7 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
         late = timeout_callback and partial(tried, timeout_callback)
         return on_apply(run, args, kwargs, done, timeout_callback=late, **options)
 
+    extended.extends_celery = True  # type: ignore[attr-defined]
     return extended
 
 
@@ -127,4 +126,5 @@ def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
             pool._cache.update(running)
             pool._busy_workers.update(busy.intersection(job._write_to.inqW_fd for job in running.values()))
 
+    extended.extends_celery = True  # type: ignore[attr-defined]
     return extended
