@@ -28,10 +28,10 @@ def forget_nothing(consumer: Any) -> None:
     module = type(pool).__module__.rpartition(".")[2]
     if module in ("thread", "gevent", "eventlet") and not hasattr(pool.on_apply, "extends_celery"):
         pool.on_apply = _told_of_escapes(pool.on_apply, consumer)
-    if module == "prefork" and VERSION[:2] < REMEMBERS_SINCE:
-        # A pool without an event loop has no flush(), and one that was restarted has a new one.
-        if pool.flush is not None and not hasattr(pool.flush, "extends_celery"):
-            pool.flush = _remembering(pool.flush, pool._pool)
+    # A pool without an event loop has no flush(), and one that was restarted has a new one.
+    flush = pool.flush if module == "prefork" and VERSION[:2] < REMEMBERS_SINCE else None
+    if flush is not None and not hasattr(flush, "extends_celery"):
+        pool.flush = _remembering(flush, pool._pool)
 
 
 def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..., Any]:
