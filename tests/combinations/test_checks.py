@@ -277,6 +277,20 @@ def test_a_producer_that_stood_still_explains_that_a_limit_binds() -> None:
     assert problems(ours(base, submissions=submissions, entries=entries)).keys() == {"slow"}
 
 
+def test_what_is_due_while_there_is_no_primary_waits() -> None:
+    base = observed(middle="failover", sending="countdown")
+    late = [each for each in base.ours.submissions if each.at > BEGAN + 3]
+    entries = [e for each in base.ours.submissions for e in run_of(each.task, each.at)]
+    tasks = {each.task for each in late}
+    entries = [e for e in entries if e.task not in tasks]
+    entries += [e for each in late for e in run_of(each.task, BEGAN + 10)]
+    waited = ours(base, entries=entries)
+    assert problems(waited).keys() == {"slow"}
+    course = Course(forgetful_until=BEGAN + 3, served=BEGAN + 6)
+    damage = [Damage(Harm.PRIMARY_KILL, ("worker-1",), BEGAN + 3, BEGAN + 9, course=course)]
+    assert problems(ours(waited, damage=damage)) == {}
+
+
 def test_harm_to_connections_explains_that_they_are_lost_and_nothing_else() -> None:
     at = time.mktime(time.strptime("2026-11-25", "%Y-%m-%d"))
     lost = damaged(a_lost_connection_that_nobody_harmed(), Harm.CLIENT_KILL, "worker-1", at, at)

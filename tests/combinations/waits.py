@@ -20,6 +20,8 @@ SHORTLY = 0.3
 #: What a task takes beside its work, seconds, when no more than a few may be held.
 OVERHEAD = 0.02
 CATCHING_UP = 0.5
+#: Celery tries at once, after 2 and after 4 more seconds, and then a worker looks for neighbours for one.
+CONNECTED_AGAIN = 7.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,16 @@ def windows(row: Row, history: History) -> list[Window]:
             at = history.began + part * plan.seconds
             found += [Window(queue, at, at + lasts, at + lasts) for queue in queues]
         found += _of_a_producer_that_stood_still(row, history, queues)
-    return found
+    return found + _of_an_outage(row, history)
+
+
+def _of_an_outage(row: Row, history: History) -> list[Window]:
+    """While there is no primary, a worker of ``redis://`` runs the countdown tasks that it holds in memory.
+    What waits in Redis waits until Celery has connected again."""
+    if row["middle"] != "failover" or row["sending"] != "countdown":
+        return []
+    ends = [(each.at, each.at + CONNECTED_AGAIN) for each in history.damage if each.course is not None]
+    return [Window(queue, at, end, end) for at, end in ends for queue in history.plan.queues]
 
 
 def _of_a_producer_that_stood_still(row: Row, history: History, queues: Sequence[str]) -> list[Window]:
