@@ -143,7 +143,7 @@ def _in_use(messages: Mapping[str, virtual.Message], seconds: float) -> set[str]
     Code that wants to ack a message has a reference to it. With Celery's prefork pool, a reference does not
     always mean that the message will be acked: when the connection is lost, the pool forgets the tasks that
     it has not started, but some releases keep references to their requests. So with this pool, a task that
-    is not running after :data:`PREFORK_GRACE` will not run.
+    is not running after :data:`PREFORK_GRACE` will not run, unless it has: its ack may wait for the loop.
 
     Arguments:
         seconds: time since the connection was lost.
@@ -155,4 +155,5 @@ def _in_use(messages: Mapping[str, virtual.Message], seconds: float) -> set[str]
     alive = dict(messages)
     if "celery.concurrency.asynpool" not in sys.modules or seconds < PREFORK_GRACE:
         return set(alive)
-    return started_tasks(alive)
+    settling = {tag for tag, message in alive.items() if getattr(message, "is_settling", False)}
+    return started_tasks(alive) | settling

@@ -67,9 +67,10 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
         def run(*args: Any, **kwargs: Any) -> Any:
             try:
                 return target(*args, **kwargs)
-            except Exception:
+            except BaseException as exc:
                 # What is no `Exception` goes to the callback, and a time limit to its own.
-                tried(request.on_failure, ExceptionInfo())
+                if isinstance(exc, Exception) or not _has_repr(exc):
+                    tried(request.on_failure, ExceptionInfo())
                 raise
 
         def done(result: Any, **kwargs: Any) -> Any:
@@ -90,6 +91,15 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
 
     extended.extends_celery = True  # type: ignore[attr-defined]
     return extended
+
+
+def _has_repr(error: BaseException) -> bool:
+    """Whether Celery can say what it was. Otherwise it does not get to the callback."""
+    try:
+        repr(error)
+    except Exception:
+        return False
+    return True
 
 
 def _in_the_loop(consumer: Any, message: virtual.Message, error: BaseException) -> None:

@@ -91,7 +91,9 @@ def _try(message: virtual.Message, settle: Settle) -> None:
         logger.exception("Could not settle message %s", message.delivery_tag)
 
 
-def _later(consumer: Any, message: virtual.Message, settle: Settle, *args: Any) -> None:
+def _later(consumer: Any, message: Any, settle: Settle, *args: Any) -> None:
+    # Celery counts the task as done. While it connects again, its loop does not turn.
+    message.is_settling = True
     consumer.call_soon(_now, consumer, message, settle, *args)
     transport = message.channel.connection
     if transport is not None:

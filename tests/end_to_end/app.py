@@ -103,6 +103,13 @@ class Unheard(BaseException):
     """What nobody catches."""
 
 
+class Unspeakable(BaseException):
+    """What nobody catches, and nobody can print."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
 LEAVING = (
     SystemExit,
     KeyboardInterrupt,
@@ -110,6 +117,7 @@ LEAVING = (
     WorkerShutdown,
     WorkerTerminate,
     Unheard,
+    Unspeakable,
     CancelledError,
     MemoryError,
 )

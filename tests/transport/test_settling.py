@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from threading import Thread
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from vine import promise
 
-from kombu_redisdelay.transport import settling
+from kombu_redisdelay.transport import caretaker, settling
 from tests.transport.kit import Inbox, Site, drain, publish
 
 
@@ -175,7 +175,7 @@ import sys
 from threading import Event
 from celery import Celery, signals
 from celery.contrib.testing.worker import start_worker
-from kombu_redisdelay.transport import settling
+from kombu_redisdelay.transport import caretaker, settling
 
 app = Celery("settling", broker=sys.argv[1])
 app.conf.task_ignore_result = True
@@ -201,3 +201,20 @@ def test_celery_has_the_seam(site: Site) -> None:
         [sys.executable, "-c", SEAM, site.url], capture_output=True, text=True, timeout=120, check=False
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_what_waits_for_the_loop_is_kept_while_the_connection_is_lost(
+    held: Any, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caretaker believes references for a few seconds only, if there is a prefork pool: then a task that
+    Celery does not count as running would come back, and run again."""
+    monkeypatch.setitem(sys.modules, "celery.concurrency.asynpool", ModuleType("asynpool"))
+    messages = {held.delivery_tag: held}
+    assert caretaker._in_use(messages, caretaker.PREFORK_GRACE) == set()
+    consumer = Loop()
+    held.channel.consumer.disconnect()
+    in_a_thread(received(consumer, held).on_ack, None, ())
+    assert consumer.later
+    assert caretaker._in_use(messages, caretaker.PREFORK_GRACE) == {held.delivery_tag}
+    consumer.perform()
+    assert site.unacked() == 0
