@@ -262,33 +262,21 @@ def test_a_pause_explains_that_tasks_waited() -> None:
     assert problems(ours(slow, entries=entries, paused=[Window("q0", BEGAN + 1, BEGAN + 8, BEGAN + 9)])) == {}
 
 
-def test_a_producer_that_stood_still_explains_that_a_limit_binds() -> None:
-    base = observed(control="concurrency", middle="failover")
-    at, stock = BEGAN + 7, base.stock
-    assert stock is not None
-    submissions = [replace(each, at=at) if each.at > BEGAN + 4 else each for each in base.ours.submissions]
-    late = [each.task for each in submissions if each.at == at]
-    # Two at a time.
-    again = [e for n, task in enumerate(late) for e in run_of(task, at + 0.015 * n, lasts=0.02)]
-    entries = [entry for entry in base.ours.entries if entry.task not in late] + again
-    assert problems(ours(base, submissions=submissions, entries=entries)) == {}
-    slow = [e for n, task in enumerate(late) for e in run_of(task, at + 0.1 * n, lasts=0.02)]
-    entries = [entry for entry in base.ours.entries if entry.task not in late] + slow
-    assert problems(ours(base, submissions=submissions, entries=entries)).keys() == {"slow"}
-
-
-def test_what_is_due_while_there_is_no_primary_waits() -> None:
-    base = observed(middle="failover", sending="countdown")
-    late = [each for each in base.ours.submissions if each.at > BEGAN + 3]
-    entries = [e for each in base.ours.submissions for e in run_of(each.task, each.at)]
-    tasks = {each.task for each in late}
-    entries = [e for e in entries if e.task not in tasks]
-    entries += [e for each in late for e in run_of(each.task, BEGAN + 10)]
-    waited = ours(base, entries=entries)
+@pytest.mark.parametrize("control", ["nothing", "rate"])
+def test_a_failover_explains_that_tasks_waited(control: str) -> None:
+    base = observed(middle="failover", control=control)
+    outage = [each.task for each in base.ours.submissions if each.at > BEGAN + 3]
+    entries = [entry for entry in base.ours.entries if entry.task not in outage]
+    entries += [e for n, task in enumerate(outage) for e in run_of(task, BEGAN + 10 + n / 400)]
+    waited = ours(base, entries=entries, ended=BEGAN + 20)
     assert problems(waited).keys() == {"slow"}
     course = Course(forgetful_until=BEGAN + 3, served=BEGAN + 6)
     damage = [Damage(Harm.PRIMARY_KILL, ("worker-1",), BEGAN + 3, BEGAN + 9, course=course)]
     assert problems(ours(waited, damage=damage)) == {}
+    entries = [replace(each, at=each.at + 3) for each in waited.ours.entries]
+    later = ours(waited, damage=damage, entries=entries)
+    # Not so late, unless the queue has a limit.
+    assert ("slow" in problems(later)) is (control == "nothing")
 
 
 def test_harm_to_connections_explains_that_they_are_lost_and_nothing_else() -> None:

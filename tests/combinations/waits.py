@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from tests.chaos.ledger import START
 from tests.combinations.dimensions import Row
 from tests.combinations.expected import expected
 from tests.combinations.history import History, Window
 from tests.combinations.operator import LIMITS
-from tests.combinations.plan import BULK, BULK_AT, BURST, BURST_AT, COUNTDOWNS, HEALTHY, WORK
+from tests.combinations.plan import BULK, BULK_AT, BURST, BURST_AT, HEALTHY, WORK
 
 #: Seconds: at the beginning they do not count; what was published so shortly before a pause or a limit may be
 #: caught by it; and in which a queue catches up after it.
@@ -83,32 +82,19 @@ def windows(row: Row, history: History) -> list[Window]:
         for part, lasts in ((BULK_AT, bulk), (BURST_AT, burst)):
             at = history.began + part * plan.seconds
             found += [Window(queue, at, at + lasts, at + lasts) for queue in queues]
-        found += _of_a_producer_that_stood_still(row, history, queues)
-    return found + _of_an_outage(row, history)
+    return found + _after_a_failover(row, history)
 
 
-def _of_an_outage(row: Row, history: History) -> list[Window]:
-    """While there is no primary, a worker of ``redis://`` runs the countdown tasks that it holds in memory.
-    What waits in Redis waits until Celery has connected again."""
-    if row["middle"] != "failover" or row["sending"] != "countdown":
-        return []
-    ends = [(each.at, each.at + CONNECTED_AGAIN) for each in history.damage if each.course is not None]
-    return [Window(queue, at, end, end) for at, end in ends for queue in history.plan.queues]
-
-
-def _of_a_producer_that_stood_still(row: Row, history: History, queues: Sequence[str]) -> list[Window]:
-    """During a failover it could not publish. Then it published all at once, and the limit binds."""
-    if row["middle"] != "failover":
-        return []
-    times = sorted(each.at for each in history.submissions if each.queue in queues)
-    since, at = max(pairwise(times), key=lambda pair: pair[1] - pair[0], default=(0.0, 0.0))
-    if at - since < 1:
-        return []
-    number = sum(at <= time < at + 1 for time in times)
-    until = at + _bound(row, number, WORK + OVERHEAD)
-    if row["sending"] == "countdown":
-        until += COUNTDOWNS[1]
-    return [Window(queue, at, until, until) for queue in queues]
+def _after_a_failover(row: Row, history: History) -> list[Window]:
+    """Nothing is compared that could begin before Celery has connected again: a worker of ``redis://`` runs
+    the countdown tasks that it holds in memory, and its producer stands still for longer than ours.
+    Afterwards all comes at once, so that a limit binds, which ``redis://`` does not have."""
+    is_limited = row["control"] in BULK
+    found = []
+    for at in (each.at for each in history.damage if each.course is not None):
+        until = history.ended if is_limited else at + CONNECTED_AGAIN
+        found += [Window(queue, at, until, until) for queue in history.plan.queues]
+    return found
 
 
 def _bound(row: Row, number: int, work: float) -> float:
