@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,9 @@ from redis.connection import BlockingConnectionPool, Connection, ConnectionPool
 import kombu_redisdelay
 
 PACKAGE = Path(kombu_redisdelay.__file__).parent
+
+# A process that has this module is taken for a worker with a prefork pool (transport/caretaker.py).
+del sys.modules[AsynPool.__module__]
 
 #: Name -> the class that has it.
 PRIVATE: dict[str, type] = {
