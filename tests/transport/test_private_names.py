@@ -27,7 +27,14 @@ import kombu_redisdelay
 PACKAGE = Path(kombu_redisdelay.__file__).parent
 
 # A process that has this module is taken for a worker with a prefork pool (transport/caretaker.py).
-del sys.modules[AsynPool.__module__]
+_MODULE_OF_THE_POOL = sys.modules.pop(AsynPool.__module__)
+
+
+@pytest.fixture(autouse=True)
+def module_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its source can be read."""
+    monkeypatch.setitem(sys.modules, AsynPool.__module__, _MODULE_OF_THE_POOL)
+
 
 #: Name -> the class that has it.
 PRIVATE: dict[str, type] = {
