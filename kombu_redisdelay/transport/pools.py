@@ -18,6 +18,10 @@ from kombu_redisdelay.transport.tasks import forget_task
 #: From this release of Celery on, its prefork pool remembers what runs when the connection is lost.
 REMEMBERS_SINCE = (5, 7)
 
+#: How often to look whether a process has ended that is about to end, and the seconds in between.
+LOOKS = 50
+LOOK_EVERY = 0.05
+
 
 def forget_nothing(consumer: Any) -> None:
     """Extend the pool of Celery's *consumer*. Calling it again changes nothing."""
@@ -28,7 +32,10 @@ def forget_nothing(consumer: Any) -> None:
     module = type(pool).__module__.rpartition(".")[2]
     if module in ("thread", "gevent", "eventlet") and not hasattr(pool.on_apply, "extends_celery"):
         pool.on_apply = _told_of_escapes(pool.on_apply, consumer)
-    # A pool without an event loop has no flush(), and one that was restarted has a new one.
+    # A pool that was restarted is another one.
+    if module == "prefork" and consumer.hub and not hasattr(pool._pool.maintain_pool, "extends_celery"):
+        pool._pool.maintain_pool = _looking_again(pool._pool.maintain_pool, pool._pool, consumer.hub)
+    # A pool without an event loop has no flush().
     flush = pool.flush if module == "prefork" and VERSION[:2] < REMEMBERS_SINCE else None
     if flush is not None and not hasattr(flush, "extends_celery"):
         pool.flush = _remembering(flush, pool._pool)
@@ -118,6 +125,31 @@ def _has_failed(message: virtual.Message, error: BaseException) -> None:
         raise error
     except BaseException:
         message.channel.qos.has_failed(message)
+
+
+def _looking_again(maintain_pool: Callable[..., Any], pool: Any, hub: Any) -> Callable[..., Any]:
+    """In place of a prefork pool's ``maintain_pool``, which replaces the processes that have ended.
+
+    It is called when the sentinel of a process can be read, and never again for that process. The kernel
+    closes the sentinel of one that was killed some moments before it says that the process has ended. Then
+    nobody would hear of it, and its task counted as running, until another process ends.
+    """
+    tries = 0
+
+    @wraps(maintain_pool)
+    def extended(*args: Any, **kwargs: Any) -> Any:
+        nonlocal tries
+        result = maintain_pool(*args, **kwargs)
+        # After the sentinel was read, it is None.
+        if all(getattr(process, "_sentinel_poll", 0) is not None for process in pool._pool):
+            tries = 0
+        elif tries < LOOKS:
+            tries += 1
+            hub.call_later(LOOK_EVERY, extended)
+        return result
+
+    extended.extends_celery = True  # type: ignore[attr-defined]
+    return extended
 
 
 def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
