@@ -185,10 +185,8 @@ def _decode(data: bytes) -> dict[str, Any]:
 def _to_message(payload: dict[str, Any], message_of: MessageOf) -> virtual.Message:
     encoding = payload["properties"].get("body_encoding")
     # kombu skips what Base64 does not have, and makes something of the rest.
-    if encoding == "base64" and isinstance(body := payload.get("body"), str) and body[:1] in _JSON_BEGINS:
+    if encoding == "base64" and payload["body"].startswith(_JSON_BEGINS):
         raise MalformedMessage("body is not in Base64, as 'body_encoding' says: it is plain JSON")
-    if encoding and not (isinstance(encoding, str) and encoding in ENCODINGS):
-        raise MalformedMessage(f"body_encoding {encoding!r} is none that kombu knows")
     try:
         message = message_of(payload)
         if message.errors:
@@ -196,6 +194,8 @@ def _to_message(payload: dict[str, Any], message_of: MessageOf) -> virtual.Messa
             _, error, _ = message.errors[0]
             raise error or ValueError
     except Exception as exc:
+        if encoding and not (isinstance(encoding, str) and encoding in ENCODINGS):
+            raise MalformedMessage(f"body_encoding {encoding!r} is none that kombu knows") from exc
         raise MalformedMessage(f"body cannot be decoded from {encoding!r}: {exc}") from exc
     return message
 
