@@ -80,20 +80,17 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
                     tried(request.on_failure, ExceptionInfo())
                 raise
 
-        def done(result: Any, **kwargs: Any) -> Any:
+        def finish(result: Any, **kwargs: Any) -> Any:
             # Celery's callback does not know the first: it expects a result.
             if isinstance(result, ExceptionInfo):
-                return tried(request.on_failure, result)
+                return request.on_failure(result)
             try:
                 return callback(result, **kwargs)
             except (SystemExit, KeyboardInterrupt):
                 # The task has raised it.
-                return tried(request.on_failure, ExceptionInfo())
-            except BaseException as exc:
-                _in_the_loop(consumer, message, exc)
-                raise
+                return request.on_failure(ExceptionInfo())
 
-        late = timeout_callback and partial(tried, timeout_callback)
+        done, late = partial(tried, finish), timeout_callback and partial(tried, timeout_callback)
         return on_apply(run, args, kwargs, done, timeout_callback=late, **options)
 
     extended.extends_celery = True  # type: ignore[attr-defined]

@@ -50,21 +50,22 @@ def wrong_part(message: virtual.Message) -> str | None:
     return (_MIXED_BODY if is_version_2 else _BODY).wrong_one(body)
 
 
-def has_odd_id(message: virtual.Message) -> bool:
-    """Whether the task of a *message*, in which :func:`wrong_part` finds nothing, has an id under which no
-    result can be kept. Without a result, Celery runs it all the same."""
+def task_with_odd_id(message: virtual.Message) -> str | None:
+    """The task of a *message*, in which :func:`wrong_part` finds nothing, if it has an id under which no
+    result can be kept; else ``None``. Without a result, Celery runs it all the same."""
     of_task = message.headers
     if "task" not in of_task:
         try:
             of_task = message.payload
         except Exception:
             # Celery tells what cannot be decoded.
-            return False
+            return None
         if not isinstance(of_task, dict) or "task" not in of_task:
-            return False
-    id = of_task["id"]
+            return None
+    id, task = of_task["id"], of_task["task"]
     # A lone surrogate has no bytes.
-    return not (isinstance(id, str) and id and (id.isascii() or id.encode(errors="ignore").decode() == id))
+    is_odd = not (isinstance(id, str) and id and (id.isascii() or id.encode(errors="ignore").decode() == id))
+    return task if is_odd else None
 
 
 def _wrong_list(body: Any) -> str | None:

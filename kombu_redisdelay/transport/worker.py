@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.pools import forget_nothing
-from kombu_redisdelay.transport.protocol import has_odd_id, wrong_part
+from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
 from kombu_redisdelay.transport.tasks import is_exit
 
 
@@ -133,17 +133,14 @@ def _checking(create_task_handler: Callable[..., Any]) -> Callable[..., Any]:
         if not _mark(self.connection):
             return handler
 
-        def keeps_result(message: virtual.Message) -> bool:
-            of_task = message.headers if "task" in message.headers else message.payload
-            task = self.app.tasks.get(of_task.get("task"))
-            return (
-                task is not None and not task.ignore_result and not isinstance(task.backend, DisabledBackend)
-            )
+        def keeps_result(name: str) -> bool:
+            task = self.app.tasks.get(name)
+            return not (task is None or task.ignore_result or isinstance(task.backend, DisabledBackend))
 
         @wraps(handler)
         def on_task_received(message: virtual.Message) -> Any:
             wrong = wrong_part(message)
-            if wrong is None and has_odd_id(message) and keeps_result(message):
+            if wrong is None and (task := task_with_odd_id(message)) is not None and keeps_result(task):
                 wrong = "id is no text, or an empty one, and the result is kept under it"
             if wrong is None:
                 return handler(message)
