@@ -1,7 +1,8 @@
-"""Says numbers and lengths of time in words, for whatever people read."""
+"""Says numbers, names and lengths of time in words, for whatever people read."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
 
@@ -9,6 +10,11 @@ from itertools import pairwise
 def number_of(count: int, what: str = "message") -> str:
     """A number of things: ``1 message``, ``12 messages``."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Some names: ``a, b``, or the first ones of too many, ``a, b, ...``."""
+    return f"{', '.join(names[:most])}{', ...' if len(names) > most else ''}"
 
 
 def span(seconds: float) -> str:

@@ -203,10 +203,10 @@ def call(message: DelayedMessage | QueuedMessage) -> str:
     """A task with its arguments, on one line."""
     if message.task is None:
         return "-"
-    # Both are the output of repr, perhaps shortened. `args` is a tuple or a list.
     if not (message.args or message.kwargs):
         # Clients in other languages do not write it.
         return f"{message.task}(?)"
+    # Both are the output of repr, perhaps shortened. `args` is a tuple or a list.
     args = message.args[1:-1].rstrip(",")
     kwargs = _keywords(message.kwargs) if message.kwargs not in ("", "{}") else ""
     return f"{message.task}({', '.join(filter(None, (args, kwargs)))})"

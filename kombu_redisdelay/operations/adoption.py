@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,7 +26,9 @@ from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.consumers import with_lease
 from kombu_redisdelay.operations.content import Content, with_eta
+from kombu_redisdelay.words import first_of
 
 #: Unusable entries that are named.
 MOST_NAMED = 10
@@ -177,7 +179,11 @@ class Adoption(Access):
                 f"if there are some, {forced}",
             ) from exc
         if found:
-            raise InUse(f"consumers of redis:// are connected: {_some(found)}", "Stop them first", forced)
+            raise InUse(
+                f"consumers of redis:// are connected: {first_of(found, MOST_NAMED)}",
+                "Stop them first",
+                forced,
+            )
 
     def stock_workers(self) -> list[str]:
         """Addresses of clients that consume as workers of ``redis://`` do: their latest command in this
@@ -199,18 +205,12 @@ class Adoption(Access):
         Raises:
             InUse: consumers of this transport have a lease.
         """
-        now_ms = int(self.store.now_ms())
-        keys = [self.store.keys(name).consumers for name in self.names(None)]
-        commands = (("ZRANGEBYSCORE", key, f"({now_ms}", "+inf") for key in keys)
-        members = {
-            name.decode(errors="replace") for found in answers(self.store.server, commands) for name in found
-        }
-        living = sorted(
-            worker_of(name) or name for name in members if not is_certainly_gone(process_of(name))
-        )
+        leases = with_lease(self.store, self.names(None))
+        names = {name.decode(errors="replace") for found in leases.values() for name in found}
+        living = sorted(worker_of(n) or n for n in names if not is_certainly_gone(process_of(n)))
         if living:
             raise InUse(
-                f"workers of redisdelay:// consume from these queues: {_some(living)}",
+                f"workers of redisdelay:// consume from these queues: {first_of(living, MOST_NAMED)}",
                 "Stop them first (one that was killed on another machine counts until its lease ends)",
                 "they take the messages back into the schedule",
             )
@@ -409,7 +409,3 @@ def _for_stock(message: Scheduled) -> bytes:
         # It is due already, and a worker that knows its task may run it at once.
         return message.payload
     return with_eta(message.payload, message.due_ms)
-
-
-def _some(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:MOST_NAMED])}{', ...' if len(names) > MOST_NAMED else ''}"

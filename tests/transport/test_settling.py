@@ -175,7 +175,7 @@ import sys
 from threading import Event
 from celery import Celery, signals
 from celery.contrib.testing.worker import start_worker
-from kombu_redisdelay.transport import caretaker, settling
+from kombu_redisdelay.transport import settling
 
 app = Celery("settling", broker=sys.argv[1])
 app.conf.task_ignore_result = True

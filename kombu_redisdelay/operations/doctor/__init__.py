@@ -25,6 +25,7 @@ from kombu_redisdelay.operations.doctor.replication import check_replication
 from kombu_redisdelay.operations.doctor.result_backend import check_result_backend
 from kombu_redisdelay.operations.doctor.server import check_server
 from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
+from kombu_redisdelay.words import first_of
 
 __all__ = ("Finding", "Level", "examine")
 
@@ -119,7 +120,7 @@ def _unused(queue: str, access: Access) -> Finding:
 
 def _away(queues: Sequence[str]) -> Iterator[Finding]:
     if queues:
-        some = f"{', '.join(queues[:MOST_NAMED])}{', ...' if len(queues) > MOST_NAMED else ''}"
+        some = first_of(queues, MOST_NAMED)
         found = (
             f"{len(queues)} could not be checked, because no server of the cluster serves them now: {some}"
         )

@@ -21,7 +21,7 @@ from kombu_redisdelay.operations.history import unreadable_fields
 from kombu_redisdelay.operations.reasons import GONE, ISOLATED, PREFETCH
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.operations.unknown_tasks import unknown_tasks
-from kombu_redisdelay.words import number_of, span
+from kombu_redisdelay.words import first_of, number_of, span
 
 #: Seconds that a message may be overdue before this counts as a problem, and that a ready one may wait before
 #: it is worth a remark. Workers move what is due in less than this.
@@ -184,13 +184,13 @@ def _unknown(store: Store, queue: str, options: Options) -> Iterator[Finding]:
     if not tasks:
         return
     now = from_ms(store.now_ms())
-    each = [f"{one.task} (for {span((now - one.since).total_seconds())})" for one in tasks[:MOST_TASKS]]
+    each = [f"{one.task} (for {span((now - one.since).total_seconds())})" for one in tasks]
     wait = options.unknown_task_wait
     end = "" if wait is None else f" Each message becomes a dead letter after {span(wait)}."
     yield warning(
         f"queue {queue}",
-        f"messages of {number_of(len(tasks), 'task')} wait for a worker that knows it: {', '.join(each)}"
-        f"{', ...' if len(tasks) > MOST_TASKS else ''}",
+        f"messages of {number_of(len(tasks), 'task')} wait for a worker that knows it: "
+        f"{first_of(each, MOST_TASKS)}",
         f"Start workers whose code has these tasks. If such workers run, they are full: start more.{end}",
     )
 
