@@ -15,9 +15,6 @@ from kombu.transport import virtual
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.tasks import forget_task
 
-#: From this release of Celery on, its prefork pool remembers what runs when the connection is lost.
-REMEMBERS_SINCE = (5, 7)
-
 #: How often to look whether a process has ended that is about to end, and the seconds in between.
 LOOKS = 50
 LOOK_EVERY = 0.05
@@ -25,9 +22,6 @@ LOOK_EVERY = 0.05
 
 def forget_nothing(consumer: Any) -> None:
     """Extend the pool of Celery's *consumer*. Calling it again changes nothing."""
-    # Whoever gets here has a Celery worker.
-    from celery import VERSION
-
     pool = consumer.pool
     module = type(pool).__module__.rpartition(".")[2]
     if module in ("thread", "gevent", "eventlet") and not hasattr(pool.on_apply, "extends_celery"):
@@ -36,7 +30,7 @@ def forget_nothing(consumer: Any) -> None:
     if module == "prefork" and consumer.hub and not hasattr(pool._pool.maintain_pool, "extends_celery"):
         pool._pool.maintain_pool = _looking_again(pool._pool.maintain_pool, pool._pool, consumer.hub)
     # A pool without an event loop has no flush().
-    flush = pool.flush if module == "prefork" and VERSION[:2] < REMEMBERS_SINCE else None
+    flush = pool.flush if module == "prefork" else None
     if flush is not None and not hasattr(flush, "extends_celery"):
         pool.flush = _remembering(flush, pool._pool)
 
@@ -150,20 +144,24 @@ def _looking_again(maintain_pool: Callable[..., Any], pool: Any, hub: Any) -> Ca
 
 
 def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
-    """In place of a prefork pool's ``flush``, which forgets what was not started when the connection is lost.
-    Before :data:`REMEMBERS_SINCE`, it also forgets what runs, or which processes are busy with that: then
-    nobody hears of the end of the task."""
+    """In place of a prefork pool's ``flush``, which is called when the connection is lost and when the worker
+    stops. It forgets what was not started, because the broker will deliver it again.
+
+    But what was given to a process runs there, also if the process has not said yet that it has started. If
+    the pool does not know it any more, nobody hears of that, or of its end: its message is not acked, and a
+    process that stops waits for half a minute. Before Celery 5.7, the pool even forgets what has started.
+    """
 
     @wraps(flush)
     def extended() -> Any:
-        running = {id: job for id, job in pool._cache.items() if job._accepted and job._write_to is not None}
-        busy = pool._busy_workers.intersection(job._write_to.inqW_fd for job in running.values())
+        given = {id: job for id, job in pool._cache.items() if job._write_to is not None}
+        busy = pool._busy_workers.intersection(job._write_to.inqW_fd for job in given.values())
         try:
             return flush()
         finally:
-            running = {id: job for id, job in running.items() if job._write_to._is_alive()}
-            pool._cache.update(running)
-            pool._busy_workers.update(busy.intersection(job._write_to.inqW_fd for job in running.values()))
+            given = {id: job for id, job in given.items() if job._write_to._is_alive()}
+            pool._cache.update(given)
+            pool._busy_workers.update(busy.intersection(job._write_to.inqW_fd for job in given.values()))
 
     extended.extends_celery = True  # type: ignore[attr-defined]
     return extended

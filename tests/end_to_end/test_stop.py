@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from kombu import pools
 
 from harness.process import wait_until
 from tests.end_to_end.installation import QUEUE, Installation
@@ -42,6 +43,38 @@ def test_prefetched_messages_return_and_nothing_runs_twice(
     assert site.ledger.run_twice() == {}
     # They were given back, not found when the first worker was gone.
     assert "Recovered" not in second.log()
+
+
+@pytest.mark.parametrize("harm", ["SIGTERM", "CLIENT KILL"])
+@pytest.mark.parametrize("task", ["work", "work_late"])
+def test_a_task_that_a_pool_process_has_got_and_not_begun(site: Installation, task: str, harm: str) -> None:
+    """The worker hears of it all the same, so that it does not run again."""
+    worker = site.worker(pool="prefork", concurrency=1, expected=LOST_CONNECTION)
+    # A connection of an earlier test may have been killed.
+    pools.reset()
+    producer = site.producer()
+    [process] = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+    os.kill(int(process), signal.SIGSTOP)
+    producer.send_task(task, ["got"])
+    wait_until(lambda: "received" in worker.log(), 20, "that the worker has it")
+    # Its loop has gone on since, and has written the task to the process.
+    wait_until(lambda: producer.control.ping(timeout=0.5), 20, "an answer")
+    if harm == "SIGTERM":
+        os.kill(worker.pid, signal.SIGTERM)
+        wait_until(lambda: "Warm shutdown" in worker.log(), 20, "the shutdown")
+    else:
+        kill_connections(site)
+        wait_until(lambda: worker.log().count("Connected to") == 2, 30, "it connects again")
+    os.kill(int(process), signal.SIGCONT)
+    # Celery waits for 30 seconds for a process of which it hears nothing.
+    wait_until(lambda: site.ledger.ended() == ["got"] and site.unacked() == 0, 10, "the ack")
+    if harm == "SIGTERM":
+        wait_until(lambda: not worker.running, 10, "its end")
+    else:
+        producer.send_task(task, ["another"])
+        site.wait_ended(["another"])
+    assert site.ready() == 0
+    assert site.ledger.run_twice() == {}
 
 
 def test_after_an_outage_no_consumer_stays_listed(site: Installation, tmp_path: Path) -> None:

@@ -38,7 +38,6 @@ def module_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
 
 #: Name -> the class that has it.
 PRIVATE: dict[str, type] = {
-    "_accepted": ApplyResult,
     "_active_queues": kombu_redis.Channel,
     "_avail_channels": virtual.Transport,
     "_busy_workers": AsynPool,
