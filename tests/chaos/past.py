@@ -71,9 +71,9 @@ class Past:
             and not any(ack.worker == take.worker and take.at <= ack.at < unacked_at for ack in self._acks)
         ]
 
-    def was_forgotten(self) -> bool:
-        """Whether a worker that had the message ended the task, and never acked."""
-        return not self.acks() and bool(self._of_holders(self._ends))
+    def had_ended(self, before: float) -> bool:
+        """Whether a worker that had the message had ended the task *before*, seconds since the epoch."""
+        return any(end.at < before for end in self._of_holders(self._ends))
 
     def was_acked(self, before: float) -> bool:
         """Whether anybody had acked *before*, seconds since the epoch."""

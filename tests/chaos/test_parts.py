@@ -185,15 +185,6 @@ class TestVerdict:
         silence = Damage(Harm.SILENCE, ("a", "b"), 12, 16)
         assert judge(entries, damage=[silence]).causes == {Cause.UNREACHABLE: 1}
 
-    def test_who_gets_what_was_forgotten_may_die_before_it_starts(self) -> None:
-        late = 11 + AFTERMATH_LEASES * LEASE + 1
-        forgotten = [entry(event, 10) for event in (TAKE, START, END)]
-        entries = [*forgotten, entry(TAKE, 11.5, "b"), *(entry(event, late, "c") for event in (TAKE, START))]
-        damage = [Damage(Harm.CLIENT_KILL, ("a",), 11, 11), kill("b", 12)]
-        assert judge(entries, damage=damage).causes == {Cause.FORGOTTEN: 1}
-        entries.remove(entry(TAKE, 11.5, "b"))
-        assert judge(entries, damage=damage).causes == {Cause.UNEXPLAINED: 1}
-
     def test_a_copy_that_was_on_its_way_to_who_was_stopped(self) -> None:
         entries = [entry(TAKE, 13, "b"), entry(START, 13, "b"), entry(TAKE, 13.6), entry(START, 13.6)]
         assert judge(entries, damage=[Damage(Harm.STOP, ("a",), 9, 13.5)]).causes == {Cause.STOPPED: 1}
@@ -208,7 +199,7 @@ class TestVerdict:
 
     @pytest.mark.parametrize(
         ("ended_at", "cause"),
-        [(10.2, Cause.FORGOTTEN), (16, Cause.OUTLIVED)],
+        [(10.2, Cause.UNEXPLAINED), (16, Cause.OUTLIVED)],
     )
     def test_a_rerun_of_what_nobody_acked_before(self, ended_at: float, cause: Cause) -> None:
         entries = [

@@ -38,7 +38,6 @@ class Cause(str, Enum):
     STOPPED = "its worker was stopped for longer than the lease"
     UNREACHABLE = "its worker could not reach Redis for longer than the lease"
     ACK_LOST = "its ack failed, for the connection was lost"
-    FORGOTTEN = "Celery's pool forgot it when the connection was lost"
     OUTLIVED = "it ran on for longer than the lease after the connection was lost"
     UNEXPLAINED = "unexplained"
 
@@ -179,7 +178,6 @@ class Judge:
             (Cause.STOPPED, [Harm.STOP], given_back),
             (Cause.UNREACHABLE, _SILENT, given_back),
             (Cause.ACK_LOST, _CONNECTION, lambda harm: in_time(harm) and _ack_was_under_way(harm, past)),
-            (Cause.FORGOTTEN, _CONNECTION, lambda harm: in_time(harm) and past.was_forgotten()),
             (Cause.OUTLIVED, _CONNECTION, lambda harm: in_time(harm) and self._outlived(past, harm)),
         ]
         for cause, harms, applies in causes:
@@ -218,9 +216,11 @@ class Judge:
         )
 
     def _outlived(self, past: Past, damage: Damage) -> bool:
-        """Whether the message was held when the connection was lost, and came back by the lease's end."""
-        rerun = past.rerun
-        return rerun.redelivered and not past.was_acked(damage.at) and rerun.at >= damage.at + self._lease
+        """Whether the message was held when the connection was lost, and came back by the lease's end, while
+        the task still ran."""
+        rerun, lease_ends = past.rerun, damage.at + self._lease
+        is_late = rerun.redelivered and rerun.at >= lease_ends
+        return is_late and not past.was_acked(damage.at) and not past.had_ended(lease_ends)
 
 
 def _may_forget(failover: Damage, at: float) -> bool:
