@@ -19,7 +19,7 @@ from kombu.transport import virtual
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.transport.tasks import started_tasks, tasks_that_ended_the_worker
+from kombu_redisdelay.transport.tasks import given_tasks, started_tasks, tasks_that_ended_the_worker
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +143,8 @@ def _in_use(messages: Mapping[str, virtual.Message], seconds: float) -> set[str]
     Code that wants to ack a message has a reference to it. With Celery's prefork pool, a reference does not
     always mean that the message will be acked: when the connection is lost, the pool forgets the tasks that
     it has not started, but some releases keep references to their requests. So with this pool, a task that
-    is not running after :data:`PREFORK_GRACE` will not run, unless it has: its ack may wait for the loop.
+    is not running after :data:`PREFORK_GRACE` will not run, unless it has, and its ack waits for the loop; or
+    unless a process has been given it.
 
     Arguments:
         seconds: time since the connection was lost.
@@ -152,8 +153,8 @@ def _in_use(messages: Mapping[str, virtual.Message], seconds: float) -> set[str]
         # A message that only a reference cycle keeps alive is not in use. Later, Python collects it without
         # this call.
         gc.collect()
-    alive = dict(messages)
+    alive = {tag: each for tag, each in messages.items() if not getattr(each, "is_cancelled", False)}
     if "celery.concurrency.asynpool" not in sys.modules or seconds < PREFORK_GRACE:
         return set(alive)
     settling = {tag for tag, message in alive.items() if getattr(message, "is_settling", False)}
-    return started_tasks(alive) | settling
+    return started_tasks(alive) | settling | given_tasks(alive)

@@ -13,7 +13,7 @@ from typing import Any
 from kombu.transport import virtual
 
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.tasks import forget_task
+from kombu_redisdelay.transport.tasks import forget_task, is_end_of_greenlet, note_job
 
 #: How often to look whether a process has ended that is about to end, and the seconds in between.
 LOOKS = 50
@@ -29,6 +29,7 @@ def forget_nothing(consumer: Any) -> None:
     # A pool that was restarted is another one.
     if module == "prefork" and consumer.hub and not hasattr(pool._pool.maintain_pool, "extends_celery"):
         pool._pool.maintain_pool = _looking_again(pool._pool.maintain_pool, pool._pool, consumer.hub)
+        pool._pool._track_child_process = _without_the_ended(pool._pool._track_child_process, pool._pool)
     # A pool without an event loop has no flush().
     flush = pool.flush if module == "prefork" else None
     if flush is not None and not hasattr(flush, "extends_celery"):
@@ -62,13 +63,17 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
             try:
                 return function(*args, **kwargs)
             except BaseException as exc:
-                _in_the_loop(consumer, message, exc)
+                _in_the_loop(consumer, message, _has_failed, message, exc)
                 raise
 
+        was_killed = False
+
         def run(*args: Any, **kwargs: Any) -> Any:
+            nonlocal was_killed
             try:
                 return target(*args, **kwargs)
             except BaseException as exc:
+                was_killed = is_end_of_greenlet(exc)
                 # What is no `Exception` goes to the callback, and a time limit to its own.
                 if isinstance(exc, Exception) or not _has_repr(exc):
                     tried(request.on_failure, ExceptionInfo())
@@ -78,6 +83,10 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
             # Celery's callback does not know the first: it expects a result.
             if isinstance(result, ExceptionInfo):
                 return request.on_failure(result)
+            if was_killed:
+                return _in_the_loop(
+                    consumer, message, _was_killed, request, partial(callback, result, **kwargs)
+                )
             try:
                 return callback(result, **kwargs)
             except (SystemExit, KeyboardInterrupt):
@@ -100,12 +109,22 @@ def _has_repr(error: BaseException) -> bool:
     return True
 
 
-def _in_the_loop(consumer: Any, message: virtual.Message, error: BaseException) -> None:
-    """Have the loop of the *consumer* give the message back. A time limit must not interrupt that."""
-    consumer.call_soon(_has_failed, message, error)
+def _in_the_loop(consumer: Any, message: virtual.Message, call: Callable[..., None], *args: Any) -> None:
+    """Have the loop of the *consumer* do what is to be done. A time limit must not interrupt that."""
+    consumer.call_soon(call, *args)
     transport = message.channel.connection
     if transport is not None:
         transport.cycle.interrupt()
+
+
+def _was_killed(request: Any, callback: Callable[[], Any]) -> None:
+    """The greenlet of a task was killed. Celery takes that for a success, and acks a message that it has
+    just cancelled, because the connection was lost: this counts on that the ack fails."""
+    if request._already_cancelled:
+        # Nobody will ack it, so that it comes back.
+        request.message.is_cancelled = True
+    elif not request._already_revoked:
+        callback()
 
 
 def _has_failed(message: virtual.Message, error: BaseException) -> None:
@@ -143,6 +162,21 @@ def _looking_again(maintain_pool: Callable[..., Any], pool: Any, hub: Any) -> Ca
     return extended
 
 
+def _without_the_ended(track: Callable[..., Any], pool: Any) -> Callable[..., Any]:
+    """In place of a prefork pool's ``_track_child_process``, which has the event loop watch the sentinel of a
+    process. When the connection is made again, it is called for all processes. One that was killed meanwhile
+    may have no sentinel any more: that ended the worker."""
+
+    @wraps(track)
+    def extended(process: Any, hub: Any) -> Any:
+        if getattr(process, "_sentinel_poll", 0) is not None:
+            return track(process, hub)
+        # The timer that would have looked again was cleared with the connection.
+        return hub.call_later(LOOK_EVERY, pool.maintain_pool)
+
+    return extended
+
+
 def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
     """In place of a prefork pool's ``flush``, which is called when the connection is lost and when the worker
     stops. It forgets what was not started, because the broker will deliver it again.
@@ -155,6 +189,8 @@ def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
     @wraps(flush)
     def extended() -> Any:
         given = {id: job for id, job in pool._cache.items() if job._write_to is not None}
+        for job in given.values():
+            note_job(job)
         busy = pool._busy_workers.intersection(job._write_to.inqW_fd for job in given.values())
         try:
             return flush()

@@ -25,6 +25,25 @@ def started_tasks(messages: Mapping[str, virtual.Message]) -> set[str]:
     return {tag for tag, message in messages.items() if id(message) in started}
 
 
+def note_job(job: Any) -> None:
+    """Note that a process of the prefork pool has been given this *job* of the pool. It counts as started by
+    :func:`given_tasks`, although the process has not said so yet."""
+    message = getattr(getattr(job._accept_callback, "__self__", None), "message", None)
+    if message is not None:
+        message.job = job
+
+
+def given_tasks(messages: Mapping[str, virtual.Message]) -> set[str]:
+    """The delivery tags of the messages whose task a process of the prefork pool had been given when the
+    connection was lost, and that the pool still waits for.
+
+    Arguments:
+        messages: delivery tag -> message.
+    """
+    jobs = {tag: getattr(message, "job", None) for tag, message in messages.items()}
+    return {tag for tag, job in jobs.items() if job is not None and job._cache.get(job._job) is job}
+
+
 def tasks_that_ended_the_worker(messages: Mapping[str, virtual.Message]) -> set[str]:
     """The delivery tags of the messages whose task has raised an exception that Celery does not count as the
     end of a task, such as ``SystemExit`` in a greenlet.
@@ -57,8 +76,12 @@ def forget_task(message: virtual.Message) -> None:
 def is_exit(error: BaseException) -> bool:
     """Whether *error* is how a process, or a greenlet, is asked to end. Celery's ``WorkerShutdown`` and
     ``WorkerTerminate`` are such errors."""
-    of_greenlets = getattr(sys.modules.get("greenlet"), "GreenletExit", SystemExit)
-    return isinstance(error, (SystemExit, KeyboardInterrupt, of_greenlets))
+    return isinstance(error, (SystemExit, KeyboardInterrupt)) or is_end_of_greenlet(error)
+
+
+def is_end_of_greenlet(error: BaseException) -> bool:
+    """Whether *error* is how a greenlet is killed."""
+    return isinstance(error, getattr(sys.modules.get("greenlet"), "GreenletExit", ()))
 
 
 def name_of(message: virtual.Message) -> str:

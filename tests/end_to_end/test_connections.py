@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -15,6 +16,7 @@ from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
 from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
+from tests.faults.workers import LOST_CONNECTION, kill_connections
 
 POOLS = ["prefork", "solo", "threads", "gevent"]
 
@@ -107,3 +109,22 @@ def settled(count: Callable[[], int]) -> int:
 
     wait_until(is_settled, 20, "a number of connections that stays")
     return told[-1][1]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent", "eventlet"])
+def test_a_task_that_celery_ends_with_the_connection_runs_again(
+    site: Installation, tmp_path: Path, pool: str
+) -> None:
+    gate = tmp_path / "gate"
+    settings = {"worker_cancel_long_running_tasks_on_connection_loss": True}
+    worker = site.worker(pool=pool, concurrency=2, settings=settings, expected=LOST_CONNECTION)
+    with site.producer() as producer:
+        producer.send_task("work_late", ["ended"], kwargs={"gate": str(gate)})
+    site.wait_started("ended")
+    kill_connections(site)
+    wait_until(lambda: worker.log().count("Connected to") == 2, 30, "it connects again")
+    wait_until(lambda: site.ledger.started() == ["ended", "ended"], 30, "that it runs again")
+    gate.touch()
+    site.wait_ended(["ended"])
+    wait_until(lambda: site.unacked() == 0, 30, "its ack")
+    assert site.ready() == 0

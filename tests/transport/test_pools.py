@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kombu_redisdelay.transport.pools import LOOK_EVERY, LOOKS, _looking_again
+from kombu_redisdelay.transport.pools import LOOK_EVERY, LOOKS, _looking_again, _without_the_ended
 
 
 class Hub:
@@ -51,3 +51,14 @@ def test_one_that_never_ends_is_not_looked_for_for_ever() -> None:
         looks += 1
         hub.later.pop()()
     assert looks == LOOKS
+
+
+def test_a_process_that_has_ended_is_not_watched_by_a_new_connection() -> None:
+    living, ended = SimpleNamespace(), SimpleNamespace(_sentinel_poll=None)
+    pool, hub, watched = SimpleNamespace(maintain_pool=lambda: None), Hub(), []
+    track = _without_the_ended(lambda process, hub: watched.append(process), pool)
+    for process in (living, ended):
+        track(process, hub)
+    assert watched == [living]
+    # It is replaced soon.
+    assert hub.later == [pool.maintain_pool]

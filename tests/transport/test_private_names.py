@@ -18,6 +18,7 @@ from billiard.pool import ApplyResult
 from billiard.process import BaseProcess
 from celery.concurrency.asynpool import AsynPool
 from celery.worker import WorkController
+from celery.worker.request import Request
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from redis.connection import BlockingConnectionPool, Connection, ConnectionPool
@@ -38,7 +39,10 @@ def module_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
 
 #: Name -> the class that has it.
 PRIVATE: dict[str, type] = {
+    "_accept_callback": ApplyResult,
     "_active_queues": kombu_redis.Channel,
+    "_already_cancelled": Request,
+    "_already_revoked": Request,
     "_avail_channels": virtual.Transport,
     "_busy_workers": AsynPool,
     "_cache": AsynPool,
@@ -55,6 +59,7 @@ PRIVATE: dict[str, type] = {
     "_get_message_priority": virtual.Channel,
     "_inplace_augment_message": virtual.Channel,
     "_is_alive": BaseProcess,
+    "_job": ApplyResult,
     "_on_collect": virtual.QoS,
     "_process_task": WorkController,
     "_queue_cycle": kombu_redis.Channel,
@@ -62,6 +67,7 @@ PRIVATE: dict[str, type] = {
     "_register_LISTEN": kombu_redis.MultiChannelPoller,
     "_sock": Connection,
     "_tag_to_queue": virtual.Channel,
+    "_track_child_process": AsynPool,
     "_write_to": ApplyResult,
 }
 
