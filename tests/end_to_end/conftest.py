@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kombu import pools
 
 from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
@@ -17,5 +18,7 @@ collect_ignore = [] if CLUSTERS else ["test_tls.py"]
 
 @pytest.fixture
 def site(server: RedisServer, tmp_path: Path) -> Iterator[Installation]:
+    # A test may kill all connections to the server, also those that producers of this process keep.
+    pools.reset()
     with Installation(server, tmp_path) as site:
         yield site

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from kombu import pools
 
 from harness.process import wait_until
 from kombu_redisdelay.transport.caretaker import INTERVAL, PREFORK_GRACE
@@ -61,8 +60,6 @@ def _has_new(site: Installation, known: set[bytes]) -> bool:
 def test_a_task_that_a_pool_process_has_got_and_not_begun(site: Installation, task: str, harm: str) -> None:
     """The worker hears of it all the same, so that it does not run again."""
     worker = site.worker(pool="prefork", concurrency=1, expected=LOST_CONNECTION)
-    # A connection of an earlier test may have been killed.
-    pools.reset()
     producer = site.producer()
     [process] = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
     os.kill(int(process), signal.SIGSTOP)
