@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from celery import Celery
 
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages
 
 app = Celery("recipes", broker="redisdelay://localhost:6379/0")
 
@@ -28,8 +28,8 @@ def place_order(number: int) -> None:
 
 def pay_order(number: int) -> bool:
     """Whether it was paid in time. If not, it is being closed, or has been."""
-    with DelayedMessages(app) as delayed:
-        return delayed.cancel(f"close-order-{number}") > 0
+    with Messages(app) as messages:
+        return bool(messages.cancel(ids=[f"close-order-{number}"]))
 
 
 # -- send one digest when nothing has happened for ten minutes --

@@ -12,12 +12,12 @@ from kombu_redisdelay import registration
 
 if TYPE_CHECKING:
     from kombu_redisdelay.broker.server.confirming import NotReplicatedError
-    from kombu_redisdelay.operations.access import NotMarkedRevokedError
+    from kombu_redisdelay.operations.acting import Done
     from kombu_redisdelay.operations.control import QueueControl
-    from kombu_redisdelay.operations.dead_letters import DeadLetter, DeadLetters
-    from kombu_redisdelay.operations.delayed import DelayedMessage, DelayedMessages
-    from kombu_redisdelay.operations.queued import QueuedMessage
+    from kombu_redisdelay.operations.message import MessageInfo
+    from kombu_redisdelay.operations.messages import Count, Messages, NotMarkedRevokedError, Page
     from kombu_redisdelay.operations.queues import Queues
+    from kombu_redisdelay.operations.selection import Selection
     from kombu_redisdelay.transport import Transport
     from kombu_redisdelay.transport.batch import batch
     from kombu_redisdelay.transport.block import BatchPublishError
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = (
     "BatchPublishError",
-    "DeadLetter",
-    "DeadLetters",
-    "DelayedMessage",
-    "DelayedMessages",
+    "Count",
+    "Done",
+    "MessageInfo",
+    "Messages",
     "NotMarkedRevokedError",
     "NotReplicatedError",
+    "Page",
     "QueueControl",
-    "QueuedMessage",
     "Queues",
+    "Selection",
     "Transport",
     "batch",
     "requeue",
@@ -42,15 +43,16 @@ __all__ = (
 
 _MODULES = {
     "BatchPublishError": "transport.block",
-    "DeadLetter": "operations.dead_letters",
-    "DeadLetters": "operations.dead_letters",
-    "DelayedMessage": "operations.delayed",
-    "DelayedMessages": "operations.delayed",
-    "NotMarkedRevokedError": "operations.access",
+    "Count": "operations.messages",
+    "Done": "operations.acting",
+    "MessageInfo": "operations.message",
+    "Messages": "operations.messages",
+    "NotMarkedRevokedError": "operations.messages",
     "NotReplicatedError": "broker.server.confirming",
+    "Page": "operations.messages",
     "QueueControl": "operations.control",
-    "QueuedMessage": "operations.queued",
     "Queues": "operations.queues",
+    "Selection": "operations.selection",
     "Transport": "transport",
     "batch": "transport.batch",
     "requeue": "transport.requeue",

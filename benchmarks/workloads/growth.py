@@ -13,7 +13,7 @@ from benchmarks.redis_info import script_us
 from benchmarks.site import BODY, Drain, Site
 from benchmarks.workload import Case, Measured, Sizes, Workload
 from benchmarks.workloads.lateness import schedule_far_ahead
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.operations.timeline import timeline
 
 SCHEDULED = (1_000, 100_000, 1_000_000, 3_000_000)
@@ -27,7 +27,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
     schedule_far_ahead(site, sizes["scheduled"])
     chance = random.Random(4)
     scheduled: list[str] = []
-    with site.connect() as connection, site.redis() as redis, DelayedMessages(connection) as delayed:
+    with site.connect() as connection, site.redis() as redis, Messages(connection) as delayed:
         producer = Producer(connection.default_channel)
         drain = Drain(site, connection, prefetch=16)
 
@@ -41,7 +41,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
             publish(_DAY_MS + chance.random() * sizes["scheduled"] * 1000, scheduled[-1])
 
         def cancel() -> None:
-            if not delayed.cancel(scheduled.pop()):
+            if not delayed.cancel(ids=[scheduled.pop()]):
                 raise RuntimeError("a scheduled message was not found")
 
         def take() -> None:
@@ -63,8 +63,8 @@ def measure(site: Site, sizes: Sizes) -> Measured:
             return {name: min(client), f"{name}, server": min(server)}
 
         looks: dict[str, Callable[[], object]] = {
-            "count": lambda: delayed.count(site.queue),
-            "list 50": lambda: list(delayed.iter(site.queue, limit=50)),
+            "count": lambda: delayed.count(Selection(state="scheduled", queue=site.queue)),
+            "list 50": lambda: list(delayed.select(Selection(state="scheduled", queue=site.queue), limit=50)),
             "timeline": lambda: timeline(delayed.store, [site.queue]),
         }
         with drain.consumer:

@@ -14,7 +14,7 @@ from celery import Celery
 from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel
 
-from kombu_redisdelay import DelayedMessages, web
+from kombu_redisdelay import Messages, web
 
 celery = Celery("digest", broker=os.environ.get("BROKER_URL", "redisdelay://localhost:6379/0"))
 # What happened to whom. redis-py does not know the scheme of the broker: see docs/install.rst.
@@ -44,9 +44,9 @@ def send_digest(customer: str) -> None:
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, DelayedMessages]]:
-    with DelayedMessages(celery) as delayed:
-        yield {"delayed": delayed}
+async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Messages]]:
+    with Messages(celery) as messages:
+        yield {"messages": messages}
 
 
 app = FastAPI(lifespan=lifespan)
@@ -68,7 +68,7 @@ def add_event(customer: str, event: Event) -> None:
 
 @app.get("/customers/{customer}/digest")
 def next_digest(customer: str, request: Request) -> Digest:
-    message = request.state.delayed.get(_task_id(customer))
+    message = request.state.messages.get(_task_id(customer))
     if message is None:
         raise HTTPException(404, "no digest waits")
     return Digest(due=message.due, events=news.llen(_key(customer)))
@@ -76,7 +76,7 @@ def next_digest(customer: str, request: Request) -> Digest:
 
 @app.delete("/customers/{customer}/digest")
 def cancel_digest(customer: str, request: Request) -> dict[str, bool]:
-    return {"cancelled": request.state.delayed.cancel(_task_id(customer)) > 0}
+    return {"cancelled": bool(request.state.messages.cancel(ids=[_task_id(customer)]))}
 
 
 def _key(customer: str) -> str:

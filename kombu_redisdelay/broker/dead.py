@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kombu_redisdelay.broker.portions import portions
@@ -69,13 +69,21 @@ class Graveyard:
     def walk(self, queue: str, skip: int = 0) -> Iterator[tuple[Buried, bool]]:
         """The dead letters of *queue*, the oldest first, read page by page. Each comes with what
         :attr:`Entry.is_sure <kombu_redisdelay.broker.walk.Entry.is_sure>` says, and
-        :func:`~kombu_redisdelay.broker.walk.walk` says what may come twice.
+        :func:`~kombu_redisdelay.broker.walk.walk` says what may come twice. Not more of them are read than
+        there are at the beginning: one that is requeued may die again, and must not be requeued for ever.
 
         Arguments:
             skip: how many to pass over first.
         """
         key = self._store.keys(queue).dead
+        [count] = self.counts([queue])
+        known: set[int] = set()
         for entry in walk(self._store.server, [key], size=LETTERS_PER_CALL, skip=skip):
+            identity = hash(entry.data)
+            if identity not in known:
+                if len(known) >= count - skip:
+                    return
+                known.add(identity)
             yield Buried.of(queue, entry.data), entry.is_sure
 
     def walk_all(self, queues: Sequence[str], skip: int = 0) -> Iterator[tuple[Buried, bool]]:
@@ -101,14 +109,12 @@ class Graveyard:
             for number, letter in enumerate(letters, 1):
                 yield Buried.of(queue, letter), left + len(letters) - number
 
-    def take_out(self, queue: str, how: str, wanted: Callable[[Buried], bool]) -> Iterator[Buried]:
-        """Do what *how* says, :data:`REQUEUE` or :data:`DROP`, with the dead letters that are *wanted*.
-        Dead letters that come meanwhile stay. Those that are requeued get a delivery count of 0. Yields those
-        that were there."""
+    def take_out(self, queue: str, how: str, letters: Iterable[Buried]) -> Iterator[Buried]:
+        """Do what *how* says, :data:`REQUEUE` or :data:`DROP`, with *letters* of *queue*. Those that are
+        requeued get a delivery count of 0. Yields those that were still there."""
         keys = self._store.keys(queue)
         used = (keys.dead, keys.ready, keys.wake)
-        chosen = self._chosen(queue, wanted)
-        for some in portions(chosen, _size, LETTERS_PER_CALL, LETTER_BYTES_PER_CALL):
+        for some in portions(letters, _size, LETTERS_PER_CALL, LETTER_BYTES_PER_CALL):
             args: tuple[Argument, ...] = (how, keys.separator, *(letter.entry for letter in some))
             reply = REMOVE_DEAD(self._store.server, used, args)
             yield from (letter for letter, done in zip(some, reply, strict=True) if done)
@@ -117,19 +123,6 @@ class Graveyard:
         """Remove all dead letters of *queue*. Returns how many there were."""
         key = self._store.keys(queue).dead
         return int(CLEAR(self._store.server, (key,), (1, 0)))
-
-    def _chosen(self, queue: str, wanted: Callable[[Buried], bool]) -> Iterator[Buried]:
-        # A requeued message may die again meanwhile. It must not be requeued for ever.
-        [remaining] = self.counts([queue])
-        known: set[int] = set()
-        for letter, _ in self.walk(queue):
-            key = hash(letter.entry)
-            if key not in known:
-                if len(known) == remaining:
-                    return
-                known.add(key)
-            if wanted(letter):
-                yield letter
 
 
 def _size(letter: Buried) -> int:

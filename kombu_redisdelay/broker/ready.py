@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import answers
-from kombu_redisdelay.broker.server.scripts import REMOVE_READY, SCHEDULE_READY
+from kombu_redisdelay.broker.server.scripts import CLEAR, REMOVE_READY, SCHEDULE_READY
 from kombu_redisdelay.broker.server.wire import Argument
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.walk import walk
@@ -92,6 +92,11 @@ class ReadyLists:
             args: list[Argument] = [part for look_from, each in some for part in (look_from, each.payload)]
             reply = REMOVE_READY(self._store.server, (keys.ready_at(step), keys.wake), args)
             yield from (each for (_, each), done in zip(some, reply, strict=True) if done)
+
+    def clear(self, queue: str) -> int:
+        """Remove all messages of *queue*. Returns how many there were."""
+        keys = self._store.ready_keys(queue)
+        return int(CLEAR(self._store.server, (*keys, self._store.keys(queue).wake), (len(keys), 0)))
 
     def schedule_all(
         self, queue: str, messages: Iterable[Ready], due: Callable[[Ready], tuple[str, float]]

@@ -129,4 +129,4 @@ def _show_back(done: str, text: str, found: GivenBack, as_json: bool) -> None:
         echo(f"{number_of(found.at_once)} without an eta, which redis:// delivers at once.", err=True)
     if found.dead:
         left = number_of(found.dead, "dead letter")
-        echo(f"{left} left: see `celery -A proj delayed dead list`.", err=True)
+        echo(f"{left} left: see `celery -A proj delayed list --state dead`.", err=True)

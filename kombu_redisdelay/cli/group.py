@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -22,12 +22,25 @@ class LazyGroup(click.Group):
     """A group of commands that are imported only when they are needed.
 
     Arguments:
-        package: the package with a module for each command. For example, the command ``deliver-now`` is the
-            object ``command`` in the module ``deliver_now``.
-        commands: the names of the commands.
+        package: the package with a module for each command. For example, the command ``timeline`` is the
+            object ``command`` in the module ``timeline``.
+        commands: the names of these commands.
+        others: a module of the package whose function ``commands`` returns other commands by their names.
+        others_after: the command after which the help lists them.
+        hints: what somebody may look for -> what to use instead.
     """
 
-    def __init__(self, name: str, *, package: str, commands: Sequence[str], help: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        package: str,
+        commands: Sequence[str],
+        others: str,
+        others_after: str,
+        hints: Mapping[str, str],
+        help: str,
+    ) -> None:
         version = click.Option(
             ["--version"],
             is_flag=True,
@@ -40,16 +53,24 @@ class LazyGroup(click.Group):
         super().__init__(name, help=help, params=[version], callback=lambda **kwargs: None)
         self._package = package
         self._names = commands
+        self._module_of_others = others
+        self._first = commands.index(others_after) + 1
+        self._hints = hints
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._names)
+        return [*self._names[: self._first], *self._others(), *self._names[self._first :]]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._names:
-            return None
-        module = import_module(f"{self._package}.{cmd_name.replace('-', '_')}")
-        command: click.Command = module.command
+            return self._others().get(cmd_name)
+        command: click.Command = import_module(f"{self._package}.{cmd_name}").command
         return command
+
+    def _others(self) -> dict[str, click.Command]:
+        commands: dict[str, click.Command] = import_module(
+            f"{self._package}.{self._module_of_others}"
+        ).commands()
+        return commands
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -57,7 +78,9 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:
-            close = get_close_matches(args[0], self._names)
+            if args[0] in self._hints:
+                raise click.UsageError(f"{exc.message} Use {self._hints[args[0]]}.", ctx) from exc
+            close = get_close_matches(args[0], self.list_commands(ctx))
             if close:
                 message = f"{exc.message} Did you mean {' or '.join(map(repr, close))}?"
                 raise click.UsageError(message, ctx) from exc

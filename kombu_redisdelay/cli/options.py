@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from datetime import datetime, timezone, tzinfo
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from kombu_redisdelay.operations.moments import Time, parse_distance, parse_moment, parse_time
-
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 
@@ -33,7 +30,6 @@ queues_option = click.option(
 force_option = click.option(
     "--force", is_flag=True, help="Also for a queue that nobody has used and the app does not declare."
 )
-task_option = click.option("--task", help="Only tasks of this name, in which * stands for anything.")
 every_option = click.option(
     "--all", "every", is_flag=True, help="All of them, or those that the other options pick."
 )
@@ -76,69 +72,6 @@ class Seconds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
             return parse_distance(value).total_seconds() if isinstance(value, str) else value
         except ValueError as exc:
             self.fail(str(exc))
-
-
-_DISTANCES = "90s, 10m, 2h, 3d or 1w"
-
-
-def due_options(command: FunctionT) -> FunctionT:
-    """Options that pick scheduled messages."""
-    return _options(
-        command,
-        queues_option,
-        task_option,
-        click.option(
-            "--before", type=TimeType(), help=f"Only what is due before: {_DISTANCES} from now, or ISO 8601."
-        ),
-        click.option("--after", type=TimeType(), help="Only what is due then or later."),
-    )
-
-
-def died_options(command: FunctionT) -> FunctionT:
-    """Options that pick dead letters."""
-    return _options(
-        command,
-        queues_option,
-        task_option,
-        click.option(
-            "--before", type=TimeType(), help=f"Only what died before: {_DISTANCES} ago, or ISO 8601."
-        ),
-        click.option("--after", type=TimeType(), help="Only what died then or later."),
-    )
-
-
-def many_options(command: FunctionT) -> FunctionT:
-    """Options of what changes many messages."""
-    return _options(command, yes_option, dry_run_option)
-
-
-def _options(command: FunctionT, *options: Callable[[FunctionT], FunctionT]) -> FunctionT:
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def check_choice(ids: Sequence[str], every: bool, *picked: object) -> None:
-    """Check that messages are chosen, and either by id or by options: a script whose variable is empty must
-    not change all of them.
-
-    Arguments:
-        ids: those of the command line.
-        every: whether ``--all`` is given.
-        picked: the values of the other options that pick messages.
-
-    Raises:
-        click.UsageError: they are chosen by both, or by neither.
-    """
-    # A distance of 0 is a time, too.
-    is_picked = any(value not in (None, ()) for value in picked)
-    if ids and (every or is_picked):
-        raise click.UsageError("Give either ids, or options that pick messages, not both.")
-    if not ids and not is_picked and not every:
-        raise click.UsageError(
-            "Say which messages: by ids (where the command takes them), -Q, --task, --before or --after, or "
-            "--all."
-        )
 
 
 def _timezone(context: click.Context | None) -> tzinfo:

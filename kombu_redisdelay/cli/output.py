@@ -18,9 +18,8 @@ import click
 
 from kombu_redisdelay.cli.echo import echo, echo_all
 from kombu_redisdelay.cli.table import Cell, Column, Layout, Table
-from kombu_redisdelay.operations.delayed import DelayedMessage
 from kombu_redisdelay.operations.errors import BROKER_ERRORS
-from kombu_redisdelay.operations.queued import QueuedMessage
+from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.words import span, when
 
 if TYPE_CHECKING:
@@ -178,7 +177,7 @@ def show_fields(fields: Mapping[str, Any]) -> None:
     show(rows)
 
 
-def show_done(queues: Sequence[str], what: str, as_json: bool) -> None:
+def show_queues(queues: Sequence[str], what: str, as_json: bool) -> None:
     """Print for each queue what was done to it, for example ``"paused"``."""
     if as_json:
         show_json({"queue": queue, what: True} for queue in queues)
@@ -194,12 +193,12 @@ def show_lines(lines: Iterable[str], otherwise: str) -> None:
         echo(otherwise, err=True)
 
 
-def without_payload(message: QueuedMessage) -> dict[str, Any]:
+def without_payload(message: MessageInfo) -> dict[str, Any]:
     """The fields of a message for :func:`show_json`, but for its bytes."""
-    return {name: getattr(message, name) for name in _names(QueuedMessage) if name != "payload"}
+    return {name: getattr(message, name) for name in _names(MessageInfo) if name != "payload"}
 
 
-def call(message: DelayedMessage | QueuedMessage) -> str:
+def call(message: MessageInfo) -> str:
     """A task with its arguments, on one line."""
     if message.task is None:
         return "-"

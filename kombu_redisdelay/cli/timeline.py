@@ -24,7 +24,9 @@ from kombu_redisdelay.cli.output import (
     terminal,
 )
 from kombu_redisdelay.cli.table import Cell, Table
-from kombu_redisdelay.operations.delayed import DelayedMessages
+from kombu_redisdelay.operations.messages import Messages
+from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.states import SCHEDULED
 from kombu_redisdelay.operations.timeline import EDGES, Span, span_index, spans, timeline
 from kombu_redisdelay.words import span
 
@@ -46,17 +48,17 @@ _WIDEST = _BAR_COLUMNS + _OTHER_COLUMNS
 @json_option
 def command(queues: tuple[str, ...], by: str | None, as_json: bool) -> None:
     """Show how many scheduled messages become due when."""
-    delayed = connect(DelayedMessages)
-    names = queue_names(delayed, queues)
+    messages = connect(Messages)
+    names = queue_names(messages, queues)
     if by is None:
-        found = timeline(delayed.store, names)
+        found = timeline(messages.store, names)
         if as_json:
             show_json(map(_as_json, found))
         else:
             target = terminal()
             show(timeline_table(found, target.width if target else _WIDEST))
         return
-    by_task = _read(delayed, names)
+    by_task = _read(messages, names)
     if not by_task:
         echo("No scheduled messages found.", err=True)
     elif as_json:
@@ -93,17 +95,17 @@ def bar(share: float, columns: int) -> str:
     return ("█" * full + _WIDTHS[part]).rstrip()
 
 
-def _read(delayed: DelayedMessages, queues: Sequence[str]) -> dict[str, list[Span]]:
+def _read(messages: Messages, queues: Sequence[str]) -> dict[str, list[Span]]:
     """Return the timeline of each task. The task with the most messages comes first."""
-    now_ms = delayed.store.now_ms()
+    selection, now_ms = Selection(state=SCHEDULED, queue=queues), messages.store.now_ms()
     counts: dict[str, list[int]] = {}
     with progress() as bar:
-        job = bar.add_task("Reading", total=sum(map(delayed.count, queues)))
-        for queue in queues:
-            for message in delayed.iter(queue):
-                of_task = counts.setdefault(message.task or "(no task)", [0] * (len(EDGES) + 1))
-                of_task[span_index(message.due.timestamp() * 1000, now_ms)] += 1
-                bar.advance(job)
+        job = bar.add_task("Reading", total=messages.count(selection))
+        for message in messages.select(selection):
+            assert message.due is not None
+            of_task = counts.setdefault(message.task or "(no task)", [0] * (len(EDGES) + 1))
+            of_task[span_index(message.due.timestamp() * 1000, now_ms)] += 1
+            bar.advance(job)
     return {task: spans(counts[task]) for task in sorted(counts, key=lambda task: -sum(counts[task]))}
 
 

@@ -17,7 +17,6 @@ from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_C
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import to_ms
-from kombu_redisdelay.public import public
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.option_names import unknown_options
 from kombu_redisdelay.transport.sentinel import SentinelChannel
@@ -30,24 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 #: The argument *queue* of a method: one, several, or ``None`` for all.
-Selection = str | Iterable[str] | None
-
-
-@public
-class NotMarkedRevokedError(Exception):
-    """Messages were cancelled, and then the result backend could not be told.
-
-    Attributes:
-        cancelled: what would have been returned: id -> how many messages were removed.
-    """
-
-    def __init__(self, cancelled: Mapping[str, int], why: str) -> None:
-        super().__init__(f"cancelled, but not marked as revoked in the result backend: {why}")
-        self.cancelled = dict(cancelled)
-        self._why = why
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.cancelled, self._why)
+QueueNames = str | Iterable[str] | None
 
 
 class Access:
@@ -56,7 +38,8 @@ class Access:
 
     Arguments:
         broker: a Celery app, a kombu ``Connection``, or a broker URL. A ``Connection`` is copied, and is not
-            used itself.
+            used itself. Or an object of this kind, whose connection is shared: it ends when that one is
+            closed.
 
     Attributes:
         app: the Celery app, ``None`` if something else was given.
@@ -68,8 +51,19 @@ class Access:
     After :meth:`close`, every use raises ``ValueError``, also of an iterator that was begun before.
     """
 
-    def __init__(self, broker: Celery | Connection | str) -> None:
-        self.app: Any = broker if hasattr(broker, "connection_for_write") else None
+    app: Any
+    _connection: Connection
+    _channel: Channel
+    _server: _UntilClosed
+    _store: Store
+
+    def __init__(self, broker: Celery | Connection | str | Access) -> None:
+        self._is_shared = isinstance(broker, Access)
+        if isinstance(broker, Access):
+            self.app, self._connection = broker.app, broker._connection
+            self._channel, self._server, self._store = broker._channel, broker._server, broker._store
+            return
+        self.app = broker if hasattr(broker, "connection_for_write") else None
         self._connection = _connection(broker)
         if not issubclass(self._connection.get_transport_cls(), Transport):
             # No more of the URL: kombu shows a password that is not there, or one in a place of its own.
@@ -162,7 +156,7 @@ class Access:
         that this user has no permission to read are left out."""
         return self._readable(self.store.queues())
 
-    def names(self, queue: Selection) -> list[str]:
+    def names(self, queue: QueueNames) -> list[str]:
         """The names of *queue* in Redis, of several queues, or of all: those that Redis knows, and those that
         the app declares. A queue with partitions has a name for each."""
         if queue is None:
@@ -199,9 +193,10 @@ class Access:
         return list(dict.fromkeys(names))
 
     def close(self) -> None:
-        """Close the connection. May be called more than once."""
-        self._server.close()
-        self._connection.release()
+        """Close the connection, unless it is shared. May be called more than once."""
+        if not self._is_shared:
+            self._server.close()
+            self._connection.release()
 
     def __enter__(self) -> Self:
         self._server.check()
@@ -209,25 +204,6 @@ class Access:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _check_mark_revoked(self, mark_revoked: bool) -> None:
-        if mark_revoked and self.app is None:
-            raise TypeError("mark_revoked needs the Celery app, for its result backend")
-
-    def _mark_revoked(self, cancelled: Mapping[str, int], reason: str) -> None:
-        """Write the state ``REVOKED`` of what was cancelled to the app's result backend.
-
-        Raises:
-            NotMarkedRevokedError: this failed.
-        """
-        try:
-            for id, count in cancelled.items():
-                if count:
-                    self.app.backend.mark_as_revoked(id, reason)
-        except Exception as exc:
-            # Each kind of backend has errors of its own.
-            why = " ".join(str(exc).split()) or type(exc).__name__
-            raise NotMarkedRevokedError(cancelled, why) from exc
 
 
 class _UntilClosed:
@@ -286,21 +262,6 @@ def moment_ms(name: str, moment: object) -> float | None:
     if not isinstance(moment, datetime):
         raise ValueError(f"{name} must be a datetime, not {moment!r}")
     return to_ms(moment)
-
-
-def checked_ids(ids: Iterable[str]) -> list[str]:
-    """The argument *ids*, each once.
-
-    Raises:
-        TypeError: it is one string, or an id is not a string.
-    """
-    if isinstance(ids, (str, bytes)):
-        raise TypeError(f"ids must be several, not the {type(ids).__name__} {ids!r}")
-    found = list(ids)
-    for id in found:
-        if not isinstance(id, str):
-            raise TypeError(f"an id must be a str, not {id!r}")
-    return list(dict.fromkeys(found))
 
 
 def check_limit(limit: object) -> None:

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from math import nextafter
 from typing import Any
 
+from kombu_redisdelay.broker.schedule import Scheduled
+from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import LATEST_MS
 from kombu_redisdelay.operations.access import moment_ms
+from kombu_redisdelay.operations.content import with_due
 
 #: From which due time on and before which one, in ms since the epoch; ``None`` is no limit.
 Span = tuple[float | None, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What scheduled messages become.
+
+    Attributes:
+        due_ms: their new due time, in ms since the epoch; 0 for now.
+        rewrite: makes of a message the payload to replace it by.
+    """
+
+    due_ms: float
+    rewrite: Callable[[Scheduled], bytes]
+
+
+def moving_to(store: Store, countdown: Any = None, eta: object = None) -> Move:
+    """The move to another time: in *countdown* seconds, or at *eta*.
+
+    Raises:
+        ValueError: neither or both of the times are given, or one has a wrong type or is in the past.
+    """
+    now_ms = store.now_ms()
+    due_ms = new_due_ms(now_ms, countdown, eta)
+    return Move(due_ms, lambda message: with_due(message.payload, due_ms, now_ms))
 
 
 def span_ms(due_after: datetime | None, due_before: datetime | None) -> Span:

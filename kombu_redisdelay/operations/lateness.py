@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from kombu_redisdelay.broker.options import ALONE_FOR
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
-from kombu_redisdelay.operations.queued import READY, SCHEDULED, QueuedMessage
+from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.reasons import GONE, ISOLATED, PREFETCH
+from kombu_redisdelay.operations.states import READY, SCHEDULED
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import number_of
 
 
-def why_late(store: Store, message: QueuedMessage) -> list[str]:
+def why_late(store: Store, message: MessageInfo) -> list[str]:
     """Why *message*, which is overdue or ready, is with no worker yet, as far as its queue tells now: one
     sentence for each reason. If it is not due, whether it waits because no worker knew its task, or because
     it has failed. Empty for a message that is held, or dead."""
@@ -22,8 +23,8 @@ def why_late(store: Store, message: QueuedMessage) -> list[str]:
     if message.state == SCHEDULED and message.reason:
         return [message.reason]
     if message.due is not None and message.due > from_ms(store.now_ms()):
-        times = number_of(message.deliveries, "time")
-        return [f"It has failed {times}, and waits to be tried again."] if message.deliveries else []
+        times = number_of(message.failures, "time")
+        return [f"It has failed {times}, and waits to be tried again."] if message.failures else []
     [stats] = queue_stats(store, [message.queue])
     return list(_reasons(stats, is_overdue=message.state == SCHEDULED))
 

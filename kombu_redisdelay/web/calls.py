@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kombu_redisdelay.operations.queued import QueuedMessage
+from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.web.site import NO_ARGUMENTS, Site
 
 
-def call_of(site: Site, message: QueuedMessage) -> str:
+def call_of(site: Site, message: MessageInfo) -> str:
     """A task with its arguments, as far as they may be seen."""
     if message.task is None:
         return "-"

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
+from typing import Any
 
 from kombu_redisdelay.operations.moments import ago, from_now, parse_time
-from kombu_redisdelay.operations.queued import DEAD, SCHEDULED, STATES
+from kombu_redisdelay.operations.selection import FILTERS, Selection
+from kombu_redisdelay.operations.states import STATES, State
 from kombu_redisdelay.web.fields import to_query, well_formed
 
 #: The order of a list whose last messages come first. It is empty for the other one.
 LAST_FIRST = "last"
 
-#: The states whose messages can be had in either order.
-HAVE_TWO_ORDERS = (SCHEDULED, DEAD)
+#: The state whose list is shown first.
+FIRST = next(iter(STATES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,22 +24,19 @@ class Choice:
     """Messages in one state.
 
     Attributes:
-        state: "scheduled", "ready", "held" or "dead".
+        state: the name of the state.
         queue: only this queue; empty for all.
-        task: only tasks of this name, in which ``*`` stands for anything; empty for all.
+        filters: names of filters, each with its value.
         after, before: only messages of this time or later, and before a time: 90s, 10m, 2h, 3d from now for
             scheduled messages, else ago; or ISO 8601. Empty for all.
-        related: only tasks of which this is the id, or that of their group, their parent or their root; empty
-            for all.
-        order: :data:`LAST_FIRST` if those come first that are due last, or that died last; else empty.
+        order: :data:`LAST_FIRST` if those come first that are due last, or that came last; else empty.
     """
 
-    state: str = SCHEDULED
+    state: str = FIRST
     queue: str = ""
-    task: str = ""
+    filters: tuple[tuple[str, str], ...] = ()
     after: str = ""
     before: str = ""
-    related: str = ""
     order: str = ""
 
     @classmethod
@@ -45,15 +44,18 @@ class Choice:
         """The choice that the *fields* of a form or an address make."""
         state = fields.get("state", "")
         return cls(
-            state if state in STATES else SCHEDULED,
+            state if state in STATES else FIRST,
             well_formed(fields.get("queue", "")),
             # As they are: without its spaces, the id of a group may be that of another one.
-            fields.get("task", ""),
+            tuple((each.name, fields[each.name]) for each in FILTERS if fields.get(each.name)),
             fields.get("after", "").strip(),
             fields.get("before", "").strip(),
-            fields.get("related", ""),
             LAST_FIRST if fields.get("order") == LAST_FIRST else "",
         )
+
+    @property
+    def its_state(self) -> State:
+        return STATES[self.state]
 
     def in_state(self, state: str) -> Choice:
         return replace(self, state=state)
@@ -73,10 +75,9 @@ class Choice:
         return {
             "state": self.state,
             "queue": self.queue,
-            "task": self.task,
+            **dict(self.filters),
             "after": self.after,
             "before": self.before,
-            "related": self.related,
             "order": self.order,
         }
 
@@ -101,7 +102,20 @@ class Choice:
     @property
     def picks_some(self) -> bool:
         """Whether it may leave out messages of its queue."""
-        return bool(self.task or self.after or self.before or self.related)
+        return bool(self.filters or self.after or self.before)
+
+    def selection(self, zone: tzinfo) -> Selection:
+        """What it selects.
+
+        Arguments:
+            zone: that of a time without an offset.
+
+        Raises:
+            ValueError: *after* or *before* is no time.
+        """
+        after, before = self.span(zone)
+        chosen: dict[str, Any] = dict(self.filters)
+        return Selection(queue=self.queue or None, state=self.state, after=after, before=before, **chosen)
 
     def span(self, zone: tzinfo) -> tuple[datetime | None, datetime | None]:
         """The moments that *after* and *before* are.
@@ -121,4 +135,4 @@ class Choice:
             time = parse_time(text, zone)
         except ValueError as exc:
             raise ValueError(f"{name.capitalize()}: {exc}") from exc
-        return from_now(time) if self.state == SCHEDULED else ago(time)
+        return from_now(time) if self.its_state.is_ahead else ago(time)

@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from kombu_redisdelay.operations.progress import Tell
-from kombu_redisdelay.web.actions import ACTIONS, ALL, QUEUE, SELECTED, Action
+from kombu_redisdelay.operations.states import STATES
+from kombu_redisdelay.web.actions import ALL, QUEUE, SELECTED, Action, actions
 from kombu_redisdelay.web.calls import call_of
 from kombu_redisdelay.web.fields import quoted
 from kombu_redisdelay.web.form import Form, read_ours
@@ -44,7 +45,7 @@ def _act(request: Request, form: Form) -> Response:
     name = form.fields.get("action", "")
     if name == STAY:
         return RedirectResponse(address(request, "messages", **form.choice.fields), 303)
-    action = ACTIONS.get(name)
+    action = actions().get(name)
     if action is None or not action.is_offered(form.choice):
         raise HTTPException(400, "There is no such action.")
     if action.about == SELECTED and not form.selected:
@@ -74,7 +75,7 @@ def _work(request: Request, name: str, action: Action, form: Form) -> Work:
     expected = form.text("expected")
     page, query = _page(form, action)
     return Work(
-        action.title(form),
+        action.title_of(form),
         request.state.user,
         _line(request, name, action, form),
         (name, form.choice, tuple(form.selected), filled_in),
@@ -84,6 +85,7 @@ def _work(request: Request, name: str, action: Action, form: Form) -> Work:
         else None,
         in_steps=action.about == ALL,
         span=form.choice.span(site_of(request).timezone),
+        since=form.choice.its_state.since,
         page=page,
         query=query,
     )
@@ -110,10 +112,10 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
         elif action.about == ALL:
             count = counted(site, form.choice)
             expected = count.count
-            question = f"{action.verb} {count.text}{of_which(form.choice)}?"
+            question = f"{action.title} {count.text}{of_which(form.choice)}?"
         else:
             subject = subject_of(site, form, action.states)
-            question = f"{action.verb} {plural(subject.count, 'message')}?"
+            question = f"{action.title} {plural(subject.count, 'message')}?"
     except ValueError as exc:
         raise HTTPException(400, str(exc)) from exc
     return render(
@@ -124,6 +126,7 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
         action=action,
         question=question,
         span=span,
+        states=STATES,
         expected=expected,
         subject=subject,
         form=form,

@@ -9,8 +9,9 @@ from typing import Any
 
 from dateutil.parser import isoparse
 
-from kombu_redisdelay.operations.queued import DEAD, HELD, READY, SCHEDULED, QueuedMessage
-from kombu_redisdelay.operations.reading import waiting_since
+from kombu_redisdelay.broker.members import due_ms
+from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.web.words import number, plural
 
 #: Two times that are so near are one.
@@ -32,7 +33,7 @@ class Event:
     text: str = ""
 
 
-def events_of(message: QueuedMessage, now: datetime) -> list[Event]:
+def events_of(message: MessageInfo, now: datetime) -> list[Event]:
     """What has happened to *message*, and will, in this order."""
     return [
         Event("Published", None, _publisher(message.headers)),
@@ -62,7 +63,7 @@ class Relatives:
     number: int | None = None
 
 
-def relatives_of(message: QueuedMessage) -> Relatives:
+def relatives_of(message: MessageInfo) -> Relatives:
     headers = message.headers
     root, index = _text(headers, "root_id"), headers.get("group_index")
     return Relatives(
@@ -84,37 +85,36 @@ def _retries(headers: Mapping[str, Any]) -> Iterator[Event]:
         yield Event("Retried", None, f"this is retry {number(retries)} of the task")
 
 
-def _asked_for(message: QueuedMessage) -> Iterator[Event]:
+def _asked_for(message: MessageInfo) -> Iterator[Event]:
     eta = _time(message.headers, "eta")
     # A scheduled one is usually due just then, which is said anyway.
     if eta is not None and (message.due is None or abs(eta - message.due) > _SAME):
         yield Event("Asked for", eta, "the time at which its publisher wants it to run")
 
 
-def _could_be_delivered(message: QueuedMessage) -> Iterator[Event]:
-    since = waiting_since(message.payload)
-    if message.state == SCHEDULED:
+def _could_be_delivered(message: MessageInfo) -> Iterator[Event]:
+    since_ms = due_ms(message.payload)
+    if message.due is not None:
         yield Event("Due", message.due)
-    elif since is not None:
-        yield Event("Ready", since, "when it was published, became due, or was requeued last")
+    elif since_ms is not None:
+        yield Event("Ready", from_ms(since_ms), "when it was published, became due, or was requeued last")
 
 
-def _deliveries(message: QueuedMessage) -> Iterator[Event]:
-    if message.deliveries and message.state != DEAD:
-        yield Event("Failed", None, f"{plural(message.deliveries, 'delivery', 'deliveries')}")
+def _deliveries(message: MessageInfo) -> Iterator[Event]:
+    if message.failures:
+        yield Event("Failed", None, f"{plural(message.failures, 'delivery', 'deliveries')}")
 
 
-def _state(message: QueuedMessage) -> Iterator[Event]:
-    if message.state == READY and message.place is not None:
-        yield Event("Waits", None, f"{plural(message.place, 'message')} before it")
-    elif message.state == HELD:
+def _state(message: MessageInfo) -> Iterator[Event]:
+    if message.position is not None:
+        yield Event("Waits", None, f"{plural(message.position, 'message')} before it")
+    elif message.reason:
+        yield Event(message.state.capitalize(), message.since, message.reason)
+    elif message.due is None:
         name = f"{message.worker}, " if message.worker else ""
         worker = f"by {name}host {message.host or '?'}, process {message.pid or '?'}"
-        lost = "; its lease has ended, another worker is about to get the message"
-        yield Event("Taken", message.held_since, worker + (lost if message.lease_has_ended else ""))
-    elif message.state == DEAD:
-        times = plural(message.deliveries, "delivery", "deliveries")
-        yield Event("Died", message.died, f"after {times}: {message.reason}")
+        lost = f"; {message.lost}, another worker is about to get the message" if message.lost else ""
+        yield Event("Taken", message.since, worker + lost)
 
 
 def _expires(headers: Mapping[str, Any], now: datetime) -> Iterator[Event]:

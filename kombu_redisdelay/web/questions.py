@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from kombu_redisdelay.operations.content import is_related, is_task
-from kombu_redisdelay.operations.queued import DEAD, READY, SCHEDULED, QueuedMessage
-from kombu_redisdelay.operations.selected import find_selected
+from kombu_redisdelay.operations.message import MessageInfo
+from kombu_redisdelay.operations.selection import FILTERS, Selection
+from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.form import Form, Selected
 from kombu_redisdelay.web.site import Site
@@ -21,9 +22,6 @@ SEARCHED_AT_MOST = 5_000
 
 #: No name is said longer than this, in characters.
 _LONGEST_NAME = 100
-
-#: What the messages of a list are called.
-NOUNS = {SCHEDULED: "scheduled message", READY: "ready message", DEAD: "dead letter"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class Subject:
     """
 
     count: int
-    found: list[QueuedMessage]
+    found: list[MessageInfo]
     missing: list[Selected]
     repeated: dict[Selected, int]
 
@@ -63,38 +61,20 @@ def name_of(queue: str) -> str:
 
 def counted(site: Site, choice: Choice) -> Counted:
     """How many messages a list has."""
-    after, before = choice.span(site.timezone)
-    queue, what = choice.queue or None, NOUNS[choice.state]
-    reads = bool(choice.task or choice.related)
-    if not reads and choice.state == SCHEDULED:
-        return _all(site.delayed.count(queue, due_after=after, due_before=before), what)
-    if not (reads or after or before):
-        return _all(site.queues.count(queue, state=choice.state), what)
-    found = 0
-    messages = site.queues.iter(queue, state=choice.state, after=after, before=before)
-    for looked_at, message in enumerate(messages):
-        if looked_at == COUNTED_AT_MOST:
-            total = site.queues.count(queue, state=choice.state)
-            looked = f"only the first {number(looked_at)} of {number(total)} were looked at"
-            return Counted(f"all {what}s that match, {number(found)} or more ({looked}),", None)
-        found += is_task(message.task, choice.task or None) and is_related(
-            message.id, message.headers, choice.related or None
-        )
-    return _all(found, what)
-
-
-def _all(count: int, what: str) -> Counted:
-    return Counted(plural(count, what), count)
+    count = site.messages.count(choice.selection(site.timezone), at_most=COUNTED_AT_MOST)
+    what = choice.its_state.described
+    if count.is_exact:
+        return Counted(plural(count, what), count)
+    total = site.messages.count(Selection(queue=choice.queue or None, state=choice.state))
+    looked = f"only the first {number(count.looked_at)} of {number(total)} were looked at"
+    return Counted(f"all {what}s that match, {number(count)} or more ({looked}),", None)
 
 
 def of_which(choice: Choice) -> str:
     """Which messages a list has. Times are said elsewhere: they are to be shown in the viewer's zone."""
-    parts = [
-        f" of the queue {name_of(choice.queue)}" if choice.queue else " of all queues",
-        f", of the task {text(choice.task, _LONGEST_NAME)}" if choice.task else "",
-        f", related to {text(choice.related, _LONGEST_NAME)}" if choice.related else "",
-    ]
-    return "".join(parts)
+    queue = f" of the queue {name_of(choice.queue)}" if choice.queue else " of all queues"
+    said = {each.name: each.said for each in FILTERS}
+    return queue + "".join(f", {said[name]} {text(value, _LONGEST_NAME)}" for name, value in choice.filters)
 
 
 def subject_of(site: Site, form: Form, states: tuple[str, ...]) -> Subject:
@@ -107,9 +87,7 @@ def subject_of(site: Site, form: Form, states: tuple[str, ...]) -> Subject:
     for id, queue in form.selected:
         in_queues.setdefault(queue, set()).add(id)
     found = [
-        (message, queue)
-        for queue, ids in in_queues.items()
-        for message in find_selected(site.queues, queue or None, ids, states, SEARCHED_AT_MOST)
+        (message, queue) for queue, ids in in_queues.items() for message in _find(site, queue, ids, states)
     ]
     counts = Counter(Selected(message.id, queue) for message, queue in found)
     missing = [each for each in form.selected if each not in counts]
@@ -119,3 +97,13 @@ def subject_of(site: Site, form: Form, states: tuple[str, ...]) -> Subject:
         missing,
         {each: count for each, count in counts.items() if count > 1},
     )
+
+
+def _find(site: Site, queue: str, ids: set[str], states: tuple[str, ...]) -> Iterator[MessageInfo]:
+    for state in states:
+        chosen = Selection(queue=queue or None, state=state)
+        if STATES[state].finds_ids:
+            yield from site.messages.select(replace(chosen, ids=list(ids)))
+        else:
+            some = site.messages.select(chosen, limit=SEARCHED_AT_MOST)
+            yield from (message for message in some if message.id in ids)

@@ -12,7 +12,7 @@ from kombu_redisdelay.operations.history import Period, queue_history
 from kombu_redisdelay.operations.stats import queue_stats
 from kombu_redisdelay.operations.timeline import timeline
 from kombu_redisdelay.operations.unknown_tasks import unknown_tasks
-from kombu_redisdelay.web.actions import ACTIONS
+from kombu_redisdelay.web.actions import actions
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.fields import well_formed
 from kombu_redisdelay.web.fleet import last_hour
@@ -35,7 +35,7 @@ def queue(request: Request) -> Response:
         "queue.html",
         queue=stats,
         choice=Choice(queue=name),
-        actions=ACTIONS,
+        actions=actions(),
         is_known=site.is_known(name),
         coming=coming(timeline(store, [name])),
         minutes=happened(history.minutes, now, timedelta(minutes=1), 60),

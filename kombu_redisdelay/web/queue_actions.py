@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kombu_redisdelay.operations.queued import READY
+from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.states import READY, STATES
 from kombu_redisdelay.web.form import Form
 from kombu_redisdelay.web.questions import name_of
 from kombu_redisdelay.web.site import Site
@@ -45,7 +46,8 @@ def limit(site: Site, form: Form) -> str:
 
 
 def _ready(site: Site, form: Form) -> str:
-    return f"It has {plural(site.queues.count(form.choice.queue, state=READY), 'ready message')}."
+    count = site.messages.count(Selection(queue=form.choice.queue, state=READY))
+    return f"It has {plural(count, STATES[READY].described)}."
 
 
 def _whole(name: str, text: str) -> int | None:

@@ -6,7 +6,7 @@ from datetime import datetime, timezone, tzinfo
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
@@ -14,11 +14,10 @@ from starlette.responses import HTMLResponse
 from starlette.types import Scope
 
 from kombu_redisdelay import __version__
-from kombu_redisdelay.operations.access import Access, natural
-from kombu_redisdelay.operations.dead_letters import DeadLetters
-from kombu_redisdelay.operations.delayed import DelayedMessages
+from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.doctor import Finding, examine
 from kombu_redisdelay.operations.history import Counts
+from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.queues import Queues
 from kombu_redisdelay.web import words
 from kombu_redisdelay.web.fields import of_query, quoted, to_query, unquoted
@@ -26,8 +25,6 @@ from kombu_redisdelay.web.fleet import Fleet, read_fleet, read_hours, seconds_ke
 from kombu_redisdelay.web.kept import Kept
 from kombu_redisdelay.web.tokens import TOKEN, token_of
 from kombu_redisdelay.web.works import Works
-
-AccessT = TypeVar("AccessT", bound=Access)
 
 HERE = Path(__file__).parent
 
@@ -70,7 +67,7 @@ class Site:
         self.works = Works()
         self._broker = broker
         self._opening = Lock()
-        self._opened: dict[type[Access], Access] = {}
+        self._messages: Messages | None = None
         self.findings: Kept[list[Finding]] = Kept(
             lambda: examine(self.queues), lambda _, took: max(FINDINGS_FOR, TIMES_AS_LONG * took)
         )
@@ -85,22 +82,15 @@ class Site:
 
     # Any number of threads may use them.
     @property
-    def queues(self) -> Queues:
-        return self._open(Queues)
-
-    @property
-    def delayed(self) -> DelayedMessages:
-        return self._open(DelayedMessages)
-
-    @property
-    def dead_letters(self) -> DeadLetters:
-        return self._open(DeadLetters)
-
-    def _open(self, how: type[AccessT]) -> AccessT:
+    def messages(self) -> Messages:
         with self._opening:
-            if how not in self._opened:
-                self._opened[how] = how(self._broker)
-            return cast(AccessT, self._opened[how])
+            if self._messages is None:
+                self._messages = Messages(self._broker)
+            return self._messages
+
+    @property
+    def queues(self) -> Queues:
+        return Queues(self.messages)
 
     @property
     def timezone(self) -> tzinfo:
@@ -120,9 +110,9 @@ class Site:
         them again."""
         self.works.stop()
         with self._opening:
-            for access in self._opened.values():
-                access.close()
-            self._opened.clear()
+            if self._messages is not None:
+                self._messages.close()
+            self._messages = None
 
 
 def site_of(request: Request) -> Site:

@@ -39,7 +39,7 @@ COLUMNS = (
     Column("waiting", "Waiting", lambda row: row[0].waiting),
     Column("scheduled", "Scheduled", lambda row: row[0].scheduled),
     Column("overdue", "Overdue", lambda row: row[0].overdue),
-    Column("held", "Held", lambda row: row[0].unacked),
+    Column("unacked", "Unacked", lambda row: row[0].unacked),
     Column("dead", "Dead", lambda row: row[0].dead),
     Column("consumers", "Consumers", lambda row: row[0].consumers, largest_first=False),
     Column("due", "Next due", lambda row: row[0].next_due, largest_first=False),

@@ -9,7 +9,6 @@ from typing import Any
 from markupsafe import Markup
 
 from kombu_redisdelay.broker.printable import printable
-from kombu_redisdelay.operations.queued import moment_of
 from kombu_redisdelay.web.fields import quoted
 from kombu_redisdelay.words import span, when
 
@@ -73,6 +72,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "clock": clock,
     "span": span,
     "plural": plural,
-    "moment_of": moment_of,
     "quoted": quoted,
 }

@@ -45,6 +45,7 @@ class Work:
         expected: how many messages it is probably about; ``None`` if that is unknown.
         in_steps: whether it can be stopped between two steps.
         span: between which times the messages are.
+        since: what these times are, for example "due".
         page, query: the name of the route to go back to, and its fields.
 
     Attributes:
@@ -64,6 +65,7 @@ class Work:
         expected: int | None,
         in_steps: bool,
         span: tuple[datetime | None, datetime | None],
+        since: str,
         page: str,
         query: dict[str, str],
     ) -> None:
@@ -74,6 +76,7 @@ class Work:
         self.expected = expected
         self.in_steps = in_steps
         self.span = span
+        self.since = since
         self.page = page
         self.query = query
         self.count = 0

@@ -8,13 +8,13 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from kombu_redisdelay.broker.dead import REQUEUE, Graveyard
+from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database
 from tests.broker.model import Broker, Message
-from tests.broker.rig import Rig, timeless
+from tests.broker.rig import Rig, take_out, timeless
 
 QUEUES = ("a", "b")
 PRIORITIES = (0, 6)
@@ -142,6 +142,5 @@ class PublishingMachine(RuleBasedStateMachine):
         message = queue.dead.pop(which % len(queue.dead))
         message.deliveries = message.lost = 0
         text = message.text
-        same = Graveyard(self.rig.store).take_out(name, REQUEUE, lambda each: each.payload.decode() == text)
-        assert len([*same]) == 1
+        assert take_out(self.rig.store, name, REQUEUE, lambda each: each.payload.decode() == text) == 1
         queue.put(message)

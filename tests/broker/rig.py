@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from kombu_redisdelay.broker.consumer import Consumer
+from kombu_redisdelay.broker.dead import Buried, Graveyard
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease import Lease
@@ -47,6 +48,15 @@ def park(consumer: Consumer, delivery: Delivery, message_id: str, due_ms: float)
 def dead_letter(consumer: Consumer, delivery: Delivery, reason: str) -> None:
     """Move a message that cannot be delivered to the dead letters of its queue."""
     checked(consumer.dead_letter([(delivery, reason)]))
+
+
+def take_out(
+    store: Store, queue: str, how: str, wanted: Callable[[Buried], bool] = lambda letter: True
+) -> int:
+    """Requeue or drop the dead letters that are *wanted*. Returns how many."""
+    yard = Graveyard(store)
+    letters = (letter for letter, _ in yard.walk(queue) if wanted(letter))
+    return len(list(yard.take_out(queue, how, letters)))
 
 
 def line_of(consumer: Consumer, queue: str) -> Line:

@@ -10,7 +10,7 @@ from kombu_redisdelay.broker import dead as module
 from kombu_redisdelay.broker.dead import DROP, REQUEUE, Graveyard
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.steps import finish
-from tests.broker.rig import Rig, dead_letter, payload, taken, with_count
+from tests.broker.rig import Rig, dead_letter, payload, take_out, taken, with_count
 
 
 def dead(rig: Rig) -> list[str]:
@@ -107,14 +107,14 @@ class TestGraveyard:
         seen = [next(found).payload.decode() for _ in range(5)]
         # Those that come and go meanwhile shift nothing.
         self.bury(rig, "late")
-        assert len([*yard.take_out("q", DROP, lambda letter: letter.payload == b"letter 0")]) == 1
+        assert take_out(rig.store, "q", DROP, lambda letter: letter.payload == b"letter 0") == 1
         assert seen + [letter.payload.decode() for letter in found] == texts
         assert yard.counts(["q", "empty"]) == [50, 0]
 
     def test_a_page_is_bounded_by_bytes(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "LETTER_BYTES_PER_CALL", 5)
         self.bury(rig, *"abcd")
-        assert len([*Graveyard(rig.store).take_out("q", REQUEUE, lambda letter: True)]) == 4
+        assert take_out(rig.store, "q", REQUEUE) == 4
         assert rig.ready("q") == ["a", "b", "c", "d"]
 
     def test_requeue_goes_back_to_where_it_came_from_with_no_count(self, rig: Rig) -> None:
@@ -125,7 +125,7 @@ class TestGraveyard:
         me.requeue("q", delivery.tag)
         rig.put("q", "waiting", step=6)
         rig.use_up_token("q")
-        assert len([*Graveyard(rig.store).take_out("q", REQUEUE, lambda letter: letter.deliveries == 8)]) == 1
+        assert take_out(rig.store, "q", REQUEUE, lambda letter: letter.deliveries == 8) == 1
         assert rig.ready("q", 6) == ["waiting", text]
         assert rig.dead("q") == []
         assert rig.tokens("q") == 1
@@ -133,9 +133,9 @@ class TestGraveyard:
     def test_only_what_is_wanted_over_many_pages(self, rig: Rig) -> None:
         self.bury(rig, *(f"{number:02}" for number in range(70)))
         yard = Graveyard(rig.store)
-        assert len([*yard.take_out("q", REQUEUE, lambda letter: int(letter.payload) % 3 == 0)]) == 24
+        assert take_out(rig.store, "q", REQUEUE, lambda letter: int(letter.payload) % 3 == 0) == 24
         assert [int(text) for text in rig.ready("q")] == list(range(0, 70, 3))
-        assert len([*yard.take_out("q", DROP, lambda letter: int(letter.payload) % 3 == 1)]) == 23
+        assert take_out(rig.store, "q", DROP, lambda letter: int(letter.payload) % 3 == 1) == 23
         assert [int(letter.payload) for letter, _ in yard.walk("q")] == list(range(2, 70, 3))
 
     def test_all_are_requeued_once(self, rig: Rig) -> None:
@@ -144,13 +144,13 @@ class TestGraveyard:
         rig.put("q", *["same"] * 30)
         for delivery in taken(me, "q"):
             dead_letter(me, delivery, "why")
-        assert len([*Graveyard(rig.store).take_out("q", REQUEUE, lambda letter: True)]) == 30
+        assert take_out(rig.store, "q", REQUEUE) == 30
         assert rig.ready("q") == ["same"] * 30
 
     def test_drop_wakes_nobody(self, rig: Rig) -> None:
         self.bury(rig, "m")
         rig.use_up_token("q")
-        assert len([*Graveyard(rig.store).take_out("q", DROP, lambda letter: True)]) == 1
+        assert take_out(rig.store, "q", DROP) == 1
         assert (rig.tokens("q"), rig.ready("q"), rig.dead("q")) == (0, [], [])
 
     def test_clear(self, rig: Rig) -> None:

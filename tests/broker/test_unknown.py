@@ -9,13 +9,13 @@ import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.control import Controls
-from kombu_redisdelay.broker.dead import REQUEUE, Graveyard
+from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Request, Taken, Waiting
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.unknown import LONGEST_NAME, TASKS_PER_CALL, find_waiting, is_known, listed
 from kombu_redisdelay.broker.withdrawal import Withdrawal
-from tests.broker.rig import Rig, dead_letter, payload, taken, texts, with_count
+from tests.broker.rig import Rig, dead_letter, payload, take_out, taken, texts, with_count
 
 HOUR = 3_600_000
 MINUTE = 60_000
@@ -371,7 +371,7 @@ class TestOtherOperations:
         [delivery] = taken(old, "q")
         dead_letter(old, delivery, "no worker knows it")
         assert rig.dead("q")[0].endswith("\n" + payload("a"))
-        assert len([*Graveyard(rig.store).take_out("q", REQUEUE, lambda letter: True)]) == 1
+        assert take_out(rig.store, "q", REQUEUE) == 1
         assert texts(taken(old, "q")) == [payload("a")]
 
     def test_what_a_dead_consumer_held_goes_on_waiting(self, rig: Rig, old: Consumer, new: Consumer) -> None:

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from kombu_redisdelay.broker.walk import MOST_RESTARTS, walk
-from kombu_redisdelay.operations.queued import Found, without_repetitions
+from kombu_redisdelay.operations.found import Found, without_repetitions
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.rig import Rig
 

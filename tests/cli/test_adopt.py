@@ -145,4 +145,4 @@ def test_the_way_back_says_what_stays_and_what_comes_early(site: Site) -> None:
         result = site.run("adopt", "--reverse", *words)
         assert result.exit_code == 0
         assert "1 message without an eta, which redis:// delivers at once.\n" in result.stderr
-        assert "1 dead letter left: see `celery -A proj delayed dead list`.\n" in result.stderr
+        assert "1 dead letter left: see `celery -A proj delayed list --state dead`.\n" in result.stderr

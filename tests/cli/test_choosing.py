@@ -19,26 +19,31 @@ import pytest
 from celery import Celery
 
 from harness.redis_server import RedisServer
-from kombu_redisdelay import Queues
+from kombu_redisdelay import Messages, Selection
 from tests.cli.site import QUEUE, Site
 
 PICKING: dict[str, tuple[str, ...]] = {
     "cancel": ("cancel", "--state", "scheduled"),
-    "purge": ("purge",),
     "deliver-now": ("deliver-now",),
     "reschedule": ("reschedule", "--countdown", "1d"),
-    "dead requeue": ("dead", "requeue"),
-    "dead purge": ("dead", "purge"),
+    "requeue": ("requeue",),
+    "remove": ("remove",),
 }
-#: Command -> what it says before the number of messages, in what it would do and in what it did.
-VERBS = {
-    "cancel": ("cancel", "cancelled"),
-    "purge": ("remove", "removed"),
-    "deliver-now": ("deliver", "delivered"),
-    "reschedule": ("reschedule", "rescheduled"),
-    "dead requeue": ("requeue", "requeued"),
-    "dead purge": ("remove", "removed"),
+#: Command -> what it says of what it did.
+DONE = {
+    "cancel": "cancelled",
+    "deliver-now": "delivered",
+    "reschedule": "rescheduled",
+    "requeue": "requeued",
+    "remove": "removed",
 }
+OF_DEAD = ("requeue", "remove")
+
+
+def count_of(rows: list[dict[str, Any]]) -> int:
+    """What a command says in JSON that it was done to, or would be."""
+    [row] = rows
+    return int(row["messages"])
 
 
 def bury(site: Site, id: str, task: str, hours_ago: float, queue: str) -> None:
@@ -60,9 +65,9 @@ def full(site: Site) -> Site:
 
 
 def states(site: Site) -> dict[str, list[Any]]:
-    with Queues(site.app) as queues:
+    with Messages(site.app) as queues:
         return {
-            state: [(message.id, message.due) for message in queues.iter(state=state)]
+            state: [(message.id, message.due) for message in queues.select(Selection(state=state))]
             for state in ("scheduled", "ready", "dead")
         }
 
@@ -83,41 +88,52 @@ class TestMany:
     def test_are_counted_asked_for_and_changed(
         self, full: Site, command: str, choice: tuple[str, ...], count: int
     ) -> None:
-        words, (verb, done) = (*PICKING[command], *choice), VERBS[command]
-        what = "dead letter" if command.startswith("dead") else "message"
+        words, done = (*PICKING[command], *choice), DONE[command]
+        would = command.replace("-", " ")
         before = states(full)
-        number = f"{count} {what}{'' if count == 1 else 's'}"
-        assert full.text(*words, "--dry-run") == f"Would {verb} {number}.\n"
-        assert full.rows(*words, "--dry-run", "--yes") == [{f"would_{verb}": count}]
+        noun = "dead letter" if command in OF_DEAD else "message"
+        number = f"{count} {noun}{'' if count == 1 else 's'}"
+        said = re.sub(r", due .*?\)", "", full.text(*words, "--dry-run"))
+        assert said == f"Would {would} {number}.\n"
+        verb = command.replace("-", "_")
+        [row] = full.rows(*words, "--dry-run", "--yes")
+        row.pop("due", None)
+        assert row == {"verb": verb, "dry_run": True, "messages": count}
         if count:
             result = full.run(*words, input="n\n")
             assert result.exit_code == 1
-            asked = number if what == "dead letter" else number.replace("message", "scheduled message")
-            assert f"{verb.capitalize()} {asked} of " in result.stderr
+            asked = number.replace("message", "scheduled message")
+            assert f"{would.capitalize()} {asked} of " in result.stderr
         assert states(full) == before
         assert full.text(*words, input="y\n").startswith(f"{done.capitalize()} {number}")
         after = states(full)
         moved = sum(len(set(before[state]) - set(after[state])) for state in before)
         assert moved == count
 
+    def test_a_limit(self, full: Site, command: str) -> None:
+        words = (*PICKING[command], "--all", "--limit", "4")
+        assert count_of(full.rows(*words, "--dry-run")) == 4
+        assert f"{4} " in full.run(*words, input="n\n").stderr
+        assert count_of(full.rows(*words, "--yes")) == 4
+
     def test_by_time(self, full: Site, command: str) -> None:
-        words, verb = PICKING[command], f"would_{VERBS[command][0]}"
-        sign = -1 if command.startswith("dead") else 1
+        words = PICKING[command]
+        sign = -1 if command in OF_DEAD else 1
         moment = (datetime.now(timezone.utc) + sign * timedelta(hours=1.5)).isoformat()
         before, after = ("--after", "--before") if sign < 0 else ("--before", "--after")
         for time in ("1.5h", "90m", moment):
-            assert full.rows(*words, before, time, "--dry-run") == [{verb: 2}]
-            assert full.rows(*words, after, time, "--dry-run") == [{verb: 4}]
+            assert count_of(full.rows(*words, before, time, "--dry-run")) == 2
+            assert count_of(full.rows(*words, after, time, "--dry-run")) == 4
         both = (after, "90m", before, "150m", "--dry-run")
-        assert full.rows(*words, *both) == [{verb: 2}]
+        assert count_of(full.rows(*words, *both)) == 2
 
     def test_all(self, full: Site, command: str) -> None:
         result = full.run(*PICKING[command], "--all", input="y\n")
         assert " 6 " in result.stderr
         assert result.stderr.partition("?")[0].endswith("of all queues")
-        [row] = full.rows(*PICKING[command], "--all", "--yes")
+        again = full.rows(*PICKING[command], "--all", "--yes")
         # Only what was rescheduled is still there to be rescheduled again.
-        assert row[VERBS[command][1]] == (6 if command == "reschedule" else 0)
+        assert count_of(again) == (6 if command == "reschedule" else 0)
 
     def test_what_to_change_must_be_said(self, full: Site, command: str) -> None:
         before = states(full)
@@ -127,10 +143,10 @@ class TestMany:
         assert states(full) == before
 
     def test_nothing_to_change_is_not_asked_for(self, site: Site, command: str) -> None:
-        assert site.rows(*PICKING[command], "--all") == [{VERBS[command][1]: 0}]
+        assert count_of(site.rows(*PICKING[command], "--all")) == 0
 
     @pytest.mark.parametrize(
-        "choice", [("id", "-Q", "a"), ("id", "--task", "t"), ("id", "--before", "0"), ("id", "--after", "1h")]
+        "choice", [("id", "--all"), ("id", "--task", "t"), ("id", "--before", "0"), ("id", "--after", "1h")]
     )
     def test_ids_and_options_do_not_go_together(
         self, full: Site, command: str, choice: tuple[str, ...]
@@ -158,33 +174,50 @@ def test_nothing_chosen_is_a_usage_error(full: Site, command: str) -> None:
     assert "--all" in result.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("command", ["deliver-now", "reschedule", "dead requeue", "dead purge"])
+@pytest.mark.parametrize("command", PICKING)
 def test_several_ids(full: Site, command: str) -> None:
-    words, (verb, done) = PICKING[command], VERBS[command]
+    words, done = PICKING[command], DONE[command]
     ids = ["b mail.send", "nothing", "a shop.close", "a shop.close"]
-    assert full.rows(*words, *ids, "--dry-run", status=1) == [{f"would_{verb}": 2}]
+    rows = full.rows(*words, *ids, "--dry-run", status=1)
+    assert [(row["id"], row["messages"], row["dry_run"]) for row in rows] == [
+        ("b mail.send", 1, True),
+        ("nothing", 0, True),
+        ("a shop.close", 1, True),
+    ]
     result = full.run(*words, *ids, "--dry-run")
     assert (result.exit_code, result.stderr) == (1, "nothing not found\n")
-    rows = full.rows(*words, *ids, status=1)
-    assert [(row["id"], row[done], row["messages"]) for row in rows] == [
-        ("b mail.send", True, 1),
-        ("nothing", False, 0),
-        ("a shop.close", True, 1),
+    would = command.replace("-", " ")
+    assert re.findall("^Would (.*?)(?:, due .*)?$", result.stdout, re.MULTILINE) == [
+        f"{would} b mail.send",
+        f"{would} a shop.close",
     ]
-    assert [row.get("due") is not None for row in rows] == [
-        command == "reschedule" and row[done] for row in rows
+    rows = full.rows(*words, *ids[:2], status=1)
+    assert [(row["verb"], row["id"], row["messages"]) for row in rows] == [
+        (command.replace("-", "_"), "b mail.send", 1),
+        (command.replace("-", "_"), "nothing", 0),
     ]
+    assert [row.get("due") is not None for row in rows] == [command == "reschedule", False]
+    result = full.run(*words, *ids[1:])
+    assert (result.exit_code, result.stderr) == (1, "nothing not found\n")
+    assert result.stdout.startswith(f"a shop.close {done}")
 
 
-@pytest.mark.parametrize("words", [("show",), ("dead", "show")])
-def test_several_ids_are_shown(full: Site, words: tuple[str, ...]) -> None:
+def test_ids_of_one_queue(full: Site) -> None:
+    full.send(task_id="twice", queue="a", countdown=60)
+    full.send(task_id="twice", queue="b", countdown=60)
+    assert count_of(full.rows("cancel", "twice", "-Q", "b", "--state", "scheduled")) == 1
+    assert count_of(full.rows("cancel", "twice", "--state", "ready", status=1)) == 0
+    assert [row["queue"] for row in full.rows("show", "twice")] == ["a"]
+
+
+def test_several_ids_are_shown(full: Site) -> None:
     bury(full, "c dead", "t", 1, "c")
-    result = full.run(*words, "a mail.send", "nothing", "c dead")
+    result = full.run("show", "a mail.send", "nothing", "c dead")
     assert result.exit_code == 1
     assert re.findall("^id +(.*)$", result.stdout, re.MULTILINE)[-1] == "c dead"
     assert "\n\nid " in result.stdout
-    assert re.fullmatch("Error: No (message|dead letter) has the id nothing\\.\n", result.stderr)
-    rows = full.rows(*words, "c dead", "a mail.send")
+    assert result.stderr == "Error: No message has the id nothing.\n"
+    rows = full.rows("show", "c dead", "a mail.send")
     assert [row["id"] for row in rows][:2] == ["c dead", "a mail.send"]
 
 
@@ -193,7 +226,8 @@ class TestSeveralUnderOneId:
         for queue in ("a", "b"):
             site.send(task_id="twice", queue=queue, countdown=60)
         site.send(task_id="once")
-        assert site.rows("cancel", "twice", "once", "--dry-run") == [{"would_cancel": 3}]
+        rows = site.rows("cancel", "twice", "once", "--dry-run")
+        assert [(row["id"], row["messages"]) for row in rows] == [("twice", 2), ("once", 1)]
         assert site.text("cancel", "twice", "once") == "twice cancelled (2 messages)\nonce cancelled\n"
 
     def test_reschedule_and_deliver_now(self, site: Site) -> None:
@@ -208,24 +242,34 @@ class TestSeveralUnderOneId:
     def test_dead_ones(self, site: Site) -> None:
         for _ in range(2):
             bury(site, "twice", "t", 1, QUEUE)
-        assert len(site.rows("dead", "show", "twice")) == 2
-        assert site.text("dead", "requeue", "twice") == "twice requeued (2 messages)\n"
+        assert len(site.rows("show", "twice")) == 2
+        assert site.text("requeue", "twice") == "twice requeued (2 messages)\n"
 
 
 class TestCancelByState:
     def test_ready_ones(self, full: Site) -> None:
         full.send("mail.send", queue="a", task_id="ready")
-        assert full.rows("cancel", "-Q", "a", "--dry-run") == [{"would_cancel": 3}]
-        assert full.rows("cancel", "--task", "mail.*", "--dry-run") == [{"would_cancel": 4}]
+        assert count_of(full.rows("cancel", "-Q", "a", "--dry-run")) == 3
+        assert count_of(full.rows("cancel", "--task", "mail.*", "--dry-run")) == 4
         ready = ("cancel", "--state", "ready", "--task", "mail.*")
-        assert full.rows(*ready, "--before", "1h", "--dry-run") == [{"would_cancel": 0}]
+        assert count_of(full.rows(*ready, "--before", "1h", "--dry-run")) == 0
         assert "Cancel 1 ready message of all queues?" in full.run(*ready, input="n\n").stderr
-        assert full.rows(*ready, "--after", "1h", "--yes") == [{"cancelled": 1}]
+        assert count_of(full.rows(*ready, "--after", "1h", "--yes")) == 1
         assert (
             "Cancel 2 scheduled or ready messages of the queue 'a'?" in full.run("cancel", "-Q", "a").stderr
         )
-        assert full.rows("cancel", "--all", "--yes") == [{"cancelled": 6}]
-        assert full.rows("list", "--state", "ready") == full.rows("list") == []
+        assert count_of(full.rows("cancel", "--all", "--yes")) == 6
+        assert {row["state"] for row in full.rows("list")} == {"dead"}
+
+    def test_a_group(self, site: Site) -> None:
+        ids = [site.send(group_id="g", countdown=60), site.send(group_id="g")]
+        other = site.send(group_id="other")
+        assert [row["id"] for row in site.rows("list", "--related", "g")] == ids
+        assert count_of(site.rows("cancel", "--related", "g", "--dry-run")) == 2
+        assert site.run("cancel", "--related", "g", input="n\n").exit_code == 1
+        assert site.text("cancel", "--related", "g", "--yes") == "Cancelled 2 messages.\n"
+        assert site.rows("show", other)[0]["state"] == "ready"
+        assert site.text("cancel", "--related", "g") == "Cancelled 0 messages.\n"
 
     def test_mark_revoked(self, full: Site, server: RedisServer) -> None:
         app = Celery("shop", broker=server.url(), backend="cache+memory://", set_as_current=False)
@@ -240,32 +284,14 @@ class TestCancelByState:
             ("--before", "1h"),
             ("--after", "1h", "-Q", "a"),
             ("--state", "ready"),
-            ("id", "--state", "ready"),
-            ("--group", "g", "-Q", "a"),
-            ("--group", "g", "--all"),
+            ("id", "--related", "g"),
+            ("--all", "--state", "dead"),
         ],
     )
     def test_a_choice_that_makes_no_sense_is_a_usage_error(self, full: Site, words: tuple[str, ...]) -> None:
         before = states(full)
         assert full.run("cancel", *words, "--yes").exit_code == 2
         assert states(full) == before
-
-
-class TestCancelOfAGroup:
-    def test_scheduled_and_ready_ones(self, site: Site) -> None:
-        ids = [site.send(group_id="g", countdown=60), site.send(group_id="g")]
-        other = site.send(group_id="other")
-        assert site.rows("cancel", "--group", "g", "--dry-run") == [{"would_cancel": 2}]
-        assert site.run("cancel", "--group", "g", input="n\n").exit_code == 1
-        assert site.text("cancel", "--group", "g", "--yes") == "".join(f"{id} cancelled\n" for id in ids)
-        assert site.rows("show", other)[0]["state"] == "ready"
-        result = site.run("cancel", "--group", "g")
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert result.stderr == "Error: No task of the group 'g' is scheduled or ready.\n"
-
-    def test_either_a_group_or_ids(self, site: Site) -> None:
-        for words in ((), ("id", "--group", "g")):
-            assert site.run("cancel", *words).exit_code == 2
 
 
 def test_a_backend_that_cannot_be_told(site: Site, server: RedisServer) -> None:
@@ -277,7 +303,7 @@ def test_a_backend_that_cannot_be_told(site: Site, server: RedisServer) -> None:
     assert result.stdout == "".join(f"{id} cancelled\n" for id in ids)
     [line] = result.stderr.splitlines()
     assert line.startswith("Error: Cancelled, but not marked as revoked in the result backend: ")
-    assert site.rows("list", "--state", "all") == []
+    assert site.rows("list") == []
     app.close()
 
 
@@ -287,11 +313,11 @@ class TestTimes:
         id = site.send(countdown=60)
         told = site.text("reschedule", id, "--eta", "2099-07-01T09:00")
         assert told.startswith(f"{id} rescheduled, due 2099-07-01 09:00:00+09:00 (in ")
-        [row] = site.rows("list")
+        [row] = site.rows("list", "--state", "scheduled")
         assert row["due"] == "2099-07-01T00:00:00+00:00"
         for moment, count in (("2099-07-01T09:00", 0), ("2099-07-01T09:00:01", 1), ("2099-07-01T00:00Z", 0)):
-            assert len(site.rows("list", "--before", moment)) == count
-        assert len(site.rows("list", "--after", "2099-07-01T09:00")) == 1
+            assert len(site.rows("list", "--state", "scheduled", "--before", moment)) == count
+        assert len(site.rows("list", "--state", "scheduled", "--after", "2099-07-01T09:00")) == 1
         summer = datetime(2099, 7, 1, 9, tzinfo=ZoneInfo("Asia/Tokyo"))
         assert site.rows("reschedule", id, "--eta", summer.isoformat())[0]["due"] == row["due"]
 
@@ -319,10 +345,10 @@ class TestTimes:
             assert f"Invalid value for '{option}':" in result.stderr.splitlines()[-1]
 
     def test_a_list_of_what_is_so_since(self, full: Site) -> None:
-        for state in ("ready", "held", "dead"):
+        for state in ("ready", "unacked", "dead"):
             assert full.rows("list", "--state", state, "--after", "0") == []
         assert len(full.rows("list", "--state", "dead", "--before", "90m")) == 4
-        assert len(full.rows("dead", "list", "--after", "90m")) == 2
+        assert len(full.rows("list", "--state", "dead", "--after", "90m")) == 2
         full.send()
         assert len(full.rows("list", "--state", "ready", "--after", "1h")) == 1
         assert full.rows("list", "--state", "ready", "--before", "1h") == []
@@ -331,15 +357,12 @@ class TestTimes:
 class TestHowMany:
     def test_more_are_told_of(self, full: Site) -> None:
         for words, told in (
-            (("list",), "there are 6"),
-            (("list", "-Q", "a", "-Q", "b"), "there are 4"),
-            (("list", "--after", "90m"), "there are 4"),
+            (("list",), "there are 12"),
+            (("list", "-Q", "a", "-Q", "b"), "there are 8"),
+            (("list", "--state", "scheduled", "--after", "90m"), "there are 4"),
             (("list", "--task", "*"), "there are more"),
             (("list", "--state", "dead"), "there are 6"),
             (("list", "--state", "dead", "--before", "0"), "there are more"),
-            (("list", "--state", "all"), "there are 12"),
-            (("dead", "list"), "there are 6"),
-            (("dead", "list", "--task", "*"), "there are more"),
         ):
             result = full.run(*words, "--limit", "2")
             assert len(result.stdout.splitlines()) == 3
@@ -348,10 +371,16 @@ class TestHowMany:
             assert (len(result.stdout.splitlines()) > 3, result.stderr) == (True, "")
 
     def test_exactly_as_many_as_there_are(self, full: Site) -> None:
-        assert full.run("list", "--limit", "6").stderr == ""
+        assert full.run("list", "--limit", "12").stderr == ""
 
     @pytest.mark.parametrize(
-        "words", [("list",), ("list", "--json"), ("list", "--limit", "0"), ("dead", "list")]
+        "words",
+        [
+            ("list", "--state", "scheduled"),
+            ("list", "--state", "scheduled", "--json"),
+            ("list", "--state", "scheduled", "--limit", "0"),
+            ("list", "--state", "dead"),
+        ],
     )
     def test_a_terminal_gets_a_hundred(
         self, site: Site, server: RedisServer, tmp_path: Path, words: tuple[str, ...]

@@ -55,7 +55,7 @@ def test_a_queue_that_nobody_uses_yet(site: Site) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("pause",), ("limit", "--rate", "1/s", "--force"), ("list",), ("cancel",), ("dead", "list"), ("stats",)],
+    [("pause",), ("limit", "--rate", "1/s", "--force"), ("list",), ("cancel",), ("requeue",), ("stats",)],
 )
 def test_a_name_that_is_empty_is_a_usage_error(site: Site, words: tuple[str, ...]) -> None:
     result = site.run(*words, "-Q", "")

@@ -45,7 +45,7 @@ QUEUE = f"queue{HOSTILE}"
 ID = f"id{HOSTILE}"
 TASK = f"task{HOSTILE}{SURROGATE}"
 READY_ID = f"ready{HOSTILE}"
-HELD_ID = f"held{HOSTILE}"
+HELD_ID = f"unacked{HOSTILE}"
 DEAD_ID = f"dead{HOSTILE}"
 HOST = f"host{HOSTILE}"
 CONSUMER = f"{HOST}:4026531836:4321:99:consumer{HOSTILE}"
@@ -55,19 +55,17 @@ REASON = f"reason{HOSTILE}".replace("\n", " ")
 SHOWING: dict[tuple[str, ...], tuple[str, ...]] = {
     ("stats",): (QUEUE,),
     ("stats", "-Q", QUEUE): (QUEUE,),
-    ("list",): (ID, QUEUE, TASK, f"args{HOSTILE}", f"kwargs{HOSTILE}"),
+    ("list",): (ID, READY_ID, HELD_ID, DEAD_ID, QUEUE, TASK, f"args{HOSTILE}", f"kwargs{HOSTILE}"),
     ("show", ID): (ID, QUEUE, TASK, f"args{HOSTILE}", f"header name{HOSTILE}", f"value{HOSTILE}"),
     ("list", "--state", "ready"): (READY_ID, QUEUE, TASK, f"args{HOSTILE}"),
-    ("list", "--state", "held"): (HELD_ID, HOST, QUEUE, TASK, f"args{HOSTILE}"),
+    ("list", "--state", "unacked"): (HELD_ID, HOST, QUEUE, TASK, f"args{HOSTILE}"),
     ("list", "--state", "dead"): (DEAD_ID, REASON, QUEUE, TASK, f"args{HOSTILE}"),
-    ("list", "--state", "all"): (ID, READY_ID, HELD_ID, DEAD_ID, QUEUE, TASK, f"args{HOSTILE}"),
+    ("list", "--state", "scheduled"): (ID, QUEUE, TASK, f"args{HOSTILE}", f"kwargs{HOSTILE}"),
     ("show", READY_ID): (READY_ID, QUEUE, TASK, f"header name{HOSTILE}", f"value{HOSTILE}"),
     ("show", HELD_ID): (HELD_ID, HOST, QUEUE, TASK),
     ("show", DEAD_ID): (DEAD_ID, REASON, QUEUE, TASK),
     ("timeline", "--by", "task"): (TASK,),
     ("history",): (QUEUE,),
-    ("dead", "list"): (DEAD_ID, QUEUE, TASK, REASON),
-    ("dead", "show", DEAD_ID): (DEAD_ID, QUEUE, TASK, REASON),
     ("doctor",): (QUEUE,),
 }
 
@@ -77,7 +75,6 @@ ADOPTING = (("adopt", "--yes"), ("adopt", "--dry-run"), ("adopt", "--yes", "--js
 #: Commands that speak of what they are given, which was copied from somewhere.
 STEERING: tuple[tuple[str, ...], ...] = (
     ("show", f"no{HOSTILE}"),
-    ("dead", "show", f"no{HOSTILE}"),
     ("stats", "-Q", f"no{HOSTILE}"),
     ("pause", "-Q", QUEUE),
     ("limit", "-Q", QUEUE, "--rate", "1/s"),
@@ -85,16 +82,17 @@ STEERING: tuple[tuple[str, ...], ...] = (
     ("stats", "-Q", QUEUE),
     ("resume", "-Q", QUEUE),
     ("list", "--before", f"no{HOSTILE}"),
+    ("list", "--related", f"no{HOSTILE}"),
     ("list", "--state", f"no{HOSTILE}"),
-    ("list", "--state", "all", "--task", f"no{HOSTILE}"),
+    ("list", "--task", f"no{HOSTILE}"),
     ("timeline", "--by", f"no{HOSTILE}"),
     ("reschedule", ID, "--eta", f"no{HOSTILE}"),
     ("reschedule", ID, "--countdown", "3600"),
-    ("dead", "purge", "-Q", QUEUE, "--task", TASK.replace(SURROGATE, "")),
-    ("purge", "-Q", QUEUE, "--task", TASK.replace(SURROGATE, "")),
+    ("remove", "-Q", QUEUE, "--task", TASK.replace(SURROGATE, "")),
+    ("cancel", "-Q", QUEUE, "--task", TASK.replace(SURROGATE, "")),
     ("cancel", ID, READY_ID, HELD_ID, f"no{HOSTILE}"),
     ("deliver-now", f"no{HOSTILE}"),
-    ("dead", "requeue", DEAD_ID, f"no{HOSTILE}"),
+    ("requeue", DEAD_ID, f"no{HOSTILE}"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The commands on messages: list, show, cancel, reschedule, deliver-now, purge."""
+"""The commands on messages: list, show, and those that change them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
-from kombu_redisdelay import QueuedMessage
+from kombu_redisdelay import MessageInfo
 from kombu_redisdelay.broker.keys import known_queues
-from kombu_redisdelay.operations.queued import STATES
+from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site, consumer_that_is_gone
 
 #: A worker on another machine: boot id, PID namespace, PID, start time and what tells it from others.
@@ -48,7 +48,7 @@ def in_each_state(site: Site, taken: str) -> dict[str, str]:
     return {
         "scheduled": site.send(countdown=3600),
         "ready": site.send(),
-        "held": taken,
+        "unacked": taken,
         "dead": "the dead one",
     }
 
@@ -62,7 +62,7 @@ def _on_a_terminal(site: Site, monkeypatch: pytest.MonkeyPatch, *words: str) -> 
 
 def _fields(text: str) -> dict[str, str]:
     """What `show` says of one message, by name."""
-    names = "id|queue|state|due|place|waiting since|host|process|held since|lease|died|reason|task"
+    names = "id|queue|state|due|since|position|worker|host|lost|reason|task"
     return dict(re.findall(rf"^({names}) +(.*)$", text, re.MULTILINE))
 
 
@@ -79,13 +79,14 @@ def test_list_picks_by_task_time_and_number(site: Site) -> None:
     later = site.send("shop.remind", countdown=7200)
     site.send(countdown=30)
     assert [row["id"] for row in site.rows("list", "--task", "shop.remind")] == [soon, later]
-    assert [row["id"] for row in site.rows("list", "--task", "shop.remind", "--before", "10m")] == [soon]
+    words = ("list", "--state", "scheduled", "--task", "shop.remind", "--before", "10m")
+    assert [row["id"] for row in site.rows(*words)] == [soon]
     assert len(site.rows("list", "--limit", "2")) == 2
 
 
 def test_list_shows_what_will_be_called(site: Site) -> None:
     task_id = site.send("shop.remind", args=(1, "x"), kwargs={"loud": True}, countdown=3600)
-    header, row = site.text("list").splitlines()
+    header, row = site.text("list", "--state", "scheduled").splitlines()
     assert header.split() == ["DUE", "ID", "QUEUE", "TASK"]
     assert task_id in row
     assert row.endswith("shop.remind(1, 'x', loud=True)")
@@ -115,25 +116,22 @@ def test_list_of_each_state(site: Site, in_each_state: dict[str, str]) -> None:
     for state, id in in_each_state.items():
         [row] = site.rows("list", "--state", state)
         assert row["id"] == id
-    every = site.rows("list", "--state", "all")
+    every = site.rows("list")
     assert {row["state"]: row["id"] for row in every} == in_each_state
     assert len(every) == 4
-    assert site.rows("list") == site.rows("list", "--state", "scheduled")
-    assert len(site.rows("list", "--state", "all", "--limit", "3")) == 3
+    assert len(site.rows("list", "--limit", "3")) == 3
+    two = site.rows("list", "--state", "dead", "--state", "ready")
+    assert [row["state"] for row in two] == ["ready", "dead"]
 
 
 def test_the_json_of_all_states_has_the_same_fields(site: Site, in_each_state: dict[str, str]) -> None:
-    fields = set(QueuedMessage.__dataclass_fields__) - {"payload"}
-    for row in site.rows("list", "--state", "all"):
+    fields = set(MessageInfo.__dataclass_fields__) - {"payload"}
+    for row in site.rows("list"):
         assert set(row) == fields
         [shown] = site.rows("show", row["id"])
         assert json.loads(shown.pop("payload"))["headers"] == row["headers"]
         assert shown == row
         assert site.rows("list", "--state", row["state"]) == [row]
-    assert site.rows("list") == site.rows("list", "--state", "scheduled")
-    assert site.rows("dead", "list") == site.rows("list", "--state", "dead")
-    one, other = site.text("dead", "list"), site.text("list", "--state", "dead")
-    assert re.sub(r"\S+ ago", "", one).split() == re.sub(r"\S+ ago", "", other).split()
 
 
 def test_the_priority_is_shown_where_one_is_not_0(site: Site) -> None:
@@ -141,19 +139,19 @@ def test_the_priority_is_shown_where_one_is_not_0(site: Site) -> None:
     assert "PRIORITY" not in site.text("list", "--state", "ready")
     site.send(priority=6)
     header, first, second = site.text("list", "--state", "ready").splitlines()
-    assert header.split() == ["PLACE", "WAIT", "PRIORITY", "ID", "QUEUE", "TASK"]
+    assert header.split() == ["POSITION", "SINCE", "PRIORITY", "ID", "QUEUE", "TASK"]
     assert [line.split()[2] for line in (first, second)] == ["0", "6"]
 
 
 @pytest.mark.parametrize(
     ("state", "headers", "begins"),
     [
-        ("ready", ["PLACE", "WAIT", "ID", "QUEUE", "TASK"], r" +0 +[\d.]+m?s  {id}  celery +"),
-        ("held", ["HELD", "ID", "WORKER", "QUEUE", "TASK"], r" *[\d.]+m?s  {id}  {worker}  celery +"),
+        ("ready", ["POSITION", "SINCE", "ID", "QUEUE", "TASK"], r" +0 +[\d.]+m?s  {id}  celery +"),
+        ("unacked", ["SINCE", "ID", "WORKER", "QUEUE", "TASK"], r" *[\d.]+m?s  {id}  {worker}  celery +"),
         (
             "dead",
-            ["DIED", "ID", "QUEUE", "TIMES", "REASON", "TASK"],
-            r"[\d.]+m?s ago +{id} +celery +1 +rejected +",
+            ["SINCE", "ID", "QUEUE", "FAILURES", "REASON", "TASK"],
+            r" *[\d.]+m?s +{id} +celery +1 +rejected +",
         ),
     ],
 )
@@ -168,7 +166,7 @@ def test_list_shows_what_there_is_to_say_of_a_state(
 
 
 def test_list_of_all_says_the_state_and_since_when(site: Site, in_each_state: dict[str, str]) -> None:
-    header, *rows = site.text("list", "--state", "all").splitlines()
+    header, *rows = site.text("list").splitlines()
     assert header.split() == ["STATE", "WHEN", "ID", "QUEUE", "TASK"]
     assert [row.split()[0] for row in rows] == list(STATES)
     assert rows[0].split()[1] == "in"
@@ -178,7 +176,7 @@ def test_list_of_all_says_the_state_and_since_when(site: Site, in_each_state: di
 def test_list_of_ready_ones_is_in_the_order_in_which_they_are_taken(site: Site) -> None:
     ids = [site.send(priority=priority) for priority in (9, 0, 9)]
     rows = site.rows("list", "--state", "ready")
-    assert [(row["place"], row["id"]) for row in rows] == [(0, ids[1]), (1, ids[0]), (2, ids[2])]
+    assert [(row["position"], row["id"]) for row in rows] == [(0, ids[1]), (1, ids[0]), (2, ids[2])]
 
 
 def test_a_message_of_another_transport_does_not_say_how_long_it_waits(site: Site) -> None:
@@ -192,22 +190,25 @@ def test_a_worker_elsewhere(site: Site, monkeypatch: pytest.MonkeyPatch) -> None
     site.store.remember(QUEUE)
     site.add_consumer(ELSEWHERE, -1000)
     site.redis.hset(site.store.keys(QUEUE).unacked(ELSEWHERE), "1", f"0:{_payload(id)}")
-    _, row = site.text("list", "--state", "held").splitlines()
+    _, row = site.text("list", "--state", "unacked").splitlines()
     assert row.split()[2] == "3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d:4321"
     fields = _fields(site.text("show", id))
-    assert (fields["host"], fields["process"]) == ("3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d", "4321")
-    assert fields["lease"].startswith("has ended")
+    assert fields["host"] == "3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d"
+    assert fields["worker"].startswith("3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d:4321 (lease ended)")
+    assert fields["lost"].startswith("lease ended")
     # Where there is no room for all, each message has two lines.
-    _, _, first, second = _on_a_terminal(site, monkeypatch, "list", "--state", "held")
+    _, _, first, second = _on_a_terminal(site, monkeypatch, "list", "--state", "unacked")
     assert first.split()[1] == id
-    assert second.split() == ["3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d:4321", QUEUE, "shop.close_order()"]
+    worker = ["3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d:4321", "(lease", "ended)"]
+    assert second.split()[:3] == worker
 
 
 @pytest.mark.parametrize("state", [*STATES, "all"])
 def test_list_fits_into_80_columns(
     site: Site, in_each_state: dict[str, str], state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    header, *rows = _on_a_terminal(site, monkeypatch, "list", "--state", state)
+    words = () if state == "all" else ("--state", state)
+    header, *rows = _on_a_terminal(site, monkeypatch, "list", *words)
     ids = in_each_state.values() if state == "all" else [in_each_state[state]]
     assert len(rows) == len(ids)
     assert "TASK" in header
@@ -220,10 +221,10 @@ def test_list_fits_into_80_columns(
 @pytest.mark.parametrize("option", ["--before", "--after"])
 @pytest.mark.parametrize("value", ["0", "1h", "2026-01-01"])
 def test_all_states_have_no_time_in_common(site: Site, option: str, value: str) -> None:
-    result = site.run("list", "--state", "all", option, value)
+    result = site.run("list", option, value)
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1] == (
-        f"Error: Invalid value for '{option}': Each state has a time of its own. Choose one with --state."
+        "Error: After and before need one state: each state has a time of its own. Choose one with --state."
     )
 
 
@@ -238,11 +239,10 @@ def test_a_task_may_be_given_with_wildcards(site: Site, options: dict[str, Any])
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("list",), "No scheduled messages found.\n"),
+        (("list",), "No messages found.\n"),
+        (("list", "--state", "scheduled"), "No scheduled messages found.\n"),
         (("list", "--state", "ready"), "No ready messages found.\n"),
-        (("list", "--state", "all"), "No messages found.\n"),
         (("list", "--state", "dead"), "No dead letters found.\n"),
-        (("dead", "list"), "No dead letters found.\n"),
         (("timeline", "--by", "task"), "No scheduled messages found.\n"),
     ],
 )
@@ -267,29 +267,24 @@ def test_show_says_where_a_message_is(site: Site, in_each_state: dict[str, str])
     for state, id in in_each_state.items():
         assert (shown[state]["id"], shown[state]["state"]) == (id, state)
     assert re.fullmatch(r".*\+00:00 \(in .*\)", shown["scheduled"]["due"])
-    assert shown["ready"]["place"] == "0 before it"
-    assert shown["ready"]["waiting since"].endswith(" ago)")
-    assert (shown["held"]["host"], shown["held"]["process"]) == (
-        socket.gethostname(),
-        str(os.getpid()),
-    )
-    assert shown["held"]["held since"].endswith(" ago)")
-    assert "lease" not in shown["held"]
-    assert shown["dead"]["died"].endswith(" ago)")
+    assert shown["ready"]["position"] == "0 before it"
+    assert shown["unacked"]["host"] == socket.gethostname()
+    assert shown["unacked"]["worker"] == f"{socket.gethostname()}:{os.getpid()}"
+    assert "lost" not in shown["unacked"]
     assert shown["dead"]["reason"] == "rejected"
+    assert all(shown[state]["since"].endswith(" ago)") for state in ("ready", "unacked", "dead"))
 
 
 def test_show_has_the_times_of_the_apps_time_zone(site: Site, in_each_state: dict[str, str]) -> None:
     app = Celery("shop", broker=site.app.conf.broker_url, timezone="Asia/Kolkata", set_as_current=False)
-    names = {"scheduled": "due", "ready": "waiting since", "held": "held since", "dead": "died"}
-    for state, name in names.items():
+    for state in STATES:
+        name = "due" if state == "scheduled" else "since"
         shown = _fields(site.run("show", in_each_state[state], app=app).stdout)[name]
         at = re.fullmatch(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+05:30) \(.*\)", shown)
         assert at, shown
         assert abs((datetime.fromisoformat(at[1]) - datetime.now(timezone.utc)).total_seconds()) < 4000
-    assert "+05:30 (" in site.run("dead", "show", in_each_state["dead"], app=app).stdout
     row = json.loads(site.run("show", in_each_state["dead"], "--json", app=app).stdout)
-    assert row["died"].endswith("+00:00")
+    assert row["since"].endswith("+00:00")
 
 
 def test_show_of_several_says_how_many(site: Site) -> None:
@@ -313,7 +308,7 @@ def test_show_of_an_unknown_id_fails(site: Site) -> None:
 def test_cancel_says_what_became_of_each_id(site: Site) -> None:
     ids = [site.send(countdown=3600) for _ in range(3)]
     assert site.rows("cancel", *ids[:2]) == [
-        {"id": task_id, "cancelled": True, "messages": 1} for task_id in ids[:2]
+        {"verb": "cancel", "dry_run": False, "id": task_id, "messages": 1} for task_id in ids[:2]
     ]
     assert _scheduled(site) == [ids[2]]
     result = site.run("cancel", ids[0], ids[2])
@@ -329,15 +324,15 @@ def test_cancel_of_what_is_ready_but_not_of_what_a_worker_has(
     result = site.run("cancel", *in_each_state.values())
     assert result.exit_code == 1
     assert result.stdout == "".join(f"{in_each_state[state]} cancelled\n" for state in ("scheduled", "ready"))
-    held, dead = (in_each_state[state] for state in ("held", "dead"))
+    held, dead = (in_each_state[state] for state in ("unacked", "dead"))
     worker = f"{socket.gethostname()}:{os.getpid()}"
-    assert result.stderr == f"{held} is held by {worker}\n{dead} is a dead letter\n"
+    assert result.stderr == f"{held} is unacked, at {worker}\n{dead} is a dead letter\n"
     rows = site.rows("cancel", held, dead, "nothing", status=1)
-    assert [row.get("state") for row in rows] == ["held", "dead", None]
+    assert [row.get("state") for row in rows] == ["unacked", "dead", None]
     result = site.run("cancel", held, "nothing", "--dry-run")
-    assert (result.exit_code, result.stdout) == (1, "Would cancel 0 messages.\n")
-    assert result.stderr == f"{held} is held by {worker}\nnothing not found\n"
-    assert {row["state"] for row in site.rows("list", "--state", "all")} == {"held", "dead"}
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"{held} is unacked, at {worker}\nnothing not found\n"
+    assert {row["state"] for row in site.rows("list")} == {"unacked", "dead"}
 
 
 @pytest.mark.parametrize(
@@ -348,7 +343,7 @@ def test_reschedule(site: Site, option: str, value: str, seconds: int | None) ->
     task_id = site.send(countdown=3600)
     [row] = site.rows("reschedule", task_id, option, value)
     told = datetime.fromisoformat(row.pop("due"))
-    assert row == {"id": task_id, "rescheduled": True, "messages": 1}
+    assert row == {"verb": "reschedule", "dry_run": False, "id": task_id, "messages": 1}
     due_ms = site.redis.zscore(site.store.keys(QUEUE).schedule, task_id)
     if seconds is None:
         assert due_ms == datetime(2099, 1, 1, tzinfo=timezone.utc).timestamp() * 1000
@@ -377,41 +372,64 @@ def test_a_time_that_makes_no_sense_is_a_usage_error(site: Site, options: tuple[
 
 def test_deliver_now(site: Site) -> None:
     task_id = site.send(countdown=3600)
-    assert site.rows("deliver-now", task_id) == [{"id": task_id, "delivered": True, "messages": 1}]
+    [row] = site.rows("deliver-now", task_id)
+    assert (row["verb"], row["id"], row["messages"]) == ("deliver_now", task_id, 1)
     assert _scheduled(site) == []
     assert task_id in site.redis.lindex(QUEUE, 0)
-    missing = {"id": task_id, "messages": 0, "state": "ready"}
-    assert site.rows("deliver-now", task_id, status=1) == [{**missing, "delivered": False}]
+    missing = {"dry_run": False, "id": task_id, "messages": 0, "state": "ready"}
+    assert site.rows("deliver-now", task_id, status=1) == [{**missing, "verb": "deliver_now"}]
     words = ("reschedule", task_id, "--countdown", "60")
-    assert site.rows(*words, status=1) == [{**missing, "rescheduled": False}]
+    assert site.rows(*words, status=1) == [{**missing, "verb": "reschedule"}]
     assert site.run(*words).stderr == f"{task_id} is ready\n"
 
 
-def test_purge_asks_first(site: Site) -> None:
+def test_what_changes_many_asks_first(site: Site) -> None:
     site.send(countdown=3600)
-    result = site.run("purge", "--all", input="n\n")
+    result = site.run("cancel", "--all", "--state", "scheduled", input="n\n")
     assert result.exit_code == 1
-    assert "Remove 1 scheduled message of all queues?" in result.stderr
+    assert "Cancel 1 scheduled message of all queues?" in result.stderr
     assert len(_scheduled(site)) == 1
-    assert site.text("purge", "--all", input="y\n").splitlines()[-1] == "Removed 1 message."
+    assert site.text("cancel", "--all", input="y\n").splitlines()[-1] == "Cancelled 1 message."
     assert _scheduled(site) == []
 
 
-def test_purge_of_a_part(site: Site) -> None:
+def test_cancel_of_a_part(site: Site) -> None:
     soon = site.send("shop.remind", countdown=60)
     later = site.send("shop.remind", countdown=7200)
     other = site.send(countdown=60)
     ready = site.send()
-    assert site.rows("purge", "--yes", "--task", "shop.remind", "--before", "1h") == [{"removed": 1}]
+    words = ("cancel", "--yes", "--state", "scheduled")
+    assert site.rows(*words, "--task", "shop.remind", "--before", "1h")[0]["messages"] == 1
     assert set(_scheduled(site)) == {later, other}
-    assert site.rows("purge", "--yes", "-Q", QUEUE) == [{"removed": 2}]
+    assert site.rows(*words, "-Q", QUEUE)[0]["messages"] == 2
     assert ready in site.redis.lindex(QUEUE, 0)
     assert soon not in _scheduled(site)
 
 
+def test_bytes_that_are_no_message(site: Site) -> None:
+    site.store.remember(QUEUE)
+    site.redis.lpush(site.store.keys(QUEUE).dead, b"1700000000000 3 0 not JSON\n\xff\x00garbage")
+    [row] = site.rows("list", "--state", "dead")
+    shown = site.text("show", row["id"])
+    assert "\\xff\\x00garbage" in shown
+    assert "not JSON" in shown
+    [found] = site.rows("show", row["id"])
+    assert found.pop("payload") == "\\xff\x00garbage"
+    assert found == row
+
+
+@pytest.mark.parametrize(
+    "finger", ["purge", "dead", "retry", "kill", "rm", "run", "inspect", "ls", "unpause"]
+)
+def test_what_is_called_otherwise_elsewhere(site: Site, finger: str) -> None:
+    result = site.run(finger)
+    assert result.exit_code == 2
+    assert re.search(rf"No such command '{finger}'\. Use `[a-z-]+", " ".join(result.stderr.split()))
+
+
 @pytest.mark.parametrize("value", ["tomorrow", "10x", "-5m", "1e400d", "99999999999d"])
 def test_a_time_that_is_none_is_a_usage_error(site: Site, value: str) -> None:
-    result = site.run("list", f"--before={value}")
+    result = site.run("list", "--state", "scheduled", f"--before={value}")
     assert result.exit_code == 2
     assert repr(value) in result.stderr.replace("\n", " ")
 
@@ -420,11 +438,11 @@ def test_what_a_process_holds_that_is_gone(site: Site) -> None:
     dead = consumer_that_is_gone()
     site.store.remember(QUEUE)
     site.add_consumer(dead, -1000, holds=1)
-    [row] = site.rows("list", "--state", "held")
-    assert row["process_is_gone"]
-    assert f"{row['pid']} (gone)" in site.text("list", "--state", "held")
+    [row] = site.rows("list", "--state", "unacked")
+    assert row["lost"] == "process gone"
+    assert f"{row['pid']} (process gone)" in site.text("list", "--state", "unacked")
     shown = site.text("show", row["id"])
-    assert f"{row['pid']} (gone)" in shown
+    assert f"{row['pid']} (process gone)" in shown
     assert "comes back when another worker of this queue runs" in shown
     found = [finding["found"] for finding in site.rows("doctor", status=1)]
     assert any("held by a process that is gone" in text for text in found)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from celery import Celery
 
 from harness.redis_server import RedisServer
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages, Selection
 from tests.cli.site import Site
 
 QUEUE, COUNT = "emails", 4
 NAMES = [QUEUE, *(f"{QUEUE}#{number}" for number in range(1, COUNT))]
 MESSAGES = 24
+
+LATER = Selection(state="scheduled")
+LIST = ("list", "--state", "scheduled")
 
 
 @pytest.fixture
@@ -49,10 +53,10 @@ class TestWithTheOption:
     def test_it_is_one_queue(self, site: Site, producer: Celery) -> None:
         [row] = rows(site, producer, "stats")
         assert (row["queue"], row["ready"], row["scheduled"]) == (QUEUE, MESSAGES, MESSAGES)
-        assert Counter(row["queue"] for row in rows(site, producer, "list")) == {QUEUE: MESSAGES}
-        with DelayedMessages(producer) as delayed:
+        assert Counter(row["queue"] for row in rows(site, producer, *LIST)) == {QUEUE: MESSAGES}
+        with Messages(producer) as delayed:
             assert delayed.queues() == [QUEUE]
-            assert delayed.count() == delayed.count(QUEUE) == MESSAGES
+            assert delayed.count(LATER) == delayed.count(replace(LATER, queue=QUEUE)) == MESSAGES
 
     def test_a_partition_can_be_asked_for(self, site: Site, producer: Celery) -> None:
         each = rows(site, producer, "stats", *(word for name in NAMES for word in ("-Q", name)))
@@ -60,25 +64,25 @@ class TestWithTheOption:
         whole, *parts = each
         assert whole["scheduled"] == MESSAGES, "the name of the queue stands for all of them"
         assert all(0 < row["scheduled"] < MESSAGES for row in parts)
-        assert len(rows(site, producer, "list", "-Q", NAMES[1])) == parts[0]["scheduled"]
+        assert len(rows(site, producer, *LIST, "-Q", NAMES[1])) == parts[0]["scheduled"]
 
     def test_cancel_and_purge_are_about_all(self, producer: Celery) -> None:
-        with DelayedMessages(producer) as delayed:
+        with Messages(producer) as delayed:
             ids = [f"later {number}" for number in range(MESSAGES)]
-            assert delayed.cancel_many(ids[:10]) == dict.fromkeys(ids[:10], 1)
-            assert delayed.purge(QUEUE) == MESSAGES - 10
-            assert delayed.count() == 0
+            assert delayed.cancel(ids=ids[:10]).by_id == dict.fromkeys(ids[:10], 1)
+            assert delayed.cancel(replace(LATER, queue=QUEUE)).count == MESSAGES - 10
+            assert delayed.count(LATER) == 0
 
     def test_all_are_moved_once(self, site: Site, producer: Celery) -> None:
         site.app = producer
         [row] = site.rows("reschedule", "-Q", QUEUE, "--countdown", "1h", "--yes")
-        assert row["rescheduled"] == MESSAGES
-        with DelayedMessages(producer) as delayed:
+        assert row["messages"] == MESSAGES
+        with Messages(producer) as delayed:
             ids = [f"later {number}" for number in range(MESSAGES)]
-            assert delayed.reschedule_many(ids, countdown=60) == dict.fromkeys(ids, 1)
-            some = delayed.deliver_now_all(NAMES[1])
+            assert delayed.reschedule(ids=ids, countdown=60).by_id == dict.fromkeys(ids, 1)
+            some = delayed.deliver_now(Selection(queue=NAMES[1])).count
             assert 0 < some < MESSAGES
-            assert delayed.deliver_now_all([NAMES[1], QUEUE]) == MESSAGES - some
+            assert delayed.deliver_now(Selection(queue=[NAMES[1], QUEUE])).count == MESSAGES - some
         [row] = site.rows("stats")
         assert (row["ready"], row["scheduled"]) == (2 * MESSAGES, 0)
 
@@ -88,29 +92,29 @@ class TestWithoutTheOption:
         each = rows(site, reader, "stats")
         assert [row["queue"] for row in each] == NAMES
         assert sum(row["scheduled"] for row in each) == sum(row["ready"] for row in each) == MESSAGES
-        listed = Counter(row["queue"] for row in rows(site, reader, "list"))
+        listed = Counter(row["queue"] for row in rows(site, reader, *LIST))
         assert listed == {row["queue"]: row["scheduled"] for row in each}
         [asked] = rows(site, reader, "stats", "-Q", NAMES[1])
         assert asked["scheduled"] == listed[NAMES[1]] > 0
-        with DelayedMessages(reader) as delayed:
+        with Messages(reader) as delayed:
             assert delayed.queues() == NAMES
-            assert delayed.count() == MESSAGES
-            assert {name: delayed.count(name) for name in NAMES} == listed
+            assert delayed.count(LATER) == MESSAGES
+            assert {name: delayed.count(replace(LATER, queue=name)) for name in NAMES} == listed
 
     def test_the_name_of_the_queue_is_that_of_its_first_partition(
         self, producer: Celery, reader: Celery
     ) -> None:
-        with DelayedMessages(reader) as delayed:
-            first = delayed.count(QUEUE)
+        with Messages(reader) as delayed:
+            first = delayed.count(replace(LATER, queue=QUEUE))
             assert 0 < first < MESSAGES
-            assert delayed.purge(QUEUE) == first
-            assert delayed.count() == MESSAGES - first
+            assert delayed.cancel(replace(LATER, queue=QUEUE)).count == first
+            assert delayed.count(LATER) == MESSAGES - first
 
     def test_a_message_is_found_wherever_it_is(self, producer: Celery, reader: Celery) -> None:
-        with DelayedMessages(reader) as delayed:
+        with Messages(reader) as delayed:
             ids = [f"later {number}" for number in range(MESSAGES)]
             found = [delayed.get(id) for id in ids]
             assert {message.queue for message in found if message} == set(NAMES)
-            assert delayed.reschedule(ids[0], countdown=900)
-            assert delayed.cancel_many(ids) == dict.fromkeys(ids, 1)
-            assert delayed.count() == 0
+            assert delayed.reschedule(ids=[ids[0]], countdown=900)
+            assert delayed.cancel(ids=ids).by_id == dict.fromkeys(ids, 1)
+            assert delayed.count(LATER) == 0

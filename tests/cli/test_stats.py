@@ -192,7 +192,7 @@ def test_the_queues_are_those_of_the_broker_and_those_of_the_app(site: Site) -> 
     assert [row["queue"] for row in site.rows("stats", "-Q", "b", "-Q", "a", "-Q", "b")] == ["b", "a"]
 
 
-@pytest.mark.parametrize("command", [["stats"], ["list"], ["timeline"], ["dead", "list"], ["doctor"]])
+@pytest.mark.parametrize("command", [["stats"], ["list"], ["timeline"], ["doctor"]])
 def test_a_misspelt_queue_is_told(site: Site, command: list[str]) -> None:
     site.send(queue="other", countdown=60)
     site.redis.lpush("of an old producer", "")

@@ -11,7 +11,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from harness.process import wait_until
-from kombu_redisdelay import DeadLetters, Queues
+from kombu_redisdelay import Messages, Queues, Selection
 from tests.chaos.transports import TRANSPORTS
 from tests.combinations.history import Window
 from tests.combinations.plan import PAUSE, Plan
@@ -22,13 +22,13 @@ LIMITS: dict[str, dict[str, Any]] = {
     "rate": {"rate": 80, "burst": 5},
     "concurrency": {"concurrency": 2},
 }
-GONE, DEAD, READY, HELD, SCHEDULED = "gone", "dead", "ready", "held", "scheduled"
+GONE, DEAD, READY, UNACKED, SCHEDULED = "gone", "dead", "ready", "unacked", "scheduled"
 #: Where what is wrong belongs in the end.
 WANTED = {
     # A row is too short for giving them up: they may wait for their next try.
-    "rejects": (DEAD, SCHEDULED, READY, HELD),
-    "kills": (DEAD, SCHEDULED, READY, HELD),
-    "raises": (DEAD, SCHEDULED, READY, HELD),
+    "rejects": (DEAD, SCHEDULED, READY, UNACKED),
+    "kills": (DEAD, SCHEDULED, READY, UNACKED),
+    "raises": (DEAD, SCHEDULED, READY, UNACKED),
     "unreadable": (DEAD,),
     "expired": (GONE,),
     "revoked": (GONE,),
@@ -63,14 +63,14 @@ class Operator:
     def fates(self) -> dict[str, tuple[str, str]]:
         """Where everything that is wrong is now, and why: by its id."""
         found: dict[str, tuple[str, str]] = {}
-        with Queues(self._connection) as queues, DeadLetters(self._connection) as dead:
+        with Messages(self._connection) as messages:
             for send in self._plan.wrong:
-                letter = dead.get(send.id)
-                if letter is not None:
-                    found[send.id] = DEAD, letter.reason
-                else:
-                    waiting = queues.get(send.id)
-                    found[send.id] = (GONE, "") if waiting is None else (waiting.state, "")
+                waits = list(messages.select(Selection(ids=[send.id])))
+                # One that is dead may also wait once more.
+                letters = [each for each in waits if each.state == DEAD]
+                for each in letters[:1] or waits[:1]:
+                    found[send.id] = each.state, each.reason if letters else ""
+                found.setdefault(send.id, (GONE, ""))
         with self._servers.client() as client:
             for _, queue, id, text in self._plan.entries:
                 places = {
@@ -90,10 +90,10 @@ class Operator:
 
     def tidy(self) -> None:
         """Take away what is kept for an operator."""
-        with Queues(self._connection) as queues, DeadLetters(self._connection) as dead:
-            dead.purge()
-            for send in self._plan.wrong:
-                queues.cancel(send.id)
+        with Messages(self._connection) as messages:
+            queues = Queues(messages)
+            messages.remove(Selection(state=DEAD))
+            messages.cancel(ids=[send.id for send in self._plan.wrong])
             for queue in self._plan.queues:
                 queues.limit(queue)
                 queues.resume(queue)

@@ -16,7 +16,7 @@ from harness.process import wait_until
 from harness.redis_server import HOST, free_port
 from harness.server_binary import servers
 from harness.tls import new_tls, server_with_tls
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages
 from tests.docs.page import DOCS, Block, blocks
 from tests.permissions import documented_rules
 
@@ -89,7 +89,7 @@ def test_tls_and_a_user(tmp_path: Path) -> None:
         )
         app = Celery("shop", broker=f"redisdelays://shop:secret@{HOST}:{port}/0", set_as_current=False)
         app.conf.broker_use_ssl = tls.client_options
-        with DelayedMessages(app) as delayed:
+        with Messages(app) as delayed:
             app.send_task("shop.remind", countdown=60, task_id="one")
-            assert delayed.cancel("one") == 1
+            assert delayed.cancel(ids=["one"]).count == 1
         app.close()

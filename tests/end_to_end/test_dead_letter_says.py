@@ -7,7 +7,7 @@ import re
 import pytest
 
 from harness.process import wait_until
-from kombu_redisdelay import Queues
+from kombu_redisdelay import Messages, Selection
 from tests.end_to_end.installation import Installation
 
 OPTIONS = {"broker_transport_options": {"dead_letter": True, "unknown_task_wait": None}}
@@ -24,9 +24,9 @@ def test_why_it_died_and_by_whom(site: Installation, pool: str) -> None:
     producer.send_task("raise_late", ["failing"])
     producer.send_task("refuse", ["refused"])
     producer.send_task("nobody.has.this")
-    with Queues(producer) as queues:
-        wait_until(lambda: queues.count(state="dead") == 3, 20, "all are dead letters")
-        reasons = {letter.task: letter.reason for letter in queues.iter(state="dead")}
+    with Messages(producer) as queues:
+        wait_until(lambda: queues.count(Selection(state="dead")) == 3, 20, "all are dead letters")
+        reasons = {letter.task: letter.reason for letter in queues.select(Selection(state="dead"))}
     who = rf"rejected by {worker.name}@\S+"
     # Celery rejects these later, when nobody knows why any more.
     assert re.fullmatch(who, reasons["raise_late"])
@@ -40,8 +40,8 @@ def test_who_holds_it(site: Installation) -> None:
     gate = site.directory / "gate"
     producer.send_task("work_late", ["held"], {"gate": str(gate)})
     site.wait_started("held")
-    with Queues(producer) as queues:
-        [held] = queues.iter(state="held")
+    with Messages(producer) as queues:
+        [held] = queues.select(Selection(state="unacked"))
     gate.touch()
     site.wait_ended(["held"])
     assert held.worker is not None

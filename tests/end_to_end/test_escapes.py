@@ -9,7 +9,7 @@ import pytest
 
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay import Queues
+from kombu_redisdelay import Messages, Queues, Selection
 from tests.end_to_end.installation import Installation
 
 POOLS = pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
@@ -47,7 +47,7 @@ def test_a_worker_takes_no_harm(site: Installation, pool: str) -> None:
         # As with prefork, the task has failed.
         expected = {f"{kind} {n}": times for kind, times in ended.items() for n in range(TIMES)}
         assert {task: started.count(task) for task in expected} == expected
-        dead = sorted(letter.args for letter in queues.iter(state="dead"))
+        dead = sorted(letter.args for letter in Messages(queues).select(Selection(state="dead")))
         assert dead == [f"['MemoryError {number}', 'MemoryError']" for number in range(TIMES)]
 
 
@@ -88,7 +88,9 @@ def test_a_result_cannot_be_kept_under_such_an_id(site: Installation, pool: str)
     producer.send_task("work_late", ["good"])
     site.wait_ended(["good"])
     with Queues(producer) as queues:
-        wait_until(lambda: queues.count(state="dead") == len(ids), 30, "the dead letters")
-        reasons = {letter.reason for letter in queues.iter(state="dead")}
+        wait_until(
+            lambda: Messages(queues).count(Selection(state="dead")) == len(ids), 30, "the dead letters"
+        )
+        reasons = {letter.reason for letter in Messages(queues).select(Selection(state="dead"))}
     assert reasons == {"id is no text, or an empty one, and the result is kept under it"}
     assert {entry.task for entry in site.ledger.entries("started")} == {"good"}

@@ -12,7 +12,7 @@ import pytest
 
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
-from kombu_redisdelay import DelayedMessages, Queues
+from kombu_redisdelay import Messages, Queues, Selection
 from tests.end_to_end.installation import QUEUE, Installation
 
 CONSUMERS = f"redisdelay:{{{QUEUE}}}:consumers"
@@ -54,9 +54,9 @@ def load(site: Installation, gate: Path) -> None:
 
 
 def everything_ran(site: Installation) -> None:
-    with DelayedMessages(site.producer()) as delayed:
-        for message in list(delayed.iter()):
-            assert delayed.reschedule(message.id, countdown=1)
+    with Messages(site.producer()) as delayed:
+        for message in list(delayed.select(Selection(state="scheduled"))):
+            assert delayed.reschedule(ids=[message.id], countdown=1)
     site.wait_ended([*RUNNING, *PREFETCHED, *WAITING])
     assert site.ledger.run_twice() == dict.fromkeys(RUNNING, 2)
     wait_until(lambda: site.unacked() == 0, 20, "acks")

@@ -78,7 +78,7 @@ def test_tasks_of_all_kinds(site: Installation, app: Celery, url: str, server: R
     app.send_task("reject", ["rejected"])
     site.wait_ended(["now", "later", "first", "last", "late ack", "late ack, later"])
     wait_until(lambda: site.ledger.started().count("retried") == 2, 20, "the retry")
-    wait_until(lambda: "reject" in run(app, "dead", "list"), 20, "the dead letter")
+    wait_until(lambda: "reject" in run(app, "list", "--state", "dead"), 20, "the dead letter")
     assert refused(server) == []
 
 
@@ -145,18 +145,17 @@ def test_the_command_line(site: Installation, app: Celery, server: RedisServer) 
     for words in (
         ("stats",),
         ("list",),
-        ("list", "--state", "all"),
+        ("list", "--state", "unacked"),
         ("show", ids[0]),
         ("timeline",),
         ("timeline", "--by", "task"),
         ("cancel", ids[0]),
         ("reschedule", ids[1], "--countdown", "7200"),
         ("deliver-now", ids[2]),
-        ("purge", "--yes", "--task", "work", "--before", "90m"),
-        ("purge", "--all", "--yes"),
-        ("dead", "list"),
-        ("dead", "requeue", "--all", "--yes"),
-        ("dead", "purge", "--all", "--yes"),
+        ("cancel", "--yes", "--state", "scheduled", "--task", "work", "--before", "90m"),
+        ("cancel", "--all", "--yes"),
+        ("requeue", "--all", "--yes"),
+        ("remove", "--all", "--yes"),
     ):
         run(app, *words)
     assert refused(server) == []

@@ -74,20 +74,20 @@ def test_a_worker_and_the_command_line(tmp_path: Path, kind: Any) -> None:
         [reply] = app.control.ping(timeout=10, limit=1)
         assert worker.name in str(reply)
         assert "work" in str(app.control.inspect(timeout=10, limit=1).registered())
-        wait_until(lambda: "reject" in run(app, "dead", "list"), 20, "the dead letter")
+        wait_until(lambda: "reject" in run(app, "list", "--state", "dead"), 20, "the dead letter")
         ids = [app.send_task("work", [str(n)], countdown=3600).id for n in range(4)]
         for words in (
             ("stats",),
             ("list",),
-            ("list", "--state", "all"),
+            ("list", "--state", "unacked"),
             ("show", ids[0]),
             ("timeline",),
             ("cancel", ids[0]),
             ("reschedule", ids[1], "--countdown", "7200"),
             ("deliver-now", ids[2]),
-            ("purge", "--all", "--yes"),
-            ("dead", "requeue", "--all", "--yes"),
-            ("dead", "purge", "--all", "--yes"),
+            ("cancel", "--all", "--yes"),
+            ("requeue", "--all", "--yes"),
+            ("remove", "--all", "--yes"),
         ):
             run(app, *words)
         os.kill(worker.pid, signal.SIGTERM)

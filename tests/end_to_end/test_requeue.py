@@ -11,7 +11,7 @@ from kombu import pools
 from kombu.connection import Connection
 
 from harness.process import wait_until
-from kombu_redisdelay import DeadLetters
+from kombu_redisdelay import Messages, Selection
 from tests.end_to_end.installation import ROOT, Installation
 
 
@@ -30,10 +30,12 @@ def test_a_celery_task(site: Installation, pool: str) -> None:
     for order in (2, 9):
         producer.send_task("examples.requeue_celery.charge", [order], countdown=0.1)
     site.wait_ended(["2"])
-    with DeadLetters(producer) as dead:
-        wait_until(lambda: dead.count("celery") == 1, 20, "order 9 is a dead letter")
-        [letter] = dead.iter("celery")
-        assert letter.deliveries == 3
+    with Messages(producer) as dead:
+        wait_until(
+            lambda: dead.count(Selection(state="dead", queue="celery")) == 1, 20, "order 9 is a dead letter"
+        )
+        [letter] = dead.select(Selection(state="dead", queue="celery"))
+        assert letter.failures == 3
     tries = site.ledger.entries("started") + site.ledger.entries("ended")
     for label in ("2", "9"):
         mine = [entry for entry in tries if entry.task == label]
@@ -67,12 +69,12 @@ def test_a_consumer_without_celery(site: Installation, monkeypatch: pytest.Monke
     monkeypatch.setattr(recipe, "DELAYS", (0.1, 0.2, 0.3))
     thread = Thread(target=consume)
     thread.start()
-    with Connection(site.server.url()) as connection, DeadLetters(connection) as dead:
+    with Connection(site.server.url()) as connection, Messages(connection) as dead:
         queue = connection.SimpleQueue("orders")
         queue.put("good")
         wait_until(lambda: handled == ["good", "good"], 20, "the second try")
         queue.put("bad")
-        wait_until(lambda: dead.count("orders") == 1, 20, "a dead letter")
+        wait_until(lambda: dead.count(Selection(state="dead", queue="orders")) == 1, 20, "a dead letter")
         assert handled == ["good", "good", *["bad"] * 4]
         queue.put("stop")
         thread.join(10)

@@ -17,7 +17,7 @@ from kombu import pools
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages
 from tests.end_to_end.installation import Installation
 
 HOUR = 3600
@@ -71,8 +71,8 @@ def test_leaves_the_schedule_and_does_not_run_after_a_restart(
     with pytest.raises(TaskRevokedError):
         gone.get(timeout=20)
     worker.stop()
-    with DelayedMessages(producer) as delayed:
-        assert [delayed.deliver_now(result.id) for result in (gone, stays)] == [False, True]
+    with Messages(producer) as delayed:
+        assert delayed.deliver_now(ids=[gone.id, stays.id]).by_id == {gone.id: 0, stays.id: 1}
     start(site, pool=pool, concurrency=2)
     site.wait_ended(["stays"])
     assert site.ledger.started() == ["stays"]

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -15,7 +16,7 @@ from kombu import pools
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages, Selection
 from tests.end_to_end.installation import ALONE, ROOT, Installation, suspicious_lines
 
 
@@ -46,12 +47,12 @@ class TestRecipes:
         assert "order 1 was not paid" in worker.log()
         assert "order 2" not in worker.log()
         assert not recipes.pay_order(1)
-        with DelayedMessages(recipes.app) as delayed:
-            assert delayed.count() == 0
+        with Messages(recipes.app) as delayed:
+            assert delayed.count(Selection(state="scheduled")) == 0
 
     def test_one_digest_after_the_last_event(self, recipes: ModuleType, worker: CeleryWorker) -> None:
-        with DelayedMessages(recipes.app) as delayed:
-            due = []
+        with Messages(recipes.app) as delayed:
+            due: list[Any] = []
             for _ in range(5):
                 recipes.on_event("Ada")
                 message = delayed.get("digest-Ada")
@@ -61,7 +62,7 @@ class TestRecipes:
             recipes.on_event("Bob")
             wait_until(lambda: "all the news for Bob" in worker.log(), 20, "Bob's digest")
             assert worker.log().count("all the news for Ada") == 1
-            assert delayed.count() == 0
+            assert delayed.count(Selection(state="scheduled")) == 0
 
 
 @pytest.fixture
@@ -74,27 +75,27 @@ def producer(site: Installation) -> Iterator[Celery]:
 
 class TestSteering:
     @pytest.fixture
-    def delayed(self, producer: Celery) -> Iterator[DelayedMessages]:
-        with DelayedMessages(producer) as delayed:
+    def delayed(self, producer: Celery) -> Iterator[Messages]:
+        with Messages(producer) as delayed:
             yield delayed
 
     def test_a_worker_goes_by_the_new_time(
-        self, site: Installation, producer: Celery, delayed: DelayedMessages
+        self, site: Installation, producer: Celery, delayed: Messages
     ) -> None:
         site.worker(pool="threads", concurrency=2)
         for label in ("cancelled", "earlier", "now", "later"):
             countdown = 5 if label in ("cancelled", "later") else 3600
             producer.send_task("work", [label], task_id=label, countdown=countdown)
-        assert delayed.cancel("cancelled")
-        assert delayed.reschedule("later", countdown=7)
-        assert delayed.reschedule("earlier", countdown=2)
-        assert delayed.deliver_now("now")
+        assert delayed.cancel(ids=["cancelled"])
+        assert delayed.reschedule(ids=["later"], countdown=7)
+        assert delayed.reschedule(ids=["earlier"], countdown=2)
+        assert delayed.deliver_now(ids=["now"])
         site.wait_ended(["later"])
         assert site.ledger.started() == ["now", "earlier", "later"]
         assert site.ledger.early() == []
 
     def test_a_retry_leaves_alone_what_was_scheduled_meanwhile(
-        self, site: Installation, producer: Celery, delayed: DelayedMessages
+        self, site: Installation, producer: Celery, delayed: Messages
     ) -> None:
         def send(label: str, countdown: float) -> None:
             headers = {"x-delay-on-conflict": "replace"}
@@ -108,10 +109,11 @@ class TestSteering:
         wait_until(lambda: site.unacked() == 1, 20, "the worker has the first")
         send("second", 3600)
         gate.touch()
-        wait_until(lambda: len(delayed.get_all("key")) == 2, 20, "the retry of the first")
-        retry, second = delayed.get_all("key")
+        key = Selection(state="scheduled", ids=["key"])
+        wait_until(lambda: delayed.count(key) == 2, 20, "the retry of the first")
+        retry, second = delayed.select(key)
         assert (retry.args, second.args) == ("('first',)", "['second']")
         assert retry.headers["retries"] == 1
         site.wait_ended(["busy"])
         wait_until(lambda: site.ledger.started().count("first") == 2, 20, "the first again")
-        assert delayed.get_all("key") == [second]
+        assert list(delayed.select(key)) == [second]

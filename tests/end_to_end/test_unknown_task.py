@@ -16,7 +16,7 @@ from kombu.entity import Exchange
 
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay import DeadLetters, DelayedMessages, Queues
+from kombu_redisdelay import Messages, Selection
 from tests.end_to_end.installation import QUEUE, Installation
 
 NEWER = "tests.end_to_end.newer_app"
@@ -35,8 +35,8 @@ def options(**transport: Any) -> dict[str, Any]:
 
 
 def dead(producer: Celery) -> dict[str | None, str]:
-    with Queues(producer) as queues:
-        return {letter.task: letter.reason for letter in queues.iter(state="dead")}
+    with Messages(producer) as queues:
+        return {letter.task: letter.reason for letter in queues.select(Selection(state="dead"))}
 
 
 def history(site: Installation, field: str) -> int:
@@ -66,8 +66,8 @@ def test_a_rolling_deploy_loses_nothing(site: Installation, pool: str, late: boo
     assert (site.ready(), site.unacked(), site.scheduled()) == (0, 0, count + 1)
     assert {result.state for result in results} == {"SUCCESS", "PENDING"}
     assert old.log().count("does not know the task 'newer'") == 1
-    with Queues(producer) as queues:
-        reasons = {message.reason for message in queues.iter(state="scheduled")}
+    with Messages(producer) as queues:
+        reasons = {message.reason for message in queues.select(Selection(state="scheduled"))}
     assert all("waits for a worker that knows its task" in reason for reason in reasons)
     site.worker(pool=pool, concurrency=2, app=NEWER, settings=settings)
     site.wait_ended([*newer, "soon"])
@@ -118,13 +118,13 @@ def test_it_is_given_up_and_can_be_requeued(site: Installation) -> None:
     wait_until(lambda: dead(producer), 30, "the dead letter")
     assert dead(producer) == {"newer": "no worker knows the task newer"}
     wait_until(lambda: result.state == "FAILURE", 30, "the result")
-    with DeadLetters(producer) as letters:
-        assert letters.requeue(result.id) == 1
+    with Messages(producer) as letters:
+        assert letters.requeue(ids=[result.id]).count == 1
         # It has the whole time again.
         wait_until(lambda: entries(site) == 1, 30, "that it waits again")
         wait_until(lambda: dead(producer), 30, "the dead letter")
         site.worker(app=NEWER, settings=settings)
-        assert letters.requeue(result.id) == 1
+        assert letters.requeue(ids=[result.id]).count == 1
     site.wait_ended(["a"])
     # The old result would not ask again.
     wait_until(lambda: producer.AsyncResult(result.id).state == "SUCCESS", 30, "the result")
@@ -145,8 +145,8 @@ def test_what_no_worker_can_use(site: Installation) -> None:
         producer.send_task(name, task_id=f"odd {number}")
     wait_until(lambda: entries(site) == len(names), 30, "that those with odd names wait")
     wait_until(lambda: len(dead(producer)) and site.unacked() == 0 and site.ready() == 0, 30, "the others")
-    with Queues(producer) as queues:
-        reasons = {letter.id: letter.reason for letter in queues.iter(state="dead")}
+    with Messages(producer) as queues:
+        reasons = {letter.id: letter.reason for letter in queues.select(Selection(state="dead"))}
     assert len(reasons) == 4
     assert reasons.pop("plain").startswith("not a task of Celery")
     assert reasons.pop("bytes").startswith("cannot be decoded: ")
@@ -155,15 +155,15 @@ def test_what_no_worker_can_use(site: Installation) -> None:
     assert reason.startswith("not a valid task: ContentDisallowed: ")
     assert worker.running
     assert worker.log().count("no worker can handle") == 4
-    with DelayedMessages(producer) as delayed:
-        assert delayed.cancel("odd 0")
+    with Messages(producer) as delayed:
+        assert delayed.cancel(ids=["odd 0"])
     site.redis.execute_command("DEL", f"redisdelay:{{{QUEUE}}}:dead")
     # One that a newer worker would run is revoked: it leaves the schedule.
     revoked = producer.send_task("newer", ["revoked"])
     expired = producer.send_task("newer", ["expired"], expires=1)
     expires_at = time.time() + 1
     wait_until(lambda: entries(site) >= 5, 30, "that they wait")
-    with DelayedMessages(producer) as delayed:
+    with Messages(producer) as delayed:
         wait_until(lambda: delayed.get(revoked.id) is not None, 30, "that it waits")
         revoked.revoke()
         wait_until(lambda: delayed.get(revoked.id) is None, 30, "that it is taken out")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.process import wait_until
-from kombu_redisdelay import Queues
+from kombu_redisdelay import Messages
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.rig import with_count
 from tests.end_to_end.installation import Installation
@@ -29,7 +29,7 @@ def test_a_worker_that_holds_one_alone_and_a_task_that_it_does_not_know(
     site.wait_started("suspect")
     for queue in ("celery", "other"):
         producer.send_task("work", [queue], queue=queue)
-    with Queues(producer) as queues:
+    with Messages(producer) as queues:
 
         def reasons() -> dict[str, str | None]:
             return {stats.queue: stats.reason for stats in queue_stats(queues.store, QUEUES)}

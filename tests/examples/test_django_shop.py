@@ -12,7 +12,7 @@ from celery import Celery
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages, Selection
 from tests.examples.site import EXAMPLES, Program, environment
 
 SHOP = EXAMPLES / "django_shop"
@@ -34,7 +34,7 @@ def variables(server: RedisServer, tmp_path: Path) -> dict[str, str]:
 def test_an_order_that_is_not_paid_in_time_is_closed(server: RedisServer, variables: dict[str, str]) -> None:
     worker = CeleryWorker("shop", pool="solo", env=variables, cwd=SHOP)
     web = Program("django", "runserver", "--noreload", "PORT", directory=SHOP, environment=variables)
-    with worker, web, DelayedMessages(server.url()) as delayed:
+    with worker, web, Messages(server.url()) as delayed:
         paid, unpaid = (web.post("/orders")["number"] for _ in range(2))
         assert delayed.get(f"close-order-{unpaid}") is not None
         assert web.post(f"/orders/{paid}/payment") == {"is_paid": True}
@@ -46,13 +46,13 @@ def test_an_order_that_is_not_paid_in_time_is_closed(server: RedisServer, variab
         wait_until(lambda: web.get(f"/orders/{unpaid}")["is_closed"], 20, "that the order is closed")
         assert web.get(f"/orders/{paid}") == {"is_paid": True, "is_closed": False}
         assert web.post(f"/orders/{unpaid}/payment") == {"is_paid": False}
-        assert delayed.count() == 0
+        assert delayed.count(Selection(state="scheduled")) == 0
 
 
 def test_its_tests(server: RedisServer, variables: dict[str, str]) -> None:
     _manage(variables, "test")
-    with DelayedMessages(server.url()) as delayed:
-        assert delayed.count() == 0
+    with Messages(server.url()) as delayed:
+        assert delayed.count(Selection(state="scheduled")) == 0
 
 
 def test_its_migrations_are_complete(variables: dict[str, str]) -> None:

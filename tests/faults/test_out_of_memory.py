@@ -13,7 +13,7 @@ from redis.exceptions import OutOfMemoryError
 from harness.process import wait_until
 from harness.redis_server import RedisServer
 from harness.server_binary import servers
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages, Selection
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, in_seconds, publish
 
 CONSUMERS = "redisdelay:{q}:consumers"
@@ -94,8 +94,8 @@ def test_a_queue_can_be_purged(site: Site) -> None:
     publish(channel, "later", queue="b", headers={"x-delay": 60_000})
     fill(site)
     assert channel.queue_purge("a") == 1
-    with DelayedMessages(channel.connection.client) as delayed:
-        assert delayed.purge("b") == 1
+    with Messages(channel.connection.client) as delayed:
+        assert delayed.cancel(Selection(state="scheduled", queue="b")).count == 1
 
 
 def test_a_binding_is_noted_when_there_is_memory(site: Site, caplog: pytest.LogCaptureFixture) -> None:

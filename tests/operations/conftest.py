@@ -9,7 +9,7 @@ from celery import Celery
 from kombu import pools
 
 from harness.redis_server import RedisServer
-from kombu_redisdelay import DeadLetters, DelayedMessages
+from kombu_redisdelay import Messages
 from tests.environments import CLUSTERS
 from tests.operations.stock import Place
 from tests.transport.kit import Site
@@ -29,14 +29,20 @@ def app(site: Site) -> Iterator[Celery]:
 
 
 @pytest.fixture
-def delayed(app: Celery) -> Iterator[DelayedMessages]:
-    with DelayedMessages(app) as delayed:
+def messages(app: Celery) -> Iterator[Messages]:
+    with Messages(app) as messages:
+        yield messages
+
+
+@pytest.fixture
+def delayed(app: Celery) -> Iterator[Messages]:
+    with Messages(app) as delayed:
         yield delayed
 
 
 @pytest.fixture
-def dead(app: Celery) -> Iterator[DeadLetters]:
-    with DeadLetters(app) as dead:
+def dead(app: Celery) -> Iterator[Messages]:
+    with Messages(app) as dead:
         yield dead
 
 

@@ -15,9 +15,10 @@ from redis.exceptions import RedisError
 
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay import DeadLetters, DelayedMessages, Queues
+from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.states import STATES
 from tests.transport.kit import Site, publish
 
 
@@ -27,7 +28,7 @@ def publish_later(site: Site, **options: object) -> None:
 
 def test_a_url(site: Site) -> None:
     publish_later(site)
-    with DelayedMessages(site.url) as delayed:
+    with Messages(site.url) as delayed:
         assert delayed.count() == 1
         assert delayed.app is None
 
@@ -35,7 +36,7 @@ def test_a_url(site: Site) -> None:
 def test_an_app_with_its_options(site: Site, app: Celery) -> None:
     publish_later(site, global_keyprefix="app:")
     app.conf.broker_transport_options = {"global_keyprefix": "app:"}
-    with DelayedMessages(app) as delayed:
+    with Messages(app) as delayed:
         assert delayed.queues() == ["q"]
         assert delayed.count() == 1
         assert delayed.app is app
@@ -44,27 +45,27 @@ def test_an_app_with_its_options(site: Site, app: Celery) -> None:
 def test_a_connection_is_left_alone(site: Site) -> None:
     publish_later(site, global_keyprefix="app:", priority_steps=[0, 5], sep=":")
     connection = site.connect(global_keyprefix="app:", priority_steps=[0, 5], sep=":")
-    with DelayedMessages(connection) as delayed:
+    with Messages(connection) as delayed:
         assert delayed.count() == 1
         assert (delayed.store.prefix, delayed.store.steps, delayed.store.separator) == ("app:", (0, 5), ":")
     assert not connection.connected
     connection.connect()
-    with DelayedMessages(connection):
+    with Messages(connection):
         pass
     assert connection.connected
 
 
 def test_a_unix_socket_and_a_password() -> None:
     with RedisServer(requirepass="pass word/") as server:
-        with DelayedMessages(server.url()) as delayed:
+        with Messages(server.url()) as delayed:
             assert delayed.count() == 0
-        with DelayedMessages(f"redisdelay+socket://:pass%20word%2F@{server.socket}") as delayed:
+        with Messages(f"redisdelay+socket://:pass%20word%2F@{server.socket}") as delayed:
             assert delayed.count() == 0
         with pytest.raises(RedisError):
-            DelayedMessages(server.url().replace("pass", "fail"))
+            Messages(server.url().replace("pass", "fail"))
 
 
-def test_several_threads(site: Site, delayed: DelayedMessages) -> None:
+def test_several_threads(site: Site, delayed: Messages) -> None:
     publish_later(site)
     counts: list[int] = []
     threads = [
@@ -83,7 +84,7 @@ def test_closed_twice_and_used_by_nobody_else(site: Site) -> None:
 
     # The server may still list the connections of an earlier test.
     before = clients()
-    delayed = DelayedMessages(site.url)
+    delayed = Messages(site.url)
     assert delayed.count() == 0
     delayed.close()
     delayed.close()
@@ -95,45 +96,48 @@ def test_closed_twice_and_used_by_nobody_else(site: Site) -> None:
     [
         lambda delayed: delayed.queues(),
         lambda delayed: delayed.count(),
-        lambda delayed: delayed.count("q"),
-        lambda delayed: delayed.iter("q"),
-        lambda delayed: delayed.cancel("later"),
-        lambda delayed: delayed.reschedule("later", countdown=1),
-        lambda delayed: delayed.deliver_now_all("q"),
-        lambda delayed: delayed.purge(),
+        lambda delayed: delayed.count(Selection(state="scheduled", queue="q")),
+        lambda delayed: delayed.select(Selection(state="scheduled", queue="q")),
+        lambda delayed: delayed.cancel(ids=["later"]),
+        lambda delayed: delayed.reschedule(ids=["later"], countdown=1),
+        lambda delayed: delayed.deliver_now(Selection(state="scheduled", queue="q")),
+        lambda delayed: delayed.cancel(Selection(state="scheduled")),
         lambda delayed: delayed.store,
         lambda delayed: delayed.__enter__(),
     ],
 )
-def test_what_is_closed_is_not_used(site: Site, use: Callable[[DelayedMessages], object]) -> None:
+def test_what_is_closed_is_not_used(site: Site, use: Callable[[Messages], object]) -> None:
     publish_later(site)
-    with DelayedMessages(site.url) as delayed:
+    with Messages(site.url) as delayed:
         assert delayed.count() == 1
-    with pytest.raises(ValueError, match=r"^this DelayedMessages is closed$"):
+    with pytest.raises(ValueError, match=r"^this Messages is closed$"):
         use(delayed)
 
 
-@pytest.mark.parametrize("opened", [DelayedMessages, DeadLetters, Queues])
-def test_an_iteration_ends_when_it_is_closed(
-    site: Site, opened: type[DelayedMessages | DeadLetters | Queues]
-) -> None:
+@pytest.mark.parametrize("state", STATES)
+def test_an_iteration_ends_when_it_is_closed(site: Site, state: str) -> None:
     channel = site.channel(dead_letter=True)
     for _ in range(3):
         publish(channel, "dead")
         channel.basic_get("q").reject()
+    publish(channel, *"abc")
+    taken = [channel.basic_get("q") for _ in "abc"]
+    assert all(taken)
+    publish(channel, "1", "2", "3")
     publish(channel, "1", "2", "3", headers={"x-delay": 60_000})
-    access = opened(site.url)
-    messages, unread = access.iter(), access.iter()
-    next(messages)
-    access.close()
-    for each in (messages, unread):
-        with pytest.raises(ValueError, match=f"^this {opened.__name__} is closed$"):
-            next(each)
+    messages = Messages(site.url)
+    begun, unread = (messages.select(Selection(state=state)) for _ in range(2))
+    next(begun)
+    messages.close()
+    with pytest.raises(ValueError, match=r"^this Messages is closed$"):
+        list(begun)
+    with pytest.raises(ValueError, match=r"^this Messages is closed$"):
+        next(unread)
 
 
 def test_closed_by_another_thread(site: Site) -> None:
     publish_later(site)
-    delayed, ended = DelayedMessages(site.url), []
+    delayed, ended = Messages(site.url), []
 
     def look() -> None:
         try:
@@ -149,7 +153,7 @@ def test_closed_by_another_thread(site: Site) -> None:
     delayed.close()
     for thread in threads:
         thread.join()
-    assert [str(exc) for exc in ended] == ["this DelayedMessages is closed"] * 4
+    assert [str(exc) for exc in ended] == ["this Messages is closed"] * 4
 
 
 @pytest.mark.parametrize(
@@ -176,12 +180,12 @@ def test_queues_that_routes_name_are_declared(app: Celery, routes: Any, queues: 
 def test_what_is_ready_in_a_queue_that_only_a_route_names(app: Celery) -> None:
     app.conf.task_routes = {"mail.*": {"queue": "emails"}}
     id = app.send_task("mail.send").id
-    with Queues(app) as queues:
+    with Messages(app) as queues:
         # As if a stock producer had published it.
         queues.store.server.call("DEL", known_queues(""))
         assert queues.queues() == []
-        assert [message.id for message in queues.iter()] == [id]
-        assert queues.cancel(id) == 1
+        assert [message.id for message in queues.select()] == [id]
+        assert queues.cancel(ids=[id]).count == 1
 
 
 def test_a_misspelt_scheme_is_an_error() -> None:
@@ -213,7 +217,7 @@ def test_a_password_is_not_told() -> None:
 
 def test_a_server_that_is_not_there_is_said_at_once() -> None:
     with pytest.raises((RedisError, OSError)):
-        DelayedMessages("redisdelay://127.0.0.1:1")
+        Messages("redisdelay://127.0.0.1:1")
 
 
 def test_a_password_is_shown_where_there_is_one() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,12 +14,12 @@ from kombu.transport import virtual
 
 from harness.cluster import Cluster
 from harness.process import wait_until
-from kombu_redisdelay import DeadLetters, DelayedMessages, Queues, batch
+from kombu_redisdelay import Messages, Queues, Selection, batch
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor import examine
 from kombu_redisdelay.operations.exporter import QueueCollector
 from kombu_redisdelay.operations.forwarder import Forwarded, Forwarder
-from kombu_redisdelay.operations.queued import STATES
+from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.stats import queue_stats
 from kombu_redisdelay.operations.timeline import timeline
 from tests.transport.kit import Inbox, Site, drain, in_seconds, look_after_queues, publish
@@ -100,43 +99,43 @@ def test_a_block(app: Celery, cluster_site: Site) -> None:
 def test_delayed_messages(app: Celery, cluster_site: Site) -> None:
     ids = send_to_all(app, countdown=60)
     group = [app.send_task("g", queue=queue, countdown=60, group_id="g").id for queue in QUEUES]
-    with DelayedMessages(app) as delayed:
+    with Messages(app) as delayed:
         assert delayed.queues() == QUEUES
-        assert delayed.count() == 2 * COUNT
-        assert delayed.count(due_before=in_seconds(30)) == 0
-        next_due = delayed.next_due()
-        assert next_due is not None
-        assert next_due - in_seconds(60) < timedelta(0)
-        assert {message.id for message in delayed.iter()} == {*ids, *group}
+        assert delayed.count(Selection(state="scheduled")) == 2 * COUNT
+        assert delayed.count(Selection(state="scheduled", before=in_seconds(30))) == 0
+        assert Queues(delayed).stats(QUEUES[0]).next_due is not None
+        assert {message.id for message in delayed.select(Selection(state="scheduled"))} == {*ids, *group}
         assert [delayed.get(id).queue for id in ids] == QUEUES  # type: ignore[union-attr]
-        assert sorted(delayed.cancel_group("g")) == sorted(group)
-        assert all(delayed.reschedule(id, countdown=100) for id in ids)
-        assert delayed.reschedule_all(countdown=200) == COUNT
-        assert delayed.reschedule_many(ids, countdown=300) == dict.fromkeys(ids, 1)
-        assert delayed.reschedule_all(QUEUES[:5], due_after=in_seconds(250), countdown=100) == 5
-        assert delayed.count(QUEUES[:6], due_before=in_seconds(150)) == 5
-        assert delayed.deliver_now(ids[0])
-        assert delayed.cancel(ids[1])
-        assert [id for id, count in delayed.cancel_many(ids).items() if count] == ids[2:]
+        assert delayed.cancel(Selection(related="g")).count == COUNT
+        assert all(delayed.reschedule(ids=[id], countdown=100) for id in ids)
+        assert delayed.reschedule(Selection(state="scheduled"), countdown=200).count == COUNT
+        assert delayed.reschedule(ids=ids, countdown=300).by_id == dict.fromkeys(ids, 1)
+        late = Selection(state="scheduled", queue=QUEUES[:5], after=in_seconds(250))
+        assert delayed.reschedule(late, countdown=100).count == 5
+        assert delayed.count(Selection(state="scheduled", queue=QUEUES[:6], before=in_seconds(150))) == 5
+        assert delayed.deliver_now(ids=[ids[0]])
+        assert delayed.cancel(ids=[ids[1]])
+        done = delayed.cancel(Selection(ids=ids, state="scheduled"))
+        assert [id for id, count in done.by_id.items() if count] == ids[2:]
         send_to_all(app, countdown=60)
-        assert delayed.deliver_now_all(QUEUES[3:]) == COUNT - 3
-        assert delayed.purge() == 3
+        assert delayed.deliver_now(Selection(state="scheduled", queue=QUEUES[3:])).count == COUNT - 3
+        assert delayed.cancel(Selection(state="scheduled")).count == 3
     assert [cluster_site.ready(queue) for queue in QUEUES] == [1, 0, 0, *[1] * (COUNT - 3)]
 
 
 def test_dead_letters(app: Celery, cluster_site: Site) -> None:
     ids = send_to_all(app)
     bury_in_all(cluster_site)
-    with DeadLetters(app) as dead:
+    with Messages(app) as dead:
         assert dead.queues() == QUEUES
-        assert dead.count() == COUNT
-        assert [letter.id for letter in dead.iter()] == ids
-        assert dead.requeue(ids[5])
-        assert dead.requeue_all(task="t") == COUNT - 1
+        assert dead.count(Selection(state="dead")) == COUNT
+        assert [letter.id for letter in dead.select(Selection(state="dead"))] == ids
+        assert dead.requeue(ids=[ids[5]])
+        assert dead.requeue(Selection(state="dead", task="t")).count == COUNT - 1
         assert [cluster_site.ready(queue) for queue in QUEUES] == [1] * COUNT
         bury_in_all(cluster_site)
-        assert dead.remove_many(ids[:2]) == dict.fromkeys(ids[:2], 1)
-        assert dead.purge() == COUNT - 2
+        assert dead.remove(ids=ids[:2]).by_id == dict.fromkeys(ids[:2], 1)
+        assert dead.remove(Selection(state="dead")).count == COUNT - 2
 
 
 def test_queues(app: Celery, cluster_site: Site) -> None:
@@ -147,14 +146,14 @@ def test_queues(app: Celery, cluster_site: Site) -> None:
     held = [channel.basic_get(queue) for queue in QUEUES]
     assert all(held)
     ready, scheduled = send_to_all(app), send_to_all(app, countdown=60)
-    with Queues(app) as queues:
-        assert [message.id for message in queues.iter()] == [*scheduled, *ready, *held_ids, *dead]
-        assert queues.count() == queues.count_by_task()["t"] == 4 * COUNT
+    with Messages(app) as queues:
+        assert [message.id for message in queues.select()] == [*scheduled, *ready, *held_ids, *dead]
+        assert queues.count() == queues.tally()["t"] == 4 * COUNT
         places = [queues.get(ids[7]) for ids in (scheduled, ready, held_ids, dead)]
         assert [message and (message.queue, message.state) for message in places] == [
             (QUEUES[7], state) for state in STATES
         ]
-        counts = queues.cancel_many([*dead, *held_ids, *ready, *scheduled])
+        counts = queues.cancel(ids=[*dead, *held_ids, *ready, *scheduled]).by_id
         assert [id for id, count in counts.items() if count] == [*ready, *scheduled]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.redis_server import RedisServer
-from kombu_redisdelay import Queues
+from kombu_redisdelay import Messages
 from kombu_redisdelay.operations.lateness import why_late
 from tests.broker.rig import payload, with_count
 from tests.cli.site import QUEUE, Site
@@ -22,7 +22,7 @@ def site(server: RedisServer) -> Iterator[Site]:
 
 
 def why(site: Site, id: str) -> str:
-    with Queues(site.app) as queues:
+    with Messages(site.app) as queues:
         message = queues.get(id)
         assert message is not None
         return " ".join(why_late(queues.store, message))

@@ -15,7 +15,7 @@ import pytest
 from kombu.connection import Connection
 
 from harness.process import wait_until
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages, Selection
 from tests.transport.kit import Inbox, Site, publish
 
 CONSUMERS = 3
@@ -30,18 +30,23 @@ TOO_LATE = 50
 
 context = multiprocessing.get_context("spawn")
 
-Operation = Callable[[DelayedMessages, str], int]
+Operation = Callable[[Messages, str], object]
+
+
+def soon() -> float:
+    return random.random() * DELAY_MS / 1000
+
 
 OPERATIONS: dict[str, Operation] = {
-    "cancel": lambda delayed, id: delayed.cancel(id),
-    "reschedule": lambda delayed, id: delayed.reschedule(id, countdown=random.random() * DELAY_MS / 1000),
-    "deliver_now": lambda delayed, id: delayed.deliver_now(id),
+    "cancel": lambda delayed, id: delayed.cancel(ids=[id]),
+    "reschedule": lambda delayed, id: delayed.reschedule(ids=[id], countdown=soon()),
+    "deliver_now": lambda delayed, id: delayed.deliver_now(ids=[id]),
 }
 
 #: They are never too late for all messages.
 OPERATIONS_ON_ALL: dict[str, Operation] = {
-    "reschedule_all": lambda delayed, id: delayed.reschedule_all(countdown=random.random() * DELAY_MS / 1000),
-    "deliver_now_all": lambda delayed, id: delayed.deliver_now_all(),
+    "reschedule_all": lambda delayed, id: delayed.reschedule(Selection(), countdown=soon()),
+    "deliver_now_all": lambda delayed, id: delayed.deliver_now(Selection()),
 }
 
 
@@ -89,14 +94,14 @@ class Operator(Thread):
 
     def run(self) -> None:
         try:
-            with DelayedMessages(self._url) as delayed:
+            with Messages(self._url) as delayed:
                 while len(self.done) < IN_TIME or self.too_late < self._enough_too_late:
                     self._try(delayed)
         except BaseException as exc:
             self.error = exc
 
-    def _try(self, delayed: DelayedMessages) -> None:
-        coming = [message.id for message in delayed.iter(limit=NEXT)]
+    def _try(self, delayed: Messages) -> None:
+        coming = [message.id for message in delayed.select(Selection(state="scheduled"), limit=NEXT)]
         if not coming:
             return
         id = random.choice(coming)

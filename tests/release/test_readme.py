@@ -11,7 +11,7 @@ import pytest
 from kombu import pools
 
 from harness.redis_server import RedisServer
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages, Selection
 from release.readme import broken_links, links
 from tests.examples.command_line import refused
 from tests.examples.site import EXAMPLES, ROOT
@@ -79,8 +79,8 @@ def test_its_python_runs(server: RedisServer) -> None:
     exec(code.replace("redisdelay://localhost:6379/0", server.url()), names)
     [call] = re.findall(r"`(remind\.apply_async\(.*?\))`", README)
     exec(call, names)
-    with DelayedMessages(server.url()) as delayed:
-        [message] = delayed.iter()
+    with Messages(server.url()) as delayed:
+        [message] = delayed.select(Selection(state="scheduled"))
     assert message.task == "shop.remind"
     pools.reset()
 

@@ -18,7 +18,7 @@ from harness.celery_worker import CeleryWorker
 from harness.cluster import Cluster
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay import DeadLetters, batch
+from kombu_redisdelay import Messages, Selection, batch
 from tests.end_to_end.installation import Installation
 
 #: With the concurrency of each.
@@ -103,8 +103,8 @@ def deploy(pool: str, number: int, kills: int, late: bool, is_cluster: bool, pyt
         client = backend.client()
         wait_until(lambda: sum(_states(client).values()) >= number, PATIENCE, "the results")
         states, twice = _states(client), len(site.ledger.run_twice())
-        with DeadLetters(producer) as letters:
-            dead = letters.count()
+        with Messages(producer) as letters:
+            dead = letters.count(Selection(state="dead"))
         client.close()
     print(
         f"{pool} {'late' if late else 'early'}, {kills} kills: {known / ALONE:.0f} known a second, all done "

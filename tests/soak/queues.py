@@ -13,7 +13,7 @@ from kombu.messaging import Producer
 from redis import Redis
 
 from harness.redis_server import RedisServer
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.janitor import Janitor
 from kombu_redisdelay.broker.keys import known_queues, queue_keys
 from tests.soak.consumer import ConsumerProcess
@@ -82,11 +82,11 @@ def _cancel(server: RedisServer, names: Sequence[str]) -> None:
     with (
         Connection(server.url()) as connection,
         connection.Producer() as producer,
-        DelayedMessages(connection) as delayed,
+        Messages(connection) as delayed,
     ):
         for name in names:
             _publish(producer, name, ready=False)
-            delayed.purge(name)
+            delayed.cancel(Selection(state="scheduled", queue=name))
 
 
 LEAVING: dict[str, Callable[[RedisServer, Sequence[str]], None]] = {

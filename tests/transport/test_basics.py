@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.server.wire import pack
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
@@ -84,8 +84,8 @@ def test_it_waits_from_the_second_failure_on(site: Site) -> None:
     channel.basic_get("q").requeue()
     assert (site.ready(), site.scheduled(), site.unacked()) == (0, 1, 0)
     assert channel.basic_get("q") is None
-    with DelayedMessages(channel.connection.client) as delayed:
-        [waiting] = delayed.iter("q")
+    with Messages(channel.connection.client) as delayed:
+        [waiting] = delayed.select(Selection(state="scheduled", queue="q"))
     assert waiting.id == "id"
     inbox = Inbox(channel)
     drain(channel.connection.client, lambda: len(inbox) == 1)

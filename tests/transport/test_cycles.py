@@ -19,7 +19,8 @@ from kombu.entity import Exchange, Queue
 from redis import Redis, RedisCluster
 from redis.exceptions import RedisError
 
-from kombu_redisdelay.operations.delayed import DelayedMessages
+from kombu_redisdelay import Selection
+from kombu_redisdelay.operations.messages import Messages
 from tests.transport.kit import Inbox, Site, drain, look_after_queues, publish
 
 ROOT = Path(__file__).parents[2]
@@ -164,9 +165,9 @@ def refused_batch(site: Site, channel: Any) -> None:
 
 def steer(site: Site, channel: Any) -> None:
     publish(channel, "a", message_id="id", **LATER)
-    with DelayedMessages(site.url) as delayed:
-        delayed.cancel("id")
-        delayed.purge("q")
+    with Messages(site.url) as delayed:
+        delayed.cancel(ids=["id"])
+        delayed.cancel(Selection(state="scheduled", queue="q"))
 
 
 USES: dict[str, Callable[[Site, Any], None]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_redisdelay import Queues
+from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.identity import new_consumer, process_of, worker_of
 from kombu_redisdelay.transport.tasks import worker_name
 from tests.transport.kit import Inbox, Site, drain, publish
@@ -32,8 +32,8 @@ def reason(site: Site, error: BaseException | None) -> str:
             raise error
         except BaseException:
             message.reject()
-    with Queues(site.url) as queues:
-        [letter] = queues.iter("q", state="dead")
+    with Messages(site.url) as queues:
+        [letter] = queues.select(Selection(queue="q", state="dead"))
     return letter.reason
 
 

@@ -9,7 +9,7 @@ from celery import Celery
 from kombu import pools
 from kombu.entity import Exchange, Queue
 
-from kombu_redisdelay import Queues, batch
+from kombu_redisdelay import Messages, batch
 from kombu_redisdelay.broker.janitor import UNUSED_FOR, Janitor
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.steps import finish
@@ -36,7 +36,7 @@ class TestATask:
     def test_its_queue_is_known(self, site: Site, app: Celery) -> None:
         app.send_task("shop.close", queue="tpyo")
         assert known(site) == {"tpyo"}
-        with Queues(site.url) as queues:
+        with Messages(site.url) as queues:
             assert queues.queues() == ["tpyo"]
             assert queues.count() == 1
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kombu.entity import Exchange, Queue
 
-from kombu_redisdelay import DeadLetters, DelayedMessages
+from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.transport.kit import Inbox, Site, drain, publish
 
@@ -85,17 +85,17 @@ def test_operators_see_one_queue(site: Site, channel: Any) -> None:
     for message in inbox.messages[:5]:
         message.reject()
     connection = site.connect(**OPTIONS)
-    with DelayedMessages(connection) as delayed, DeadLetters(connection) as dead:
+    with Messages(connection) as delayed, Messages(connection) as dead:
         [stats] = queue_stats(delayed.store, delayed.queues())
         figures = (stats.queue, stats.scheduled, stats.unacked, stats.dead, stats.consumers)
         assert figures == ("q", COUNT, COUNT - 5, 5, 1)
-        messages = list(delayed.iter("q"))
+        messages = list(delayed.select(Selection(state="scheduled", queue="q")))
         assert {message.queue for message in messages} == {"q"}
-        assert len(messages) == delayed.count("q") == COUNT
-        assert delayed.cancel(messages[0].id)
-        assert delayed.purge("q") == COUNT - 1
-        assert {letter.queue for letter in dead.iter("q")} == {"q"}
-        assert dead.requeue_all("q") == 5
+        assert len(messages) == delayed.count(Selection(state="scheduled", queue="q")) == COUNT
+        assert delayed.cancel(ids=[messages[0].id])
+        assert delayed.cancel(Selection(state="scheduled", queue="q")).count == COUNT - 1
+        assert {letter.queue for letter in dead.select(Selection(state="dead", queue="q"))} == {"q"}
+        assert dead.requeue(Selection(state="dead", queue="q")).count == 5
 
 
 def test_a_queue_that_is_named_as_a_partition(site: Site, channel: Any) -> None:

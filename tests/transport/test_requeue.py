@@ -13,7 +13,7 @@ from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import MessageStateError
 
-from kombu_redisdelay import DelayedMessages, requeue
+from kombu_redisdelay import Messages, Selection, requeue
 from tests.transport.kit import Inbox, Site, drain, drain_for, in_seconds, publish
 
 #: Seconds by which a clock of the server and one of ours may differ over a moment.
@@ -66,10 +66,10 @@ def test_is_found_by_the_id_that_was_published(site: Site, id: str | None) -> No
     message.properties.clear()
     message.headers["id"] = "the application's"
     requeue(message, 60)
-    with DelayedMessages(site.connect()) as delayed:
-        [waiting] = delayed.iter("q")
+    with Messages(site.connect()) as delayed:
+        [waiting] = delayed.select(Selection(state="scheduled", queue="q"))
         assert id in (None, waiting.id)
-        assert delayed.cancel(waiting.id)
+        assert delayed.cancel(ids=[waiting.id])
 
 
 def test_makes_room_in_the_prefetch_count(site: Site) -> None:

@@ -7,7 +7,7 @@ from kombu.connection import Connection
 from kombu_redisdelay.broker.recorder import record
 from tests.cli.site import QUEUE, Site
 
-SCHEDULED, READY, HELD, DEAD = "scheduled", "ready", "held", "dead"
+SCHEDULED, READY, HELD, DEAD = "scheduled", "ready", "unacked", "dead"
 
 LONG = "reports.with.a.very.long.name.that.somebody.has.chosen.in.a.hurry"
 
@@ -16,7 +16,7 @@ PAGES = (
     "/",
     "/messages",
     "/messages?state=ready",
-    "/messages?state=held",
+    "/messages?state=unacked",
     "/messages?state=dead",
     "/messages?before=soon",
     "/message?id=s1",

@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 
 from harness.process import wait_until
-from kombu_redisdelay import DelayedMessages, Queues
+from kombu_redisdelay import Messages
 from kombu_redisdelay.operations import control
 from tests.cli.site import Site
 from tests.web.states import PAGES
@@ -225,7 +225,7 @@ def test_enter_in_a_list_does_not_act(driver: webdriver.Chrome, url: str) -> Non
     assert "task=nothing" in driver.current_url
 
 
-@pytest.mark.parametrize("button", ["cancel-all", "deliver-all"])
+@pytest.mark.parametrize("button", ["cancel-all", "deliver_now-all"])
 def test_enter_after_the_question_does_nothing(driver: webdriver.Chrome, url: str, button: str) -> None:
     driver.get(f"{url}/messages")
     driver.find_element(By.CSS_SELECTOR, f"button[value={button}]").click()
@@ -240,11 +240,11 @@ def test_a_message_that_moves_on(driver: webdriver.Chrome, url: str, site: Site)
     driver.get(f"{url}/message?id=s1")
     wait_for(driver, "#where", "Scheduled in celery.")
     run(driver, "document.getElementById('live').dataset.seconds = 0.5")
-    with Queues(site.app) as queues, DelayedMessages(site.app) as delayed:
-        delayed.deliver_now("s1")
+    with Messages(site.app) as queues, Messages(site.app) as delayed:
+        delayed.deliver_now(ids=["s1"])
         wait_for(driver, "#where", "Ready in celery.")
         assert seen(driver, "#message-1 .tag") == "ready"
-        queues.cancel("s1")
+        queues.cancel(ids=["s1"])
     wait_until(lambda: "No message has this id now." in (seen(driver, "#where") or ""), 20, "that it is gone")
     # What was seen of it stays, but nothing can be done to it.
     assert seen(driver, "#message-1 .tag") == "ready"

@@ -19,7 +19,7 @@ PATHS = ("/", "/messages", "/message?id=a", "/doctor", "/nothing", "/static/live
 
 
 def is_there(viewer: Viewer) -> bool:
-    return viewer.app.state.site.queues.get("a") is not None
+    return viewer.app.state.site.messages.get("a") is not None
 
 
 def cancelling(viewer: Viewer) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
+from kombu_redisdelay import Selection
 from tests.cli.site import QUEUE, Site
 from tests.web.states import payload, scheduled
 from tests.web.viewer import Page, Viewer
@@ -27,7 +28,7 @@ HOSTILE = (
 
 
 def known(viewer: Viewer, state: str = "scheduled") -> list[str]:
-    return [message.id for message in viewer.app.state.site.queues.iter(state=state)]
+    return [message.id for message in viewer.app.state.site.messages.select(Selection(state=state))]
 
 
 #: UTF-8 has no bytes for these, so that they come from another publisher's JSON only.

@@ -185,7 +185,7 @@ def test_what_is(many: Site, driver: webdriver.Chrome, timed: tuple[str, Timed],
     driver.back()
     first_is(driver, 150)
     if state == DEAD:
-        press(driver, "Died")
+        press(driver, "Since")
         first_is(driver, COUNT - 1)
         press(driver, "Next page")
         first_is(driver, COUNT - 51)

@@ -93,8 +93,8 @@ def test_it_closes_with_its_application(site: Site) -> None:
     app = create(site.app)
     with TestClient(app) as client:
         assert client.get("/").status_code == 200
-        assert app.state.site._opened
-    assert not app.state.site._opened
+        assert app.state.site._messages is not None
+    assert app.state.site._messages is None
 
 
 def test_without_the_slash_at_the_end(site: Site) -> None:

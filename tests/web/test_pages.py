@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from html import unescape
 
 import pytest
 
 from harness.redis_server import RedisServer
-from kombu_redisdelay import QueuedMessage, Queues
+from kombu_redisdelay import MessageInfo, Messages, Selection
 from kombu_redisdelay.broker.identity import new_consumer
 from kombu_redisdelay.web.words import number
 from tests.cli.site import QUEUE, Site
 from tests.web.states import dead, delivered, held, ready, scheduled
 from tests.web.viewer import Viewer
 
-PAGES = ("/", "/messages", "/messages?state=ready", "/messages?state=held", "/messages?state=dead",
+PAGES = ("/", "/messages", "/messages?state=ready", "/messages?state=unacked", "/messages?state=dead",
          "/queue?name=celery", "/doctor")  # fmt: skip
 
 
@@ -29,7 +30,7 @@ def test_an_empty_broker(viewer: Viewer, path: str) -> None:
 
 def test_an_empty_list_says_so(viewer: Viewer) -> None:
     assert "No scheduled messages." in viewer.open("/messages").text
-    assert "No dead messages that match." in viewer.open("/messages", state="dead", queue="a").text
+    assert "No dead letters that match." in viewer.open("/messages", state="dead", queue="a").text
 
 
 def test_the_overview_counts(viewer: Viewer, site: Site) -> None:
@@ -54,7 +55,7 @@ def test_the_doctor_speaks_below_the_queues(viewer: Viewer, site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "put"), [("scheduled", scheduled), ("ready", ready), ("held", held), ("dead", dead)]
+    ("state", "put"), [("scheduled", scheduled), ("ready", ready), ("unacked", held), ("dead", dead)]
 )
 def test_a_list_and_one_message(viewer: Viewer, site: Site, state: str, put) -> None:  # type: ignore[no-untyped-def]
     put(site, "one")
@@ -204,7 +205,7 @@ def test_the_worker_that_holds_it(site: Site, viewer: Viewer) -> None:
     name = new_consumer("celery@web-1")
     site.add_consumer(name, 60_000)
     site.redis.hset(site.store.keys(QUEUE).unacked(name), "1", f"0:{payload}")
-    assert "celery@web-1" in viewer.open("/messages", state="held").text
+    assert "celery@web-1" in viewer.open("/messages", state="unacked").text
     site.redis.delete(QUEUE)
     assert "Taken, by celery@web-1, host" in " ".join(viewer.open("/message", id="h1").text.split())
     assert site.rows("show", "h1")[0]["worker"] == "celery@web-1"
@@ -215,13 +216,13 @@ def test_a_message_that_is_hard_to_find_is_looked_for_less_often(
 ) -> None:
     scheduled(site, "s")
     assert 'data-seconds="5"' in viewer.open("/message", id="s").source
-    find = Queues.get_all
+    find = Messages.select
 
-    def find_slowly(queues: Queues, id: str) -> list[QueuedMessage]:
+    def find_slowly(messages: Messages, selection: Selection) -> Iterator[MessageInfo]:
         time.sleep(0.2)
-        return find(queues, id)
+        return find(messages, selection)
 
-    monkeypatch.setattr(Queues, "get_all", find_slowly)
+    monkeypatch.setattr(Messages, "select", find_slowly)
     [seconds] = re.findall(r'data-seconds="(\d+)"', viewer.open("/message", id="s").source)
     assert int(seconds) >= 10
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from kombu_redisdelay.operations import pages
-from kombu_redisdelay.operations.pages import read_page
+from kombu_redisdelay import Selection
+from kombu_redisdelay.operations import messages as pages
 from tests.cli.site import Site
 from tests.web.states import dead, held, ready, scheduled
 from tests.web.viewer import Viewer
@@ -37,18 +37,25 @@ def test_many_are_due_at_the_same_time(viewer: Viewer, site: Site) -> None:
     assert all_pages(viewer, queue="b") == Counter(ids[1::4])
 
 
-@pytest.mark.parametrize(("state", "put"), [("ready", ready), ("dead", dead), ("held", held)])
+@pytest.mark.parametrize(("state", "put"), [("ready", ready), ("dead", dead), ("unacked", held)])
 def test_other_states(viewer: Viewer, site: Site, state: str, put) -> None:  # type: ignore[no-untyped-def]
     ids = [f"m{number}" for number in range(120)]
     put(site, *ids)
-    if state != "held":
+    if state != "unacked":
         put(site, *(f"n{number}" for number in range(60)), queue="another")
         ids += [f"n{number}" for number in range(60)]
-    found = {message.id for message in viewer.app.state.site.queues.iter(["celery", "another"], state=state)}
+    found = {
+        message.id
+        for message in viewer.app.state.site.messages.select(
+            Selection(queue=["celery", "another"], state=state)
+        )
+    }
     assert found == set(ids)
     start, seen = "", Counter[str]()
     while True:
-        page = read_page(viewer.app.state.site.queues, state, ["celery", "another"], start=start)
+        page = viewer.app.state.site.messages.page(
+            Selection(queue=["celery", "another"], state=state), start=start
+        )
         seen.update(message.id for message in page.messages)
         start = page.next
         if not start:
@@ -70,7 +77,7 @@ def test_what_goes_meanwhile_takes_nothing_with_it(viewer: Viewer, site: Site) -
     scheduled(site, "last", queue="other", seconds=9000)
     page = viewer.open("/messages")
     first = page.ids
-    viewer.app.state.site.delayed.cancel_many(first)
+    viewer.app.state.site.messages.cancel(ids=first)
     following = viewer.open(page.links["Next page"])
     assert len(first) == 50
     assert Counter([*first, *following.ids]) == Counter([*(f"m{number:03}" for number in range(60)), "last"])
@@ -87,7 +94,7 @@ def test_the_queue_of_a_page_goes_meanwhile(viewer: Viewer, site: Site) -> None:
 
 def test_a_page_of_another_list(viewer: Viewer, site: Site) -> None:
     scheduled(site, *(f"m{number}" for number in range(51)))
-    start = read_page(viewer.app.state.site.queues, "scheduled").next
+    start = viewer.app.state.site.messages.page(Selection(state="scheduled")).next
     page = viewer.open("/messages", **{"queue": "other", "from": start})
     assert (page.status, "this page is not of this list" in page.text) == (400, True)
 

@@ -9,7 +9,7 @@ from threading import Event, Thread
 from kombu.connection import Connection
 
 from harness.process import wait_until
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages, Selection
 from tests.cli.site import QUEUE, Site
 from tests.transport.kit import Inbox, drain
 from tests.web.states import scheduled
@@ -40,8 +40,8 @@ def test_cancelling_what_becomes_due(viewer: Viewer, site: Site) -> None:
     cancelled: list[int] = []
     ahead = 6
     try:
-        with DelayedMessages(site.app) as delayed:
-            while delayed.count():
+        with Messages(site.app) as delayed:
+            while delayed.count(Selection(state="scheduled")):
                 coming = viewer.open("/messages").ids[:ahead]
                 if coming:
                     viewer.press("Cancel", random.sample(coming, min(2, len(coming))))

@@ -107,7 +107,7 @@ def ids_of(viewer: Viewer, **choice: str) -> Counter[str]:
 def test_the_pages(viewer: Viewer) -> None:
     page = viewer.open("/")
     assert page.status == 200
-    totals = {"scheduled": SCHEDULED, "ready": READY, "held": HELD, "dead": DEAD}
+    totals = {"scheduled": SCHEDULED, "ready": READY, "unacked": HELD, "dead": DEAD}
     for state, count in totals.items():
         assert f'<a href="/messages?state={state}">{4 * count}</a>' in page.source
         assert f'<a href="/messages?state={state}&amp;queue={SPREAD}">{count}</a>' in page.source
@@ -117,7 +117,7 @@ def test_the_pages(viewer: Viewer) -> None:
     assert len(ids_of(viewer, state="ready")) == 4 * READY
     dead = ids_of(viewer, state="dead")
     assert (len(dead), ids_of(viewer, state="dead", order="last")) == (4 * DEAD, dead)
-    assert f"{4 * HELD} held messages." in viewer.open("/messages", state="held").text
+    assert f"{4 * HELD} unacked messages." in viewer.open("/messages", state="unacked").text
     for id, state in ((f"{SPREAD}-later3", "scheduled"), (next(iter(dead)), "dead")):
         page = viewer.open("/message", id=id)
         assert (page.status, state in page.text) == (200, True)

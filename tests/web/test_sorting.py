@@ -92,9 +92,9 @@ def test_dead_letters(viewer: Viewer, site: Site) -> None:
     ids = [f"m{number:03}" for number in range(120)]
     dead(site, *ids)
     page = viewer.open("/messages", state="dead", queue="celery")
-    assert sorted_by(page) == {"Died": "ascending"}
-    page = viewer.open(page.links["Died"])
-    assert (page.ids, sorted_by(page)) == (ids[:69:-1], {"Died": "descending"})
+    assert sorted_by(page) == {"Since": "ascending"}
+    page = viewer.open(page.links["Since"])
+    assert (page.ids, sorted_by(page)) == (ids[:69:-1], {"Since": "descending"})
     # Those that come meanwhile are on the first page, and shift nothing.
     dead(site, "new1", "new2")
     assert all_ids(viewer, page) == ids[::-1]
@@ -109,4 +109,4 @@ def test_only_what_is_sorted_says_so(viewer: Viewer, site: Site) -> None:
     assert page.ids == ["d2a", "d1a", "d2b", "d1b"]
     assert (sorted_by(page), "Queue by queue, the newest one first" in page.text) == ({}, True)
     assert sorted_by(viewer.open("/messages", state="ready")) == {}
-    assert sorted_by(viewer.open("/messages", state="ready", queue="a")) == {"Place": "ascending"}
+    assert sorted_by(viewer.open("/messages", state="ready", queue="a")) == {"Position": "ascending"}

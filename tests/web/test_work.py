@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from harness.process import wait_until
-from kombu_redisdelay import batch
+from kombu_redisdelay import Selection, batch
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.web import works
 from kombu_redisdelay.web.words import plural
@@ -54,6 +54,7 @@ def simple(line: str, do: Callable[[Tell], str], key: object = None) -> Work:
         expected=None,
         in_steps=True,
         span=(None, None),
+        since="due",
         page="messages",
         query={},
     )
@@ -77,7 +78,7 @@ def test_a_page_shows_how_far_it_is(viewer: Viewer, many: None, held_back: Event
     assert "Cancelled 700 messages." in page.text
     assert "http-equiv" not in page.source
     assert viewer.open(page.links["Back to the list"]).heading == "Messages"
-    assert viewer.app.state.site.delayed.count() == 0
+    assert viewer.app.state.site.messages.count(Selection(state="scheduled")) == 0
 
 
 def test_it_can_be_stopped(
@@ -89,7 +90,7 @@ def test_it_can_be_stopped(
     address = address_of(viewer)
     held_back.set()
     wait_until(lambda: "Stopped by anybody after 200 messages." in viewer.open(address).text, 20, "the end")
-    assert viewer.app.state.site.delayed.count() == MESSAGES - 200
+    assert viewer.app.state.site.messages.count(Selection(state="scheduled")) == MESSAGES - 200
     [record] = [record for record in caplog.records if record.name == "kombu_redisdelay.web.works"]
     assert record.getMessage().endswith("stopped by anybody after 200 messages")
 

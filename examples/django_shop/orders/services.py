@@ -7,15 +7,15 @@ from django.conf import settings
 from django.db import transaction
 from shop.celery import app
 
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages
 from orders.models import Order
 from orders.tasks import close_order
 
 
 @cache
-def delayed() -> DelayedMessages:
+def messages() -> Messages:
     """Opened when it is first needed, and kept for as long as the process lives."""
-    return DelayedMessages(app)
+    return Messages(app)
 
 
 def place_order() -> Order:
@@ -29,7 +29,7 @@ def pay_order(number: int) -> bool:
     """Whether it was paid in time. That is for the database to say; to cancel the task only saves work."""
     with transaction.atomic():
         is_in_time = Order.objects.filter(pk=number, is_closed=False).update(is_paid=True) == 1
-        transaction.on_commit(lambda: delayed().cancel(_task_id(number)))
+        transaction.on_commit(lambda: messages().cancel(ids=[_task_id(number)]))
     return is_in_time
 
 

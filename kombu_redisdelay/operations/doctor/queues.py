@@ -175,7 +175,7 @@ def _dead(stats: QueueStats, limit: int) -> Iterator[Finding]:
     found = number_of(stats.dead, "dead letter")
     if stats.dead >= DEAD_SHARE * limit:
         found += f"; the queue keeps {limit}, then the oldest go"
-    advice = "See `celery -A proj delayed dead list`, then requeue or purge them."
+    advice = "See `celery -A proj delayed list --state dead`, then requeue or remove them."
     yield warning(f"queue {stats.queue}", found, advice)
 
 

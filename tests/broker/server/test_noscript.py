@@ -9,7 +9,7 @@ import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.control import Controls
-from kombu_redisdelay.broker.dead import REQUEUE, Graveyard
+from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.held import Holders
 from kombu_redisdelay.broker.leftovers import Destination, Leftover, Leftovers
@@ -34,7 +34,7 @@ from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.isolated import isolated
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
-from tests.broker.rig import Rig, dead_letter, park, payload, taken
+from tests.broker.rig import Rig, dead_letter, park, payload, take_out, taken
 
 HOUR = 3_600_000
 
@@ -46,7 +46,7 @@ def expire_and_recover(rig: Rig, consumer: Consumer, delivery: Delivery) -> obje
 
 def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     dead_letter(consumer, delivery, "why")
-    return len([*Graveyard(rig.store).take_out("q", REQUEUE, lambda letter: True)])
+    return take_out(rig.store, "q", REQUEUE)
 
 
 def ack_where_places_are_limited(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.process import wait_until
-from kombu_redisdelay import Queues
+from kombu_redisdelay import Messages, Selection
 from tests.neighbours.extensions.shop import Shop, printed
 
 COUNTED = r"counted \d+"
@@ -25,7 +25,7 @@ def counted(*logs: list[str]) -> int:
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_full_batches_and_the_rest(shop: Shop, pool: str) -> None:
     worker = shop.worker("batches_shop", pool=pool)
-    with Queues(f"redisdelay://{shop.address}/0") as queues:
+    with Messages(f"redisdelay://{shop.address}/0") as queues:
         publish(shop, 250)
         wait_until(lambda: counted(printed(worker, COUNTED)) == 250, 20, "all")
         assert "counted 100" in printed(worker, COUNTED)
@@ -35,8 +35,8 @@ def test_full_batches_and_the_rest(shop: Shop, pool: str) -> None:
 def test_what_has_a_countdown_is_counted_when_it_is_due(shop: Shop) -> None:
     worker = shop.worker("batches_shop", pool="threads")
     publish(shop, 3, countdown=2)
-    with Queues(f"redisdelay://{shop.address}/0") as queues:
-        assert queues.count(state="scheduled") == 3
+    with Messages(f"redisdelay://{shop.address}/0") as queues:
+        assert queues.count(Selection(state="scheduled")) == 3
         wait_until(lambda: counted(printed(worker, COUNTED)) == 3, 20, "all")
 
 
@@ -45,9 +45,9 @@ def test_a_worker_that_ends_with_a_full_buffer(shop: Shop, end: str) -> None:
     patient = shop.folder / "batches_patient.py"
     patient.write_text("from batches_shop import app, count\n\ncount.flush_interval = 3600\n")
     first = shop.worker("batches_patient", pool="prefork")
-    with Queues(f"redisdelay://{shop.address}/0") as queues:
+    with Messages(f"redisdelay://{shop.address}/0") as queues:
         publish(shop, 50)
-        wait_until(lambda: queues.count(state="held") == 50, 10, "that the worker holds all")
+        wait_until(lambda: queues.count(Selection(state="unacked")) == 50, 10, "that the worker holds all")
         getattr(first, end)()
         assert counted(printed(first, COUNTED)) == 0
         second = shop.worker("batches_shop", pool="prefork")
@@ -66,8 +66,8 @@ def test_a_process_that_is_killed_leaves_its_batch_to_the_worker(shop: Shop) -> 
     )
     worker = shop.worker("batches_deadly", pool="prefork")
     shop.python("from batches_deadly import count\nfor n in range(3): count.delay(n)")
-    with Queues(f"redisdelay://{shop.address}/0") as queues:
+    with Messages(f"redisdelay://{shop.address}/0") as queues:
         wait_until(lambda: "SIGKILL" in worker.log(), 20, "that the pool has noticed")
-        assert queues.count(state="held") == 3
+        assert queues.count(Selection(state="unacked")) == 3
         worker.stop()
-        assert queues.count(state="ready") == 3
+        assert queues.count(Selection(state="ready")) == 3

@@ -13,7 +13,7 @@ from celery.contrib.abortable import AbortableAsyncResult
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay import Queues
+from kombu_redisdelay import Messages
 from tests.neighbours.extensions.shop import Shop, printed
 
 APP = """
@@ -105,7 +105,7 @@ def test_multi(shop: Shop, app: Celery) -> None:
     finally:
         multi("stopwait")
     assert pids() == set()
-    with Queues(app) as queues:
+    with Messages(app) as queues:
         assert queues.count() == 0
 
 
@@ -138,7 +138,7 @@ def test_a_child_that_ends_after_each_task(shop: Shop, app: Celery) -> None:
     assert len(set(printed(worker, r"reminded \d"))) == 10
     children = set(re.findall(r"WARNING/(ForkPoolWorker-\d+)\] reminded", worker.log()))
     assert len(children) == 10
-    with Queues(app) as queues:
+    with Messages(app) as queues:
         wait_until(lambda: queues.count() == 0, 10, "their acks")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.process import wait_until
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages
 from tests.neighbours.extensions.shop import Shop, printed
 
 MODULES = ["singleton_shop", "once_shop"]
@@ -27,34 +27,42 @@ def call(shop: Shop, module: str, times: int = 1) -> list[str]:
 
 def test_calls_that_come_while_one_waits_publish_nothing(shop: Shop, module: str) -> None:
     worker = shop.worker(module)
-    with DelayedMessages(worker_url(shop)) as delayed:
+    with Messages(worker_url(shop)) as delayed:
         call(shop, module, times=3)
-        [message] = delayed.iter()
-        assert delayed.deliver_now(message.id) == 1
+        [message] = delayed.select()
+        assert delayed.deliver_now(ids=[message.id]).count == 1
         wait_until(lambda: printed(worker, "closed 42"), 20, "the task")
         # The lock is released when it has run.
-        wait_until(lambda: call(shop, module) and delayed.count() == 1, 20, "another one that waits")
+        wait_until(
+            lambda: call(shop, module) and delayed.count() == 1,
+            20,
+            "another one that waits",
+        )
     assert printed(worker, "closed 42") == ["closed 42"]
 
 
 def test_what_is_only_cancelled_keeps_the_lock(shop: Shop, module: str) -> None:
-    with DelayedMessages(worker_url(shop)) as delayed:
+    with Messages(worker_url(shop)) as delayed:
         call(shop, module)
-        [message] = delayed.iter()
-        assert delayed.cancel(message.id) == 1
+        [message] = delayed.select()
+        assert delayed.cancel(ids=[message.id]).count == 1
         call(shop, module)
         assert delayed.count() == 0
 
 
 def test_what_is_revoked_gives_it_back(shop: Shop, module: str) -> None:
     worker = shop.worker(module)
-    with DelayedMessages(worker_url(shop)) as delayed:
+    with Messages(worker_url(shop)) as delayed:
         call(shop, module)
-        [message] = delayed.iter()
+        [message] = delayed.select()
         shop.python(f"from {module} import app; app.control.revoke({message.id!r})")
         wait_until(lambda: "Discarding revoked task" in worker.log(), 20, "the worker")
-        wait_until(lambda: call(shop, module) and delayed.count() == 1, 20, "another one that waits")
-        [another] = delayed.iter()
+        wait_until(
+            lambda: call(shop, module) and delayed.count() == 1,
+            20,
+            "another one that waits",
+        )
+        [another] = delayed.select()
     assert another.id != message.id
     assert printed(worker, "closed 42") == []
 
@@ -64,18 +72,22 @@ def test_what_expires_gives_it_back(shop: Shop, module: str) -> None:
     shop.python(publish)
     worker = shop.worker(module)
     wait_until(lambda: "Discarding revoked task" in worker.log(), 20, "the worker")
-    with DelayedMessages(worker_url(shop)) as delayed:
-        wait_until(lambda: call(shop, module) and delayed.count() == 1, 20, "another one that waits")
+    with Messages(worker_url(shop)) as delayed:
+        wait_until(
+            lambda: call(shop, module) and delayed.count() == 1,
+            20,
+            "another one that waits",
+        )
 
 
 def test_who_cancels_releases_the_lock_of_celery_singleton(shop: Shop) -> None:
-    with DelayedMessages(worker_url(shop)) as delayed:
+    with Messages(worker_url(shop)) as delayed:
         [first] = call(shop, "singleton_shop")
         cancel = f"from singleton_cancel import keep_open; print(keep_open(42, {first!r}))"
         assert shop.python(cancel) == ["True"]
         [second] = call(shop, "singleton_shop")
         assert second != first
-        assert [message.id for message in delayed.iter()] == [second]
+        assert [message.id for message in delayed.select()] == [second]
         # One that was not waiting keeps its lock.
         assert shop.python(cancel) == ["False"]
         assert call(shop, "singleton_shop") == [second]

@@ -9,7 +9,7 @@ from kombu.connection import Connection
 
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages, Selection
 from tests.neighbours.extensions.shop import Shop, printed
 from tests.neighbours.monitoring.flower import Flower
 
@@ -29,10 +29,10 @@ def test_workers_tasks_and_control(shop: Shop, server: RedisServer, scheme: str)
         wait_until(lambda: printed(worker, "reminded 1"), 20, "a task with a countdown")
         wait_until(lambda: state(flower, done) == "SUCCESS", 20, "its events")
 
-        with Connection(server.url()) as connection, DelayedMessages(connection) as delayed:
+        with Connection(server.url()) as connection, Messages(connection) as delayed:
 
             def scheduled() -> list[str | None]:
-                return [message.id for message in delayed.iter("celery")]
+                return [message.id for message in delayed.select(Selection(state="scheduled"))]
 
             wait_until(lambda: scheduled() == [later["task-id"]], 20, "the other one is scheduled")
             flower.post(f"/api/task/revoke/{later['task-id']}")

@@ -11,7 +11,7 @@ from kombu.connection import Connection
 
 from harness.process import ChildProcess, wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay import DelayedMessages
+from kombu_redisdelay import Messages, Selection
 from tests.neighbours.extensions.shop import Shop, printed
 
 
@@ -38,10 +38,12 @@ def test_from_zero_it_needs_the_forwarder(shop: Shop, server: RedisServer) -> No
     with (
         server.client() as client,
         Connection(server.url()) as connection,
-        DelayedMessages(connection) as delayed,
+        Messages(connection) as delayed,
     ):
-        (task,) = delayed.iter("celery")
-        wait_until(lambda: datetime.now(timezone.utc) > task.due, 20, "it is overdue")
+        (task,) = delayed.select(Selection(state="scheduled", queue="celery"))
+        due = task.due
+        assert due is not None
+        wait_until(lambda: datetime.now(timezone.utc) > due, 20, "it is overdue")
         assert client.llen("celery") == 0
         with Forward(shop):
             wait_until(lambda: client.llen("celery") == 1, 20, "it is where KEDA looks")

@@ -6,7 +6,7 @@ import pytest
 
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
-from kombu_redisdelay import DeadLetters, DelayedMessages
+from kombu_redisdelay import Messages, Selection
 from tests.neighbours.extensions.shop import Shop, printed
 from tests.neighbours.tracing.collector import Collector
 
@@ -141,9 +141,9 @@ def test_a_worker_that_is_killed(shop: Shop, collector: Collector, module: str) 
 def test_what_is_delivered_by_hand(shop: Shop, collector: Collector) -> None:
     start_worker(shop, "otel_shop")
     publish(shop, "remind.apply_async(['Ada'], countdown=600)")
-    with DelayedMessages(f"redisdelay://{shop.address}/0") as delayed:
-        [message] = delayed.iter()
-        assert delayed.deliver_now(message.id) == 1
+    with Messages(f"redisdelay://{shop.address}/0") as delayed:
+        [message] = delayed.select(Selection(state="scheduled"))
+        assert delayed.deliver_now(ids=[message.id]).count == 1
     wait_until(lambda: collector.named("run/otel_shop.remind"), 20, "the span of the worker")
     assert lineage(collector, "run/otel_shop.remind") == [["request", "apply_async/remind", "run/remind"]]
 
@@ -154,9 +154,9 @@ def test_a_dead_letter_that_is_requeued(shop: Shop, collector: Collector, module
     wait_until(lambda: "are now dead letters" in worker.log(), 30, "the dead letter")
     # Each delivery up to the limit was a run.
     wait_until(lambda: len(collector.named("run/otel_shop.reject")) == DELIVERY_LIMIT, 20, "their spans")
-    with DeadLetters(f"redisdelay://{shop.address}/0") as dead:
-        [letter] = dead.iter()
-        assert dead.requeue(letter.id) == 1
+    with Messages(f"redisdelay://{shop.address}/0") as dead:
+        [letter] = dead.select(Selection(state="dead"))
+        assert dead.requeue(ids=[letter.id]).count == 1
     wait_until(lambda: len(collector.named("run/otel_shop.reject")) > DELIVERY_LIMIT, 20, "another run")
     for each in lineage(collector, "run/otel_shop.reject"):
         assert each == ["request", "apply_async/reject", "run/reject"]

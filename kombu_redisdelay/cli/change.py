@@ -1,0 +1,106 @@
+"""The commands that change messages: one for each verb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.choosing import changing, selected_for_change
+from kombu_redisdelay.cli.echo import confirm
+from kombu_redisdelay.cli.options import MomentType, Seconds, dry_run_option, json_option, yes_option
+from kombu_redisdelay.cli.outcome import exit_unless_all, show_done
+from kombu_redisdelay.cli.output import busy, counting
+from kombu_redisdelay.operations.acting import Done
+from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
+from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.verbs import VERBS, Verb
+from kombu_redisdelay.words import number_of
+
+#: What a verb asks for -> its option.
+ASKED: dict[str, Callable[..., Any]] = {
+    "countdown": click.option(
+        "--countdown", type=Seconds(), help="Time from now: 90, 90s, 10m, 2h, 3d or 1w."
+    ),
+    "eta": click.option("--eta", type=MomentType(), help="A moment in ISO 8601, such as 2027-01-01T09:00."),
+    "mark_revoked": click.option(
+        "--mark-revoked", is_flag=True, help="Also set the state REVOKED in the app's result backend."
+    ),
+}
+
+
+def commands() -> dict[str, click.Command]:
+    """Name -> command, for each verb."""
+    return {each.name.replace("_", "-"): _command(each) for each in VERBS.values()}
+
+
+def _command(verb: Verb) -> click.Command:
+    def command(**options: Any) -> None:
+        _change(verb, selected_for_change(options), **options)
+
+    limit_option = click.option("--limit", type=click.IntRange(1), help="At most so many.")
+    options = [
+        changing(verb.states),
+        *(ASKED[name] for name in verb.asks),
+        limit_option,
+        yes_option,
+        dry_run_option,
+        json_option,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    status = "With ids, the exit status is 1 if it could not be done to one of them."
+    first_sentence = f"{verb.help.partition('.')[0]}."
+    decorate = click.command(
+        verb.name.replace("_", "-"), help=f"{verb.help}\n\n{status}", short_help=first_sentence
+    )
+    return decorate(command)
+
+
+def _change(
+    verb: Verb, selection: Selection, *, yes: bool, dry_run: bool, as_json: bool, **asked: Any
+) -> None:
+    messages = connect(Messages, steers=True)
+    change: Callable[..., Any] = getattr(messages, verb.name)
+    asks = selection.ids is None and not yes
+    try:
+        # Also if nobody is asked: what makes no sense is an error before anything is changed.
+        found: Done | None = None
+        if dry_run or asks:
+            with busy("Counting"):
+                found = change(selection, dry_run=True, **asked)
+        if dry_run and found is not None:
+            _show(verb, found, messages, as_json)
+            return
+        if found:
+            confirm(f"{verb.name.replace('_', ' ').capitalize()} {_what(verb, selection, found.count)}?")
+        with counting(verb.doing.capitalize(), found.count if found else None) as show:
+            done = change(selection, progress=show, **asked)
+    except NotMarkedRevokedError as exc:
+        show_done(verb, exc.done, messages, as_json)
+        raise click.ClickException(str(exc)) from exc
+    except ValueError as exc:
+        name = str(exc).partition(" ")[0]
+        if name in verb.asks:
+            raise click.BadParameter(str(exc), param_hint=f"'--{name}'") from exc
+        raise click.UsageError(str(exc)) from exc
+    _show(verb, done, messages, as_json)
+
+
+def _show(verb: Verb, done: Done, messages: Messages, as_json: bool) -> None:
+    show_done(verb, done, messages, as_json)
+    exit_unless_all(done.by_id)
+
+
+def _what(verb: Verb, selection: Selection, count: int) -> str:
+    """The messages that were counted, for the question."""
+    states = selection.states(verb.states)
+    noun = states[0].described if len(states) == 1 else f"{' or '.join(each.name for each in states)} message"
+    queues = list(selection.queue or ())
+    if not queues:
+        of_queues = "of all queues"
+    else:
+        of_queues = f"of the queue{'s' if len(queues) > 1 else ''} {', '.join(map(repr, queues))}"
+    return f"{number_of(count, noun)} {of_queues}"

@@ -1,0 +1,82 @@
+"""The options by which commands select messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from kombu_redisdelay.cli.options import TimeType, every_option, queues_option
+from kombu_redisdelay.operations.selection import FILTERS, Selection
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+_DISTANCES = "90s, 10m, 2h, 3d or 1w from now for scheduled messages, else ago; or ISO 8601"
+
+
+def selecting(states: Sequence[str]) -> Callable[[FunctionT], FunctionT]:
+    """Options that select messages in some of these *states*."""
+
+    def decorate(command: FunctionT) -> FunctionT:
+        options = [
+            queues_option,
+            click.option(
+                "--state",
+                "states",
+                multiple=True,
+                type=click.Choice(list(states)),
+                help="Only in this state; may be given again.",
+            ),
+            *(click.option(f"--{each.name}", help=each.help) for each in FILTERS),
+            click.option("--before", type=TimeType(), help=f"Only with a time before this: {_DISTANCES}."),
+            click.option("--after", type=TimeType(), help="Only with this time, or a later one."),
+        ]
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def changing(states: Sequence[str]) -> Callable[[FunctionT], FunctionT]:
+    """What selects messages for a command that changes them: the options, ids, or all."""
+
+    def decorate(command: FunctionT) -> FunctionT:
+        command = selecting(states)(every_option(command))
+        return click.argument("ids", nargs=-1, metavar="[ID...]")(command)
+
+    return decorate
+
+
+def selected(options: dict[str, Any]) -> Selection:
+    """What the options of :func:`selecting` select. They are taken out of *options*."""
+    names = ("before", "after", *(each.name for each in FILTERS))
+    chosen = {name: options.pop(name) for name in names}
+    chosen["queue"], chosen["state"] = options.pop("queues") or None, options.pop("states") or None
+    return _selection(chosen)
+
+
+def selected_for_change(options: dict[str, Any]) -> Selection:
+    """What the options and ids of :func:`changing` select. A script whose variable is empty must not change
+    all messages.
+
+    Raises:
+        click.UsageError: messages are selected both by ids and by what they have in common, or by neither.
+    """
+    ids, every = options.pop("ids"), options.pop("every")
+    chosen = selected(options)
+    has_something_in_common = bool(chosen.filters) or chosen.has_times
+    if ids and (every or has_something_in_common):
+        raise click.UsageError("Give either ids, or options that pick messages, not both.")
+    if not ids and not every and not has_something_in_common and chosen.queue is None:
+        picking = ", ".join(f"--{each.name}" for each in FILTERS)
+        raise click.UsageError(f"Say which messages: by ids, -Q, {picking}, --before or --after, or --all.")
+    return _selection({"ids": ids, "queue": chosen.queue, "state": chosen.state}) if ids else chosen
+
+
+def _selection(chosen: dict[str, Any]) -> Selection:
+    try:
+        return Selection(**chosen)
+    except ValueError as exc:
+        raise click.UsageError(str(exc)) from exc

@@ -1,0 +1,68 @@
+"""The columns of lists of messages. The command line and the page show those that a state names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kombu_redisdelay.operations.message import MessageInfo
+from kombu_redisdelay.operations.states import State
+
+#: What a column shows: a moment, for how long it has been so, a number, a text, the id of the message, the
+#: name of its queue, its worker, or the call that its task is.
+MOMENT, AGE, NUMBER, TEXT = "moment", "age", "number", "text"
+ID, QUEUE, WORKER, CALL = "id", "queue", "worker", "call"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """
+    Attributes:
+        label: what stands above it.
+        kind: how its values are shown, such as :data:`MOMENT`.
+        value: that of a message; of a worker or a call, the message itself.
+        least: a text may be cut to so many characters where there is little room. ``None``: never.
+        usual: if all messages have this value, the column is left out. ``None``: never.
+    """
+
+    label: str
+    kind: str
+    value: Callable[[MessageInfo], Any]
+    least: int | None = None
+    usual: Any = None
+
+
+#: Name -> column.
+COLUMNS = {
+    "state": Column("State", TEXT, lambda message: message.state),
+    "moment": Column("When", MOMENT, lambda message: message.moment),
+    "due": Column("Due", MOMENT, lambda message: message.due),
+    "since": Column("Since", AGE, lambda message: message.since),
+    "position": Column("Position", NUMBER, lambda message: message.position),
+    "priority": Column("Priority", NUMBER, lambda message: message.priority, usual=0),
+    # Who wants to cancel a message must see all of its id: a UUID, or the SHA-1 of what is not a message.
+    "id": Column("Id", ID, lambda message: message.id, least=48),
+    "worker": Column("Worker", WORKER, lambda message: message),
+    # It can be read, and copied.
+    "queue": Column("Queue", QUEUE, lambda message: message.queue, least=30),
+    "failures": Column("Failures", NUMBER, lambda message: message.failures),
+    "reason": Column("Reason", TEXT, lambda message: message.reason, least=28),
+    "task": Column("Task", CALL, lambda message: message, least=17),
+}
+
+#: Those of a list with messages in several states.
+OF_ANY_STATE = {
+    **{name: COLUMNS[name] for name in ("state", "moment", "id", "queue")},
+    "task": replace(COLUMNS["task"], least=12),
+}
+
+
+def columns_of(state: State) -> dict[str, Column]:
+    """The columns of lists of messages in one *state*, by their names."""
+    return {name: COLUMNS[name] for name in state.columns}
+
+
+def moment_label(state: State) -> str:
+    """What stands above the moments of messages in this *state*."""
+    return COLUMNS["due" if state.is_ahead else "since"].label

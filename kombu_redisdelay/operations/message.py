@@ -1,0 +1,72 @@
+"""A message as an operator sees it, in whatever state it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from kombu_redisdelay.public import public
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageInfo:
+    """A message, wherever it is.
+
+    Attributes:
+        id: the id to select it by. For a Celery task, this is the task id. For other messages, it is the
+            ``message_id``, else the ``correlation_id``, else the delivery tag. For an entry that is not a
+            message, it is the SHA-1 of its bytes in hexadecimal, or the name that it has in the schedule.
+        queue: name of the queue.
+        state: name of its state: "scheduled", "ready", "unacked" or "dead".
+        task: name of the Celery task, ``None`` if the message is not a task.
+        args: ``repr`` of the task's positional arguments, from the message headers. Celery shortens it. Empty
+            if there is none.
+        kwargs: the same for its keyword arguments.
+        priority: the priority that it was published with, 0 if there is none.
+        failures: how many deliveries of it have failed.
+        size: size of the message in bytes.
+        due: scheduled: when it will be delivered, in UTC, by the server's clock. Else ``None``.
+        since: since when it is in its state, in UTC, if that is known. Ready: when it was published, or was
+            due, by the publisher's clock; unknown if another transport has published it. Unacked: when a
+            worker asked for it, by the server's clock. Else ``None``.
+        reason: why it is in its state, in one line; empty if there is nothing to say.
+        position: ready: how many messages of its queue, or of its partition, are taken before it. Else
+            ``None``.
+        worker: unacked: the name of the Celery worker, such as ``celery@web-1``; ``None`` if it is unknown,
+            or not one of Celery.
+        host: unacked: the name of this host if the worker runs on it (in the same PID namespace), otherwise
+            the boot id of the worker's host. ``None`` if it is unknown.
+        pid: unacked: the process id of the worker on its host; ``None`` if it is unknown.
+        lost: unacked: why its worker does not live any more, as far as can be told, so that the message comes
+            back: "lease ended" or "process gone". Else empty.
+        headers: the headers that it was published with; empty if the entry is not a message.
+        payload: the bytes of the message.
+    """
+
+    id: str
+    queue: str
+    state: str
+    task: str | None
+    args: str
+    kwargs: str
+    priority: int
+    failures: int
+    size: int
+    due: datetime | None = None
+    since: datetime | None = None
+    reason: str = ""
+    position: int | None = None
+    worker: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    lost: str = ""
+    headers: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    payload: bytes = field(default=b"", repr=False)
+
+    @property
+    def moment(self) -> datetime | None:
+        """When it is due, or since when it is in its state; ``None`` if that is unknown."""
+        return self.since if self.due is None else self.due

@@ -1,0 +1,421 @@
+"""The public API over messages: count them, look at them, act on them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations import cursors, verbs
+from kombu_redisdelay.operations.access import Access, check_limit
+from kombu_redisdelay.operations.acting import Action, Done
+from kombu_redisdelay.operations.found import Found, without_repetitions
+from kombu_redisdelay.operations.message import MessageInfo
+from kombu_redisdelay.operations.progress import Tell
+from kombu_redisdelay.operations.readers import Entry
+from kombu_redisdelay.operations.selection import Selection, checked_ids
+from kombu_redisdelay.operations.states import State
+from kombu_redisdelay.operations.verbs import Verb
+from kombu_redisdelay.public import public
+
+#: Messages on a page.
+PAGE = 50
+
+#: Messages that are looked at for one page. A page of a rare task may have fewer than :data:`PAGE`, and the
+#: next page goes on from there.
+LOOKED_AT_MOST = 1000
+
+#: Bytes of messages that are looked at for one page.
+BYTES_LOOKED_AT_MOST = 32 * 1024 * 1024
+
+
+@public
+class Count(int):
+    """A number of messages.
+
+    Attributes:
+        is_exact: whether all were counted. If not, there may be more.
+        looked_at: how many messages were read for it.
+    """
+
+    is_exact: bool
+    looked_at: int
+
+    def __new__(cls, number: int, *, is_exact: bool = True, looked_at: int = 0) -> Count:
+        count = super().__new__(cls, number)
+        count.is_exact, count.looked_at = is_exact, looked_at
+        return count
+
+
+@public
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of a list.
+
+    Attributes:
+        messages: those of the page.
+        next: where the next page begins; empty if this is the last one. It can be part of an address.
+        looked_at: how many messages were read for it.
+    """
+
+    messages: Sequence[MessageInfo]
+    next: str = ""
+    looked_at: int = 0
+
+
+@public
+class NotMarkedRevokedError(Exception):
+    """Messages were cancelled, and then the result backend could not be told.
+
+    Attributes:
+        done: what would have been returned.
+    """
+
+    def __init__(self, done: Done, why: str) -> None:
+        super().__init__(f"cancelled, but not marked as revoked in the result backend: {why}")
+        self.done = done
+        self._why = why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.done, self._why)
+
+
+@public
+class Messages(Access):
+    """The messages of a broker, in whatever state.
+
+    What a method is about, a :class:`Selection` says; without one, it is all messages. Queues, ids and tasks
+    that are not known give an empty result, not an error. Only what workers of ``redisdelay://`` hold is
+    seen: those of ``redis://`` keep it elsewhere. Each change of a message is atomic, also against workers
+    that take it at the same time: a message is either cancelled or delivered, never both and never neither.
+
+    The methods that change messages have these arguments in common. *selection* or *ids* says which messages,
+    and only one of them. *limit* is the largest number of messages. With *dry_run*, nothing is changed.
+    *progress* is called with the number of messages that it was done to so far, between two steps of some
+    hundred messages; if it raises an exception, the method ends there, and what was done stays done. Messages
+    that are published meanwhile may be included or not.
+
+    Arguments and errors are the same as for :class:`~kombu_redisdelay.operations.access.Access`. Every method
+    may raise ``redis.exceptions.RedisError``, and ``ValueError`` for a selection that makes no sense: a state
+    that cannot be acted on, or a time without one state.
+    """
+
+    def count(self, selection: Selection | None = None, *, at_most: int | None = None) -> Count:
+        """How many messages there are. They are read only if a filter, ids, or times of a state other than
+        "scheduled" are selected by.
+
+        Arguments:
+            at_most: look at no more messages than this.
+        """
+        chosen = selection or Selection()
+        return self._count(chosen, chosen.states(), at_most)
+
+    def select(
+        self, selection: Selection | None = None, *, limit: int | None = None
+    ) -> Iterator[MessageInfo]:
+        """Iterate over the messages, one state after the other. They are read in bounded steps.
+
+        Scheduled messages come in the order of their due times. The others come queue by queue: ready ones in
+        the order in which they are taken, unacked ones worker by worker, dead letters the oldest first.
+
+        While messages come and go, no message is included twice, and every message that stays in its state
+        during the iteration is included. With several states, one that moves on from scheduled to ready,
+        unacked or dead is included, too; one that goes back may be missing. To tell that a message was
+        included, about 60 bytes of memory are kept for each.
+
+        Arguments:
+            limit: the largest number of messages; ``None`` for all.
+
+        Raises:
+            ValueError: *limit* is not a whole number from 0.
+        """
+        check_limit(limit)
+        chosen = selection or Selection()
+        return islice(self._matching(chosen, chosen.states()), limit)
+
+    def page(
+        self,
+        selection: Selection,
+        *,
+        start: str = "",
+        newest_first: bool = False,
+        size: int = PAGE,
+    ) -> Page:
+        """Read a page of the messages in one state, in the order of :meth:`select`.
+
+        A page of scheduled messages begins after the last one of the page before it, whatever has happened
+        meanwhile. In the other states, it begins at a position. If messages before it were taken meanwhile,
+        as many are on no page.
+
+        Arguments:
+            start: :attr:`Page.next` of the page before; empty for the first page.
+            newest_first: whether the scheduled messages come first that are due last, or in each queue the
+                newest dead letters. The other states have one order.
+            size: how many messages at most.
+
+        Raises:
+            ValueError: more than one state is selected, or *start* is not from a page of this list.
+        """
+        states = selection.states()
+        if len(states) != 1:
+            raise ValueError("a page needs one state")
+        [state] = states
+        newest_first = newest_first and bool(state.reverse_order)
+        begin = cursors.read(start, state, newest_first) if start else None
+        # A queue that a page ended in may have no messages any more.
+        ended_in = [] if begin is None or selection.queue is not None else [begin[0]]
+        names = sorted({*self.names(selection.queue), *ended_in})
+        if begin is not None and begin[0] not in names:
+            raise cursors.not_of_this_list()
+        look = replace(selection.look(state, names), start=begin, newest_first=newest_first)
+        matches = selection.matcher(look.span)
+        messages: list[MessageInfo] = []
+        looked_at = size_read = 0
+        cursor = begin
+        for entry in state.reader.read(self.store, look):
+            if len(messages) == size or looked_at == LOOKED_AT_MOST or size_read >= BYTES_LOOKED_AT_MOST:
+                assert cursor is not None, "a page without a message has no next one"
+                return Page(messages, cursors.written(state, newest_first, cursor), looked_at)
+            looked_at, size_read, cursor = looked_at + 1, size_read + len(entry.payload), entry.cursor
+            if matches(entry):
+                messages.append(self._info(state, entry))
+        return Page(messages, looked_at=looked_at)
+
+    def get(self, id: str) -> MessageInfo | None:
+        """The message with this id, in whatever state; ``None`` if there is none. Of several, the first one
+        of :meth:`select`. If it is not scheduled, all ready messages are searched for it, in bounded steps: a
+        million of them take some seconds."""
+        return next(self.select(Selection(ids=[id]), limit=1), None)
+
+    def tally(self, selection: Selection | None = None, by: str | Sequence[str] = "task") -> Counter[Any]:
+        """How many messages there are of each kind. Reads every message, in bounded steps: a million of them
+        take minutes.
+
+        Arguments:
+            by: the name of an attribute of :class:`MessageInfo`, such as ``"task"`` or ``"priority"``, or of
+                several.
+
+        Returns:
+            A ``Counter``: value of the attribute -> number of messages; with several names, the values as a
+            tuple.
+
+        Raises:
+            ValueError: there is no such attribute.
+        """
+        names = [by] if isinstance(by, str) else list(by)
+        for name in names:
+            if name not in MessageInfo.__annotations__:
+                raise ValueError(f"a message has no {name!r}")
+        values = ([getattr(info, name) for name in names] for info in self.select(selection))
+        if isinstance(by, str):
+            return Counter(value for [value] in values)
+        return Counter(map(tuple, values))
+
+    def cancel(
+        self,
+        selection: Selection | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        mark_revoked: bool = False,
+        limit: int | None = None,
+        dry_run: bool = False,
+        progress: Tell | None = None,
+    ) -> Done:
+        """Remove messages that are scheduled or ready. They will not run.
+
+        To remove a ready one, Redis goes through the messages between it and the nearer end of its queue, and
+        serves nobody meanwhile. By ids, all ready messages are searched, unless *state* is "scheduled".
+
+        Arguments:
+            mark_revoked: also write the state ``REVOKED`` to the app's result backend, so that a program that
+                waits for the result learns of it. This is different from ``AsyncResult.revoke``, which tells
+                the workers to skip the task when they receive it.
+
+        Raises:
+            TypeError: *mark_revoked* was set without a Celery app.
+            NotMarkedRevokedError: messages were cancelled, and then the result backend could not be told.
+        """
+        if mark_revoked and self.app is None:
+            raise TypeError("mark_revoked needs the Celery app, for its result backend")
+        chosen = _one_of(selection, ids)
+        action = Action(self.store, verbs.CANCEL, chosen, limit, progress, {}, notes_ids=mark_revoked)
+        if dry_run:
+            return self._would(action)
+        try:
+            self._run(action)
+        finally:
+            # Also of those before *progress* has ended it.
+            if mark_revoked:
+                self._tell_backend(action)
+        return action.done
+
+    def reschedule(
+        self,
+        selection: Selection | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+        progress: Tell | None = None,
+    ) -> Done:
+        """Deliver scheduled messages at another time, earlier or later. Each is moved once.
+
+        This also changes their header ``eta`` or ``x-delay``, because workers use these headers. The header
+        ``expires`` stays the same.
+
+        Arguments:
+            countdown: seconds from now; not negative.
+            eta: a time in the future.
+
+        Raises:
+            ValueError: neither or both of the times were given, or one has a wrong type or is in the past.
+        """
+        return self._act(
+            verbs.RESCHEDULE, selection, ids, limit, dry_run, progress, countdown=countdown, eta=eta
+        )
+
+    def deliver_now(
+        self,
+        selection: Selection | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+        progress: Tell | None = None,
+    ) -> Done:
+        """Move scheduled messages to the tail of their queues, as if they were due. They go to each queue in
+        the order in which they were due."""
+        return self._act(verbs.DELIVER_NOW, selection, ids, limit, dry_run, progress)
+
+    def requeue(
+        self,
+        selection: Selection | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+        progress: Tell | None = None,
+    ) -> Done:
+        """Put dead letters that are there now at the tail of the queues that they came from. Their failures
+        are counted from 0 again. All dead letters of the queues are read."""
+        return self._act(verbs.REQUEUE, selection, ids, limit, dry_run, progress)
+
+    def remove(
+        self,
+        selection: Selection | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+        progress: Tell | None = None,
+    ) -> Done:
+        """Remove dead letters that are there now, for good."""
+        return self._act(verbs.REMOVE, selection, ids, limit, dry_run, progress)
+
+    def _act(
+        self,
+        verb: Verb,
+        selection: Selection | None,
+        ids: Iterable[str] | None,
+        limit: int | None,
+        dry_run: bool,
+        progress: Tell | None,
+        **asked: Any,
+    ) -> Done:
+        action = Action(self.store, verb, _one_of(selection, ids), limit, progress, asked)
+        return self._would(action) if dry_run else self._run(action)
+
+    def _run(self, action: Action) -> Done:
+        names = () if action.selection.ids == () else self.names(action.selection.queue)
+        return action.run(names)
+
+    def _would(self, action: Action) -> Done:
+        """What *action* would do."""
+        selection, limit = action.selection, action.limit
+        if selection.ids is None:
+            count = self._count(selection, action.states)
+            return action.would(count if limit is None else min(limit, count), {})
+        by_id = Counter(dict.fromkeys(selection.ids, 0))
+        by_id.update(message.id for message in islice(self._matching(selection, action.states), limit))
+        return action.would(by_id.total(), by_id)
+
+    def _count(self, selection: Selection, states: Sequence[State], at_most: int | None = None) -> Count:
+        counted = looked_at = 0
+        for state in states:
+            if selection.is_counted(state):
+                names = self.names(selection.queue)
+                counted += state.reader.count(self.store, names, selection.span(state))
+                continue
+            matches = selection.matcher(selection.span(state))
+            for _, entry in self._read(selection, [state]):
+                if looked_at == at_most:
+                    return Count(counted, is_exact=False, looked_at=looked_at)
+                looked_at += 1
+                counted += matches(entry)
+        return Count(counted, looked_at=looked_at)
+
+    def _matching(self, selection: Selection, states: Sequence[State]) -> Iterator[MessageInfo]:
+        matchers = {state.name: selection.matcher(selection.span(state)) for state in states}
+        found = self._read(selection, states)
+        return (self._info(state, entry) for state, entry in found if matchers[state.name](entry))
+
+    def _read(self, selection: Selection, states: Sequence[State]) -> Iterator[tuple[State, Entry]]:
+        """What the readers of *states* find for a selection, each message once."""
+        names = () if selection.ids == () else self.names(selection.queue)
+
+        def found() -> Iterator[Found[tuple[State, Entry]]]:
+            for state in states:
+                for entry in state.reader.read(self.store, selection.look(state, names)):
+                    content, queue = entry.content, self.store.partitions.queue_of(entry.name)
+                    identity = (queue, content.tag or entry.payload, content.id)
+                    yield Found((state, entry), identity, content.tag is not None, entry.is_sure)
+
+        return without_repetitions(found())
+
+    def _info(self, state: State, entry: Entry) -> MessageInfo:
+        content = entry.content
+        of_state: dict[str, Any] = {"failures": content.deliveries, **entry.of_state(content)}
+        moment = None if entry.moment_ms is None else from_ms(entry.moment_ms)
+        of_state["due" if state.is_ahead else "since"] = moment
+        return MessageInfo(
+            id=content.id,
+            queue=self.store.partitions.queue_of(entry.name),
+            state=state.name,
+            task=content.task,
+            args=content.args,
+            kwargs=content.kwargs,
+            priority=content.priority,
+            size=len(entry.payload),
+            headers=content.headers,
+            payload=entry.payload,
+            **of_state,
+        )
+
+    def _tell_backend(self, action: Action) -> None:
+        """Write the state ``REVOKED`` of what was cancelled to the app's result backend.
+
+        Raises:
+            NotMarkedRevokedError: this failed.
+        """
+        try:
+            for id, count in action.by_id.items():
+                if count:
+                    self.app.backend.mark_as_revoked(id, "cancelled before it was delivered")
+        except Exception as exc:
+            # Each kind of backend has errors of its own.
+            why = " ".join(str(exc).split()) or type(exc).__name__
+            raise NotMarkedRevokedError(action.done, why) from exc
+
+
+def _one_of(selection: Selection | None, ids: Iterable[str] | None) -> Selection:
+    if selection is not None and ids is None:
+        return selection
+    if selection is None and ids is not None:
+        return Selection(ids=checked_ids(ids))
+    raise TypeError("give either a selection or ids; Selection() is all messages")

@@ -1,0 +1,278 @@
+"""Reads the messages of queues: one reader for each state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from hashlib import sha1
+from itertools import islice
+from math import isfinite
+from operator import attrgetter
+from typing import Any, Protocol
+
+from kombu_redisdelay.broker import members
+from kombu_redisdelay.broker.dead import Buried, Graveyard
+from kombu_redisdelay.broker.held import Held, Holders
+from kombu_redisdelay.broker.identity import host_and_pid, is_certainly_gone, process_of, worker_of
+from kombu_redisdelay.broker.ready import Ready, ReadyLists
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.broker.upcoming import Place, upcoming
+from kombu_redisdelay.operations.content import Content
+
+#: From which moment on and before which one, in ms since the epoch; ``None`` is no limit.
+Span = tuple[float | None, float | None]
+
+#: All of the time.
+ALWAYS: Span = (None, None)
+
+#: Where reading goes on: values that JSON can carry. The first one is the name of the queue or partition.
+Cursor = Sequence[Any]
+
+#: Redis counts no further than this.
+_MOST_PASSED = 2**53
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A message as a reader finds it.
+
+    Attributes:
+        name: its queue or partition.
+        raw: the message as the broker has it.
+        unnamed: its id if it does not name one itself.
+        cursor: reading goes on after it from there.
+        moment_ms: its moment, in ms since the epoch; ``None`` if that is unknown.
+        is_sure: whether this very entry was certainly not read before.
+        of_state: makes of its content what is known of it in its state, as fields of
+            :class:`~kombu_redisdelay.operations.message.MessageInfo`.
+    """
+
+    name: str
+    payload: bytes
+    raw: Any
+    unnamed: str
+    cursor: Cursor
+    moment_ms: float | None
+    is_sure: bool = True
+    of_state: Callable[[Content], Mapping[str, Any]] = lambda content: {}
+
+    @cached_property
+    def content(self) -> Content:
+        """What it says of itself."""
+        return Content.of(self.payload, otherwise=self.unnamed)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a reader is asked for.
+
+    Attributes:
+        names: those of the queues or partitions.
+        span: other messages may be left out.
+        start: the cursor of the message to go on after. Its queue or partition is one of *names*.
+        newest_first: whether messages come in the other order, for a state that has two.
+        ids: messages with none of these ids may be left out; ``None`` for all.
+        texts: messages that contain none of these texts may be left out; empty for all.
+    """
+
+    names: Sequence[str]
+    span: Span = ALWAYS
+    start: Cursor | None = None
+    newest_first: bool = False
+    ids: Sequence[str] | None = None
+    texts: Sequence[str] = ()
+
+
+class Reader(Protocol):
+    """Reads what is in one state."""
+
+    def count(self, store: Store, names: Sequence[str], span: Span) -> int:
+        """How many messages these queues or partitions have. Reads none. *span* is for a state that counts
+        spans."""
+
+    def read(self, store: Store, look: Look) -> Iterator[Entry]:
+        """The messages, in bounded steps."""
+
+    def cursor(self, values: Sequence[Any]) -> Cursor:
+        """The cursor with these *values*, which may come from anywhere.
+
+        Raises:
+            TypeError, ValueError: there is no such cursor.
+        """
+
+
+class ScheduledReader:
+    """What waits for its time, by due time, all queues together."""
+
+    def count(self, store: Store, names: Sequence[str], span: Span) -> int:
+        return Schedule(store).count(names, *span)
+
+    def read(self, store: Store, look: Look) -> Iterator[Entry]:
+        if look.ids is not None:
+            by_id = (message for _, message in Schedule(store).find_all(look.names, look.ids))
+            return map(_of_scheduled, sorted(by_id, key=attrgetter("due_ms")))
+        after = None
+        if look.start is not None:
+            name, due_ms, member = look.start
+            after = Place(due_ms, name, member.encode("latin-1"))
+        found = upcoming(store, look.names, *look.span, after, last_first=look.newest_first)
+        return map(_of_scheduled, found)
+
+    def cursor(self, values: Sequence[Any]) -> Cursor:
+        name, due_ms, member = values
+        str(member).encode("latin-1")
+        if not isfinite(due_ms):
+            raise ValueError(due_ms)
+        return str(name), float(due_ms), str(member)
+
+
+def _of_scheduled(found: Scheduled) -> Entry:
+    return Entry(
+        found.queue,
+        found.payload,
+        found,
+        unnamed=found.member.decode(errors="replace"),
+        cursor=(found.queue, found.due_ms, found.member.decode("latin-1")),
+        moment_ms=found.due_ms,
+        of_state=_why_scheduled,
+    )
+
+
+def _why_scheduled(content: Content) -> Mapping[str, Any]:
+    if content.unknown_ms is None:
+        return {}
+    since = from_ms(content.unknown_ms)
+    return {"reason": f"Since {since:%Y-%m-%d %H:%M:%S} UTC it waits for a worker that knows its task."}
+
+
+class _QueueByQueue:
+    """The other states: the queues one after the other. A cursor is the queue, and how far it was read."""
+
+    def counts(self, store: Store, names: Sequence[str]) -> Sequence[int]:
+        """How many messages each of the queues has."""
+        raise NotImplementedError
+
+    def of_queue(self, store: Store, name: str, passed: int | None, look: Look) -> Iterator[Entry]:
+        """The messages of one queue.
+
+        Arguments:
+            passed: how far it was read, by the cursor of a message; ``None`` if it was not.
+        """
+        raise NotImplementedError
+
+    def count(self, store: Store, names: Sequence[str], span: Span) -> int:
+        return sum(self.counts(store, names))
+
+    def read(self, store: Store, look: Look) -> Iterator[Entry]:
+        names, passed = look.names, None
+        if look.start is not None:
+            name, passed = look.start
+            names = names[names.index(name) :]
+        # To go through one of thousands of queues costs several round trips, and most have nothing.
+        for name, count in zip(names, self.counts(store, names), strict=True):
+            if count:
+                yield from self.of_queue(store, name, passed, look)
+            passed = None
+
+    def cursor(self, values: Sequence[Any]) -> Cursor:
+        name, passed = values
+        if not isinstance(passed, int) or not 0 <= passed <= _MOST_PASSED:
+            raise ValueError(passed)
+        return str(name), passed
+
+
+class ReadyReader(_QueueByQueue):
+    """What is in the queues, in the order in which workers take it."""
+
+    def counts(self, store: Store, names: Sequence[str]) -> Sequence[int]:
+        return ReadyLists(store).counts(names)
+
+    def of_queue(self, store: Store, name: str, passed: int | None, look: Look) -> Iterator[Entry]:
+        skip = passed or 0
+        for number, found in enumerate(ReadyLists(store).iter(name, look.texts, skip), skip + 1):
+            yield _of_ready(found, number)
+
+
+def _of_ready(found: Ready, number: int) -> Entry:
+    return Entry(
+        found.queue,
+        found.payload,
+        found,
+        unnamed=_sha1(found.payload),
+        cursor=(found.queue, number),
+        moment_ms=members.due_ms(found.payload),
+        is_sure=found.is_sure,
+        of_state=lambda content: {"position": found.place},
+    )
+
+
+class UnackedReader(_QueueByQueue):
+    """What workers have taken and not acked, worker by worker."""
+
+    def counts(self, store: Store, names: Sequence[str]) -> Sequence[int]:
+        return Holders(store).counts(names)
+
+    def of_queue(self, store: Store, name: str, passed: int | None, look: Look) -> Iterator[Entry]:
+        # One process may hold thousands of messages.
+        is_gone = cache(is_certainly_gone)
+        skip = passed or 0
+        for number, found in enumerate(islice(Holders(store).iter(name), skip, None), skip + 1):
+            yield _of_unacked(found, number, is_gone)
+
+
+def _of_unacked(found: Held, number: int, is_gone: Callable[[str], bool]) -> Entry:
+    def of_state(content: Content) -> Mapping[str, Any]:
+        host, pid = host_and_pid(found.consumer)
+        lost = ""
+        if is_gone(process_of(found.consumer)):
+            lost = "process gone"
+        elif found.lease_has_ended:
+            lost = "lease ended"
+        return {"worker": worker_of(found.consumer), "host": host, "pid": pid, "lost": lost}
+
+    return Entry(
+        found.queue,
+        found.payload,
+        found,
+        unnamed=_sha1(found.payload),
+        cursor=(found.queue, number),
+        moment_ms=found.since_ms,
+        of_state=of_state,
+    )
+
+
+class DeadReader(_QueueByQueue):
+    """Dead letters, in each queue the oldest or the newest first."""
+
+    def counts(self, store: Store, names: Sequence[str]) -> Sequence[int]:
+        return Graveyard(store).counts(names)
+
+    def of_queue(self, store: Store, name: str, passed: int | None, look: Look) -> Iterator[Entry]:
+        graveyard = Graveyard(store)
+        if look.newest_first:
+            for found, left in graveyard.newest(name, passed):
+                yield _of_dead(found, left, is_sure=True)
+            return
+        skip = passed or 0
+        for number, (found, is_sure) in enumerate(graveyard.walk(name, skip), skip + 1):
+            yield _of_dead(found, number, is_sure=is_sure)
+
+
+def _of_dead(found: Buried, number: int, *, is_sure: bool) -> Entry:
+    return Entry(
+        found.queue,
+        found.payload,
+        found,
+        unnamed=_sha1(found.payload),
+        cursor=(found.queue, number),
+        moment_ms=found.died_ms,
+        is_sure=is_sure,
+        of_state=lambda content: {"reason": found.reason, "failures": found.deliveries},
+    )
+
+
+def _sha1(payload: bytes) -> str:
+    return sha1(payload, usedforsecurity=False).hexdigest()

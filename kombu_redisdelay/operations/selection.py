@@ -1,0 +1,247 @@
+"""Which messages: by their ids, or by what they have in common."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from kombu_redisdelay.broker.times import from_ms, to_ms
+from kombu_redisdelay.operations.content import Content, is_related, is_task
+from kombu_redisdelay.operations.moments import ago, from_now, parse_time
+from kombu_redisdelay.operations.readers import Entry, Look, Span
+from kombu_redisdelay.operations.states import STATES, State
+from kombu_redisdelay.public import public
+
+#: With more texts than this, it takes Redis longer to look for them in each message than to send the message.
+MOST_TEXTS = 10
+
+_PLAIN = re.compile(r"[\w-]+", re.ASCII)
+_SHA1 = re.compile(r"[0-9a-f]{40}")
+
+#: One name, or several. ``None`` is all.
+Names = str | Iterable[str] | None
+
+#: A moment, or a distance from now: ahead for a state whose moment may be ahead, else back.
+Time = datetime | timedelta | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A field of a selection that looks into messages. It is an option and a field of a form, too.
+
+    Attributes:
+        name: of the field.
+        help: what it is for, in the help of the command line.
+        said: what stands before a value in a sentence, such as "of the task".
+        matches: whether what a message says of itself matches a value.
+        placeholder: an example of a value.
+        is_contained: whether each message that matches a value contains it.
+    """
+
+    name: str
+    help: str
+    said: str
+    matches: Callable[[Content, str], bool]
+    placeholder: str
+    is_contained: bool = False
+
+
+FILTERS = (
+    Filter(
+        "task",
+        "Only tasks of this name, in which * stands for anything.",
+        "of the task",
+        lambda content, value: is_task(content.task, value),
+        "shop.*",
+    ),
+    Filter(
+        "related",
+        "Only the task with this id, and those of the same group, parent or root.",
+        "related to",
+        lambda content, value: is_related(content.id, content.headers, value),
+        "id of a group, a parent or a root",
+        is_contained=True,
+    ),
+)
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Says which messages. ``Selection()`` is all of them.
+
+    Arguments:
+        ids: those with these ids. An empty sequence selects none; ``None``, the default, does not look at
+            ids.
+        queue: those of this queue, or of several.
+        state: those in this state, or in several: "scheduled", "ready", "unacked", "dead".
+        task: tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards.
+        related: tasks of which this is the id, or that of their group, their parent or their root.
+        after: those whose moment is this one or later. It is the due time of a scheduled message; of another,
+            it is since when the message is in its state. A message of which that is unknown is left out. A
+            ``datetime``, or a distance from now: a ``timedelta`` or a text such as ``"10m"``, which is ahead
+            for scheduled messages, and back for the others. A text may also be a time in ISO 8601. What has
+            no time zone is in UTC.
+        before: those whose moment is before this one.
+
+    Raises:
+        TypeError: *ids* is one string, or an id is not a string.
+        ValueError: there is no such state; *after* or *before* is no time; *ids* are given together with a
+            time or a filter (*task*, *related*).
+    """
+
+    ids: Sequence[str] | None = None
+    queue: Names = None
+    state: Names = None
+    task: str | None = None
+    related: str | None = None
+    after: Time = None
+    before: Time = None
+
+    def __post_init__(self) -> None:
+        if self.ids is not None:
+            object.__setattr__(self, "ids", checked_ids(self.ids))
+            if self.has_times or self.filters:
+                raise ValueError("give either ids, or what messages have in common, not both")
+        for name in ("queue", "state"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else value and tuple(value))
+        for state in self.state or ():
+            if state not in STATES:
+                raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
+        for name in ("after", "before"):
+            _parsed(name, getattr(self, name))
+
+    @property
+    def has_times(self) -> bool:
+        return (self.after, self.before) != (None, None)
+
+    @property
+    def filters(self) -> list[tuple[Filter, str]]:
+        """The filters that it has, each with its value."""
+        return [(each, value) for each in FILTERS if (value := getattr(self, each.name)) is not None]
+
+    def states(self, allowed: Sequence[str] | None = None) -> list[State]:
+        """The states to look at.
+
+        Arguments:
+            allowed: the names of those that what is to be done knows; ``None`` for all.
+
+        Raises:
+            ValueError: another state is selected; or a time is, and more than one state.
+        """
+        allowed = tuple(STATES) if allowed is None else allowed
+        for name in self.state or ():
+            if name not in allowed:
+                raise ValueError(f"state must be {_one_of(allowed)}, not {name!r}")
+        found = [
+            state
+            for name, state in STATES.items()
+            if name in allowed and (self.state is None or name in self.state)
+        ]
+        if self.has_times and len(found) != 1:
+            raise ValueError("after and before need one state: each state has a time of its own")
+        return found
+
+    def span(self, state: State) -> Span:
+        """Between which moments the messages are, by the present time."""
+        return self._ms("after", state), self._ms("before", state)
+
+    def _ms(self, name: str, state: State) -> float | None:
+        time = _parsed(name, getattr(self, name))
+        moment = from_now(time) if state.is_ahead else ago(time)
+        return None if moment is None else to_ms(moment)
+
+    def look(self, state: State, names: Sequence[str]) -> Look:
+        """What to ask the reader of *state* for.
+
+        Arguments:
+            names: the queues or partitions to look at.
+        """
+        texts: Sequence[str] = self.ids or ()
+        for each, value in self.filters:
+            if each.is_contained:
+                texts = [value]
+        return Look(names, self.span(state), ids=self.ids, texts=_plain(texts))
+
+    def matcher(self, span: Span) -> Callable[[Entry], bool]:
+        """Tells its messages among those that a reader finds.
+
+        Arguments:
+            span: between which moments they are (:meth:`span`).
+        """
+        ids, filters = None if self.ids is None else frozenset(self.ids), self.filters
+
+        def matches(entry: Entry) -> bool:
+            return (
+                (ids is None or entry.content.id in ids)
+                and _is_within(entry.moment_ms, span)
+                and all(each.matches(entry.content, value) for each, value in filters)
+            )
+
+        return matches
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all messages of its queues and states."""
+        return self.ids is None and not self.filters and not self.has_times
+
+    def is_counted(self, state: State) -> bool:
+        """Whether its messages in *state* can be counted without reading them."""
+        return self.ids is None and not self.filters and (state.counts_span or not self.has_times)
+
+
+def _plain(texts: Sequence[str]) -> list[str]:
+    """Texts of which each message that contains one of *texts* contains one, however its JSON is written;
+    empty if there are none."""
+    found = []
+    for text in texts:
+        plain = max(_PLAIN.findall(text), key=len, default="")
+        # An id that was made of the bytes of an entry is not in there.
+        if len(texts) > MOST_TEXTS or not plain or _SHA1.fullmatch(text):
+            return []
+        found.append(plain)
+    return found
+
+
+def _one_of(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+
+
+def checked_ids(ids: Iterable[str]) -> tuple[str, ...]:
+    """The argument *ids*, each once.
+
+    Raises:
+        TypeError: it is one string, or an id is not a string.
+    """
+    if isinstance(ids, (str, bytes)):
+        raise TypeError(f"ids must be several, not the {type(ids).__name__} {ids!r}")
+    found = tuple(dict.fromkeys(ids))
+    for id in found:
+        if not isinstance(id, str):
+            raise TypeError(f"an id must be a str, not {id!r}")
+    return found
+
+
+def _parsed(name: str, time: object) -> datetime | timedelta | None:
+    if isinstance(time, str):
+        try:
+            return parse_time(time, timezone.utc)
+        except ValueError as exc:
+            raise ValueError(f"{name}: {exc}") from exc
+    if time is None or isinstance(time, (datetime, timedelta)):
+        return time
+    raise ValueError(f"{name} must be a datetime, a timedelta or a text such as '10m', not {time!r}")
+
+
+def _is_within(moment_ms: float | None, span: Span) -> bool:
+    after_ms, before_ms = span
+    if after_ms is None and before_ms is None:
+        return True
+    if moment_ms is None:
+        return False
+    # To the microsecond, as it is shown.
+    ms = to_ms(from_ms(moment_ms))
+    return (after_ms is None or after_ms <= ms) and (before_ms is None or ms < before_ms)

@@ -1,0 +1,92 @@
+"""The states of a message: what there is to know of each. Command line, page, Python and docs read this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kombu_redisdelay.operations.readers import (
+    DeadReader,
+    Reader,
+    ReadyReader,
+    ScheduledReader,
+    UnackedReader,
+)
+
+SCHEDULED, READY, UNACKED, DEAD = "scheduled", "ready", "unacked", "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where messages live. Why they are there is their ``reason``.
+
+    Attributes:
+        name: as it is everywhere: in options, columns, JSON and addresses.
+        reader: reads them.
+        columns: the names of the columns of its lists.
+        order: says how a list is sorted.
+        reverse_order: the same for the other order; empty if there is one order only.
+        is_ahead: whether the moment of a message, its due time, may be ahead. If not, it is since when the
+            message is in this state, and distances such as "10m" are back from now.
+        counts_span: whether the messages between two times are counted without reading them.
+        finds_ids: whether messages are found by their ids without a search.
+        noun: what one of its messages is called.
+    """
+
+    name: str
+    reader: Reader
+    columns: tuple[str, ...]
+    order: str
+    reverse_order: str = ""
+    is_ahead: bool = False
+    counts_span: bool = False
+    finds_ids: bool = False
+    noun: str = "message"
+
+    @property
+    def described(self) -> str:
+        """What one of its messages is called beside those in other states, such as "ready message"."""
+        return f"{self.name} {self.noun}" if self.noun == "message" else self.noun
+
+    @property
+    def since(self) -> str:
+        """What stands before the moment of a message in a sentence, such as "ready since"."""
+        return "due" if self.is_ahead else f"{self.name} since"
+
+
+#: Name -> state, in the order in which a message passes through them. All are read in this order, so that a
+#: message which moves on meanwhile is not missed.
+STATES = {
+    state.name: state
+    for state in (
+        State(
+            SCHEDULED,
+            ScheduledReader(),
+            ("due", "priority", "id", "queue", "task"),
+            "The first one first.",
+            "The last one first.",
+            is_ahead=True,
+            counts_span=True,
+            finds_ids=True,
+        ),
+        State(
+            READY,
+            ReadyReader(),
+            ("position", "since", "priority", "id", "queue", "task"),
+            "In the order in which workers take them.",
+        ),
+        State(
+            UNACKED,
+            UnackedReader(),
+            ("since", "id", "worker", "queue", "task"),
+            "Worker by worker.",
+        ),
+        State(
+            DEAD,
+            DeadReader(),
+            ("since", "id", "queue", "failures", "reason", "task"),
+            "The oldest one first.",
+            "The newest one first.",
+            noun="dead letter",
+        ),
+    )
+}

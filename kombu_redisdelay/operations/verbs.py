@@ -1,0 +1,189 @@
+"""What can be done to messages: the verbs, and how each of them is done in each state."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from kombu_redisdelay.broker import dead
+from kombu_redisdelay.broker.ready import ReadyLists
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations.content import without_due
+from kombu_redisdelay.operations.due_times import Move, apart, moving_to
+from kombu_redisdelay.operations.readers import Entry, Span
+from kombu_redisdelay.operations.states import DEAD, READY, SCHEDULED
+
+#: Does it to messages of one queue or partition, in the order given. Yields those that were still there.
+Some = Callable[[Store, str, Iterable[Entry], Any], Iterator[Entry]]
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a verb is done in one state. The last argument of each function is what the verb has prepared.
+
+    Attributes:
+        some: does it to some messages.
+        by_ids: does it to those with some ids, and returns for each how many there were; ``None`` if that is
+            not faster.
+        every: does it to all messages of a queue or partition at once, and returns how many there were;
+            ``None`` if that cannot be.
+        spans: parts of a span to go through one after the other, so that nothing is met twice.
+    """
+
+    some: Some
+    by_ids: Callable[[Store, str, Sequence[str], Any], Sequence[int]] | None = None
+    every: Callable[[Store, str], int] | None = None
+    spans: Callable[[Span, Any], Iterable[Span]] = lambda span, prepared: (span,)
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Something that can be done to messages.
+
+    Attributes:
+        name: as it is in Python, on the command line and in JSON.
+        done, doing: its forms, for "cancelled 3 messages" and for "cancelling".
+        help: what it does, for the help of the command line.
+        how: name of a state -> how it is done there.
+        asks: what its method also asks for: names of arguments.
+        prepare: makes of the arguments what the functions of *how* need. Raises ``ValueError``.
+        removes: whether messages are gone afterwards.
+        due: when messages are due afterwards, by what is prepared; ``None`` if that is not the same for all.
+    """
+
+    name: str
+    done: str
+    doing: str
+    help: str
+    how: Mapping[str, How]
+    asks: tuple[str, ...] = ()
+    prepare: Callable[..., Any] = lambda store: None
+    removes: bool = False
+    due: Callable[[Any], datetime | None] = lambda prepared: None
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The names of the states that it knows."""
+        return tuple(self.how)
+
+
+def _with_raw(do: Callable[[Iterator[Any]], Iterator[Any]], entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Have *do* do it to messages as the broker has them. It keeps their order."""
+    waiting: deque[Entry] = deque()
+
+    def raw() -> Iterator[Any]:
+        for entry in entries:
+            waiting.append(entry)
+            yield entry.raw
+
+    for done in do(raw()):
+        while (entry := waiting.popleft()).raw is not done:
+            pass
+        yield entry
+
+
+def _cancel_scheduled(store: Store, name: str, entries: Iterable[Entry], prepared: None) -> Iterator[Entry]:
+    return _with_raw(partial(Schedule(store).remove, name), entries)
+
+
+def _cancel_ready(store: Store, name: str, entries: Iterable[Entry], prepared: None) -> Iterator[Entry]:
+    return _with_raw(partial(ReadyLists(store).remove_all, name), entries)
+
+
+def _move(store: Store, name: str, entries: Iterable[Entry], move: Move) -> Iterator[Entry]:
+    def do(messages: Iterator[Scheduled]) -> Iterator[Scheduled]:
+        return Schedule(store).reschedule_all(name, messages, move.rewrite, move.due_ms)
+
+    return _with_raw(do, entries)
+
+
+def _move_by_ids(store: Store, name: str, ids: Sequence[str], move: Move) -> list[int]:
+    schedule = Schedule(store)
+    found = sorted(schedule.find_all([name], ids), key=lambda pair: pair[1].due_ms)
+    messages = [message for _, message in found]
+    moved = {each.member for each in schedule.reschedule_all(name, messages, move.rewrite, move.due_ms)}
+    counts = dict.fromkeys(ids, 0)
+    for id, message in found:
+        counts[id] += message.member in moved or _move_again(schedule, message, move)
+    return list(counts.values())
+
+
+def _move_again(schedule: Schedule, message: Scheduled, move: Move) -> bool:
+    """Move a message that has been delivered, or that another program has changed meanwhile."""
+    again = schedule.reread(message)
+    while again is not None:
+        if schedule.reschedule(again, move.rewrite(again), move.due_ms):
+            return True
+        again = schedule.reread(message)
+    return False
+
+
+def _take_out(how: str) -> Some:
+    def some(store: Store, name: str, entries: Iterable[Entry], prepared: None) -> Iterator[Entry]:
+        return _with_raw(partial(dead.Graveyard(store).take_out, name, how), entries)
+
+    return some
+
+
+CANCEL = Verb(
+    "cancel",
+    "cancelled",
+    "cancelling",
+    "Remove messages that wait. They will not run.",
+    {
+        SCHEDULED: How(
+            _cancel_scheduled,
+            by_ids=lambda store, name, ids, prepared: Schedule(store).cancel(name, ids),
+            every=lambda store, name: Schedule(store).clear(name),
+        ),
+        READY: How(_cancel_ready, every=lambda store, name: ReadyLists(store).clear(name)),
+    },
+    asks=("mark_revoked",),
+    removes=True,
+)
+
+RESCHEDULE = Verb(
+    "reschedule",
+    "rescheduled",
+    "rescheduling",
+    "Deliver scheduled messages at another time.",
+    {SCHEDULED: How(_move, by_ids=_move_by_ids, spans=lambda span, move: apart(span, move.due_ms))},
+    asks=("countdown", "eta"),
+    prepare=moving_to,
+    due=lambda move: from_ms(move.due_ms),
+)
+
+DELIVER_NOW = Verb(
+    "deliver_now",
+    "delivered",
+    "delivering",
+    "Move scheduled messages to their queues now. They go there in the order in which they are due.",
+    {SCHEDULED: How(_move, by_ids=_move_by_ids)},
+    prepare=lambda store: Move(0, lambda message: without_due(message.payload)),
+)
+
+REQUEUE = Verb(
+    "requeue",
+    "requeued",
+    "requeueing",
+    "Put dead letters back into their queues. They are counted as if they had never failed.",
+    {DEAD: How(_take_out(dead.REQUEUE))},
+)
+
+REMOVE = Verb(
+    "remove",
+    "removed",
+    "removing",
+    "Remove dead letters for good.",
+    {DEAD: How(_take_out(dead.DROP), every=lambda store, name: dead.Graveyard(store).clear(name))},
+    removes=True,
+)
+
+#: Name -> verb.
+VERBS = {verb.name: verb for verb in (CANCEL, RESCHEDULE, DELIVER_NOW, REQUEUE, REMOVE)}

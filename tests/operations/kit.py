@@ -1,0 +1,62 @@
+"""What the tests of the API have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from celery import Celery
+
+from kombu_redisdelay import MessageInfo, Selection
+from tests.transport.kit import Inbox, Site, drain
+
+
+def send(app: Celery, *ids: str, task: str = "shop.close", **options: Any) -> None:
+    """Publish a task under each id."""
+    for id in ids:
+        app.send_task(task, [id], **{"kwargs": {"really": True}, "task_id": id, **options})
+
+
+def hold(site: Site, *ids: str, **options: Any) -> list[Any]:
+    """Have a worker take the messages that are ready, and keep them. They are these."""
+    channel = site.channel(**options)
+    inbox = Inbox(channel, "celery")
+    drain(channel.connection.client, lambda: len(inbox) == len(ids))
+    assert sorted(message.headers["id"] for message in inbox) == sorted(ids)
+    return list(inbox)
+
+
+def give_up(site: Site, app: Celery, *ids: str, queue: str = "celery", **options: Any) -> None:
+    """Publish tasks, and reject them."""
+    channel = site.channel(dead_letter=True)
+    inbox = Inbox(channel, queue, on_message=lambda message: message.reject())
+    send(app, *ids, queue=queue, **options)
+    drain(channel.connection.client, lambda: len(inbox) == len(ids))
+    inbox.consumer.cancel()
+
+
+def in_each_state(site: Site, app: Celery) -> None:
+    """A message in each state, whose id is the name of the state."""
+    send(app, "dead", "unacked")
+    dead, _ = sorted(
+        hold(site, "dead", "unacked", dead_letter=True), key=lambda message: message.headers["id"]
+    )
+    dead.reject()
+    send(app, "ready")
+    send(app, "scheduled", countdown=600)
+
+
+def ids(messages: Iterable[MessageInfo]) -> list[str]:
+    return [message.id for message in messages]
+
+
+def scheduled(**chosen: Any) -> Selection:
+    return Selection(state="scheduled", **chosen)
+
+
+def ready(**chosen: Any) -> Selection:
+    return Selection(state="ready", **chosen)
+
+
+def dead(**chosen: Any) -> Selection:
+    return Selection(state="dead", **chosen)

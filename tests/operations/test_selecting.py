@@ -1,0 +1,450 @@
+"""`Messages`: counting and reading, in each state."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from datetime import datetime, timedelta, timezone
+from socket import gethostname
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from harness.process import wait_until
+from kombu_redisdelay import MessageInfo, Messages, Selection, requeue
+from kombu_redisdelay.operations.selection import FILTERS, MOST_TEXTS
+from kombu_redisdelay.operations.states import STATES
+from tests.operations.kit import dead, give_up, hold, ids, in_each_state, ready, scheduled, send
+from tests.transport.kit import Inbox, Site, drain, in_seconds, publish
+
+GARBAGE = b"\xff not\na message"
+GARBAGE_ID = hashlib.sha1(GARBAGE).hexdigest()
+
+each_state = pytest.mark.parametrize("state", STATES)
+
+
+class TestAMessage:
+    def test_in_each_state(self, site: Site, app: Celery, messages: Messages) -> None:
+        before = in_seconds(-0.001)
+        in_each_state(site, app)
+        found = list(messages.select())
+        assert ids(found) == [message.state for message in found] == list(STATES)
+        assert [messages.get(id) for id in STATES] == found
+        assert [messages.count(Selection(state=state)) for state in STATES] == [1, 1, 1, 1]
+        assert messages.count() == messages.count(Selection(queue="celery")) == 4
+        for message in found:
+            assert isinstance(message, MessageInfo)
+            assert (message.queue, message.task, message.kwargs) == (
+                "celery",
+                "shop.close",
+                "{'really': True}",
+            )
+            assert message.args == f"[{message.id!r}]"
+            assert message.headers["id"] == message.id
+            assert message.size == len(message.payload)
+            assert message.id.encode() in message.payload
+            assert message.moment is not None
+            assert message.moment.tzinfo is timezone.utc
+        waits, is_ready, unacked, letter = found
+        assert waits.due is not None
+        assert in_seconds(590) <= waits.due <= in_seconds(600)
+        assert is_ready.position == 0
+        assert (unacked.host, unacked.pid, unacked.lost) == (gethostname(), os.getpid(), "")
+        for message in found[1:]:
+            assert message.since is not None
+            assert before <= message.since <= in_seconds(0)
+        assert (letter.reason, letter.failures) == ("rejected", 1)
+        of_state = ("due", "since", "position", "host", "pid")
+        has = [{name for name in of_state if getattr(message, name) is not None} for message in found]
+        assert has == [{"due"}, {"since", "position"}, {"since", "host", "pid"}, {"since"}]
+
+    def test_what_it_was_published_with(self, app: Celery, messages: Messages) -> None:
+        send(app, "order-42", countdown=60, priority=5, headers={"customer": "Ada"})
+        message = messages.get("order-42")
+        assert message is not None
+        assert (message.priority, message.headers["customer"]) == (5, "Ada")
+
+    @pytest.mark.parametrize("name", ["message_id", "correlation_id"])
+    @pytest.mark.parametrize("delay_ms", [0, 60_000])
+    def test_of_plain_kombu(self, site: Site, messages: Messages, name: str, delay_ms: int) -> None:
+        publish(site.channel(), "later", headers={"x-delay": delay_ms}, **{name: "mine"})
+        publish(site.channel(), "a note of the queue", headers={"x-delay": 60_000})
+        message = messages.get("mine")
+        assert message is not None
+        assert (message.task, message.args, message.kwargs, message.priority) == (None, "", "", 0)
+
+    def test_it_is_due_at_its_eta_to_the_microsecond(self, app: Celery, messages: Messages) -> None:
+        eta = in_seconds(60).replace(microsecond=123_457)
+        app.send_task("shop.close", eta=eta, task_id="a")
+        [message] = messages.select(scheduled(after=eta))
+        assert message.due == eta
+        assert (messages.count(scheduled(after=eta)), messages.count(scheduled(before=eta))) == (1, 0)
+
+    def test_failed_deliveries_are_counted(self, site: Site, app: Celery, messages: Messages) -> None:
+        send(app, "a")
+        site.channel().basic_get("celery").requeue()
+        [found] = messages.select(ready())
+        assert (found.id, found.failures) == ("a", 1)
+
+    def test_of_a_worker_whose_lease_has_ended(self, site: Site, app: Celery, messages: Messages) -> None:
+        send(app, "a")
+        _ = hold(site, "a")
+
+        def has_ended() -> bool:
+            site.end_leases("celery")
+            [message] = messages.select(Selection(state="unacked"))
+            return message.lost == "lease ended"
+
+        # Its heartbeat may renew it just now, and then not for a third of the lease.
+        wait_until(has_ended, 30, "the lease lasts")
+
+    def test_that_is_no_message(self, site: Site, app: Celery, messages: Messages) -> None:
+        send(app, "a", countdown=600)
+        site.redis.rpush("celery", GARBAGE, b"other", GARBAGE)
+        first, other, second = messages.select(ready())
+        assert first.id == second.id == GARBAGE_ID
+        assert (first.payload, first.task, first.headers, first.position) == (GARBAGE, None, {}, 0)
+        assert other.payload == b"other"
+        assert ids(messages.select(Selection(ids=[GARBAGE_ID]))) == [GARBAGE_ID] * 2
+        assert messages.cancel(ids=[GARBAGE_ID])
+        assert ids(messages.select(ready())) == [other.id]
+
+    def test_that_is_no_message_and_scheduled(self, site: Site, messages: Messages) -> None:
+        site.redis.zadd("redisdelay:known-queues", {"q": 0})
+        for id, data in {"a": b"0:\xff", "b": b"[]", "c": b'0:{"headers": 1}', "d": b""}.items():
+            site.redis.hset("redisdelay:{q}:messages", id, data)
+            site.redis.zadd("redisdelay:{q}:schedule", {id: 1e18})
+        found = list(messages.select())
+        assert ids(found) == list("abcd")
+        assert {message.task for message in found} == {None}
+        # The time that is nearest to a due time that no datetime can hold.
+        assert found[0].due == datetime.max.replace(microsecond=999_000, tzinfo=timezone.utc)
+        assert messages.deliver_now(ids=["a"])
+        assert messages.reschedule(ids=["c"], countdown=60)
+        assert messages.cancel(scheduled(ids=list("abcd"))).by_id == {"a": 0, "b": 1, "c": 1, "d": 1}
+
+
+class TestSelecting:
+    def test_nothing_that_is_unknown_is_an_error(self, messages: Messages) -> None:
+        unknown = Selection(queue="unknown")
+        assert list(messages.select(unknown)) == []
+        assert messages.count(unknown) == messages.count() == 0
+        assert messages.get("unknown") is None
+        assert messages.tally(unknown) == {}
+
+    def test_by_queue(self, app: Celery, messages: Messages) -> None:
+        for number in range(9):
+            countdown = 60 + number if number < 6 else None
+            send(app, f"{number}", queue="abc"[number % 3], countdown=countdown)
+        assert ids(messages.select(Selection(queue=["c", "a"]))) == ["0", "2", "3", "5", "8", "6"]
+        assert ids(messages.select(ready(queue=iter(["a", "a", "b"])))) == ["6", "7"]
+        assert messages.count(Selection(queue=("a", "b"))) == 6
+        assert messages.count(Selection(queue=[])) == 0
+        assert messages.tally(Selection(queue=["a", "unknown"])) == {"shop.close": 3}
+
+    def test_by_several_states(self, site: Site, app: Celery, messages: Messages) -> None:
+        in_each_state(site, app)
+        chosen = Selection(state=["dead", "ready"])
+        assert ids(messages.select(chosen)) == ["ready", "dead"]
+        assert messages.count(chosen) == 2
+        assert list(messages.select(Selection(state=()))) == []
+
+    def test_scheduled_ones_of_all_queues_by_due_time(self, app: Celery, messages: Messages) -> None:
+        for number in range(30):
+            send(app, f"{number}", countdown=600 + number, queue="abc"[number % 3])
+        found = ids(messages.select(scheduled(queue=["a", "c", "a"])))
+        assert found == [f"{number}" for number in range(30) if number % 3 != 1]
+
+    def test_ready_ones_in_the_order_in_which_they_are_taken(self, app: Celery, messages: Messages) -> None:
+        for priority in (9, 0, 3):
+            send(app, f"{priority}a", f"{priority}b", priority=priority, queue="q")
+        found = list(messages.select(Selection(queue="q")))
+        assert ids(found) == ["0a", "0b", "3a", "3b", "9a", "9b"]
+        assert [message.position for message in found] == [*range(6)]
+        assert [message.priority for message in found] == [0, 0, 3, 3, 9, 9]
+
+    def test_dead_letters_queue_by_queue(self, site: Site, app: Celery, messages: Messages) -> None:
+        give_up(site, app, "a", "b")
+        give_up(site, app, "c", queue="other", task="digest")
+        give_up(site, app, "d")
+        assert ids(messages.select(dead())) == ["a", "b", "d", "c"]
+        assert ids(messages.select(dead(task="shop.*", queue=["other", "celery"]), limit=2)) == ["a", "b"]
+        assert (messages.count(dead()), messages.count(dead(queue="other"))) == (4, 1)
+
+    def test_by_task(self, app: Celery, messages: Messages) -> None:
+        send(app, "a", "b", countdown=60)
+        send(app, "c", task="mail.send")
+        assert ids(messages.select(Selection(task="shop.*"))) == ["a", "b"]
+        assert ids(messages.select(Selection(task="mail.s?nd"))) == ["c"]
+        assert ids(messages.select(Selection(task="mail"))) == []
+        assert messages.count(Selection(task="shop.*")) == 2
+
+    @pytest.mark.parametrize("countdown", [None, 60])
+    def test_by_what_it_is_related_to(self, app: Celery, messages: Messages, countdown: float | None) -> None:
+        send(app, "root", "other", countdown=countdown)
+        send(app, "of a group", group_id="group", countdown=countdown)
+        send(app, "child", parent_id="root", root_id="root", countdown=countdown)
+        # It is written there, and means nothing.
+        send(app, "named", headers={"x": "root"}, kwargs={"group": "group"}, countdown=countdown)
+        assert ids(messages.select(Selection(related="root"))) == ["root", "child"]
+        assert ids(messages.select(Selection(related="group"))) == ["of a group"]
+        assert ids(messages.select(Selection(related="unknown"))) == []
+
+    def test_limit(self, app: Celery, messages: Messages) -> None:
+        send(app, "a", "b", countdown=60)
+        assert ids(messages.select(limit=1)) == ["a"]
+        assert ids(messages.select(ready(), limit=0)) == []
+        for wrong in (-1, 1.5, "1", True):
+            with pytest.raises(ValueError, match="limit"):
+                messages.select(limit=wrong)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("wrong", ["", "Ready", "held", 1])
+    def test_a_state_that_is_none_is_a_value_error(self, wrong: Any) -> None:
+        with pytest.raises(ValueError, match="one of scheduled, ready, unacked, dead"):
+            Selection(state=[wrong])
+
+    def test_queues_in_which_nothing_is_ready_unacked_or_dead_are_not_gone_through(
+        self, site: Site, app: Celery, messages: Messages
+    ) -> None:
+        names = [f"q{number}" for number in range(30)]
+        for name in names:
+            send(app, f"of {name}", queue=name, countdown=600)
+        send(app, "ready", queue="q7")
+
+        def scripts() -> int:
+            return int(site.redis.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+        # The server does not know the scripts yet.
+        messages.get("unknown")
+        before = scripts()
+        assert messages.get("unknown") is None
+        assert scripts() - before <= len(names) + 2
+        assert sorted(ids(messages.select())) == sorted(["ready", *(f"of {name}" for name in names)])
+
+    def test_a_queue_of_the_app_that_nobody_has_consumed_from(self, app: Celery, messages: Messages) -> None:
+        send(app, "a", queue=app.conf.task_default_queue)
+        # As if a stock producer had published it.
+        messages.store.server.call("DEL", "redisdelay:known-queues")
+        assert messages.queues() == []
+        assert ids(messages.select()) == ["a"]
+        assert messages.cancel(ids=["a"])
+
+    def test_partitions_are_one_queue(self, site: Site) -> None:
+        partitions: dict[str, Any] = {"partitions": {"q": 3}}
+        channel = site.channel(**partitions)
+        names = [f"id{number}" for number in range(30)]
+        for name in names:
+            publish(channel, "x", message_id=name)
+            publish(channel, "x", message_id=f"later-{name}", headers={"x-delay": 60_000})
+        assert site.redis.llen("q#1") > 0
+        with Messages(site.connect(**partitions)) as messages:
+            found = list(messages.select(ready(queue="q")))
+            assert sorted(ids(found)) == sorted(names)
+            assert {message.queue for message in found} == {"q"}
+            assert messages.count(Selection(queue="q")) == messages.count() == 60
+            assert messages.get("id7") in found
+            done = messages.cancel(ids=["id7", "later-id8"])
+            assert done.by_id == {"id7": 1, "later-id8": 1}
+            assert messages.count(Selection(queue="q")) == 58
+
+
+class TestIds:
+    @pytest.mark.parametrize(
+        "id", ['quote "', "back\\slash", "Füße", "заказ", "line\nbreak", "a b", "42", "/"]
+    )
+    @pytest.mark.parametrize("countdown", [None, 60])
+    def test_of_any_kind(self, app: Celery, messages: Messages, id: str, countdown: float | None) -> None:
+        send(app, "other")
+        send(app, id, queue="q", countdown=countdown)
+        # A queue of which nobody has made a note.
+        send(app, "note", queue="q", countdown=60)
+        assert ids(messages.select(Selection(ids=[id]))) == [id]
+        assert messages.cancel(ids=[id])
+        assert messages.get(id) is None
+
+    def test_that_is_a_number(self, site: Site, messages: Messages) -> None:
+        publish(site.channel(), "x", message_id=42)
+        publish(site.channel(), "x", headers={"x-delay": 60_000})
+        message = messages.get("42")
+        assert message is not None
+        assert message.state == "ready"
+
+    def test_several_messages_under_one(self, site: Site, app: Celery, messages: Messages) -> None:
+        send(app, "a")
+        _ = hold(site, "a")
+        send(app, "a", "a", queue="other")
+        send(app, "a", countdown=60)
+        send(app, "a", countdown=30, queue="other")
+        found = list(messages.select(Selection(ids=["a"])))
+        assert [(message.state, message.queue) for message in found] == [
+            ("scheduled", "other"),
+            ("scheduled", "celery"),
+            ("ready", "other"),
+            ("ready", "other"),
+            ("unacked", "celery"),
+        ]
+        assert messages.get("a") == found[0]
+        assert messages.count(Selection(ids=["a", "b"])) == 5
+
+    def test_more_than_redis_looks_for(self, app: Celery, messages: Messages) -> None:
+        names = [f"id{number}" for number in range(3 * MOST_TEXTS)]
+        send(app, *names, "stays")
+        assert ids(messages.select(Selection(ids=names))) == names
+
+    def test_only_the_id_counts(self, app: Celery, messages: Messages) -> None:
+        """An id that is written somewhere else in a message is not its id."""
+        send(app, "later", countdown=60)
+        app.send_task("work", ["a"], {"id": "a"}, task_id="b", root_id="a", headers={"x": {"id": "a"}})
+        assert messages.get("a") is None
+
+    def test_none_of_them_is_not_all(self, app: Celery, messages: Messages) -> None:
+        send(app, "a", countdown=60)
+        assert messages.count(Selection(ids=[])) == 0
+        assert list(messages.select(Selection(ids=()))) == []
+        assert not messages.cancel(ids=[])
+        assert messages.count() == 1
+
+    def test_of_a_wrong_type(self) -> None:
+        with pytest.raises(TypeError, match="ids must be several, not the str 'abc'"):
+            Selection(ids="abc")
+        with pytest.raises(TypeError, match="an id must be a str, not 5"):
+            Selection(ids=[5])  # type: ignore[list-item]
+
+    @pytest.mark.parametrize("other", [*((each.name, "x") for each in FILTERS), ("before", "10m")])
+    def test_together_with_what_messages_have_in_common(self, other: tuple[str, str]) -> None:
+        with pytest.raises(ValueError, match="either ids"):
+            Selection(ids=["a"], **dict([other]))
+
+
+class TestTimes:
+    def test_of_each_state(self, site: Site, app: Celery, messages: Messages) -> None:
+        in_each_state(site, app)
+        for message in list(messages.select()):
+            moment, state = message.moment, message.state
+            assert moment is not None
+            just_after = moment + timedelta(milliseconds=1)
+
+            def found(state: str = state, **times: Any) -> list[str]:
+                chosen = Selection(state=state, **times)
+                found = ids(messages.select(chosen))
+                assert messages.count(chosen) == len(found)
+                return found
+
+            assert found(after=moment) == found(before=just_after) == [message.id]
+            assert found(before=moment) == found(after=just_after) == []
+            assert found(after=moment.replace(tzinfo=None), before=just_after) == [message.id]
+            elsewhere = moment.astimezone(timezone(timedelta(hours=5)))
+            assert found(after=elsewhere, before=just_after.isoformat()) == [message.id]
+
+    def test_distances_are_ahead_or_back(self, site: Site, app: Celery, messages: Messages) -> None:
+        in_each_state(site, app)
+        for state in STATES:
+            for near, far in (("1m", "20m"), (timedelta(minutes=1), timedelta(minutes=20))):
+                is_ahead = state == "scheduled"
+                assert messages.count(Selection(state=state, before=near)) == 0
+                assert messages.count(Selection(state=state, before=far)) == int(is_ahead)
+                assert messages.count(Selection(state=state, after=near)) == 1
+                assert messages.count(Selection(state=state, after=far)) == int(not is_ahead)
+
+    def test_what_has_no_known_time_is_left_out(self, site: Site, messages: Messages) -> None:
+        site.redis.lpush("celery", GARBAGE)
+        assert ids(messages.select(ready(queue="celery"))) == [GARBAGE_ID]
+        assert ids(messages.select(ready(queue="celery", before=in_seconds(10_000)))) == []
+        assert ids(messages.select(ready(queue="celery", after=in_seconds(-10_000)))) == []
+
+    @pytest.mark.parametrize("name", ["before", "after"])
+    @pytest.mark.parametrize("wrong", [5, "soon", b"10m", True])
+    def test_that_is_none_is_a_value_error(self, name: str, wrong: Any) -> None:
+        with pytest.raises(ValueError, match=name):
+            Selection(**{name: wrong})
+
+    def test_each_state_has_its_own(self, messages: Messages) -> None:
+        for chosen in (Selection(before="10m"), Selection(after="10m", state=["scheduled", "ready"])):
+            for method in (messages.count, messages.select, messages.cancel, messages.tally):
+                with pytest.raises(ValueError, match="need one state"):
+                    method(chosen)
+        # A verb that knows one state needs no other.
+        assert messages.deliver_now(Selection(before="10m")).count == 0
+
+
+class TestCounting:
+    def test_says_how_far_it_looked(self, app: Celery, messages: Messages) -> None:
+        send(app, *map(str, range(30)))
+        send(app, "other", task="mail.send")
+        count = messages.count(ready())
+        assert (count, count.is_exact, count.looked_at) == (31, True, 0)
+        count = messages.count(ready(task="shop.*"))
+        assert (count, count.is_exact, count.looked_at) == (30, True, 31)
+        count = messages.count(ready(task="shop.*"), at_most=10)
+        assert (count, count.is_exact, count.looked_at) == (10, False, 10)
+        assert messages.count(ready(task="shop.*"), at_most=31).is_exact
+
+    def test_tally(self, site: Site, app: Celery, messages: Messages) -> None:
+        send(app, "a", "b", priority=3)
+        send(app, "c", task="mail.send", countdown=60)
+        site.redis.lpush("celery", GARBAGE)
+        assert messages.tally() == {"shop.close": 2, "mail.send": 1, None: 1}
+        assert messages.tally(by="priority") == {0: 2, 3: 2}
+        both = messages.tally(by=("task", "priority"))
+        assert both == Counter({("shop.close", 3): 2, ("mail.send", 0): 1, (None, 0): 1})
+        assert messages.tally(scheduled(), by=["task"]) == {("mail.send",): 1}
+        with pytest.raises(ValueError, match="a message has no 'colour'"):
+            messages.tally(by="colour")
+
+
+class TestWhileTheQueueMoves:
+    def test_what_comes_back_to_the_head_is_not_shown_again(
+        self, site: Site, app: Celery, messages: Messages
+    ) -> None:
+        names = [f"{number:03}" for number in range(300)]
+        send(app, *names)
+        send(app, "later", countdown=60)
+        reader = messages.select(ready())
+        shown = [next(reader).id for _ in range(200)]
+        channel = site.channel()
+        inbox = Inbox(channel, "celery", prefetch=250)
+        drain(channel.connection.client, lambda: len(inbox) == 250)
+        inbox.messages[249].ack()
+        channel.close()
+        send(app, "new")
+        shown += ids(reader)
+        assert shown == [name for name in names if name != "249"]
+
+    def test_one_that_is_moved_back_comes_once(self, app: Celery, messages: Messages) -> None:
+        for number in range(100):
+            send(app, f"{number}", countdown=600 + number)
+        found = messages.select(scheduled())
+        first = [next(found).id for _ in range(3)]
+        messages.reschedule(ids=first, countdown=3600)
+        assert sorted([*first, *ids(found)]) == sorted(str(number) for number in range(100))
+
+    def test_a_scheduled_one_that_goes_back_is_shown_once(
+        self, site: Site, app: Celery, messages: Messages
+    ) -> None:
+        send(app, *map(str, range(100)), countdown=600)
+        found = messages.select(scheduled(queue="celery"))
+        first = next(found).id
+        assert messages.deliver_now(ids=[first])
+        [message] = hold(site, first)
+        requeue(message, 3600)
+        assert sorted([first, *ids(found)]) == sorted(map(str, range(100)))
+
+    def test_one_that_moves_on_is_shown_once(self, site: Site, app: Celery, messages: Messages) -> None:
+        in_each_state(site, app)
+        reader = messages.select()
+        assert next(reader).id == "scheduled"
+        assert messages.deliver_now(ids=["scheduled"])
+        assert ids(reader) == ["ready", "unacked", "dead"]
+
+    def test_no_dead_letter_is_passed_over_while_old_ones_go(
+        self, site: Site, app: Celery, messages: Messages
+    ) -> None:
+        names = [f"{number}" for number in range(60)]
+        give_up(site, app, *names)
+        letters = messages.select(dead())
+        seen = [next(letters).id for _ in range(5)]
+        # As when newer ones push them out.
+        site.redis.ltrim("redisdelay:{celery}:dead", 0, -16)
+        assert [*seen, *ids(letters)] == names
