@@ -6,7 +6,8 @@ allows, until the worker ends. A worker with a few of them takes nothing any mor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any
 
@@ -59,9 +60,14 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
         if not isinstance(getattr(message, "channel", None), Channel):
             return on_apply(target, args, kwargs, callback, timeout_callback=timeout_callback, **options)
 
-        def tried(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # It may strike in an ack, too. The pool fails the task then.
+        time_limit = _time_limit(consumer, options)
+
+        def tried(passes: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             try:
                 return function(*args, **kwargs)
+            except passes:
+                raise
             except BaseException as exc:
                 _in_the_loop(consumer, message, _has_failed, message, exc)
                 raise
@@ -76,7 +82,7 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
                 was_killed = is_end_of_greenlet(exc)
                 # What is no `Exception` goes to the callback, and a time limit to its own.
                 if isinstance(exc, Exception) or not _has_repr(exc):
-                    tried(request.on_failure, ExceptionInfo())
+                    tried(time_limit, request.on_failure, ExceptionInfo())
                 raise
 
         def finish(result: Any, **kwargs: Any) -> Any:
@@ -93,11 +99,18 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
                 # The task has raised it.
                 return request.on_failure(ExceptionInfo())
 
-        done, late = partial(tried, finish), timeout_callback and partial(tried, timeout_callback)
+        done = partial(tried, time_limit, finish)
+        late = timeout_callback and partial(tried, (), timeout_callback)
         return on_apply(run, args, kwargs, done, timeout_callback=late, **options)
 
     extended.extends_celery = True  # type: ignore[attr-defined]
     return extended
+
+
+def _time_limit(consumer: Any, options: Mapping[str, Any]) -> Any:
+    """What a time limit raises in the greenlet of a task; nothing if the task has none."""
+    has_one = options.get("timeout") or getattr(consumer.pool, "timeout", None)
+    return getattr(sys.modules.get("gevent"), "Timeout", ()) if has_one else ()
 
 
 def _has_repr(error: BaseException) -> bool:
@@ -128,7 +141,8 @@ def _was_killed(request: Any, callback: Callable[[], Any]) -> None:
 
 
 def _has_failed(message: virtual.Message, error: BaseException) -> None:
-    if message.acknowledged:
+    # An ack that waits for the loop may come after this.
+    if message.acknowledged or getattr(message, "is_settling", False):
         forget_task(message)
         return
     try:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
+import gevent
 import pytest
 
-from kombu_redisdelay.transport.pools import LOOK_EVERY, LOOKS, _looking_again, _without_the_ended
+from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.pools import (
+    LOOK_EVERY,
+    LOOKS,
+    _looking_again,
+    _told_of_escapes,
+    _without_the_ended,
+)
 
 
 class Hub:
@@ -62,3 +71,41 @@ def test_a_process_that_has_ended_is_not_watched_by_a_new_connection() -> None:
     assert watched == [living]
     # It is replaced soon.
     assert hub.later == [pool.maintain_pool]
+
+
+class Request:
+    """That of Celery, whose ack takes so long that a time limit strikes in it."""
+
+    def __init__(self, error: BaseException) -> None:
+        channel = Channel.__new__(Channel)
+        channel.connection = None
+        self.message = SimpleNamespace(channel=channel, acknowledged=False)
+        self.error = error
+
+    def on_success(self, result: object) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "timeout", "looked_after"),
+    [
+        (gevent.Timeout(0.1), 0.1, False),
+        # It is the task's own, or no time limit.
+        (gevent.Timeout(0.1), None, True),
+        (ValueError(), 0.1, True),
+    ],
+)
+def test_a_time_limit_in_an_ack_is_for_the_pool(
+    error: BaseException, timeout: float | None, looked_after: bool
+) -> None:
+    later: list[Any] = []
+    consumer = SimpleNamespace(call_soon=lambda *call: later.append(call), pool=SimpleNamespace(timeout=None))
+
+    def on_apply(target: Any, args: Any, kwargs: Any, callback: Any, **options: Any) -> None:
+        callback(target(*args))
+
+    request = Request(error)
+    apply = _told_of_escapes(on_apply, consumer)
+    with pytest.raises(type(error)):
+        apply(lambda: "done", (), {}, request.on_success, timeout=timeout)
+    assert bool(later) == looked_after
