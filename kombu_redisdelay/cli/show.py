@@ -58,6 +58,8 @@ def _show_message(message: MessageInfo, why: Sequence[str]) -> None:
     Arguments:
         why: why it waits though it is due.
     """
+    arguments = message.arguments()
+    args, kwargs = (message.args, message.kwargs) if arguments is None else map(repr, arguments)
     show_fields(
         {
             "id": message.id,
@@ -66,8 +68,8 @@ def _show_message(message: MessageInfo, why: Sequence[str]) -> None:
             **dict(_of_state(message, datetime.now(timezone.utc))),
             **({"waits because": " ".join(why)} if why else {}),
             "task": message.task,
-            "args": message.args,
-            "kwargs": message.kwargs,
+            "args": args,
+            "kwargs": kwargs,
             "priority": message.priority,
             "failures": message.failures,
             "size": f"{message.size:,} bytes",

@@ -54,7 +54,7 @@ class Content:
             otherwise: the id to use if the payload has none, or is not a message.
         """
         try:
-            message = check(_decoded(payload))
+            message = message_of(payload)
         except Exception:
             # Foreign bytes may make the decoder raise any exception. Such an entry must still be shown.
             return cls(otherwise)
@@ -73,6 +73,11 @@ class Content:
             message.get(UNKNOWN),
             str(tag) if tag else None,
         )
+
+
+def message_of(payload: bytes) -> dict[str, Any]:
+    """The message that *payload* is. It raises any exception if *payload* is none."""
+    return check(_decoded(payload))
 
 
 def _decoded(payload: bytes) -> Any:

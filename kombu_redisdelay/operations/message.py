@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from kombu_redisdelay.operations.arguments import Arguments, arguments_of
 from kombu_redisdelay.public import public
 
 
@@ -23,7 +24,7 @@ class MessageInfo:
         state: name of its state: "scheduled", "ready", "unacked" or "dead".
         task: name of the Celery task, ``None`` if the message is not a task.
         args: ``repr`` of the task's positional arguments, from the message headers. Celery shortens it. Empty
-            if there is none.
+            if there is none. :meth:`arguments` has all of them.
         kwargs: the same for its keyword arguments.
         priority: the priority that it was published with, 0 if there is none.
         failures: how many deliveries of it have failed.
@@ -70,3 +71,11 @@ class MessageInfo:
     def moment(self) -> datetime | None:
         """When it is due, or since when it is in its state; ``None`` if that is unknown."""
         return self.since if self.due is None else self.due
+
+    def arguments(self) -> Arguments | None:
+        """The positional and the keyword arguments of the task, decoded from its body, whole.
+
+        ``None`` if it is not a task, or if they are not in JSON. Pickle is never decoded, because that may
+        run any code.
+        """
+        return None if self.task is None else arguments_of(self.payload)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from kombu_redisdelay.broker.times import from_ms, to_ms
-from kombu_redisdelay.operations.content import Content, is_related, is_task
+from kombu_redisdelay.operations.arguments import arguments_of, has_argument
+from kombu_redisdelay.operations.content import is_related, is_task
 from kombu_redisdelay.operations.moments import ago, from_now, parse_time
 from kombu_redisdelay.operations.readers import Entry, Look, Span
 from kombu_redisdelay.operations.states import STATES, State
@@ -35,17 +36,26 @@ class Filter:
         name: of the field.
         help: what it is for, in the help of the command line.
         said: what stands before a value in a sentence, such as "of the task".
-        matches: whether what a message says of itself matches a value.
+        matches: whether a message matches a value.
         placeholder: an example of a value.
         is_contained: whether each message that matches a value contains it.
+        reads_arguments: whether it tells something of the arguments of tasks, which may hold secrets.
     """
 
     name: str
     help: str
     said: str
-    matches: Callable[[Content, str], bool]
+    matches: Callable[[Entry, str], bool]
     placeholder: str
     is_contained: bool = False
+    reads_arguments: bool = False
+
+
+def _has_argument(entry: Entry, wanted: str) -> bool:
+    if entry.content.task is None:
+        return False
+    arguments = arguments_of(entry.payload)
+    return arguments is not None and has_argument(arguments, wanted)
 
 
 FILTERS = (
@@ -53,14 +63,22 @@ FILTERS = (
         "task",
         "Only tasks of this name, in which * stands for anything.",
         "of the task",
-        lambda content, value: is_task(content.task, value),
+        lambda entry, value: is_task(entry.content.task, value),
         "shop.*",
+    ),
+    Filter(
+        "args",
+        "Only tasks with this argument: 42, or order_id=42; * stands for anything.",
+        "with the argument",
+        _has_argument,
+        "42, or order_id=42",
+        reads_arguments=True,
     ),
     Filter(
         "related",
         "Only the task with this id, and those of the same group, parent or root.",
         "related to",
-        lambda content, value: is_related(content.id, content.headers, value),
+        lambda entry, value: is_related(entry.content.id, entry.content.headers, value),
         "id of a group, a parent or a root",
         is_contained=True,
     ),
@@ -78,6 +96,9 @@ class Selection:
         queue: those of this queue, or of several.
         state: those in this state, or in several: "scheduled", "ready", "unacked", "dead".
         task: tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards.
+        args: tasks with this argument: ``"42"`` is a positional or a keyword argument, ``"order_id=42"`` a
+            keyword argument. Values are compared as ``str`` writes them, with the same wildcards. A task
+            whose arguments are not in JSON is never selected.
         related: tasks of which this is the id, or that of their group, their parent or their root.
         after: those whose moment is this one or later. It is the due time of a scheduled message; of another,
             it is since when the message is in its state. A message of which that is unknown is left out. A
@@ -89,13 +110,14 @@ class Selection:
     Raises:
         TypeError: *ids* is one string, or an id is not a string.
         ValueError: there is no such state; *after* or *before* is no time; *ids* are given together with a
-            time or a filter (*task*, *related*).
+            time or a filter (*task*, *args*, *related*).
     """
 
     ids: Sequence[str] | None = None
     queue: Names = None
     state: Names = None
     task: str | None = None
+    args: str | None = None
     related: str | None = None
     after: Time = None
     before: Time = None
@@ -178,7 +200,7 @@ class Selection:
             return (
                 (ids is None or entry.content.id in ids)
                 and _is_within(entry.moment_ms, span)
-                and all(each.matches(entry.content, value) for each, value in filters)
+                and all(each.matches(entry, value) for each, value in filters)
             )
 
         return matches

@@ -110,7 +110,7 @@ def _do_selected(verb: Verb, site: Site, form: Form, tell: Tell) -> str:
 
 
 def _do_all(verb: Verb, site: Site, form: Form, tell: Tell) -> str:
-    selection = form.choice.selection(site.timezone)
+    selection = site.selection_of(form.choice)
     done = getattr(site.messages, verb.name)(selection, **_asked(verb, site, form), progress=tell)
     return f"{verb.done.capitalize()} {plural(done.count, form.choice.its_state.noun)}."
 

@@ -13,7 +13,7 @@ from kombu_redisdelay.operations.columns import Column, columns_of, moment_label
 from kombu_redisdelay.operations.lateness import why_late
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Page
-from kombu_redisdelay.operations.selection import FILTERS, Selection
+from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import STATES, State
 from kombu_redisdelay.web.actions import ALL, SELECTED, actions_of
 from kombu_redisdelay.web.calls import call_of
@@ -34,7 +34,7 @@ def messages(request: Request) -> Response:
     choice = Choice.of(fields)
     state, error, page, selection = choice.its_state, "", Page([]), None
     try:
-        selection = choice.selection(site.timezone)
+        selection = site.selection_of(choice)
         page = site.messages.page(selection, start=fields.get("from", ""), newest_first=choice.is_last_first)
     except ValueError as exc:
         error = str(exc)
@@ -48,7 +48,7 @@ def messages(request: Request) -> Response:
         choice=choice,
         state=state,
         states=STATES,
-        filters=FILTERS,
+        filters=site.filters,
         columns=_columns(state, page),
         page=page,
         error=error,

@@ -61,7 +61,7 @@ def name_of(queue: str) -> str:
 
 def counted(site: Site, choice: Choice) -> Counted:
     """How many messages a list has."""
-    count = site.messages.count(choice.selection(site.timezone), at_most=COUNTED_AT_MOST)
+    count = site.messages.count(site.selection_of(choice), at_most=COUNTED_AT_MOST)
     what = choice.its_state.described
     if count.is_exact:
         return Counted(plural(count, what), count)

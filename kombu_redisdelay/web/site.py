@@ -19,7 +19,9 @@ from kombu_redisdelay.operations.doctor import Finding, examine
 from kombu_redisdelay.operations.history import Counts
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.queues import Queues
+from kombu_redisdelay.operations.selection import FILTERS, Filter, Selection
 from kombu_redisdelay.web import words
+from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.fields import of_query, quoted, to_query, unquoted
 from kombu_redisdelay.web.fleet import Fleet, read_fleet, read_hours, seconds_kept
 from kombu_redisdelay.web.kept import Kept
@@ -96,6 +98,24 @@ class Site:
     def timezone(self) -> tzinfo:
         """That of times without an offset."""
         return self.queues.app.timezone if self.queues.app else timezone.utc
+
+    @property
+    def filters(self) -> list[Filter]:
+        """Those that a viewer may use. Who may not see all arguments must not find them out either, letter by
+        letter."""
+        return [each for each in FILTERS if self.arguments == ALL_ARGUMENTS or not each.reads_arguments]
+
+    def selection_of(self, choice: Choice) -> Selection:
+        """What *choice* selects.
+
+        Raises:
+            ValueError: a time of it is no time, or it has a filter that a viewer may not use.
+        """
+        allowed = {each.name for each in self.filters}
+        for name, _ in choice.filters:
+            if name not in allowed:
+                raise ValueError(f"{name.capitalize()}: this page does not show all arguments")
+        return choice.selection(self.timezone)
 
     def queue_names(self) -> list[str]:
         """The queues that are known, in natural order."""

@@ -259,7 +259,22 @@ def test_show(site: Site) -> None:
     assert (row["id"], row["queue"], row["task"], row["priority"]) == (task_id, QUEUE, "shop.remind", 3)
     assert row["headers"]["task"] == "shop.remind"
     fields = dict(line.split(maxsplit=1) for line in site.text("show", task_id).splitlines())
-    assert (fields["id"], fields["task"], fields["args"]) == (task_id, "shop.remind", "(1,)")
+    assert (fields["id"], fields["task"], fields["args"]) == (task_id, "shop.remind", "[1]")
+
+
+def test_show_has_all_of_the_arguments(site: Site) -> None:
+    long = "x" * 3000
+    id = site.send(args=(long,), kwargs={"order": long})
+    shown = site.text("show", id)
+    assert f"'{long}'" in re.search("^args .*$", shown, re.MULTILINE)[0]  # type: ignore[index]
+    assert f"'order': '{long}'" in re.search("^kwargs .*$", shown, re.MULTILINE)[0]  # type: ignore[index]
+
+
+def test_by_an_argument(site: Site) -> None:
+    id = site.send(kwargs={"order": 42})
+    site.send(args=(43,))
+    assert [row["id"] for row in site.rows("list", "--args", "order=42")] == [id]
+    assert site.text("cancel", "--args", "42", "--yes") == "Cancelled 1 message.\n"
 
 
 def test_show_says_where_a_message_is(site: Site, in_each_state: dict[str, str]) -> None:

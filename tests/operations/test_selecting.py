@@ -8,6 +8,7 @@ from collections import Counter
 from datetime import datetime, timedelta, timezone
 from socket import gethostname
 from typing import Any
+from uuid import UUID
 
 import pytest
 from celery import Celery
@@ -42,6 +43,7 @@ class TestAMessage:
                 "{'really': True}",
             )
             assert message.args == f"[{message.id!r}]"
+            assert message.arguments() == ([message.id], {"really": True})
             assert message.headers["id"] == message.id
             assert message.size == len(message.payload)
             assert message.id.encode() in message.payload
@@ -180,6 +182,59 @@ class TestSelecting:
         assert ids(messages.select(Selection(task="mail.s?nd"))) == ["c"]
         assert ids(messages.select(Selection(task="mail"))) == []
         assert messages.count(Selection(task="shop.*")) == 2
+
+    @pytest.mark.parametrize(
+        ("args", "found"),
+        [
+            ("42", ["number", "named"]),
+            ("order=42", ["named"]),
+            ("order=*", ["named", "text"]),
+            ("text", ["text"]),
+            ("t?xt*", ["text"]),
+            ("[1, 2]", ["list"]),
+            ("747980a6-*", ["uuid"]),
+            ("x" * 3000, ["long"]),
+            ("None", ["none"]),
+            ("a=b", ["equals"]),
+            ("4", []),
+            ("other=42", []),
+            ("order", []),
+            ("", []),
+        ],
+    )
+    def test_by_an_argument(self, app: Celery, messages: Messages, args: str, found: list[str]) -> None:
+        calls: dict[str, tuple[list[Any], dict[str, Any]]] = {
+            "number": ([42], {}),
+            "named": ([], {"order": 42}),
+            "text": ([], {"order": "text"}),
+            "list": ([[1, 2]], {}),
+            "uuid": ([UUID("747980a6-f22b-4a79-b3e9-fc6cf7ed85c2")], {}),
+            "long": (["x" * 3000], {}),
+            "none": ([None], {}),
+            "equals": (["a=b"], {}),
+            "neither": ([], {}),
+        }
+        for id, call in calls.items():
+            app.send_task("shop.close", *call, task_id=id, compression="gzip" if id == "long" else None)
+        assert ids(messages.select(Selection(args=args))) == found
+
+    def test_by_an_argument_that_cannot_be_decoded(self, app: Celery, messages: Messages) -> None:
+        app.send_task("shop.close", [42], task_id="pickle", serializer="pickle")
+        deep = f"[[42, {'[' * 100_000}{']' * 100_000}], {{}}, {{}}]"
+        with app.connection_for_write() as connection, connection.Producer() as producer:
+            for body in ([[42]], {"args": [42]}, "42", [42, {}, {}], [[42], 42, {}]):
+                producer.publish(body, routing_key="celery", headers={"task": "shop.close", "id": "a"})
+            producer.publish([[42], {}, {}], routing_key="celery", message_id="no task")
+            producer.publish(
+                deep,
+                routing_key="celery",
+                headers={"task": "shop.close", "id": "deep"},
+                content_type="application/json",
+                content_encoding="utf-8",
+            )
+        assert messages.count(ready()) == 8
+        assert ids(messages.select(Selection(args="42"))) == []
+        assert [message.arguments() for message in messages.select()] == [None] * 8
 
     @pytest.mark.parametrize("countdown", [None, 60])
     def test_by_what_it_is_related_to(self, app: Celery, messages: Messages, countdown: float | None) -> None:

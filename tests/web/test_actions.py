@@ -203,6 +203,8 @@ def test_limiting(viewer: Viewer) -> None:
         [("action", "pause"), ("confirmed", "1")],
         [("action", "cancel-all"), ("choice", "before=soon")],
         [("action", "cancel-all"), ("choice", "before=soon"), ("confirmed", "1")],
+        [("action", "cancel-all"), ("choice", "args=a")],
+        [("action", "cancel-all"), ("choice", "args=a"), ("confirmed", "1")],
     ],
 )
 def test_what_no_page_offers(viewer: Viewer, site: Site, pairs: Sequence[tuple[str, str]]) -> None:

@@ -97,6 +97,29 @@ def test_what_is_shown_of_arguments(site: Site) -> None:
         viewer.close()
 
 
+def test_by_an_argument(site: Site) -> None:
+    scheduled(site, "a", "b")
+    viewer = Viewer(site.app, arguments="all")
+    assert viewer.open("/messages", args="a").ids == ["a"]
+    assert viewer.press("Cancel all").heading == (
+        "Cancel 1 scheduled message of all queues, with the argument a?"
+    )
+    viewer.press("Cancel all")
+    assert viewer.open("/messages").ids == ["b"]
+    viewer.close()
+
+
+def test_who_may_not_see_all_arguments_cannot_find_them_out(site: Site) -> None:
+    scheduled(site, "secret")
+    for shown in ("shortened", "none"):
+        viewer = Viewer(site.app, arguments=shown)
+        assert 'name="args"' not in viewer.open("/messages").source
+        found = viewer.open("/messages", args="s*")
+        assert (found.status, found.ids) == (400, [])
+        assert "Args: this page does not show all arguments" in found.text
+        viewer.close()
+
+
 def test_what_was_delivered(viewer: Viewer, site: Site) -> None:
     delivered(site, "a", "b", "c")
     page = viewer.open("/queue", name=QUEUE)

@@ -1,0 +1,64 @@
+"""Reads the arguments of a Celery task from its message."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from kombu.compression import decompress
+from kombu.serialization import loads
+
+from kombu_redisdelay.operations.content import message_of
+
+#: What is decoded. To decode pickle may run any code.
+_ACCEPTED = frozenset(("application/json",))
+
+#: Positional and keyword arguments.
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+
+
+def arguments_of(payload: bytes) -> Arguments | None:
+    """The arguments of a task, ``None`` if its body cannot be decoded.
+
+    Arguments:
+        payload: a message of version 2 of Celery's protocol, as it is stored.
+    """
+    try:
+        message = message_of(payload)
+        args, kwargs, _ = loads(
+            _body(message), message["content-type"], message["content-encoding"], accept=_ACCEPTED
+        )
+        # What nobody can write down cannot be shown or compared: some nest too deeply for Python.
+        str((args, kwargs))
+    except Exception:
+        # Foreign bytes may make the decoders raise any exception.
+        return None
+    return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else None
+
+
+def _body(message: Mapping[str, Any]) -> Any:
+    body, compression = message["body"], message["headers"].get("compression")
+    if message["properties"].get("body_encoding") == "base64":
+        body = b64decode(body)
+    return decompress(body, compression) if compression else body
+
+
+def has_argument(arguments: Arguments, wanted: str) -> bool:
+    """Whether *wanted* is one of the arguments.
+
+    Arguments:
+        wanted: a value, such as ``42``, or a keyword argument, such as ``order_id=42``. Values are written as
+            ``str`` writes them, and ``*``, ``?`` and ``[...]`` are wildcards.
+    """
+    args, kwargs = arguments
+    name, is_named, value = wanted.partition("=")
+    return any(_is(each, wanted) for each in (*args, *kwargs.values())) or bool(
+        is_named and name in kwargs and _is(kwargs[name], value)
+    )
+
+
+def _is(value: Any, wanted: str) -> bool:
+    text = str(value)
+    return text == wanted or fnmatchcase(text, wanted)
