@@ -86,13 +86,6 @@ class Graveyard:
                 known.add(identity)
             yield Buried.of(queue, entry.data), entry.is_sure
 
-    def walk_all(self, queues: Sequence[str], skip: int = 0) -> Iterator[tuple[Buried, bool]]:
-        """Do the same for *queues*, one after the other. *skip* is for the first one."""
-        for queue, count in zip(queues, self.counts(queues), strict=True):
-            if count:
-                yield from self.walk(queue, skip)
-            skip = 0
-
     def newest(self, queue: str, left: int | None = None) -> Iterator[tuple[Buried, int]]:
         """The dead letters of *queue*, the newest first, read page by page. Each comes with how many of the
         oldest ones are left to read after it. Those that come meanwhile are not included.

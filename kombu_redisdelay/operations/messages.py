@@ -332,8 +332,7 @@ class Messages(Access):
         return self._would(action) if dry_run else self._run(action)
 
     def _run(self, action: Action) -> Done:
-        names = () if action.selection.ids == () else self.names(action.selection.queue)
-        return action.run(names)
+        return action.run(self._names(action.selection))
 
     def _would(self, action: Action) -> Done:
         """What *action* would do."""
@@ -346,14 +345,14 @@ class Messages(Access):
         return action.would(by_id.total(), by_id)
 
     def _count(self, selection: Selection, states: Sequence[State], at_most: int | None = None) -> Count:
+        names = self._names(selection)
         counted = looked_at = 0
         for state in states:
             if selection.is_counted(state):
-                names = self.names(selection.queue)
                 counted += state.reader.count(self.store, names, selection.span(state))
                 continue
             matches = selection.matcher(selection.span(state))
-            for _, entry in self._read(selection, [state]):
+            for _, entry in self._read(selection, [state], names):
                 if looked_at == at_most:
                     return Count(counted, is_exact=False, looked_at=looked_at)
                 looked_at += 1
@@ -362,12 +361,17 @@ class Messages(Access):
 
     def _matching(self, selection: Selection, states: Sequence[State]) -> Iterator[MessageInfo]:
         matchers = {state.name: selection.matcher(selection.span(state)) for state in states}
-        found = self._read(selection, states)
+        found = self._read(selection, states, self._names(selection))
         return (self._info(state, entry) for state, entry in found if matchers[state.name](entry))
 
-    def _read(self, selection: Selection, states: Sequence[State]) -> Iterator[tuple[State, Entry]]:
+    def _names(self, selection: Selection) -> Sequence[str]:
+        """The names in Redis to look at for *selection*."""
+        return () if selection.ids == () else self.names(selection.queue)
+
+    def _read(
+        self, selection: Selection, states: Sequence[State], names: Sequence[str]
+    ) -> Iterator[tuple[State, Entry]]:
         """What the readers of *states* find for a selection, each message once."""
-        names = () if selection.ids == () else self.names(selection.queue)
 
         def found() -> Iterator[Found[tuple[State, Entry]]]:
             for state in states:

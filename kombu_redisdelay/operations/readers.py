@@ -184,6 +184,30 @@ class _QueueByQueue:
         return str(name), passed
 
 
+def _in_queue(
+    found: Ready | Held | Buried,
+    number: int,
+    moment_ms: float | None,
+    of_state: Callable[[Content], Mapping[str, Any]],
+    *,
+    is_sure: bool = True,
+) -> Entry:
+    """
+    Arguments:
+        number: how far its queue was read, with it.
+    """
+    return Entry(
+        found.queue,
+        found.payload,
+        found,
+        unnamed=sha1(found.payload, usedforsecurity=False).hexdigest(),
+        cursor=(found.queue, number),
+        moment_ms=moment_ms,
+        is_sure=is_sure,
+        of_state=of_state,
+    )
+
+
 class ReadyReader(_QueueByQueue):
     """What is in the queues, in the order in which workers take it."""
 
@@ -197,15 +221,12 @@ class ReadyReader(_QueueByQueue):
 
 
 def _of_ready(found: Ready, number: int) -> Entry:
-    return Entry(
-        found.queue,
-        found.payload,
+    return _in_queue(
         found,
-        unnamed=_sha1(found.payload),
-        cursor=(found.queue, number),
-        moment_ms=members.due_ms(found.payload),
+        number,
+        members.due_ms(found.payload),
+        lambda content: {"position": found.place},
         is_sure=found.is_sure,
-        of_state=lambda content: {"position": found.place},
     )
 
 
@@ -233,15 +254,7 @@ def _of_unacked(found: Held, number: int, is_gone: Callable[[str], bool]) -> Ent
             lost = "lease ended"
         return {"worker": worker_of(found.consumer), "host": host, "pid": pid, "lost": lost}
 
-    return Entry(
-        found.queue,
-        found.payload,
-        found,
-        unnamed=_sha1(found.payload),
-        cursor=(found.queue, number),
-        moment_ms=found.since_ms,
-        of_state=of_state,
-    )
+    return _in_queue(found, number, found.since_ms, of_state)
 
 
 class DeadReader(_QueueByQueue):
@@ -262,17 +275,10 @@ class DeadReader(_QueueByQueue):
 
 
 def _of_dead(found: Buried, number: int, *, is_sure: bool) -> Entry:
-    return Entry(
-        found.queue,
-        found.payload,
+    return _in_queue(
         found,
-        unnamed=_sha1(found.payload),
-        cursor=(found.queue, number),
-        moment_ms=found.died_ms,
+        number,
+        found.died_ms,
+        lambda content: {"reason": found.reason, "failures": found.deliveries},
         is_sure=is_sure,
-        of_state=lambda content: {"reason": found.reason, "failures": found.deliveries},
     )
-
-
-def _sha1(payload: bytes) -> str:
-    return sha1(payload, usedforsecurity=False).hexdigest()
