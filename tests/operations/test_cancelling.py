@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
@@ -84,25 +85,35 @@ class TestById:
         send(app, "note", countdown=600)
         with batch(app):
             send(app, *names)
-        delivered: list[str] = []
-        channel = site.channel()
-
-        def deliver(message: Any) -> None:
-            delivered.append(message.headers["id"])
-            message.ack()
-
-        inbox = Inbox(channel, "celery", prefetch=2, on_message=deliver)
         cancelled: list[str] = []
         # From the end that is taken last: they meet in the middle.
         chosen = names[::-3]
-        thread = Thread(target=lambda: cancelled.extend(id for id in chosen if messages.cancel(ids=[id])))
-        thread.start()
-        drain(channel.connection.client, lambda: not thread.is_alive() and not site.ready("celery"))
-        thread.join()
-        inbox.consumer.cancel()
+        delivered = delivered_beside(
+            site,
+            lambda: cancelled.extend(id for id in chosen if messages.cancel(ids=[id])),
+            lambda: not site.ready("celery"),
+        )
         assert cancelled
         assert set(chosen) - set(cancelled), "a worker was faster once"
         assert Counter(cancelled) + Counter(delivered) == Counter(names)
+
+
+def delivered_beside(site: Site, operate: Callable[[], object], is_empty: Callable[[], bool]) -> list[str]:
+    """The ids of what a worker gets and acks while *operate* runs, and after it until there is no more."""
+    delivered: list[str] = []
+    channel = site.channel()
+
+    def deliver(message: Any) -> None:
+        delivered.append(message.headers["id"])
+        message.ack()
+
+    inbox = Inbox(channel, "celery", prefetch=2, on_message=deliver)
+    thread = Thread(target=operate)
+    thread.start()
+    drain(channel.connection.client, lambda: not thread.is_alive() and is_empty())
+    thread.join()
+    inbox.consumer.cancel()
+    return delivered
 
 
 class TestBySelection:
@@ -183,20 +194,12 @@ class TestBySelection:
         with batch(app):
             for number, name in enumerate(names):
                 send(app, name, task=("odd", "even")[number % 2 == 0])
-        delivered: list[str] = []
-        channel = site.channel()
-
-        def deliver(message: Any) -> None:
-            delivered.append(message.headers["id"])
-            message.ack()
-
-        inbox = Inbox(channel, "celery", prefetch=2, on_message=deliver)
         counts: list[int] = []
-        thread = Thread(target=lambda: counts.append(messages.cancel(ready(task="odd")).count))
-        thread.start()
-        drain(channel.connection.client, lambda: not thread.is_alive() and not messages.count())
-        thread.join()
-        inbox.consumer.cancel()
+        delivered = delivered_beside(
+            site,
+            lambda: counts.append(messages.cancel(ready(task="odd")).count),
+            lambda: not messages.count(),
+        )
         assert counts[0] > 0
         assert len(delivered) == len(set(delivered)) == len(names) - counts[0]
         assert set(names[::2]) <= set(delivered)
