@@ -13,7 +13,7 @@ from kombu_redisdelay import registration
 if TYPE_CHECKING:
     from kombu_redisdelay.broker.server.confirming import NotReplicatedError
     from kombu_redisdelay.operations.acting import Done
-    from kombu_redisdelay.operations.control import QueueControl
+    from kombu_redisdelay.operations.limits import QueueLimits
     from kombu_redisdelay.operations.message import MessageInfo
     from kombu_redisdelay.operations.messages import Count, Messages, NotMarkedRevokedError, Page
     from kombu_redisdelay.operations.queues import Queues
@@ -33,7 +33,7 @@ __all__ = (
     "NotMarkedRevokedError",
     "NotReplicatedError",
     "Page",
-    "QueueControl",
+    "QueueLimits",
     "Queues",
     "Selection",
     "Transport",
@@ -50,7 +50,7 @@ _MODULES = {
     "NotMarkedRevokedError": "operations.messages",
     "NotReplicatedError": "broker.server.confirming",
     "Page": "operations.messages",
-    "QueueControl": "operations.control",
+    "QueueLimits": "operations.limits",
     "Queues": "operations.queues",
     "Selection": "operations.selection",
     "Transport": "transport",

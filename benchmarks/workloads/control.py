@@ -22,7 +22,7 @@ PREFETCH = 16
 #: Neither keeps anybody from anything.
 NO_CONTROL, CONCURRENCY, RATE = "no control", "concurrency", "rate"
 _LIMITS: dict[str, dict[str, Any]] = {
-    NO_CONTROL: {},
+    NO_CONTROL: {"concurrency": None},
     CONCURRENCY: {"concurrency": 1000},
     RATE: {"rate": 1_000_000, "burst": 1000},
 }

@@ -12,7 +12,7 @@ from celery import _state
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.access import Access, natural
-from kombu_redisdelay.operations.control import queue_controls
+from kombu_redisdelay.operations.limits import queue_limits
 from kombu_redisdelay.operations.stats import read_each
 
 AccessT = TypeVar("AccessT", bound=Access)
@@ -58,12 +58,8 @@ def _unknown(access: Access, selected: Sequence[str]) -> list[str]:
     unused = [
         queue for queue in sorted(undeclared.difference(access.queues())) if not access.store.exists(queue)
     ]
-    controls = queue_controls(access.store, unused)
-    return [
-        queue
-        for queue, control in zip(unused, controls, strict=True)
-        if not (control.is_paused or control.is_limited)
-    ]
+    limits = queue_limits(access.store, unused)
+    return [queue for queue, its in zip(unused, limits, strict=True) if not (its.is_paused or its.is_limited)]
 
 
 def _check_app(app: Any) -> None:

@@ -10,7 +10,7 @@ import click
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.choosing import selected, selecting
 from kombu_redisdelay.cli.echo import echo
-from kombu_redisdelay.cli.limited import Limited, limit_option, rows_to_show
+from kombu_redisdelay.cli.first_rows import Limited, limit_option, rows_to_show
 from kombu_redisdelay.cli.messages import message_table
 from kombu_redisdelay.cli.options import json_option
 from kombu_redisdelay.cli.output import show_json, show_pages, without_payload

@@ -7,7 +7,7 @@ import click
 from kombu_redisdelay.cli.broker import connect, steered_queues
 from kombu_redisdelay.cli.options import all_option, force_option, json_option, queues_option
 from kombu_redisdelay.cli.output import show_queues
-from kombu_redisdelay.operations import control
+from kombu_redisdelay.operations import limits
 from kombu_redisdelay.operations.access import Access
 
 
@@ -24,5 +24,5 @@ def command(queues: tuple[str, ...], every: bool, force: bool, as_json: bool) ->
     """
     access = connect(Access, steers=True)
     names = steered_queues(access, queues, every)
-    control.pause(access.store, names)
+    limits.pause(access.store, names)
     show_queues(names, "paused", as_json)

@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 import click
 
 from kombu_redisdelay.cli.broker import connect, reading
-from kombu_redisdelay.cli.control import remarks
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import (
@@ -23,6 +22,7 @@ from kombu_redisdelay.cli.output import (
     unusual,
     waiting,
 )
+from kombu_redisdelay.cli.remarks import remarks
 from kombu_redisdelay.cli.table import Table
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
@@ -48,7 +48,7 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
             show(stats_table(found))
             now = datetime.now(timezone.utc)
             for queue in found:
-                for remark in remarks(queue.queue, queue.control, now):
+                for remark in remarks(queue.queue, queue.limits, now):
                     echo(remark)
 
 

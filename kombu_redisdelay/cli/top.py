@@ -13,7 +13,6 @@ import click
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.broker import connect, queue_names
-from kombu_redisdelay.cli.control import remarks
 from kombu_redisdelay.cli.keyboard import key_presses
 from kombu_redisdelay.cli.options import queues_option
 from kombu_redisdelay.cli.output import (
@@ -27,6 +26,7 @@ from kombu_redisdelay.cli.output import (
     terminal,
     waiting,
 )
+from kombu_redisdelay.cli.remarks import remarks
 from kombu_redisdelay.cli.table import Cell, Layout, Line, Table
 from kombu_redisdelay.cli.timeline import timeline_table
 from kombu_redisdelay.operations.access import Access
@@ -135,7 +135,7 @@ class View:
         stats = [each for each, _ in queues]
         said = [
             *unread,
-            *(remark for queue in stats for remark in remarks(queue.queue, queue.control, moment)),
+            *(remark for queue in stats for remark in remarks(queue.queue, queue.limits, moment)),
         ]
         said = said[: max(1, room // 2)]
         room = max(1, room - len(said))
@@ -197,7 +197,7 @@ class View:
 
 def _rank(queue: QueueStats) -> tuple[bool, int]:
     """The less, the more there is to see."""
-    is_free = queue.control.paused_since is None and not queue.control.is_limited
+    is_free = queue.limits.paused_since is None and not queue.limits.is_limited
     return is_free, -(queue.ready + queue.scheduled + queue.unacked)
 
 

@@ -31,14 +31,14 @@ _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float | None]]] = {
         "For how long the first scheduled message has been due, 0 if it is not yet.",
         lambda q: q.lateness,
     ),
-    "redisdelay_queue_paused": ("1 if the queue is paused.", lambda q: q.control.is_paused),
+    "redisdelay_queue_paused": ("1 if the queue is paused.", lambda q: q.limits.is_paused),
     "redisdelay_queue_concurrency_limit": (
         "How many messages all workers may hold together, 0 for any number.",
-        lambda q: q.control.concurrency or 0,
+        lambda q: q.limits.concurrency or 0,
     ),
     "redisdelay_queue_rate_limit_per_second": (
         "How many messages all workers may take in a second, 0 for any number.",
-        lambda q: q.control.per_second or 0,
+        lambda q: q.limits.per_second or 0,
     ),
     "redisdelay_queue_next_due_timestamp_seconds": (
         "When the first scheduled message is due, 0 if nothing is scheduled.",
@@ -100,14 +100,14 @@ class QueueCollector(Collector):
             for history in histories:
                 counter.add_metric([printable(history.queue)], total(history.totals))
             yield counter
-        held_back = CounterMetricFamily(
-            "redisdelay_queue_held_back",
+        throttled = CounterMetricFamily(
+            "redisdelay_queue_throttled",
             "Takes that got less than was ready, because the queue is paused or limited.",
             labels=["queue"],
         )
         for queue in stats:
-            held_back.add_metric([printable(queue.queue)], queue.control.held_back)
-        yield held_back
+            throttled.add_metric([printable(queue.queue)], queue.limits.throttled)
+        yield throttled
 
 
 def _read(store: Store, queues: Sequence[str]) -> list[tuple[QueueStats, QueueHistory]]:

@@ -30,8 +30,8 @@ def why_late(store: Store, message: MessageInfo) -> list[str]:
 
 
 def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:
-    control = stats.control
-    if control.is_paused:
+    limits = stats.limits
+    if limits.is_paused:
         yield "The queue is paused: workers take nothing from it."
     if not stats.consumers:
         # Only a worker or the forwarder moves what is due to the ready list.
@@ -44,10 +44,10 @@ def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:
             "back when another worker of the queue runs."
         )
         return
-    if control.concurrency is not None and stats.unacked >= control.concurrency:
-        yield f"Workers hold {number_of(stats.unacked)} of the queue, and its limit is {control.concurrency}."
-    if control.rate is not None:
-        yield f"Workers take no more than {control.rate} from the queue together."
+    if limits.concurrency is not None and stats.unacked >= limits.concurrency:
+        yield f"Workers hold {number_of(stats.unacked)} of the queue, and its limit is {limits.concurrency}."
+    if limits.rate is not None:
+        yield f"Workers take no more than {limits.rate} from the queue together."
     held = f"{number_of(stats.consumers, 'consumer')} of the queue: {number_of(stats.unacked)} held."
     if is_overdue:
         yield (

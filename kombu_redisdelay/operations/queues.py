@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kombu_redisdelay.operations import control
+from kombu_redisdelay.operations import limits
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.control import QueueControl
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
+from kombu_redisdelay.operations.limits import UNCHANGED, QueueLimits, Unchanged, queue_limits
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.operations.timeline import Span, timeline
 from kombu_redisdelay.public import public
@@ -25,40 +25,43 @@ class Queues(Access):
     def pause(self, queue: str | Iterable[str]) -> None:
         """Have no worker take anything from *queue*, or from several, until :meth:`resume`. What workers have
         taken, they run. Messages can be published, and become ready when they are due."""
-        control.pause(self.store, [queue] if isinstance(queue, str) else queue)
+        limits.pause(self.store, [queue] if isinstance(queue, str) else queue)
 
     def resume(self, queue: str | Iterable[str]) -> None:
         """End the pause of *queue*, or of several. The limits stay."""
-        control.resume(self.store, [queue] if isinstance(queue, str) else queue)
+        limits.resume(self.store, [queue] if isinstance(queue, str) else queue)
 
     def limit(
         self,
         queue: str,
         *,
-        rate: str | float | None = None,
-        burst: int | None = None,
-        concurrency: int | None = None,
+        rate: str | float | Unchanged | None = UNCHANGED,
+        burst: int | Unchanged | None = UNCHANGED,
+        concurrency: int | Unchanged | None = UNCHANGED,
     ) -> None:
-        """Limit what all workers together take from *queue*. The limits that it had before are replaced, so
-        without arguments there are none any more.
+        """Limit what all workers together take from *queue*. Only the limits that are given change; ``None``
+        ends one.
 
         Arguments:
             rate: as Celery's ``rate_limit``: ``"100/m"``, or with ``/s`` or ``/h``, or a number of messages a
                 second.
             burst: how many messages may be taken at once after a while without any. Over any time, no more
-                are taken than the rate allows in that time and *burst*. By default what the rate allows in a
-                second, and at least one; one for each partition.
-            concurrency: how many messages workers may hold together.
+                are taken than the rate allows in that time and *burst*. The default, also for ``None``, is
+                what the rate allows in a second, and at least one; one for each partition. It follows a new
+                rate. Another burst stays.
+            concurrency: how many messages of the queue may be unacked.
 
         Raises:
-            ValueError: *rate* is no rate; *burst* is given without a rate; *burst* or *concurrency* is not a
-                whole number from 1 to 1,000,000,000, or smaller than the number of partitions.
+            TypeError: no limit is given.
+            ValueError: *rate* is no rate, below 0.01/h or above 1000000/s; *burst* is given without a rate;
+                *burst* or *concurrency* is not a whole number from 1 to 1,000,000,000, or smaller than the
+                number of partitions.
         """
-        control.limit(self.store, queue, rate, burst, concurrency)
+        limits.limit(self.store, queue, rate=rate, burst=burst, concurrency=concurrency)
 
-    def control(self, queue: str) -> QueueControl:
+    def limits(self, queue: str) -> QueueLimits:
         """Whether *queue* is paused, and its limits."""
-        [found] = control.queue_controls(self.store, [queue])
+        [found] = queue_limits(self.store, [queue])
         return found
 
     def history(self, queue: str) -> QueueHistory:

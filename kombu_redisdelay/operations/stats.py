@@ -17,8 +17,8 @@ from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.consumers import deserted
-from kombu_redisdelay.operations.control import UNCONTROLLED, QueueControl, queue_controls
 from kombu_redisdelay.operations.isolated import isolated
+from kombu_redisdelay.operations.limits import UNLIMITED, QueueLimits, queue_limits
 from kombu_redisdelay.operations.reasons import (
     GONE,
     ISOLATED,
@@ -56,7 +56,7 @@ class QueueStats:
         waiting: seconds for which the ready message has waited that is the next to be taken, the longest of
             all priorities; 0 if nothing is ready, ``None`` if that is unknown, because another transport has
             published these messages.
-        control: whether the queue is paused, and its limits.
+        limits: whether the queue is paused, and its limits.
         reason: why ready or overdue messages wait although there is a consumer, or, while there are none, why
             messages do that were ready, one of :data:`~kombu_redisdelay.operations.reasons.REASONS`; ``None``
             if none waits, nobody consumes, or they are about to be taken.
@@ -73,7 +73,7 @@ class QueueStats:
     next_due: datetime | None
     lateness: float
     waiting: float | None
-    control: QueueControl
+    limits: QueueLimits
     reason: str | None = None
 
 
@@ -94,10 +94,10 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
         listing += [name for name, reply in by_name.items() if reply[-1]]
     for name, reason in _found_out(store, found, listing).items():
         found[name] = replace(found[name], reason=reason)
-    controls = queue_controls(store, list(names))
+    limits = queue_limits(store, list(names))
     return [
-        replace(reduce(_together, (found[name] for name in names[queue])), control=control)
-        for queue, control in zip(names, controls, strict=True)
+        replace(reduce(_together, (found[name] for name in names[queue])), limits=its)
+        for queue, its in zip(names, limits, strict=True)
     ]
 
 
@@ -193,7 +193,7 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         next_due=min(due, default=None),
         lateness=max(one.lateness, other.lateness),
         waiting=_longest(one, other),
-        control=UNCONTROLLED,
+        limits=UNLIMITED,
         reason=first((one.reason, other.reason)),
     )
 
@@ -222,6 +222,6 @@ def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats
         next_due=None if due_ms is None else from_ms(float(due_ms)),
         lateness=late_us / 1_000_000,
         waiting=waiting,
-        control=UNCONTROLLED,
+        limits=UNLIMITED,
         reason=reason_of(facts) if ready and consumers else None,
     )

@@ -31,7 +31,7 @@ def resume(site: Site, form: Form) -> str:
 
 def ask_limit(site: Site, form: Form) -> str:
     queue = name_of(form.choice.queue)
-    return f"Limit what all workers together take from {queue}? The limits that it has now are replaced."
+    return f"Limit what all workers together take from {queue}? An empty field is no limit."
 
 
 def limit(site: Site, form: Form) -> str:
@@ -41,7 +41,7 @@ def limit(site: Site, form: Form) -> str:
         burst=_whole("Burst", form.text("burst")),
         concurrency=_whole("Concurrency", form.text("concurrency")),
     )
-    is_limited = site.queues.control(form.choice.queue).is_limited
+    is_limited = site.queues.limits(form.choice.queue).is_limited
     return f"{name_of(form.choice.queue)} {'is limited' if is_limited else 'has no limits any more'}."
 
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.control import Controls
 from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Request, Taken, Waiting
+from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.unknown import LONGEST_NAME, TASKS_PER_CALL, find_waiting, is_known, listed
@@ -117,14 +117,14 @@ class TestLeaving:
 
     def test_gives_back_what_a_rate_has_allowed(self, rig: Rig, old: Consumer) -> None:
         rig.put("q", payload("a"), payload("b"), payload("c"))
-        Controls(rig.store).limit(["q"], HOUR * 1000.0, 1, None)
+        LimitStore(rig.store).limit(["q"], {"interval_us": HOUR * 1000.0, "burst": 1})
         leave(old, "a")
         leave(old, "b")
         assert [*map(len, (taken(old, "q"), taken(old, "q")))] == [1, 0]
 
     def test_makes_room_where_the_concurrency_is_limited(self, rig: Rig, old: Consumer) -> None:
         rig.put("q", payload("a"), payload("b"))
-        Controls(rig.store).limit(["q"], None, None, 1)
+        LimitStore(rig.store).limit(["q"], {"concurrency": 1})
         [a] = taken(old, "q")
         rig.use_up_token("q")
         old.leave_to_others("q", a.tag, "a", "t")
@@ -194,16 +194,16 @@ class TestFetching:
     def test_not_from_a_paused_queue(self, rig: Rig, old: Consumer, new: Consumer) -> None:
         rig.put("q", payload("a"))
         leave(old, "a")
-        Controls(rig.store).pause(["q"])
+        LimitStore(rig.store).pause(["q"])
         reply = fetch(new, "t")
         assert (reply.deliveries, reply.more) == ([], {})
-        Controls(rig.store).resume(["q"])
+        LimitStore(rig.store).resume(["q"])
         assert ids(fetch(new, "t")) == ["a"]
 
     def test_no_faster_than_the_rate(self, rig: Rig, old: Consumer, new: Consumer) -> None:
         rig.put("q", *(payload(id) for id in "abc"))
         leave(old, *"abc")
-        Controls(rig.store).limit(["q"], HOUR * 1000.0, 2, None)
+        LimitStore(rig.store).limit(["q"], {"interval_us": HOUR * 1000.0, "burst": 2})
         reply = fetch(new, "t")
         assert len(reply.deliveries) == 2
         # It comes when the rate allows the next one: nobody else may know the task.
@@ -214,7 +214,7 @@ class TestFetching:
     def test_no_more_than_the_concurrency(self, rig: Rig, old: Consumer, new: Consumer) -> None:
         rig.put("q", *(payload(id) for id in "abc"))
         leave(old, *"abc")
-        Controls(rig.store).limit(["q"], None, None, 2)
+        LimitStore(rig.store).limit(["q"], {"concurrency": 2})
         reply = fetch(new, "t")
         assert len(reply.deliveries) == 2
         assert 0 < reply.due["q"] < 1

@@ -17,8 +17,8 @@ from tests.broker.database import Database
 from tests.broker.machine import OPTIONS, UNIT_MS, choices, queues
 from tests.broker.model import Message
 from tests.broker.rig import timeless
-from tests.broker.test_control_invariant import ControlMachine
 from tests.broker.test_invariant import Held, consumers, copy_of, run_machine
+from tests.broker.test_limits_invariant import LimitsMachine
 
 #: A message waits for so long together. So one that is left again in the next unit comes back in the unit
 #: after that, and one that is left later than that comes back at once.
@@ -33,7 +33,7 @@ def task_of(message: Message) -> str:
     return ("even", "odd")[int(message.id[1:]) % 2]
 
 
-class UnknownMachine(ControlMachine):
+class UnknownMachine(LimitsMachine):
     def new_consumer(self) -> Held:
         held = super().new_consumer()
         options = replace(OPTIONS, unknown_task_wait=WAIT_MS / 1000)

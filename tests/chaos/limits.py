@@ -72,7 +72,7 @@ class Operator:
         """End all limits."""
         with Queues(self._app) as queues:
             for queue in self._limits:
-                queues.limit(queue)
+                queues.limit(queue, rate=None, concurrency=None)
 
     def __enter__(self) -> Self:
         with Queues(self._app) as queues:

@@ -12,7 +12,7 @@ from celery import Celery
 from harness.cluster import Cluster
 from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.members import DUE
-from kombu_redisdelay.operations import control
+from kombu_redisdelay.operations import limits
 from kombu_redisdelay.operations.access import natural
 from tests.cli.site import QUEUE, Site, run_delayed
 
@@ -345,12 +345,12 @@ def test_messages_that_are_held_for_long(site: Site) -> None:
 
 
 def test_a_paused_queue(site: Site) -> None:
-    control.pause(site.store, [QUEUE])
+    limits.pause(site.store, [QUEUE])
     assert _findings(site, "warning")[f"queue {QUEUE}"].startswith("paused since ")
 
 
 def test_partitions_of_which_some_are_limited(site: Site) -> None:
-    control.limit(site.store, QUEUE, rate="1/s")
+    limits.limit(site.store, QUEUE, rate="1/s")
     site.app.conf.broker_transport_options = {"partitions": {QUEUE: 2}}
     assert _findings(site, "warning") == {
         f"queue {QUEUE}": "its partitions are not all paused or limited alike"
@@ -358,7 +358,7 @@ def test_partitions_of_which_some_are_limited(site: Site) -> None:
 
 
 def test_limited_places_and_early_acks(site: Site) -> None:
-    control.limit(site.store, QUEUE, concurrency=3)
+    limits.limit(site.store, QUEUE, concurrency=3)
     found = "workers may hold 3 messages together, but tasks without acks_late are acked before they run"
     assert _findings(site, "warning") == {f"queue {QUEUE}": found}
     site.app.conf.task_acks_late = True
@@ -373,7 +373,7 @@ def test_early_acks_of_the_tasks_of_a_queue(site: Site) -> None:
     site.app.conf.task_routes = {"shop.other": "other"}
     site.app.task(name="shop.late", acks_late=True)(_work)
     site.app.task(name="shop.other")(_work)
-    control.limit(site.store, QUEUE, concurrency=3)
+    limits.limit(site.store, QUEUE, concurrency=3)
     assert _findings(site, "warning") == {}
     site.app.task(name="shop.early")(_work)
     [found] = _findings(site, "warning").values()
@@ -382,7 +382,7 @@ def test_early_acks_of_the_tasks_of_a_queue(site: Site) -> None:
 
 def test_a_queue_with_a_warning_is_not_in_order(site: Site) -> None:
     site.store.remember("other")
-    control.pause(site.store, [QUEUE])
+    limits.pause(site.store, [QUEUE])
     rows = [row for row in site.rows("doctor") if row["check"].startswith("queue")]
     assert [(row["check"], row["level"]) for row in rows] == [(f"queue {QUEUE}", "warning"), ("queues", "ok")]
     assert rows[1]["found"] == "1 in order"
@@ -390,7 +390,7 @@ def test_a_queue_with_a_warning_is_not_in_order(site: Site) -> None:
 
 def test_a_pause_is_told_in_the_time_zone_of_the_app(site: Site) -> None:
     site.app.conf.timezone = "Asia/Tokyo"
-    control.pause(site.store, [QUEUE])
+    limits.pause(site.store, [QUEUE])
     assert _findings(site, "warning")[f"queue {QUEUE}"].endswith("+09:00")
 
 
@@ -406,7 +406,7 @@ def test_a_foreign_value(site: Site, key: str, field: str) -> None:
 def test_stock_workers_know_no_limits(site: Site) -> None:
     site.redis.hset("unacked", "tag", "[]")
     assert "pauses and limits" not in _findings(site, "warning")
-    control.limit(site.store, QUEUE, rate="1/s")
+    limits.limit(site.store, QUEUE, rate="1/s")
     assert _findings(site, "warning")["pauses and limits"].startswith("workers of redis:// take")
 
 

@@ -57,7 +57,7 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
         "redisdelay_queue_paused": 0,
         "redisdelay_queue_concurrency_limit": 0,
         "redisdelay_queue_rate_limit_per_second": 0,
-        "redisdelay_queue_held_back_total": 0,
+        "redisdelay_queue_throttled_total": 0,
         "redisdelay_queue_published_total": 0,
         "redisdelay_queue_delivered_total": 0,
         "redisdelay_queue_failed_total": 0,
@@ -77,7 +77,7 @@ def test_the_totals_of_the_history_are_counters(site: Site) -> None:
         channel.basic_get(QUEUE).ack()
         record(site.store, [QUEUE])
         found = {name: value for (name, queue), value in exported(site).items() if queue == QUEUE}
-        found.pop("redisdelay_queue_held_back_total")
+        found.pop("redisdelay_queue_throttled_total")
         totals = {name: value for name, value in found.items() if name.endswith("_total")}
         assert totals == {
             "redisdelay_queue_published_total": 3,

@@ -237,7 +237,7 @@ def test_the_counters_of_the_exporter_begin_at_0(server: RedisServer, site: Site
         text = urlopen(url, timeout=10).read().decode()
     for queue in (QUEUE, "other"):
         assert f'redisdelay_queue_scheduled_messages{{queue="{queue}"}}' in text
-        for what in ("published", "delivered", "failed", "dead_lettered", "held_back"):
+        for what in ("published", "delivered", "failed", "dead_lettered", "throttled"):
             assert f'redisdelay_queue_{what}_total{{queue="{queue}"}} 0.0\n' in text
 
 

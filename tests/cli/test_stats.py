@@ -14,12 +14,12 @@ from tests.transport.kit import Inbox, drain
 from tests.web.states import delivered
 
 #: In JSON.
-UNCONTROLLED = {
+UNLIMITED = {
     "paused_since": None,
     "rate": None,
     "burst": None,
     "concurrency": None,
-    "held_back": 0,
+    "throttled": 0,
     "per_second": None,
 }
 
@@ -47,7 +47,7 @@ def test_every_place_of_a_message_is_counted(site: Site) -> None:
         "dead": 1,
         "consumers": 2,
         "consumers_lost": 1,
-        "control": UNCONTROLLED,
+        "limits": UNLIMITED,
         "reason": "prefetch full",
     }
     assert due == site.redis.zscore(site.store.keys(QUEUE).schedule, waiting[0])
@@ -181,7 +181,7 @@ def test_an_empty_queue_is_all_zeros(site: Site) -> None:
     [stats] = site.rows("stats")
     assert stats.pop("queue") == QUEUE
     assert stats.pop("next_due") is stats.pop("reason") is None
-    assert stats.pop("control") == UNCONTROLLED
+    assert stats.pop("limits") == UNLIMITED
     assert set(stats.values()) == {0}
 
 

@@ -12,15 +12,15 @@ from rich.console import Console
 from kombu_redisdelay.cli.table import Line
 from kombu_redisdelay.cli.terminal import colored
 from kombu_redisdelay.cli.top import View
-from kombu_redisdelay.operations.control import UNCONTROLLED, QueueControl
 from kombu_redisdelay.operations.history import Counts, QueueHistory
+from kombu_redisdelay.operations.limits import UNLIMITED, QueueLimits
 from kombu_redisdelay.operations.stats import QueueStats
 from kombu_redisdelay.operations.timeline import EDGES, spans
 
 SIZE = (80, 24)
 _SPANS = spans([1_000_000] * (len(EDGES) + 1))
 _QUEUE = QueueStats(
-    "celery", 10, 1000, 0, 0, 0, 1, 0, datetime(2099, 1, 1, tzinfo=timezone.utc), 0.0, 0.0, UNCONTROLLED
+    "celery", 10, 1000, 0, 0, 0, 1, 0, datetime(2099, 1, 1, tzinfo=timezone.utc), 0.0, 0.0, UNLIMITED
 )
 
 
@@ -88,7 +88,7 @@ def test_the_queues_with_most_to_do_are_shown_in_their_order() -> None:
 
 def test_what_is_paused_is_shown_before_what_is_busy_and_the_timeline_shrinks_first() -> None:
     queues = [replace(_QUEUE, queue=f"q{n:02}", ready=n) for n in range(40)]
-    queues[3] = replace(queues[3], control=QueueControl(paused_since=datetime.now(timezone.utc)))
+    queues[3] = replace(queues[3], limits=QueueLimits(paused_since=datetime.now(timezone.utc)))
     with_history = [(queue, QueueHistory(queue.queue, Counts(0, 0, 0, 0), 0, [], [])) for queue in queues]
     counts = [0] * (len(EDGES) + 1)
     for in_timeline, expected in ((0, 19), (1, 16)):
@@ -103,8 +103,8 @@ def test_what_is_paused_is_shown_before_what_is_busy_and_the_timeline_shrinks_fi
 
 
 def test_many_remarks_leave_room_for_queues() -> None:
-    control = QueueControl(rate="100/m", burst=10)
-    queues = [replace(_QUEUE, queue=f"q{n:02}", control=control) for n in range(40)]
+    limits = QueueLimits(rate="100/m", burst=10)
+    queues = [replace(_QUEUE, queue=f"q{n:02}", limits=limits) for n in range(40)]
     found = lines(render(View(""), queues, 0.0))
     assert len(found) <= SIZE[1]
     assert sum(re.match(r"q\d\d +\d", line) is not None for line in found) >= 3
@@ -131,7 +131,7 @@ def test_what_is_late_is_called_so() -> None:
 
 
 def test_pauses_and_limits_are_said_below_the_queues() -> None:
-    control = QueueControl(rate="100/m", burst=10, concurrency=20)
-    shown = lines(render(View("redisdelay://"), [replace(_QUEUE, control=control)], 100.0))
+    limits = QueueLimits(rate="100/m", burst=10, concurrency=20)
+    shown = lines(render(View("redisdelay://"), [replace(_QUEUE, limits=limits)], 100.0))
     assert "celery is limited: 100/m, burst 10, concurrency 20" in shown
     assert len(shown) <= SIZE[1]

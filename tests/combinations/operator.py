@@ -95,7 +95,7 @@ class Operator:
             messages.remove(Selection(state=DEAD))
             messages.cancel(ids=[send.id for send in self._plan.wrong])
             for queue in self._plan.queues:
-                queues.limit(queue)
+                queues.limit(queue, rate=None, concurrency=None)
                 queues.resume(queue)
 
     def unacked(self) -> int:

@@ -96,7 +96,7 @@ def test_limits(site: Site, late: str) -> None:
     site.text("limit", "-Q", QUEUE, "--rate", "10/m", "--concurrency", "4")
     assert "Workers take no more than 10/m from the queue together." in why(site, late)
     assert "and its limit" not in why(site, late)
-    site.text("limit", "-Q", QUEUE, "--concurrency", "3")
+    site.text("limit", "-Q", QUEUE, "--concurrency", "3", "--rate", "none")
     assert "Workers hold 3 messages of the queue, and its limit is 3." in why(site, late)
     assert "no more than" not in why(site, late)
 

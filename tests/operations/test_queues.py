@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from celery import Celery
 
-from kombu_redisdelay import Messages, QueueControl, Queues
+from kombu_redisdelay import Messages, QueueLimits, Queues
 from tests.operations.kit import send
 from tests.transport.kit import in_seconds
 
@@ -20,23 +20,23 @@ def queues(app: Celery) -> Iterator[Queues]:
 
 def test_a_pause_of_several_queues(queues: Queues) -> None:
     queues.pause(["a", "b"])
-    assert [queues.control(name).is_paused for name in "ab"] == [True, True]
+    assert [queues.limits(name).is_paused for name in "ab"] == [True, True]
     queues.resume(name for name in "ab")
-    assert [queues.control(name).is_paused for name in "ab"] == [False, False]
+    assert [queues.limits(name).is_paused for name in "ab"] == [False, False]
     queues.pause("ab")
-    assert [queues.control(name).is_paused for name in ("a", "ab")] == [False, True]
+    assert [queues.limits(name).is_paused for name in ("a", "ab")] == [False, True]
 
 
 def test_pauses_and_limits(queues: Queues) -> None:
-    assert queues.control("q") == QueueControl()
+    assert queues.limits("q") == QueueLimits()
     queues.pause("q")
     queues.limit("q", rate="100/m", burst=10, concurrency=20)
-    found = queues.control("q")
+    found = queues.limits("q")
     assert found.is_paused
     assert (found.rate, found.burst, found.concurrency) == ("100/m", 10, 20)
     queues.resume("q")
-    queues.limit("q")
-    assert queues.control("q") == QueueControl()
+    queues.limit("q", rate=None, concurrency=None)
+    assert queues.limits("q") == QueueLimits()
 
 
 def test_stats_and_timeline(app: Celery, queues: Queues) -> None:

@@ -172,10 +172,10 @@ def test_pausing_and_resuming(viewer: Viewer, site: Site) -> None:
     viewer.open("/queue", name=QUEUE)
     assert viewer.press("Pause").heading.startswith("Pause celery for all workers? It has 1 ready message.")
     assert "celery is paused." in viewer.press("Pause").text
-    assert viewer.app.state.site.queues.control(QUEUE).is_paused
+    assert viewer.app.state.site.queues.limits(QUEUE).is_paused
     viewer.press("Resume")
     assert "celery is not paused any more." in viewer.press("Resume").text
-    assert not viewer.app.state.site.queues.control(QUEUE).is_paused
+    assert not viewer.app.state.site.queues.limits(QUEUE).is_paused
 
 
 def test_limiting(viewer: Viewer) -> None:
@@ -186,7 +186,7 @@ def test_limiting(viewer: Viewer) -> None:
     assert viewer.press("Limit", rate="10/s", burst="-1").status == 400
     page = viewer.press("Limit", rate="100/m", burst="5", concurrency="20")
     assert "celery is limited." in page.text
-    control = viewer.app.state.site.queues.control(QUEUE)
+    control = viewer.app.state.site.queues.limits(QUEUE)
     assert (control.rate, control.burst, control.concurrency) == ("100/m", 5, 20)
     page = viewer.press("Limit")
     assert {"rate": "100/m", "burst": "5", "concurrency": "20"}.items() <= dict(page.forms[-1].fields).items()

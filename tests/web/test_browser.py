@@ -11,7 +11,7 @@ import pytest
 
 from harness.process import wait_until
 from kombu_redisdelay import Messages
-from kombu_redisdelay.operations import control
+from kombu_redisdelay.operations import limits
 from tests.cli.site import Site
 from tests.web.states import PAGES
 
@@ -182,7 +182,7 @@ def test_an_answer_that_is_no_page_of_ours_does_not_end_the_updates(
 
 def test_a_limit_of_somebody_else_is_offered(driver: webdriver.Chrome, url: str, site: Site) -> None:
     driver.get(f"{url}/queue?name=celery")
-    control.limit(site.store, "celery", rate="100/m", concurrency=20)
+    limits.limit(site.store, "celery", rate="100/m", concurrency=20)
     found = "return document.querySelector('#switch input[name=rate]').value"
     wait_until(lambda: driver.execute_script(found) == "100/m", 30, "the limit")
     driver.find_element(By.CSS_SELECTOR, "button[value=limit]").click()

@@ -87,7 +87,7 @@ def test_names_of_queues(viewer: Viewer, site: Site, text: str) -> None:
     check(viewer.press("Pause"))
     check(viewer.press("Pause"))
     assert "is paused." in viewer.at.text
-    assert viewer.app.state.site.queues.control(text).is_paused
+    assert viewer.app.state.site.queues.limits(text).is_paused
     assert viewer.open("/messages", queue=text).ids == ["a"]
     viewer.press("Cancel all")
     assert "Cancelled 1 message." in viewer.press("Cancel all").text

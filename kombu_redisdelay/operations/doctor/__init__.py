@@ -11,10 +11,10 @@ from redis.exceptions import ConnectionError, NoPermissionError, ResponseError, 
 from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import Access, natural
-from kombu_redisdelay.operations.doctor.control import check_stock_workers
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.lease import check_lease
 from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
+from kombu_redisdelay.operations.doctor.limits import check_stock_workers
 from kombu_redisdelay.operations.doctor.names import names_of
 from kombu_redisdelay.operations.doctor.partitions import attended, check_partitions
 from kombu_redisdelay.operations.doctor.permissions import check_permissions

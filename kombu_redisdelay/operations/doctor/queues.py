@@ -8,15 +8,15 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from kombu_redisdelay.broker.control import Controls
 from kombu_redisdelay.broker.keys import expected_type
+from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
-from kombu_redisdelay.operations.doctor.control import check_control
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.held import check_held
+from kombu_redisdelay.operations.doctor.limits import check_limits
 from kombu_redisdelay.operations.history import unreadable_fields
 from kombu_redisdelay.operations.reasons import GONE, ISOLATED, PREFETCH
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
@@ -85,7 +85,7 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool
             yield from check_held(store, name)
         yield from _damage(store, name)
         yield from _foreign_fields(store, name)
-    yield from check_control(store, queue, stats.control, app)
+    yield from check_limits(store, queue, stats.limits, app)
 
 
 def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:
@@ -214,7 +214,7 @@ def _foreign_fields(store: Store, queue: str) -> Iterator[Finding]:
     limits = "They count as missing. Set the limits again: `celery -A proj delayed limit`."
     history = "They count as missing. Delete the key: a new history begins."
     for key, fields, advice in (
-        (keys.control, Controls(store).unreadable(queue), limits),
+        (keys.control, LimitStore(store).unreadable(queue), limits),
         (keys.history, unreadable_fields(store, queue), history),
     ):
         if fields:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.control import Controls
 from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.held import Holders
 from kombu_redisdelay.broker.leftovers import Destination, Leftover, Leftovers
+from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.recorder import record
@@ -50,7 +50,7 @@ def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object
 
 
 def ack_where_places_are_limited(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
-    Controls(rig.store).limit(["q"], None, None, 2)
+    LimitStore(rig.store).limit(["q"], {"concurrency": 2})
     rig.put("q", "another")
     [another] = taken(consumer, "q")
     return rig.ack(consumer, "q", another.tag)
@@ -140,7 +140,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "unused": lambda rig, consumer, delivery: UNUSED(rig.store.server, [rig.known], [1, 1]),
     "forget": lambda rig, consumer, delivery: FORGET(rig.store.server, [rig.known], [0, "q"]),
     "tidy": tidy,
-    "control": lambda rig, consumer, delivery: Controls(rig.store).limit(["q"], 1000.0, 1, 1),
+    "control": lambda rig, consumer, delivery: LimitStore(rig.store).limit(["q"], {"concurrency": 1}),
     "ack": ack_where_places_are_limited,
     "ready": lambda rig, consumer, delivery: list(ReadyLists(rig.store).iter("q")),
     "remove_ready": remove_ready,

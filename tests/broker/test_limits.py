@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.control import Control, Controls, default_burst, interval_us
 from kombu_redisdelay.broker.delivery import Request
+from kombu_redisdelay.broker.limits import Limits, LimitStore, default_burst, interval_us
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
-from kombu_redisdelay.operations.control import MOST
+from kombu_redisdelay.operations.limits import MOST
 from tests.broker.rig import LEASE_MS, Rig, dead_letter, park, payload, taken, texts
 
 HOUR = 3_600_000
@@ -23,7 +23,8 @@ def limit(
     burst: int = 1,
     concurrency: int | None = None,
 ) -> None:
-    Controls(rig.store).limit([queue], interval_us, burst if interval_us else None, concurrency)
+    limits = {"interval_us": interval_us, "burst": burst if interval_us else None, "concurrency": concurrency}
+    LimitStore(rig.store).limit([queue], limits)
 
 
 def put(rig: Rig, count: int, queue: str = "q") -> None:
@@ -54,18 +55,18 @@ class TestForeignFields:
     def test_are_no_limits(self, rig: Rig, fields: dict[str, str], unreadable: str) -> None:
         put(rig, 2)
         rig.client.hset(rig.key("q", "control"), mapping=fields)
-        controls = Controls(rig.store)
-        assert controls.get(["q"]) == [Control()]
-        assert controls.unreadable("q") == [unreadable]
+        limits = LimitStore(rig.store)
+        assert limits.get(["q"]) == [Limits()]
+        assert limits.unreadable("q") == [unreadable]
         assert taken(rig.consumer(), "q") != []
 
     def test_the_count_of_what_was_held_back(self, rig: Rig) -> None:
         put(rig, 2)
-        Controls(rig.store).pause(["q"])
+        LimitStore(rig.store).pause(["q"])
         rig.client.hset(rig.key("q", "control"), "held_back", "abc")
         assert taken(rig.consumer(), "q") == []
-        assert Controls(rig.store).get(["q"])[0].held_back == 0
-        assert Controls(rig.store).unreadable("q") == ["held_back"]
+        assert LimitStore(rig.store).get(["q"])[0].throttled == 0
+        assert LimitStore(rig.store).unreadable("q") == ["held_back"]
 
     def test_the_others_stay(self, rig: Rig) -> None:
         put(rig, 3)
@@ -77,14 +78,14 @@ class TestForeignFields:
 class TestPause:
     def test_nothing_is_taken(self, rig: Rig) -> None:
         put(rig, 2)
-        Controls(rig.store).pause(["q"])
+        LimitStore(rig.store).pause(["q"])
         assert taken(rig.consumer(), "q") == []
         assert rig.ready("q") == ["0", "1"]
 
     def test_other_queues_are_taken_from(self, rig: Rig) -> None:
         put(rig, 1)
         put(rig, 1, "other")
-        Controls(rig.store).pause(["q"])
+        LimitStore(rig.store).pause(["q"])
         assert [delivery.queue for delivery in taken(rig.consumer(), "q", "other", in_turn=False)] == [
             "other"
         ]
@@ -92,7 +93,7 @@ class TestPause:
     def test_what_is_due_becomes_ready(self, rig: Rig) -> None:
         rig.schedule("q", "due", 1000)
         rig.schedule("q", payload("large", body="x" * BYTES_PER_CALL), 2000)
-        Controls(rig.store).pause(["q"])
+        LimitStore(rig.store).pause(["q"])
         rig.database.advance(HOUR)
         assert taken(rig.consumer(), "q") == []
         assert rig.ready("q")[0] == "due"
@@ -100,16 +101,16 @@ class TestPause:
 
     def test_nobody_is_woken_again_and_again(self, rig: Rig) -> None:
         put(rig, 1)
-        Controls(rig.store).pause(["q"])
+        LimitStore(rig.store).pause(["q"])
         took = rig.consumer().take(Request(["q"], 1))
         assert (took.more, took.due, rig.tokens("q")) == ({}, {}, 0)
         assert rig.consumer().look(["q"]) == ({}, {})
 
     def test_resuming_wakes(self, rig: Rig) -> None:
         put(rig, 1)
-        Controls(rig.store).pause(["q"])
+        LimitStore(rig.store).pause(["q"])
         taken(rig.consumer(), "q")
-        Controls(rig.store).resume(["q"])
+        LimitStore(rig.store).resume(["q"])
         assert rig.tokens("q") == 1
         assert texts(taken(rig.consumer(), "q")) == ["0"]
 
@@ -117,16 +118,16 @@ class TestPause:
         put(rig, 1)
         consumer = rig.consumer()
         [delivery] = taken(consumer, "q")
-        Controls(rig.store).pause(["q"])
+        LimitStore(rig.store).pause(["q"])
         assert rig.ack(consumer, "q", delivery.tag)
 
     def test_a_take_without_acks_too(self, rig: Rig) -> None:
         put(rig, 1)
-        Controls(rig.store).pause(["q"])
+        LimitStore(rig.store).pause(["q"])
         assert taken(rig.consumer(), "q", no_ack=["q"]) == []
 
     def test_a_paused_queue_stays_known(self, rig: Rig) -> None:
-        Controls(rig.store).pause(["q"])
+        LimitStore(rig.store).pause(["q"])
         assert rig.store.queues() == ["q"]
 
 
@@ -378,19 +379,19 @@ class TestConcurrency:
         assert rig.tokens("q") == 0
 
 
-class TestControls:
+class TestLimitStore:
     def test_of_a_queue_without(self, rig: Rig) -> None:
-        assert Controls(rig.store).get(["q"]) == [Control()]
+        assert LimitStore(rig.store).get(["q"]) == [Limits()]
 
     def test_what_was_set(self, rig: Rig) -> None:
-        controls = Controls(rig.store)
-        controls.limit(["q"], interval_us("100/m"), 10, 20)
-        controls.pause(["q"])
-        [control] = controls.get(["q"])
-        assert control.paused_ms == pytest.approx(rig.database.now_ms(), abs=10_000)
-        assert (control.rate, control.burst, control.concurrency) == ("100/m", 10, 20)
-        controls.resume(["q"])
-        controls.limit(["q"], None, None, None)
+        limits = LimitStore(rig.store)
+        limits.limit(["q"], {"interval_us": interval_us("100/m"), "burst": 10, "concurrency": 20})
+        limits.pause(["q"])
+        [found] = limits.get(["q"])
+        assert found.paused_ms == pytest.approx(rig.database.now_ms(), abs=10_000)
+        assert (found.rate, found.burst, found.concurrency) == ("100/m", 10, 20)
+        limits.resume(["q"])
+        limits.limit(["q"], {"interval_us": None, "burst": None, "concurrency": None})
         assert rig.client.exists(rig.key("q", "control")) == 0
 
     def test_what_was_held_back_is_counted(self, rig: Rig) -> None:
@@ -399,9 +400,9 @@ class TestControls:
         # The first take had no room for more.
         taken(rig.consumer(), "q", limit=1)
         taken(rig.consumer(), "q", limit=0)
-        assert Controls(rig.store).get(["q"])[0].held_back == 0
+        assert LimitStore(rig.store).get(["q"])[0].throttled == 0
         taken(rig.consumer(), "q", limit=1)
-        assert Controls(rig.store).get(["q"])[0].held_back == 1
+        assert LimitStore(rig.store).get(["q"])[0].throttled == 1
 
     def test_a_key_that_holds_something_else_is_no_limit_and_is_named(self, rig: Rig) -> None:
         put(rig, 1)
@@ -409,8 +410,8 @@ class TestControls:
         rig.client.set(rig.key("q", "control"), "x")
         assert rig.consumer().look(["q"]).ready == {"q": 1}
         assert len(taken(rig.consumer(), "q", "other")) == 2
-        controls, named = Controls(rig.store), r"redisdelay:\{q\}:control' holds a string"
-        for use in (lambda: controls.get(["q"]), lambda: controls.pause(["q"])):
+        limits, named = LimitStore(rig.store), r"redisdelay:\{q\}:control' holds a string"
+        for use in (lambda: limits.get(["q"]), lambda: limits.pause(["q"])):
             with pytest.raises(ResponseError, match=named):
                 use()
 
@@ -467,4 +468,4 @@ def test_rates_out_of_bounds(rate: str | float) -> None:
     ],
 )
 def test_rates_are_shown(rate: str, shown: str) -> None:
-    assert Control(interval_us=interval_us(rate), burst=1).rate == shown
+    assert Limits(interval_us=interval_us(rate), burst=1).rate == shown

@@ -9,7 +9,7 @@ import pytest
 
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Takes
-from kombu_redisdelay.operations import control
+from kombu_redisdelay.operations import limits
 from tests.transport.kit import LONG_POLL, PATIENCE, Inbox, Site, drain, drain_for, publish
 
 
@@ -48,7 +48,7 @@ def scripts_run(site: Site) -> int:
 
 
 def test_a_paused_queue_and_others(site: Site, store: Store) -> None:
-    control.pause(store, ["q"])
+    limits.pause(store, ["q"])
     [inbox] = inboxes(site, 1, "q", "other")
     publish(site.channel(), "held back")
     publish(site.channel(), "comes", queue="other")
@@ -56,20 +56,20 @@ def test_a_paused_queue_and_others(site: Site, store: Store) -> None:
     drain(client, lambda: len(inbox) == 1)
     drain_for(client, 0.2)
     assert inbox.bodies == ["comes"]
-    control.resume(store, ["q"])
+    limits.resume(store, ["q"])
     drain(client, lambda: len(inbox) == 2)
     assert inbox.bodies == ["comes", "held back"]
 
 
 def test_a_rate_for_several_consumers(site: Site, store: Store) -> None:
-    control.limit(store, "q", rate="50/s", burst=5)
+    limits.limit(store, "q", rate="50/s", burst=5)
     publish(site.channel(), *map(str, range(40)))
     started = time.monotonic()
     some = inboxes(site, 3, prefetch=2, on_message=lambda message: message.ack())
     drain_all(some, 40)
     assert time.monotonic() - started >= (40 - 5) / 50
-    [found] = control.queue_controls(store, ["q"])
-    assert found.held_back > 0
+    [found] = limits.queue_limits(store, ["q"])
+    assert found.throttled > 0
 
 
 @pytest.mark.one_server
@@ -83,7 +83,7 @@ def test_a_rate_costs_as_much_with_many_consumers(
         takes += 1
         return begin(self, *args)
 
-    control.limit(store, "q", rate="10/s", burst=1)
+    limits.limit(store, "q", rate="10/s", burst=1)
     publish(site.channel(), *map(str, range(10)))
     some = inboxes(site, 8)
     drain_all(some, 1)
@@ -96,7 +96,7 @@ def test_a_rate_costs_as_much_with_many_consumers(
 
 @pytest.mark.one_server
 def test_nobody_is_busy_waiting(site: Site, store: Store) -> None:
-    control.limit(store, "q", rate="1/h")
+    limits.limit(store, "q", rate="1/h")
     publish(site.channel(), *map(str, range(10)))
     some = inboxes(site, 3)
     drain_all(some, 1)
@@ -110,7 +110,7 @@ def test_nobody_is_busy_waiting(site: Site, store: Store) -> None:
 
 
 def test_an_ack_lets_another_consumer_go_on(site: Site, store: Store) -> None:
-    control.limit(store, "q", concurrency=2)
+    limits.limit(store, "q", concurrency=2)
     publish(site.channel(), *map(str, range(6)))
     some = inboxes(site, 3, prefetch=1)
     drain_all(some, 2)
@@ -126,27 +126,51 @@ def test_an_ack_lets_another_consumer_go_on(site: Site, store: Store) -> None:
 def test_a_get_from_a_paused_queue(site: Site, store: Store) -> None:
     channel = site.channel()
     publish(channel, "m")
-    control.pause(store, ["q"])
+    limits.pause(store, ["q"])
     assert channel.basic_get("q") is None
-    control.resume(store, ["q"])
+    limits.resume(store, ["q"])
     assert channel.basic_get("q").decode() == "m"
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_only_what_is_given_changes(site: Site, partitions: int) -> None:
+    store = site.channel(partitions={"q": partitions}).store
+
+    def limited(**given: Any) -> tuple[Any, ...]:
+        limits.limit(store, "q", **given)
+        [found] = limits.queue_limits(store, ["q"])
+        return found.rate, found.burst, found.concurrency
+
+    assert limited(concurrency=20) == (None, None, 20)
+    assert limited(rate="100/s") == ("100/s", 100, 20)
+    # A burst that is the default follows the rate.
+    assert limited(rate="100/m") == ("100/m", max(2, partitions), 20)
+    assert limited(burst=10) == ("100/m", 10, 20)
+    assert limited(rate="10/m", concurrency=5) == ("10/m", 10, 5)
+    assert limited(burst=None) == ("10/m", partitions, 5)
+    assert limited(concurrency=None) == ("10/m", partitions, None)
+    with pytest.raises(ValueError, match="burst needs a rate"):
+        limited(rate=None, burst=3)
+    assert limited(rate=None) == (None, None, None)
+    with pytest.raises(TypeError, match="say which limit: rate, burst or concurrency"):
+        limits.limit(store, "q")
 
 
 def test_partitions_share_the_limits(site: Site) -> None:
     channel = site.channel(partitions={"q": 4})
     publish(channel, *map(str, range(40)))
     with pytest.raises(ValueError, match="concurrency must be 4 at least"):
-        control.limit(channel.store, "q", concurrency=3)
-    control.limit(channel.store, "q", rate="100/m", concurrency=6)
-    [found] = control.queue_controls(channel.store, ["q"])
+        limits.limit(channel.store, "q", concurrency=3)
+    limits.limit(channel.store, "q", rate="100/m", concurrency=6)
+    [found] = limits.queue_limits(channel.store, ["q"])
     assert (found.rate, found.burst, found.concurrency) == ("100/m", 4, 6)
-    control.limit(channel.store, "q", concurrency=6)
+    limits.limit(channel.store, "q", rate=None)
     inbox = Inbox(channel)
     drain(channel.connection.client, lambda: len(inbox) == 6)
     drain_for(channel.connection.client, 0.3)
     assert len(inbox) == 6
-    control.pause(channel.store, ["q"])
-    [found] = control.queue_controls(channel.store, ["q"])
+    limits.pause(channel.store, ["q"])
+    [found] = limits.queue_limits(channel.store, ["q"])
     assert found.is_paused
 
 
@@ -165,5 +189,5 @@ def test_partitions_share_the_limits(site: Site) -> None:
 )
 def test_no_limits(store: Store, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        control.limit(store, "q", **arguments)
-    assert control.queue_controls(store, ["q"]) == [control.QueueControl()]
+        limits.limit(store, "q", **arguments)
+    assert limits.queue_limits(store, ["q"]) == [limits.QueueLimits()]

@@ -1,10 +1,10 @@
-"""What an operator allows for a queue: whether it is paused, how many messages may be taken, and how many may
-be held. It holds for all consumers together, from their next take on."""
+"""The limits of a queue: whether it is paused, how many messages may be taken, and how many may be unacked.
+They hold for all consumers together, from their next take on."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, isclose
 from typing import Any, NamedTuple
 
@@ -19,26 +19,26 @@ _UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
 _RATE = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?:/([smh]))?", re.ASCII)
 
 #: The lowest and the highest rate, as microseconds from one message to the next. The clock of Redis counts
-#: microseconds, and :attr:`Control.rate` shows each rate between them without an exponent.
+#: microseconds, and :attr:`Limits.rate` shows each rate between them without an exponent.
 _LONGEST_US, _SHORTEST_US = 360_000_000_000.0, 1.0
 
 
-class Control(NamedTuple):
-    """What is allowed for a queue. ``None`` is no limit.
+class Limits(NamedTuple):
+    """The limits of a queue. ``None`` is no limit.
 
     Attributes:
         paused_ms: since when it is paused, ms since the epoch; ``None`` if it is not.
         interval_us: microseconds from one message to the next, on average.
         burst: how many may be taken at once after a while without any; ``None`` without a rate.
-        concurrency: how many messages all consumers together may hold.
-        held_back: how many takes left ready messages where they were because of this.
+        concurrency: how many messages of it may be unacked.
+        throttled: how many takes left ready messages where they were because of this.
     """
 
     paused_ms: int | None = None
     interval_us: float | None = None
     burst: int | None = None
     concurrency: int | None = None
-    held_back: int = 0
+    throttled: int = 0
 
     @property
     def rate(self) -> str | None:
@@ -56,8 +56,8 @@ class Control(NamedTuple):
         return None if self.interval_us is None else _UNITS["s"] / self.interval_us
 
 
-#: The fields of the hash in Redis, in the order of the attributes.
-_FIELDS = ("paused_ms", "interval_us", "burst", "concurrency", "held_back")
+#: Attribute -> its field of the hash in Redis, in the order of the attributes.
+_FIELDS = {name: name for name in Limits._fields} | {"throttled": "held_back"}
 
 
 def interval_us(rate: str | float) -> float:
@@ -83,25 +83,27 @@ def interval_us(rate: str | float) -> float:
 
 def default_burst(interval: float) -> int:
     """What a rate with this interval allows in a second, at least one message."""
-    return max(1, ceil(_UNITS["s"] / interval))
+    # Rounded, because an interval that several partitions share has a small error.
+    return max(1, ceil(round(_UNITS["s"] / interval, 6)))
 
 
-class Controls:
-    """Reads and changes the control of the queues in *store*, each of which is a partition or has none."""
+class LimitStore:
+    """Reads and changes the limits of the queues in *store*, each of which is a partition or has none."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def get(self, queues: Sequence[str]) -> list[Control]:
-        """The control of each of *queues*."""
-        commands = (("HMGET", self._store.keys(queue).control, *_FIELDS) for queue in queues)
-        return [control_of(row) for row in answers(self._store.server, commands)]
+    def get(self, queues: Sequence[str]) -> list[Limits]:
+        """The limits of each of *queues*."""
+        commands = (("HMGET", self._store.keys(queue).control, *_FIELDS.values()) for queue in queues)
+        return [limits_of(row) for row in answers(self._store.server, commands)]
 
     def unreadable(self, queue: str) -> list[str]:
-        """The fields of the control of *queue* that do not hold what belongs there. They count as missing."""
-        [row] = answers(self._store.server, [("HMGET", self._store.keys(queue).control, *_FIELDS)])
-        found = [field for field, value in zip(_FIELDS, row, strict=True) if value is not None]
-        unreadable = [f for f, v in zip(_FIELDS, row, strict=True) if v is not None and _number(v) is None]
+        """The fields of the limits of *queue* that do not hold what belongs there. They count as missing."""
+        fields = list(_FIELDS.values())
+        [row] = answers(self._store.server, [("HMGET", self._store.keys(queue).control, *fields)])
+        found = {field: value for field, value in zip(fields, row, strict=True) if value is not None}
+        unreadable = [field for field, value in found.items() if _number(value) is None]
         if "interval_us" in found and "burst" not in found:
             unreadable.append("burst")
         return unreadable
@@ -114,19 +116,19 @@ class Controls:
         """End the pause of *queues*. Their limits stay."""
         self._set(queues, {"paused_ms": ""})
 
-    def limit(
-        self, queues: Sequence[str], interval_us: float | None, burst: int | None, concurrency: int | None
-    ) -> None:
-        """Give each of *queues* these limits. Without a value, what was limited is not any more."""
-        self._set(
-            queues,
-            {
-                "interval_us": "" if interval_us is None else repr(interval_us),
-                "burst": "" if burst is None else burst,
-                "concurrency": "" if concurrency is None else concurrency,
-                **({"full_at_us": ""} if interval_us is None else {}),
-            },
-        )
+    def limit(self, queues: Sequence[str], limits: Mapping[str, float | int | None]) -> None:
+        """Change some limits of each of *queues*.
+
+        Arguments:
+            limits: attribute of :class:`Limits` -> its new value, ``None`` for no limit. A rate is
+                ``interval_us`` and ``burst``.
+        """
+        fields: dict[str, Argument] = {
+            _FIELDS[name]: "" if value is None else repr(value) for name, value in limits.items()
+        }
+        if limits.get("interval_us", 0) is None:
+            fields["full_at_us"] = ""
+        self._set(queues, fields)
 
     def _set(self, queues: Sequence[str], fields: dict[str, Argument]) -> None:
         # Noted, so that they are shown though they may be empty.
@@ -136,16 +138,16 @@ class Controls:
         run_each(self._store.server, [(SET_CONTROL, (keys.control, keys.wake), args) for keys in each])
 
 
-def control_of(row: Sequence[Any]) -> Control:
-    """The control that has these values of its fields in Redis."""
-    paused_ms, interval, burst, concurrency, held_back = map(_number, row)
+def limits_of(row: Sequence[Any]) -> Limits:
+    """The limits that have these values of their fields in Redis."""
+    paused_ms, interval, burst, concurrency, throttled = map(_number, row)
     has_rate = interval is not None and burst is not None
-    return Control(
+    return Limits(
         paused_ms=_int(paused_ms),
         interval_us=interval if has_rate else None,
         burst=_int(burst) if has_rate else None,
         concurrency=_int(concurrency),
-        held_back=_int(held_back) or 0,
+        throttled=_int(throttled) or 0,
     )
 
 

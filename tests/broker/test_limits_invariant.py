@@ -9,33 +9,38 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from kombu_redisdelay.broker.control import Controls
+from kombu_redisdelay.broker.limits import LimitStore
 from tests.broker.database import Database
 from tests.broker.machine import QUEUES, UNIT_MS, queues
 from tests.broker.test_invariant import BrokerMachine, run_machine
 
 
-class ControlMachine(BrokerMachine):
+class LimitsMachine(BrokerMachine):
     consumed = QUEUES
 
     @property
-    def controls(self) -> Controls:
-        return Controls(self.rig.store)
+    def limits(self) -> LimitStore:
+        return LimitStore(self.rig.store)
 
     @rule(queue=queues)
     def pause(self, queue: str) -> None:
-        self.controls.pause([queue])
+        self.limits.pause([queue])
         self.model.queues[queue].control.is_paused = True
 
     @rule(queue=queues)
     def resume(self, queue: str) -> None:
-        self.controls.resume([queue])
+        self.limits.resume([queue])
         self.model.queues[queue].control.is_paused = False
 
     @rule(queue=queues, interval=st.integers(0, 3), burst=st.integers(1, 4), concurrency=st.integers(0, 4))
     def limit(self, queue: str, interval: int, burst: int, concurrency: int) -> None:
         interval_us = float(interval * UNIT_MS * 1000) or None
-        self.controls.limit([queue], interval_us, burst if interval else None, concurrency or None)
+        limits = {
+            "interval_us": interval_us,
+            "burst": burst if interval else None,
+            "concurrency": concurrency or None,
+        }
+        self.limits.limit([queue], limits)
         control, now = self.model.queues[queue].control, self.model.now
         if interval and control.interval:
             # What was taken counts against the new rate.
@@ -46,7 +51,7 @@ class ControlMachine(BrokerMachine):
 
     @invariant()
     def the_control_is_as_it_was_set(self) -> None:
-        for queue, found in zip(QUEUES, self.controls.get(QUEUES), strict=True):
+        for queue, found in zip(QUEUES, self.limits.get(QUEUES), strict=True):
             control = self.model.queues[queue].control
             assert (found.paused_ms is not None) == control.is_paused
             assert found.interval_us == (control.interval * UNIT_MS * 1000 or None)
@@ -57,7 +62,7 @@ class ControlMachine(BrokerMachine):
 # A failure is made as short as it can be, which takes minutes.
 @pytest.mark.timeout(600)
 def test_nothing_is_taken_that_is_not_allowed(database: Database) -> None:
-    class Machine(ControlMachine):
+    class Machine(LimitsMachine):
         pass
 
     Machine.database = database

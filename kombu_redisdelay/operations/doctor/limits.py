@@ -8,22 +8,22 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from kombu_redisdelay.broker.control import Controls
+from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.control import QueueControl, queue_controls
 from kombu_redisdelay.operations.doctor.finding import Finding, warning
+from kombu_redisdelay.operations.limits import QueueLimits, queue_limits
 from kombu_redisdelay.words import number_of
 
 
-def check_control(store: Store, queue: str, control: QueueControl, app: Any) -> Iterator[Finding]:
+def check_limits(store: Store, queue: str, limits: QueueLimits, app: Any) -> Iterator[Finding]:
     """
     Arguments:
         app: the Celery app, ``None`` if it is not known.
     """
-    yield from _pause(queue, control, app)
+    yield from _pause(queue, limits, app)
     yield from _partitions(store, queue)
-    yield from _early_acks(queue, control, app)
+    yield from _early_acks(queue, limits, app)
 
 
 def check_stock_workers(store: Store, queues: Sequence[str], unacked_key: str) -> Iterator[Finding]:
@@ -31,22 +31,22 @@ def check_stock_workers(store: Store, queues: Sequence[str], unacked_key: str) -
     Arguments:
         unacked_key: key of the hash in which workers of ``redis://`` keep what they have taken.
     """
-    if any(_is_controlled(store, queue) for queue in queues):
+    if any(_is_limited(store, queue) for queue in queues):
         yield from _stock_workers(store.server, unacked_key)
 
 
-def _is_controlled(store: Store, queue: str) -> bool:
+def _is_limited(store: Store, queue: str) -> bool:
     try:
-        [control] = queue_controls(store, [queue])
+        [limits] = queue_limits(store, [queue])
     except ResponseError:
         # The check of the queues has said so.
         return False
-    return control.is_paused or control.is_limited
+    return limits.is_paused or limits.is_limited
 
 
-def _pause(queue: str, control: QueueControl, app: Any) -> Iterator[Finding]:
-    if control.paused_since is not None:
-        since = control.paused_since.astimezone(timezone.utc if app is None else app.timezone)
+def _pause(queue: str, limits: QueueLimits, app: Any) -> Iterator[Finding]:
+    if limits.paused_since is not None:
+        since = limits.paused_since.astimezone(timezone.utc if app is None else app.timezone)
         yield warning(
             f"queue {queue}",
             f"paused since {since.isoformat(' ', 'seconds')}",
@@ -56,8 +56,8 @@ def _pause(queue: str, control: QueueControl, app: Any) -> Iterator[Finding]:
 
 def _partitions(store: Store, queue: str) -> Iterator[Finding]:
     names = store.partitions.names(queue)
-    each = [control._replace(paused_ms=bool(control.paused_ms)) for control in Controls(store).get(names)]
-    if len({(control.paused_ms, control.interval_us) for control in each}) > 1:
+    each = [limits._replace(paused_ms=bool(limits.paused_ms)) for limits in LimitStore(store).get(names)]
+    if len({(limits.paused_ms, limits.interval_us) for limits in each}) > 1:
         yield warning(
             f"queue {queue}",
             "its partitions are not all paused or limited alike",
@@ -65,8 +65,8 @@ def _partitions(store: Store, queue: str) -> Iterator[Finding]:
         )
 
 
-def _early_acks(queue: str, control: QueueControl, app: Any) -> Iterator[Finding]:
-    if control.concurrency is None or app is None:
+def _early_acks(queue: str, limits: QueueLimits, app: Any) -> Iterator[Finding]:
+    if limits.concurrency is None or app is None:
         return
     tasks = {name: task for name, task in app.tasks.items() if not name.startswith("celery.")}
     of_queue = [name for name in tasks if _queue_of(app, name) == queue]
@@ -78,7 +78,7 @@ def _early_acks(queue: str, control: QueueControl, app: Any) -> Iterator[Finding
         which = f"these tasks are acked before they run: {', '.join(early)}"
     yield warning(
         f"queue {queue}",
-        f"workers may hold {number_of(control.concurrency)} together, but {which}",
+        f"workers may hold {number_of(limits.concurrency)} together, but {which}",
         "A message that is acked is not held any more, so more tasks may run. Set task_acks_late, or "
         "acks_late for the tasks of this queue.",
     )

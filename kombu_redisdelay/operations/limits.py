@@ -1,0 +1,163 @@
+"""Pauses queues and limits them, for all workers at once. A queue with partitions is one queue here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from itertools import islice
+from typing import Final
+
+from kombu_redisdelay.broker.limits import Limits, LimitStore, default_burst, interval_us
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.public import public
+
+
+@public
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """The limits of a queue. They hold for all workers together.
+
+    Attributes:
+        paused_since: since when nothing is taken from it, in UTC; ``None`` if it is not paused.
+        rate: how many messages may be taken in which time, such as ``100/m``; ``None`` for any number.
+        burst: with a rate, how many may be taken at once after a while without any; ``None`` without a rate.
+        concurrency: how many messages of it may be unacked; ``None`` for any number.
+        throttled: how many times a worker asked and got less than there was, because of the pause or a limit.
+            It begins again at 0 when the last limit is cleared.
+        per_second: the rate as messages a second; ``None`` without a rate.
+    """
+
+    paused_since: datetime | None = None
+    rate: str | None = None
+    burst: int | None = None
+    concurrency: int | None = None
+    throttled: int = 0
+    per_second: float | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused_since is not None
+
+    @property
+    def is_limited(self) -> bool:
+        return self.rate is not None or self.concurrency is not None
+
+
+class Unchanged(Enum):
+    """Stands for a limit that stays as it is."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+
+#: The largest burst, and the largest concurrency.
+MOST = 1_000_000_000
+
+#: The limits of a queue that is neither paused nor limited.
+UNLIMITED = QueueLimits()
+
+
+def queue_limits(store: Store, queues: Sequence[str]) -> list[QueueLimits]:
+    """The limits of each of *queues*, in one round trip."""
+    each = [store.partitions.names(queue) for queue in queues]
+    found = iter(LimitStore(store).get([name for names in each for name in names]))
+    return [_together(list(islice(found, len(names)))) for names in each]
+
+
+def pause(store: Store, queues: Iterable[str]) -> None:
+    """Have no worker take anything from *queues*."""
+    LimitStore(store).pause(store.partitions.all_names(queues))
+
+
+def resume(store: Store, queues: Iterable[str]) -> None:
+    """End the pause of *queues*. Their limits stay."""
+    LimitStore(store).resume(store.partitions.all_names(queues))
+
+
+def limit(
+    store: Store,
+    queue: str,
+    *,
+    rate: str | float | Unchanged | None = UNCHANGED,
+    burst: int | Unchanged | None = UNCHANGED,
+    concurrency: int | Unchanged | None = UNCHANGED,
+) -> None:
+    """Change limits of *queue*: see :meth:`kombu_redisdelay.Queues.limit`."""
+    if rate is burst is concurrency is UNCHANGED:
+        raise TypeError("say which limit: rate, burst or concurrency")
+    names = store.partitions.names(queue)
+    changes: dict[str, Sequence[float | int | None]] = {}
+    if not (rate is UNCHANGED and burst is UNCHANGED):
+        changes.update(_rates(LimitStore(store).get(names), rate, burst))
+    if concurrency is not UNCHANGED:
+        changes["concurrency"] = _shares("concurrency", concurrency, len(names))
+    for name, *values in zip(names, *changes.values(), strict=True):
+        LimitStore(store).limit([name], dict(zip(changes, values, strict=True)))
+
+
+def _rates(
+    before: Sequence[Limits], rate: str | float | Unchanged | None, burst: int | Unchanged | None
+) -> dict[str, Sequence[float | int | None]]:
+    """What changes for each partition of a queue with the limits *before*."""
+    count = len(before)
+    interval_before = _interval_us(before)
+    interval = interval_before
+    if not isinstance(rate, Unchanged):
+        interval = None if rate is None else interval_us(rate)
+    if interval is None:
+        if isinstance(burst, int):
+            raise ValueError("burst needs a rate")
+        return dict.fromkeys(("interval_us", "burst"), [None] * count)
+    if burst is UNCHANGED:
+        burst = _sum([limits.burst for limits in before])
+        if interval_before is None or burst == _default_burst(interval_before, count):
+            burst = None
+    bursts = _shares("burst", _default_burst(interval, count) if burst is None else burst, count)
+    return {"interval_us": [interval * count] * count, "burst": bursts}
+
+
+def _default_burst(interval: float, count: int) -> int:
+    """For a queue with so many partitions."""
+    return max(default_burst(interval), count)
+
+
+def _shares(what: str, number: object, count: int) -> list[int | None]:
+    """What each of *count* partitions gets of a limit."""
+    if number is None:
+        return [None] * count
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST:
+        raise ValueError(f"{what} must be a whole number from 1 to {MOST:,}, not {number!r}")
+    if number < count:
+        raise ValueError(
+            f"{what} must be {count} at least, one for each partition of the queue, not {number}"
+        )
+    whole, rest = divmod(number, count)
+    return [whole + (index < rest) for index in range(count)]
+
+
+def _together(each: Sequence[Limits]) -> QueueLimits:
+    """The limits of a queue whose partitions have these."""
+    since = [limits.paused_ms for limits in each]
+    together = Limits(interval_us=_interval_us(each))
+    return QueueLimits(
+        paused_since=None if None in since else from_ms(min(ms for ms in since if ms is not None)),
+        rate=together.rate,
+        burst=_sum([limits.burst for limits in each]),
+        concurrency=_sum([limits.concurrency for limits in each]),
+        throttled=sum(limits.throttled for limits in each),
+        per_second=together.per_second,
+    )
+
+
+def _interval_us(each: Sequence[Limits]) -> float | None:
+    """Microseconds from one message of a queue to the next, if its partitions have these limits."""
+    intervals = [limits.interval_us for limits in each if limits.interval_us is not None]
+    return 1 / sum(1 / interval for interval in intervals) if len(intervals) == len(each) else None
+
+
+def _sum(numbers: Sequence[int | None]) -> int | None:
+    return None if None in numbers else sum(number for number in numbers if number is not None)
