@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice, product
+from itertools import islice, product
 from typing import Any
 
 from kombu_redisdelay.broker.message import split_stored
@@ -50,6 +50,10 @@ class Scheduled:
     def rewritten(self, payload: bytes) -> bytes:
         """How *payload* is stored in place of this message, with its priority step."""
         return self.stored[: len(self.stored) - len(self.payload)] + payload
+
+
+#: Makes of a message the payload to replace it by, and its due time, in ms since the epoch.
+Target = Callable[[Scheduled], tuple[bytes, float]]
 
 
 class Schedule:
@@ -167,22 +171,24 @@ class Schedule:
         """Replace *message* by *payload*, which is due at *due_ms*, in ms since the epoch. If that time has
         come, it goes to the tail of its ready list. Returns ``False`` if *message* is not scheduled any more,
         or has changed."""
-        return any(self.reschedule_all(message.queue, [message], lambda _: payload, due_ms))
+        return any(self.reschedule_all(message.queue, [message], lambda _: (payload, due_ms)))
 
     def reschedule_all(
-        self, queue: str, messages: Iterable[Scheduled], rewrite: Callable[[Scheduled], bytes], due_ms: float
+        self, queue: str, messages: Iterable[Scheduled], target: Target
     ) -> Iterator[Scheduled]:
         """Do the same as :meth:`reschedule` for *messages* of *queue*, in the order given. Yields those that
         were still scheduled, unchanged.
 
         Arguments:
-            rewrite: makes of a message the payload to replace it by.
+            target: called once for each message.
         """
         keys = self._store.keys(queue)
         used = (*keys.scheduling, keys.ready, keys.wake)
         for some in portions(messages, _size, MOVES_PER_CALL, BYTES_PER_CALL):
-            each = ((message.member, message.stored, message.rewritten(rewrite(message))) for message in some)
-            args: tuple[Argument, ...] = (due_ms, keys.separator, *chain.from_iterable(each))
+            args: list[Argument] = [keys.separator]
+            for message in some:
+                payload, due_ms = target(message)
+                args += (message.member, message.stored, message.rewritten(payload), due_ms)
             reply = RESCHEDULE(self._store.server, used, args)
             yield from (message for message, done in zip(some, reply, strict=True) if done)
 

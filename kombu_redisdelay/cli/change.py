@@ -25,6 +25,12 @@ ASKED: dict[str, Callable[..., Any]] = {
         "--countdown", type=Seconds(), help="Time from now: 90, 90s, 10m, 2h, 3d or 1w."
     ),
     "eta": click.option("--eta", type=MomentType(), help="A moment in ISO 8601, such as 2027-01-01T09:00."),
+    "by": click.option("--by", type=Seconds(signed=True), help="Shift each by so much: 2h, or -30m."),
+    "over": click.option(
+        "--over",
+        type=Seconds(),
+        help="Spread them evenly over so long a time, which begins at --countdown, --eta or now.",
+    ),
     "mark_revoked": click.option(
         "--mark-revoked", is_flag=True, help="Also set the state REVOKED in the app's result backend."
     ),

@@ -33,7 +33,7 @@ _SECONDS = {"minute": 60, "hour": 3600}
 #: A period that is so many times as long as a minute or an hour is said to be longer.
 _LONGER = 1.5
 
-_HEADERS = ("PUBLISHED", "DELIVERED", "FAILED", "DEAD")
+_HEADERS = ("PUBLISHED", "DELIVERED", "FAILURES", "DEAD")
 
 _BAR_COLUMNS = 20
 
@@ -107,7 +107,7 @@ def _table_of_queues(found: Sequence[QueueHistory], by: str) -> Table:
 def _numbers(counts: Counts) -> Iterator[Any]:
     yield count(counts.published)
     yield count(counts.delivered)
-    yield count(counts.failed, "yellow")
+    yield count(counts.failures, "yellow")
     yield count(counts.dead, "red")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kombu_redisdelay.operations.moments import Time, parse_distance, parse_moment, parse_time
+from kombu_redisdelay.operations.moments import Time, parse_distance, parse_moment, parse_shift, parse_time
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 
@@ -63,13 +63,20 @@ class MomentType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A length of time (90, 90s, 10m, 2h, 3d, 1w), in seconds."""
+    """A length of time (90, 90s, 10m, 2h, 3d, 1w), in seconds.
+
+    Arguments:
+        signed: whether it may have a sign: +2h, -30m.
+    """
 
     name = "seconds"
 
+    def __init__(self, *, signed: bool = False) -> None:
+        self._parse = parse_shift if signed else parse_distance
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return parse_distance(value).total_seconds() if isinstance(value, str) else value
+            return self._parse(value).total_seconds() if isinstance(value, str) else value
         except ValueError as exc:
             self.fail(str(exc))
 

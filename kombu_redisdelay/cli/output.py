@@ -20,22 +20,12 @@ from kombu_redisdelay.cli.echo import echo, echo_all
 from kombu_redisdelay.cli.table import Cell, Column, Layout, Table
 from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.words import span, when
+from kombu_redisdelay.words import when
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 ItemT = TypeVar("ItemT")
-
-#: Number in the stats of a queue -> its style.
-STYLES = {
-    "ready": "yellow",
-    "scheduled": "cyan",
-    "overdue": "bold red",
-    "unacked": "magenta",
-    "dead": "red",
-    "consumers": "green",
-}
 
 #: Keyword arguments with more characters in their ``repr`` are shown as they are.
 _READ = 1024
@@ -284,16 +274,3 @@ def date_and_time(moment: datetime, now: datetime) -> str:
     """Return *moment* in the app's time zone, and its distance from *now*."""
     local = moment.astimezone(click.get_current_context().obj.app.timezone)
     return f"{local.isoformat(' ', 'seconds')} ({when(moment, now)})"
-
-
-def waiting(seconds: float | None) -> Cell:
-    """Return for how long the next ready message has waited; ``?`` if that is unknown."""
-    return Cell("?" if seconds is None else span(seconds) if seconds else "-", "" if seconds else "dim")
-
-
-def next_due(moment: datetime | None, now: datetime) -> Cell:
-    """Return when the next message is due, such as ``in 5m``, or how late it is, such as ``5m late``."""
-    if moment is None:
-        return Cell("-", "dim")
-    seconds = (moment - now).total_seconds()
-    return Cell(f"in {span(seconds)}") if seconds >= 0 else Cell(f"{span(-seconds)} late", STYLES["overdue"])

@@ -10,21 +10,12 @@ import click
 from kombu_redisdelay.cli.broker import connect, reading
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
-from kombu_redisdelay.cli.output import (
-    STYLES,
-    count,
-    flexible,
-    next_due,
-    right,
-    show,
-    show_json,
-    table,
-    unusual,
-    waiting,
-)
+from kombu_redisdelay.cli.output import flexible, show, show_json, table
+from kombu_redisdelay.cli.queues import figure, heading
 from kombu_redisdelay.cli.remarks import remarks
 from kombu_redisdelay.cli.table import Table
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 
 
@@ -54,19 +45,7 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
 
 def stats_table(stats: Iterable[QueueStats]) -> Table:
     now = datetime.now(timezone.utc)
-    headers = ("READY", "WAIT", "SCHEDULED", "OVERDUE", "UNACKED", "DEAD", "CONSUMERS", "NEXT DUE")
-    rows = table(flexible("QUEUE"), *map(right, headers), unusual("REASON", usual=""), gap=1, below=4)
+    rows = table(flexible("QUEUE"), *map(heading, QUEUE_COLUMNS.values()), gap=1, below=4)
     for queue in stats:
-        rows.add_row(
-            queue.queue,
-            count(queue.ready, STYLES["ready"]),
-            waiting(queue.waiting),
-            count(queue.scheduled, STYLES["scheduled"]),
-            count(queue.overdue, STYLES["overdue"]),
-            count(queue.unacked, STYLES["unacked"]),
-            count(queue.dead, STYLES["dead"]),
-            count(queue.consumers, STYLES["consumers"]),
-            next_due(queue.next_due, now),
-            queue.reason or "",
-        )
+        rows.add_row(queue.queue, *(figure(column, queue, now) for column in QUEUE_COLUMNS.values()))
     return rows

@@ -12,7 +12,6 @@ from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import (
-    STYLES,
     count,
     fixed,
     flexible,
@@ -25,8 +24,9 @@ from kombu_redisdelay.cli.output import (
 )
 from kombu_redisdelay.cli.table import Cell, Table
 from kombu_redisdelay.operations.messages import Messages
+from kombu_redisdelay.operations.queue_columns import LATE
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import SCHEDULED
+from kombu_redisdelay.operations.states import SCHEDULED, STATES
 from kombu_redisdelay.operations.timeline import EDGES, Span, span_index, spans, timeline
 from kombu_redisdelay.words import span
 
@@ -73,7 +73,7 @@ def timeline_table(found: Sequence[Span], width: int) -> Table:
     rows = table(right("DUE IN"), right("MESSAGES"), fixed(""))
     largest = max(1, *(part.messages for part in found))
     for part in found:
-        style = STYLES["overdue" if part.start is None else "scheduled"]
+        style = LATE if part.start is None else STATES[SCHEDULED].style
         rows.add_row(
             label(part), count(part.messages, style), Cell(bar(part.messages / largest, columns), style)
         )

@@ -15,23 +15,15 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.keyboard import key_presses
 from kombu_redisdelay.cli.options import queues_option
-from kombu_redisdelay.cli.output import (
-    STYLES,
-    count,
-    fixed,
-    flexible,
-    next_due,
-    right,
-    table,
-    terminal,
-    waiting,
-)
+from kombu_redisdelay.cli.output import fixed, flexible, right, table, terminal
+from kombu_redisdelay.cli.queues import figure, heading
 from kombu_redisdelay.cli.remarks import remarks
 from kombu_redisdelay.cli.table import Cell, Layout, Line, Table
 from kombu_redisdelay.cli.timeline import timeline_table
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.errors import UNREACHABLE
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
+from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span, timeline
 from kombu_redisdelay.words import span
@@ -40,6 +32,11 @@ from kombu_redisdelay.words import span
 _OTHER_LINES = 4
 
 _EMPTY: Line = []
+
+#: The columns of queues on the left of the rates, and on their right. What is overdue, and why, needs room
+#: that `stats` has.
+_BEFORE_RATES = tuple(QUEUE_COLUMNS)[:2]
+_AFTER_RATES = tuple(name for name in QUEUE_COLUMNS if name not in (*_BEFORE_RATES, "overdue", "reason"))
 
 
 @click.command("top")
@@ -164,33 +161,18 @@ class View:
         self, stats: Sequence[QueueStats], histories: Mapping[str, QueueHistory], seconds: float
     ) -> Table:
         now = datetime.now(timezone.utc)
-        rows = table(
-            flexible("QUEUE", least=5),
-            right("READY"),
-            right("WAIT"),
-            right("IN/S"),
-            right("OUT/S"),
-            right("SCHEDULED"),
-            right("UNACKED"),
-            right("DEAD"),
-            right("CONSUMERS"),
-            right("NEXT DUE"),
-            gap=1,
-        )
+        before, after = ([QUEUE_COLUMNS[name] for name in names] for names in (_BEFORE_RATES, _AFTER_RATES))
+        headings = (*map(heading, before), right("IN/S"), right("OUT/S"), *map(heading, after))
+        rows = table(flexible("QUEUE", least=5), *headings, gap=1)
         for queue in stats:
             history = histories[queue.queue]
             grown = history.now - self._before.get(queue.queue, history).now
             rows.add_row(
                 queue.queue,
-                count(queue.ready, STYLES["ready"]),
-                waiting(queue.waiting),
+                *(figure(column, queue, now) for column in before),
                 _rate(grown.published, seconds),
                 _rate(grown.delivered, seconds),
-                count(queue.scheduled, STYLES["scheduled"]),
-                count(queue.unacked, STYLES["unacked"]),
-                count(queue.dead, STYLES["dead"]),
-                count(queue.consumers, STYLES["consumers"]),
-                next_due(queue.next_due, now),
+                *(figure(column, queue, now) for column in after),
             )
         return rows
 

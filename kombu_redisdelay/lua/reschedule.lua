@@ -1,15 +1,14 @@
--- Gives scheduled messages another due time. A message itself says when it is due, so the caller has
--- rewritten it. If the new time has come, the messages go to their ready lists, in the order given.
+-- Gives scheduled messages other due times. A message itself says when it is due, so the caller has
+-- rewritten it. If its new time has come, a message goes to its ready list, in the order given.
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  messages
 -- KEYS[3]  duplicates
 -- KEYS[4]  ready list of step 0
 -- KEYS[5]  wake zset
--- ARGV[1]  due time, ms since the epoch, with a fraction
--- ARGV[2]  separator between a queue's name and a priority step
--- ARGV[3+] for each: the name that it has in the schedule, the message as it is stored, the message as it is
---          to be stored
+-- ARGV[1]  separator between a queue's name and a priority step
+-- ARGV[2+] for each: the name that it has in the schedule, the message as it is stored, the message as it is
+--          to be stored, its due time, ms since the epoch, with a fraction
 --
 -- Returns  for each: 1 if it was done; 0 if it is not scheduled any more, or is not the same message
 --
@@ -24,12 +23,12 @@
 -- include: members
 -- include: duplicates
 
-local due_ms, now_ms = tonumber(ARGV[1]), clock_us() / 1000
+local now_ms = clock_us() / 1000
 local expires_ms = redis.call('PTTL', KEYS[1])
 local reply, woken, scheduled = {}, {}, {}
 
 local function deliver(member, stored)
-  local ready = ready_key(KEYS[4], ARGV[2], stored_step(stored))
+  local ready = ready_key(KEYS[4], ARGV[1], stored_step(stored))
   expect_list(ready)
   unschedule(KEYS[1], KEYS[2], KEYS[3], member)
   redis.call('LPUSH', ready, stored_payload(stored))
@@ -41,8 +40,8 @@ local function deliver(member, stored)
   end
 end
 
-for i = 3, #ARGV, 3 do
-  local member = ARGV[i]
+for i = 2, #ARGV, 4 do
+  local member, due_ms = ARGV[i], tonumber(ARGV[i + 3])
   local same = redis.call('HGET', KEYS[2], member) == ARGV[i + 1]
   if same then
     -- It comes at that time, not when a worker fetches it that knows its task.

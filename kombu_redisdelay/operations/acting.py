@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
@@ -12,7 +12,7 @@ from typing import Any
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import check_limit
 from kombu_redisdelay.operations.progress import Progress, Tell
-from kombu_redisdelay.operations.readers import Look, Span
+from kombu_redisdelay.operations.readers import Entry, Look
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import State
 from kombu_redisdelay.operations.verbs import How, Verb
@@ -112,15 +112,38 @@ class Action:
             self._so_far.add_step(sum(counts))
         else:
             look = self.selection.look(state, [name])
+            matches = self.selection.matcher(look.span)
+            prepared = how.each(self._prepared, lambda: self._count(state, look, matches))
             for span in how.spans(look.span, self._prepared):
-                self._in_span(name, state, how, look, span)
+                found = self._matching(state, replace(look, span=span), matches)
+                self._to_each(name, how, found, prepared)
 
-    def _in_span(self, name: str, state: State, how: How, look: Look, span: Span) -> None:
-        left = None if self.limit is None else self.limit - self._so_far.count
-        found = self._so_far.watching(state.reader.read(self._store, replace(look, span=span)))
-        chosen = filter(self.selection.matcher(look.span), found)
-        for entry in how.some(self._store, name, islice(chosen, left), self._prepared):
+    def _to_each(self, name: str, how: How, entries: Iterator[Entry], prepared: Any) -> None:
+        identity = how.identity(self._prepared)
+        done: set[int] = set()
+        if identity is not None:
+            entries = (entry for entry in entries if hash(identity(entry)) not in done)
+        for entry in how.some(self._store, name, islice(entries, self._left()), prepared):
             self._so_far.count += 1
+            if identity is not None:
+                # A million hashes need 60 MB, a million names twice as much.
+                done.add(hash(identity(entry)))
             if self._notes_ids:
                 self.by_id[entry.content.id] += 1
         self._so_far.tell()
+
+    def _matching(self, state: State, look: Look, matches: Callable[[Entry], bool]) -> Iterator[Entry]:
+        return filter(matches, self._so_far.watching(state.reader.read(self._store, look)))
+
+    def _count(self, state: State, look: Look, matches: Callable[[Entry], bool]) -> int:
+        """To how many messages there it is about to be done."""
+        if self.selection.is_counted(state):
+            count = state.reader.count(self._store, look.names, look.span)
+        else:
+            count = sum(1 for _ in self._matching(state, look, matches))
+        left = self._left()
+        return count if left is None else min(left, count)
+
+    def _left(self) -> int | None:
+        """To how many messages it may still be done; ``None`` for any number."""
+        return None if self.limit is None else self.limit - self._so_far.count

@@ -351,7 +351,7 @@ class Adoption(Access):
                 done.held += sum(each.messages for each in returned.values())
                 yield done
             messages = schedule.iter(name, None, None)
-            for message in schedule.reschedule_all(name, messages, _for_stock, 0):
+            for message in schedule.reschedule_all(name, messages, lambda message: (_for_stock(message), 0)):
                 done.add(message)
                 yield done
 

@@ -1,49 +1,120 @@
-"""The due times by which scheduled messages are picked, and those that they get."""
+"""The due times that scheduled messages get."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import count
 from math import nextafter
 from typing import Any
 
-from kombu_redisdelay.broker.schedule import Scheduled
+from kombu_redisdelay.broker.schedule import Scheduled, Target
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import LATEST_MS
+from kombu_redisdelay.broker.times import LATEST_MS, from_ms
 from kombu_redisdelay.operations.access import moment_ms
-from kombu_redisdelay.operations.content import with_due
+from kombu_redisdelay.operations.content import with_due, without_due
+from kombu_redisdelay.operations.moments import parse_shift
 
 #: From which due time on and before which one, in ms since the epoch; ``None`` is no limit.
 Span = tuple[float | None, float | None]
 
+#: The due time of what is to be delivered now.
+NOW_MS = 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What scheduled messages become.
+    """How the due times of messages change.
 
     Attributes:
-        due_ms: their new due time, in ms since the epoch; 0 for now.
-        rewrite: makes of a message the payload to replace it by.
+        due_ms: the new one, in ms since the epoch; if they are spread, that of the first message; ``None`` if
+            they are shifted.
+        by_ms: by how much each is shifted.
+        over_ms: over how long they are spread, in the order in which they are due; 0 if they are not.
+        now_ms: the present time.
     """
 
-    due_ms: float
-    rewrite: Callable[[Scheduled], bytes]
+    due_ms: float | None
+    by_ms: float = 0.0
+    over_ms: float = 0.0
+    now_ms: float = 0.0
+
+    @property
+    def due(self) -> datetime | None:
+        """When all are due; ``None`` if each has a time of its own."""
+        return None if self.due_ms is None or self.over_ms else from_ms(self.due_ms)
+
+    def target(self, how_many: Callable[[], int]) -> Target:
+        """Makes the due time of one message after the other.
+
+        Arguments:
+            how_many: counts the messages among which the time is divided, if they are spread.
+        """
+        if self.due_ms is None:
+            return lambda message: self._to(message, min(message.due_ms + self.by_ms, LATEST_MS))
+        due_ms = self.due_ms
+        if not self.over_ms:
+            return lambda message: self._to(message, due_ms)
+        index, last = count(), max(0, how_many() - 1)
+        step_ms = self.over_ms / (last + 1)
+        return lambda message: self._to(message, due_ms + step_ms * min(next(index), last))
+
+    def _to(self, message: Scheduled, due_ms: float) -> tuple[bytes, float]:
+        if due_ms <= NOW_MS:
+            return without_due(message.payload), NOW_MS
+        return with_due(message.payload, due_ms, self.now_ms), due_ms
+
+    def spans(self, span: Span) -> Iterator[Span]:
+        """Parts of a *span* of due times, so that a message of one of them, which has got the due time of
+        all, is in none of those that come later."""
+        if self.due is None:
+            yield span
+        else:
+            yield from apart(span, self.due_ms or NOW_MS)
 
 
-def moving_to(store: Store, countdown: Any = None, eta: object = None) -> Move:
-    """The move to another time: in *countdown* seconds, or at *eta*.
+def moving_to(
+    store: Store, countdown: Any = None, eta: object = None, by: object = None, over: object = None
+) -> Move:
+    """See :meth:`kombu_redisdelay.Messages.reschedule`.
 
     Raises:
-        ValueError: neither or both of the times are given, or one has a wrong type or is in the past.
+        ValueError: as there.
     """
     now_ms = store.now_ms()
+    over_ms = 0.0 if over is None else _ms("over", over)
+    if over is not None and over_ms <= 0:
+        raise ValueError(f"over must be longer than 0, not {over!r}")
+    if by is not None:
+        if not (countdown is eta is over is None):
+            raise ValueError("by goes without countdown, eta and over")
+        return Move(None, _ms("by", by), now_ms=now_ms)
+    if over is not None and countdown is eta is None:
+        countdown = 0
     due_ms = new_due_ms(now_ms, countdown, eta)
-    return Move(due_ms, lambda message: with_due(message.payload, due_ms, now_ms))
+    if due_ms + over_ms > LATEST_MS:
+        raise ValueError("over must end before the year 10000")
+    return Move(due_ms, over_ms=over_ms, now_ms=now_ms)
 
 
-def span_ms(due_after: datetime | None, due_before: datetime | None) -> Span:
-    return moment_ms("due_after", due_after), moment_ms("due_before", due_before)
+def _ms(name: str, value: Any) -> float:
+    """The argument *name*, a length of time, in ms.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(value, str):
+        value = parse_shift(value)
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # NaN is in no range.
+    if not is_number or not abs(value) <= LATEST_MS / 1000:
+        raise ValueError(
+            f"{name} must be a number of seconds, a timedelta or a text like '2h', not {value!r}"
+        )
+    return float(value) * 1000
 
 
 def apart(span: Span, due_ms: float) -> Iterator[Span]:
@@ -61,7 +132,7 @@ def apart(span: Span, due_ms: float) -> Iterator[Span]:
 def new_due_ms(now_ms: float, countdown: Any, eta: object) -> float:
     due_ms = moment_ms("eta", eta)
     if (countdown is None) == (due_ms is None):
-        raise ValueError("give either a countdown or an eta")
+        raise ValueError("give a countdown, an eta, or by how much to shift each")
     if due_ms is not None:
         if due_ms < now_ms:
             raise ValueError(f"eta must be in the future, not {eta}")

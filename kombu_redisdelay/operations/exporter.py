@@ -12,20 +12,17 @@ from redis.exceptions import RedisError
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
+from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 
 logger = logging.getLogger(__name__)
 
 #: Name of a metric -> its description, and how to get its value from the stats of a queue.
 _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float | None]]] = {
-    "redisdelay_queue_ready_messages": ("Messages that a worker may take now.", lambda q: q.ready),
-    "redisdelay_queue_scheduled_messages": ("Messages that wait for their time.", lambda q: q.scheduled),
     "redisdelay_queue_overdue_messages": (
         "Scheduled messages whose time has come, and that nobody has moved to the ready list yet.",
         lambda q: q.overdue,
     ),
-    "redisdelay_queue_unacked_messages": ("Messages that consumers hold.", lambda q: q.unacked),
-    "redisdelay_queue_dead_messages": ("Dead letters.", lambda q: q.dead),
     "redisdelay_queue_consumers": ("Consumers whose lease lasts.", lambda q: q.consumers),
     "redisdelay_queue_oldest_lateness_seconds": (
         "For how long the first scheduled message has been due, 0 if it is not yet.",
@@ -57,7 +54,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[Counts], int]]] = {
         "Messages that were delivered, redelivered ones included.",
         lambda c: c.delivered,
     ),
-    "redisdelay_queue_failed": ("Deliveries that have failed.", lambda c: c.failed),
+    "redisdelay_queue_failures": ("Deliveries that have failed.", lambda c: c.failures),
     "redisdelay_queue_dead_lettered": ("Messages that became dead letters.", lambda c: c.dead),
 }
 
@@ -88,6 +85,13 @@ class QueueCollector(Collector):
             logger.error("Cannot read queue %r: %s", name, printable(str(error)))
         stats, histories = [each for each, _ in found], [each for _, each in found]
         yield GaugeMetricFamily("redisdelay_up", "Whether Redis answered.", value=up)
+        messages = GaugeMetricFamily(
+            "redisdelay_queue_messages", "Messages in each state.", labels=["queue", "state"]
+        )
+        for queue in stats:
+            for name in STATES:
+                messages.add_metric([printable(queue.queue), name], getattr(queue, name))
+        yield messages
         for name, (documentation, value) in _GAUGES.items():
             family = GaugeMetricFamily(name, documentation, labels=["queue"])
             for queue in stats:

@@ -31,20 +31,20 @@ class Counts:
         published: messages that were published, whether they are due or not. It is derived from the other
             numbers and the length of the queue.
         delivered: deliveries to consumers that ack, redeliveries included.
-        failed: deliveries that have failed, see :doc:`/reliability`.
+        failures: deliveries that have failed, see :doc:`/reliability`.
         dead: messages that became dead letters.
     """
 
     published: int
     delivered: int
-    failed: int
+    failures: int
     dead: int
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
             self.published + other.published,
             self.delivered + other.delivered,
-            self.failed + other.failed,
+            self.failures + other.failures,
             self.dead + other.dead,
         )
 
@@ -52,7 +52,7 @@ class Counts:
         return Counts(
             self.published - other.published,
             self.delivered - other.delivered,
-            self.failed - other.failed,
+            self.failures - other.failures,
             self.dead - other.dead,
         )
 
@@ -164,9 +164,9 @@ def _rows(value: bytes | None, length: int) -> list[list[int]]:
 
 
 def _history(queue: str, now_ms: int, length: int, *values: bytes | None) -> QueueHistory:
-    delivered, failed, dead, other, published, flow = map(_number, values[: len(_TOTALS)])
+    delivered, failures, dead, other, published, flow = map(_number, values[: len(_TOTALS)])
     minute, hour, minutes, hours = map(_rows, values[len(_TOTALS) :], _LINES.values())
-    totals = Counts(published, delivered, failed, dead)
+    totals = Counts(published, delivered, failures, dead)
     unrecorded = max(0, length + delivered - other - flow) if minute else 0
     now = totals + Counts(unrecorded, 0, 0, 0)
     now_s = now_ms // 1000
@@ -191,7 +191,7 @@ def _periods(
 
 
 def _numbers(counts: Counts) -> Sequence[int]:
-    return counts.published, counts.delivered, counts.failed, counts.dead
+    return counts.published, counts.delivered, counts.failures, counts.dead
 
 
 def _together(one: QueueHistory, other: QueueHistory) -> QueueHistory:

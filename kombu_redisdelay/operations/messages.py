@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -260,6 +260,8 @@ class Messages(Access):
         ids: Iterable[str] | None = None,
         countdown: float | None = None,
         eta: datetime | None = None,
+        by: float | timedelta | str | None = None,
+        over: float | timedelta | str | None = None,
         limit: int | None = None,
         dry_run: bool = False,
         progress: Tell | None = None,
@@ -272,13 +274,18 @@ class Messages(Access):
         Arguments:
             countdown: seconds from now; not negative.
             eta: a time in the future.
+            by: shift each due time by so many seconds, or by a ``timedelta`` or a text such as ``"2h"``;
+                negative to deliver earlier. What is due in the past then is delivered at once.
+            over: spread the messages evenly over so long a time, in the order in which they are due. It
+                begins at *countdown* or *eta*; without these, now. Each queue, and each partition, is spread
+                over the whole time.
 
         Raises:
-            ValueError: neither or both of the times were given, or one has a wrong type or is in the past.
+            ValueError: not exactly one of *countdown*, *eta* and *by* was given, nor *over* alone; *over* was
+                given beside *by*; or one has a wrong type, is in the past or beyond the year 9999.
         """
-        return self._act(
-            verbs.RESCHEDULE, selection, ids, limit, dry_run, progress, countdown=countdown, eta=eta
-        )
+        asked = {"countdown": countdown, "eta": eta, "by": by, "over": over}
+        return self._act(verbs.RESCHEDULE, selection, ids, limit, dry_run, progress, **asked)
 
     def deliver_now(
         self,

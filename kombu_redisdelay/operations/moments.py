@@ -38,6 +38,16 @@ def parse_distance(text: str) -> timedelta:
     return distance
 
 
+def parse_shift(text: str) -> timedelta:
+    """Read a length of time that may have a sign: 2h, +2h, -30m.
+
+    Raises:
+        ValueError: *text* is none.
+    """
+    distance = parse_distance(text.removeprefix("-") if text.startswith("-") else text.removeprefix("+"))
+    return -distance if text.startswith("-") else distance
+
+
 def parse_moment(text: str, zone: tzinfo) -> datetime:
     """Read a moment in ISO 8601.
 

@@ -42,12 +42,6 @@ class Progress:
             self.look()
             yield each
 
-    def add(self, done: Iterable[object]) -> None:
-        """Do it, message by message, as the iteration over *done* does."""
-        for _ in done:
-            self.count += 1
-        self.tell()
-
     def add_step(self, count: int) -> None:
         """It was done to *count* messages in one step."""
         self.count += count

@@ -30,6 +30,7 @@ class State:
         counts_span: whether the messages between two times are counted without reading them.
         finds_ids: whether messages are found by their ids without a search.
         noun: what one of its messages is called.
+        style: how a number of them is shown on a terminal: a style of rich.
     """
 
     name: str
@@ -41,6 +42,7 @@ class State:
     counts_span: bool = False
     finds_ids: bool = False
     noun: str = "message"
+    style: str = ""
 
     @property
     def described(self) -> str:
@@ -67,18 +69,21 @@ STATES = {
             is_ahead=True,
             counts_span=True,
             finds_ids=True,
+            style="cyan",
         ),
         State(
             READY,
             ReadyReader(),
             ("position", "since", "priority", "id", "queue", "task"),
             "In the order in which workers take them.",
+            style="yellow",
         ),
         State(
             UNACKED,
             UnackedReader(),
             ("since", "id", "worker", "queue", "task"),
             "Worker by worker.",
+            style="magenta",
         ),
         State(
             DEAD,
@@ -87,6 +92,7 @@ STATES = {
             "The oldest one first.",
             "The newest one first.",
             noun="dead letter",
+            style="red",
         ),
     )
 }

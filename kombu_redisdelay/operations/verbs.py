@@ -11,11 +11,9 @@ from typing import Any
 
 from kombu_redisdelay.broker import dead
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.broker.schedule import Schedule, Scheduled
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled, Target
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import from_ms
-from kombu_redisdelay.operations.content import without_due
-from kombu_redisdelay.operations.due_times import Move, apart, moving_to
+from kombu_redisdelay.operations.due_times import NOW_MS, Move, moving_to
 from kombu_redisdelay.operations.readers import Entry, Span
 from kombu_redisdelay.operations.states import DEAD, READY, SCHEDULED
 
@@ -34,12 +32,17 @@ class How:
         every: does it to all messages of a queue or partition at once, and returns how many there were;
             ``None`` if that cannot be.
         spans: parts of a span to go through one after the other, so that nothing is met twice.
+        each: makes of what is prepared what *some* needs for one queue or partition. Its last argument counts
+            the messages there that it is done to.
+        identity: tells a message that may be met again after it was done; ``None`` if none is.
     """
 
     some: Some
     by_ids: Callable[[Store, str, Sequence[str], Any], Sequence[int]] | None = None
     every: Callable[[Store, str], int] | None = None
     spans: Callable[[Span, Any], Iterable[Span]] = lambda span, prepared: (span,)
+    each: Callable[[Any, Callable[[], int]], Any] = lambda prepared, how_many: prepared
+    identity: Callable[[Any], Callable[[Entry], Any] | None] = lambda prepared: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,29 +99,26 @@ def _cancel_ready(store: Store, name: str, entries: Iterable[Entry], prepared: N
     return _with_raw(partial(ReadyLists(store).remove_all, name), entries)
 
 
-def _move(store: Store, name: str, entries: Iterable[Entry], move: Move) -> Iterator[Entry]:
-    def do(messages: Iterator[Scheduled]) -> Iterator[Scheduled]:
-        return Schedule(store).reschedule_all(name, messages, move.rewrite, move.due_ms)
-
-    return _with_raw(do, entries)
+def _move(store: Store, name: str, entries: Iterable[Entry], target: Target) -> Iterator[Entry]:
+    return _with_raw(partial(Schedule(store).reschedule_all, name, target=target), entries)
 
 
 def _move_by_ids(store: Store, name: str, ids: Sequence[str], move: Move) -> list[int]:
     schedule = Schedule(store)
     found = sorted(schedule.find_all([name], ids), key=lambda pair: pair[1].due_ms)
-    messages = [message for _, message in found]
-    moved = {each.member for each in schedule.reschedule_all(name, messages, move.rewrite, move.due_ms)}
+    messages, target = [message for _, message in found], move.target(lambda: len(found))
+    moved = {each.member for each in schedule.reschedule_all(name, messages, target)}
     counts = dict.fromkeys(ids, 0)
     for id, message in found:
-        counts[id] += message.member in moved or _move_again(schedule, message, move)
+        counts[id] += message.member in moved or _move_again(schedule, message, target)
     return list(counts.values())
 
 
-def _move_again(schedule: Schedule, message: Scheduled, move: Move) -> bool:
+def _move_again(schedule: Schedule, message: Scheduled, target: Target) -> bool:
     """Move a message that has been delivered, or that another program has changed meanwhile."""
     again = schedule.reread(message)
     while again is not None:
-        if schedule.reschedule(again, move.rewrite(again), move.due_ms):
+        if schedule.reschedule(again, *target(again)):
             return True
         again = schedule.reread(message)
     return False
@@ -148,15 +148,25 @@ CANCEL = Verb(
     removes=True,
 )
 
+#: How the due times of scheduled messages change.
+_MOVED = How(
+    _move,
+    by_ids=_move_by_ids,
+    spans=lambda span, move: move.spans(span),
+    each=lambda move, how_many: move.target(how_many),
+    # Those with due times of their own may come later in the same list.
+    identity=lambda move: None if move.due else lambda entry: entry.raw.member,
+)
+
 RESCHEDULE = Verb(
     "reschedule",
     "rescheduled",
     "rescheduling",
     "Deliver scheduled messages at another time.",
-    {SCHEDULED: How(_move, by_ids=_move_by_ids, spans=lambda span, move: apart(span, move.due_ms))},
-    asks=("countdown", "eta"),
+    {SCHEDULED: _MOVED},
+    asks=("countdown", "eta", "by", "over"),
     prepare=moving_to,
-    due=lambda move: from_ms(move.due_ms),
+    due=lambda move: move.due,
 )
 
 DELIVER_NOW = Verb(
@@ -164,8 +174,8 @@ DELIVER_NOW = Verb(
     "delivered",
     "delivering",
     "Move scheduled messages to their queues now. They go there in the order in which they are due.",
-    {SCHEDULED: How(_move, by_ids=_move_by_ids)},
-    prepare=lambda store: Move(0, lambda message: without_due(message.payload)),
+    {SCHEDULED: _MOVED},
+    prepare=lambda store: Move(NOW_MS),
 )
 
 REQUEUE = Verb(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from starlette.requests import Request
@@ -9,6 +10,7 @@ from starlette.responses import Response
 
 from kombu_redisdelay.operations.doctor import Finding, Level
 from kombu_redisdelay.operations.history import Counts
+from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS, QueueColumn
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span
 from kombu_redisdelay.web.fleet import Fleet, Part, read_hours
@@ -18,8 +20,8 @@ from kombu_redisdelay.web.site import MOST_EXAMINED, Site, address, fields_of, r
 from kombu_redisdelay.web.sorting import COLUMNS, Row, Sorting
 from kombu_redisdelay.words import span
 
-#: The totals that are shown.
-TOTALS = ("ready", "scheduled", "overdue", "unacked", "dead")
+#: Name -> a column with a number of messages, of which there is a total.
+TOTALS = {name: column for name, column in QUEUE_COLUMNS.items() if column.state}
 
 #: With more queues than this, there is a field to search them.
 MOST_WITHOUT_SEARCH = 10
@@ -50,12 +52,17 @@ def overview(request: Request) -> Response:
         here=lambda **query: address(request, "overview", **{**chosen, **query}),
         count=len(found),
         all=len(fleet.stats),
-        totals={name: sum(getattr(queue, name) for queue in found) for name in TOTALS},
+        totals=totals(found),
         coming=coming(fleet.spans),
         refused=fleet.refused,
         read=read.moment if fleet.is_large else None,
         examined=_findings(site, fleet),
     )
+
+
+def totals(queues: Sequence[QueueStats]) -> dict[str, tuple[QueueColumn, int]]:
+    """Name of a column -> it, and how many messages these queues have together."""
+    return {name: (column, sum(map(column.value, queues))) for name, column in TOTALS.items()}
 
 
 def _rows(site: Site, fleet: Fleet, found: list[QueueStats], sorting: Sorting, part: Part) -> list[Row]:

@@ -16,7 +16,7 @@ from kombu_redisdelay.web.actions import actions
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.fields import well_formed
 from kombu_redisdelay.web.fleet import last_hour
-from kombu_redisdelay.web.overview import coming
+from kombu_redisdelay.web.overview import coming, totals
 from kombu_redisdelay.web.pictures import Bar, bars
 from kombu_redisdelay.web.site import fields_of, render, site_of
 
@@ -34,6 +34,7 @@ def queue(request: Request) -> Response:
         request,
         "queue.html",
         queue=stats,
+        totals=totals([stats]),
         choice=Choice(queue=name),
         actions=actions(),
         is_known=site.is_known(name),

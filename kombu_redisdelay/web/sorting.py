@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.history import Counts
+from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS, TEXT, QueueColumn
 from kombu_redisdelay.operations.stats import QueueStats
 
 #: A queue, and what has happened in it in the last hour.
@@ -23,6 +25,7 @@ class Column:
         label: how the page names it.
         value: that of a queue; ``None`` if it has none or it is unknown. Such queues always come last.
         largest_first: whether it is of more use with the largest value first.
+        figure: that of the stats of a queue; ``None`` if the column is another one.
         is_history: whether the value is of the history of a queue.
     """
 
@@ -30,22 +33,25 @@ class Column:
     label: str
     value: Callable[[Row], Any]
     largest_first: bool = True
+    figure: QueueColumn | None = None
     is_history: bool = False
+
+
+def _of_figure(name: str, figure: QueueColumn) -> Column:
+    smallest_first = name in ("consumers", "due")
+    return Column(name, figure.label, lambda row: figure.value(row[0]), not smallest_first, figure)
+
+
+def _of_history(name: str, label: str, value: Callable[[Counts], int]) -> Column:
+    return Column(name, label, lambda row: value(row[1]), is_history=True)
 
 
 COLUMNS = (
     Column("queue", "Queue", lambda row: natural(row[0].queue), largest_first=False),
-    Column("ready", "Ready", lambda row: row[0].ready),
-    Column("waiting", "Waiting", lambda row: row[0].waiting),
-    Column("scheduled", "Scheduled", lambda row: row[0].scheduled),
-    Column("overdue", "Overdue", lambda row: row[0].overdue),
-    Column("unacked", "Unacked", lambda row: row[0].unacked),
-    Column("dead", "Dead", lambda row: row[0].dead),
-    Column("consumers", "Consumers", lambda row: row[0].consumers, largest_first=False),
-    Column("due", "Next due", lambda row: row[0].next_due, largest_first=False),
-    Column("in", "In, last hour", lambda row: row[1].published, is_history=True),
-    Column("out", "Out", lambda row: row[1].delivered, is_history=True),
-    Column("failed", "Failed", lambda row: row[1].failed, is_history=True),
+    *(_of_figure(name, figure) for name, figure in QUEUE_COLUMNS.items() if figure.kind != TEXT),
+    _of_history("in", "In, last hour", attrgetter("published")),
+    _of_history("out", "Out", attrgetter("delivered")),
+    _of_history("failures", "Failures", attrgetter("failures")),
 )
 
 

@@ -232,7 +232,7 @@ class Model:
     spans: dict[int, list[tuple[int, int, Counts]]] = field(default_factory=lambda: {MINUTE: [], HOUR: []})
 
     def happened(self, **counts: int) -> None:
-        self.counts += Counts(**{"published": 0, "delivered": 0, "failed": 0, "dead": 0, **counts})
+        self.counts += Counts(**{"published": 0, "delivered": 0, "failures": 0, "dead": 0, **counts})
 
     def record(self) -> None:
         if MINUTE in self.marks and self.marks[MINUTE][0] // MINUTE == self.now // MINUTE:
@@ -302,7 +302,7 @@ def test_says_what_has_happened(fake_rig: Rig, steps: list[tuple[str, int]]) -> 
                     model.happened(delivered=1)
                     if what == "fail":
                         me.requeue("q", delivery.tag)
-                        model.happened(failed=1)
+                        model.happened(failures=1)
                     elif what == "die":
                         dead_letter(me, delivery, "why")
                         model.happened(dead=1)

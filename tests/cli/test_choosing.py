@@ -230,6 +230,32 @@ class TestSeveralUnderOneId:
         assert [(row["id"], row["messages"]) for row in rows] == [("twice", 2), ("once", 1)]
         assert site.text("cancel", "twice", "once") == "twice cancelled (2 messages)\nonce cancelled\n"
 
+    def test_reschedule_each(self, site: Site) -> None:
+        for id, countdown in (("a", 3600), ("b", 7200)):
+            site.send(task_id=id, countdown=countdown)
+        assert site.text("reschedule", "--all", "--yes", "--by", "-30m") == "Rescheduled 2 messages.\n"
+        assert site.text("reschedule", "a", "--by", "+1h") == "a rescheduled\n"
+        [a, b] = site.rows("list")
+        assert (a["id"], b["id"]) == ("a", "b")
+        assert (datetime.fromisoformat(b["due"]) - datetime.fromisoformat(a["due"])).seconds in (0, 1)
+        site.text("reschedule", "--all", "--yes", "--countdown", "1h", "--over", "2h")
+        [a, b] = site.rows("list")
+        assert datetime.fromisoformat(b["due"]) - datetime.fromisoformat(a["due"]) == timedelta(hours=1)
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("--by", "soon"), "'soon' is not a length of time"),
+            (("--by", "1h", "--over", "1h"), "by goes without countdown, eta and over"),
+            (("--over", "0s"), "over must be longer than 0"),
+            ((), "give a countdown, an eta, or by how much to shift each"),
+        ],
+    )
+    def test_times_that_make_no_sense(self, site: Site, words: tuple[str, ...], said: str) -> None:
+        result = site.run("reschedule", "--all", "--yes", *words)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert said.lower() in result.stderr.lower()
+
     def test_reschedule_and_deliver_now(self, site: Site) -> None:
         for _ in range(2):
             site.send(task_id="twice", countdown=60)

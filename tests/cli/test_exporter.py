@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from harness.redis_server import RedisServer
 from kombu_redisdelay import metrics
@@ -18,10 +19,15 @@ from tests.cli.site import QUEUE, Site
 
 
 def scrape(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
-    """What Prometheus reads, by name and queue."""
+    """What Prometheus reads, by name, with its state if it has one, and queue."""
+
+    def name(sample: Sample) -> str:
+        state = sample.labels.get("state")
+        return sample.name if state is None else f'{sample.name}{{state="{state}"}}'
+
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return {
-        (sample.name, sample.labels.get("queue", "")): sample.value
+        (name(sample), sample.labels.get("queue", "")): sample.value
         for family in families
         for sample in family.samples
         if sample.name.startswith("redisdelay_")
@@ -48,11 +54,11 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
     assert 0 < found.pop(("redisdelay_queue_waiting_seconds", QUEUE)) < 60
     of_queue = {name: value for (name, queue), value in found.items() if queue == QUEUE}
     assert of_queue == {
-        "redisdelay_queue_ready_messages": 1,
-        "redisdelay_queue_scheduled_messages": 2,
+        'redisdelay_queue_messages{state="scheduled"}': 2,
+        'redisdelay_queue_messages{state="ready"}': 1,
+        'redisdelay_queue_messages{state="unacked"}': 2,
+        'redisdelay_queue_messages{state="dead"}': 1,
         "redisdelay_queue_overdue_messages": 1,
-        "redisdelay_queue_unacked_messages": 2,
-        "redisdelay_queue_dead_messages": 1,
         "redisdelay_queue_consumers": 1,
         "redisdelay_queue_paused": 0,
         "redisdelay_queue_concurrency_limit": 0,
@@ -60,7 +66,7 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
         "redisdelay_queue_throttled_total": 0,
         "redisdelay_queue_published_total": 0,
         "redisdelay_queue_delivered_total": 0,
-        "redisdelay_queue_failed_total": 0,
+        "redisdelay_queue_failures_total": 0,
         "redisdelay_queue_dead_lettered_total": 0,
     }
     assert {value for (_, queue), value in found.items() if queue == "other"} == {0}
@@ -82,7 +88,7 @@ def test_the_totals_of_the_history_are_counters(site: Site) -> None:
         assert totals == {
             "redisdelay_queue_published_total": 3,
             "redisdelay_queue_delivered_total": 2,
-            "redisdelay_queue_failed_total": 1,
+            "redisdelay_queue_failures_total": 1,
             "redisdelay_queue_dead_lettered_total": 0,
         }
 
@@ -102,8 +108,8 @@ def test_a_foreign_value_takes_no_metrics_away(site: Site, name: str) -> None:
         history, mapping={"failed": 3, "minute": "1 2 3 4 5", name: "abc\n1 2 3\n\ud7ff 9 9 9 9 9\n"}
     )
     found = exported(site)
-    assert found["redisdelay_queue_ready_messages", QUEUE] == 1
-    assert found["redisdelay_queue_failed_total", QUEUE] == 3
+    assert found['redisdelay_queue_messages{state="ready"}', QUEUE] == 1
+    assert found["redisdelay_queue_failures_total", QUEUE] == 3
     assert found["redisdelay_queue_delivered_total", QUEUE] == 0
 
 
@@ -115,8 +121,8 @@ def test_a_key_of_the_wrong_type_takes_only_its_queue_away(
     site.redis.set(getattr(site.store.keys(QUEUE), name), "x")
     found = exported(site)
     assert found["redisdelay_up", ""] == 1
-    assert found["redisdelay_queue_ready_messages", "other"] == 1
-    assert ("redisdelay_queue_ready_messages", QUEUE) not in found
+    assert found['redisdelay_queue_messages{state="ready"}', "other"] == 1
+    assert ('redisdelay_queue_messages{state="ready"}', QUEUE) not in found
     assert f"Cannot read queue {QUEUE!r}" in caplog.text
 
 

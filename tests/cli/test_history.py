@@ -35,7 +35,7 @@ def test_what_has_happened_in_the_minute_that_has_not_ended(site: Site) -> None:
     began = datetime.fromisoformat(row.pop("start"))
     assert timedelta(0) <= datetime.now(timezone.utc) - began < timedelta(minutes=1)
     assert row.pop("seconds") < 60
-    assert row == {"queue": QUEUE, "published": 2, "delivered": 2, "failed": 1, "dead": 0}
+    assert row == {"queue": QUEUE, "published": 2, "delivered": 2, "failures": 1, "dead": 0}
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_the_queues_are_shown_together_and_summed(site: Site, by: str, unit: str
     lines = [line.split() for line in periods.splitlines()]
     # A day and a time, or a time.
     at = 1 if by == "minute" else 2
-    assert lines[0] == ["AT", "BEGAN", "PUBLISHED", "DELIVERED", "FAILED", "DEAD"]
+    assert lines[0] == ["AT", "BEGAN", "PUBLISHED", "DELIVERED", "FAILURES", "DEAD"]
     assert [line[at:][2:6] for line in lines[1:]] == [["14", "40", "3", "0"], ["1", "20", "2", "1"]]
     assert [len(line[at:][6]) for line in lines[1:]] == [20, 10]
     assert [line.split() for line in queues.splitlines()] == [
-        ["QUEUE", "PUBLISHED", "DELIVERED", "FAILED", "DEAD"],
+        ["QUEUE", "PUBLISHED", "DELIVERED", "FAILURES", "DEAD"],
         ["emails", "5", "60", "2", "1"],
         ["letters", "10", "0", "3", "0"],
     ]

@@ -173,7 +173,7 @@ def test_the_exporter_serves(server: RedisServer, site: Site) -> None:
     with Daemon(server, "exporter", "--port", "0", ready="Serving metrics") as exporter:
         [url] = re.findall(r"http://\S+", exporter.log())
         text = urlopen(url, timeout=10).read().decode()
-        assert f'redisdelay_queue_scheduled_messages{{queue="{QUEUE}"}} 1.0\n' in text
+        assert f'redisdelay_queue_messages{{queue="{QUEUE}",state="scheduled"}} 1.0\n' in text
         os.kill(exporter.pid, signal.SIGTERM)
         wait_until(lambda: not exporter.running, 30, "that it stops")
 
@@ -236,8 +236,8 @@ def test_the_counters_of_the_exporter_begin_at_0(server: RedisServer, site: Site
         [url] = re.findall(r"http://\S+", exporter.log())
         text = urlopen(url, timeout=10).read().decode()
     for queue in (QUEUE, "other"):
-        assert f'redisdelay_queue_scheduled_messages{{queue="{queue}"}}' in text
-        for what in ("published", "delivered", "failed", "dead_lettered", "throttled"):
+        assert f'redisdelay_queue_messages{{queue="{queue}",state="scheduled"}}' in text
+        for what in ("published", "delivered", "failures", "dead_lettered", "throttled"):
             assert f'redisdelay_queue_{what}_total{{queue="{queue}"}} 0.0\n' in text
 
 

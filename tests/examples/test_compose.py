@@ -224,7 +224,7 @@ def test_all_of_it_works_together(
     with Prometheus(prometheus_files, targets) as prometheus:
         expected = {
             "redisdelay_up": ["1"],
-            "redisdelay_queue_scheduled_messages": ["1"],
+            'redisdelay_queue_messages{state="scheduled"}': ["1"],
             "redisdelay_queue_consumers": ["1"],
             "redisdelay_messages_delivered_total": ["1"],
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -89,6 +90,12 @@ class TestReschedule:
             {},
             {"countdown": 1, "eta": in_seconds(60)},
             *({"countdown": wrong} for wrong in (-1, "1", True, float("nan"), float("inf"), 10**400, MINUTE)),
+            {"by": 1, "countdown": 1},
+            {"by": 1, "eta": in_seconds(60)},
+            {"by": 1, "over": 1},
+            {"over": 0, "countdown": 1},
+            *({"by": wrong} for wrong in (True, float("nan"), float("inf"), 10**400, "soon", "--2h", b"2h")),
+            *({"over": wrong} for wrong in (-1, "-1h", "", True, float("nan"), 10**400)),
             *({"eta": wrong} for wrong in (in_seconds(-60), datetime(2020, 1, 1), "2027-01-01", 5, True)),
         ],
     )
@@ -99,7 +106,7 @@ class TestReschedule:
         before = messages.get("a")
         for which in (Selection(ids=["a"]), Selection(), Selection(task="nothing.*")):
             for dry_run in (False, True):
-                with pytest.raises(ValueError, match=r"countdown|eta"):
+                with pytest.raises(ValueError, match=r"countdown|eta|by|over|length of time"):
                     messages.reschedule(which, dry_run=dry_run, **when)
         assert messages.get("a") == before
 
@@ -124,6 +131,79 @@ class TestReschedule:
         assert messages.reschedule(scheduled(queue="a", before=eta), eta=in_seconds(50)).count == 0
         assert messages.reschedule(scheduled(queue="a", after=eta), countdown=20_000).count == 250
         assert messages.count(scheduled(after=before + timedelta(seconds=20_000))) == 250
+
+    @pytest.mark.parametrize("shift", ["1s", 1.0, timedelta(seconds=1), "1000s", "-1s", "-30m", "3d"])
+    def test_each_is_shifted_once(self, app: Celery, messages: Messages, shift: Any) -> None:
+        """Wherever it is then: behind others that are still to be shifted, or before those that were."""
+        with batch(app):
+            for number in range(400):
+                send(app, f"{number}", countdown=2000 + number, queue="ab"[number % 2])
+        by = {"1s": 1, "1000s": 1000, "-1s": -1, "-30m": -1800, "3d": 3 * 86_400}.get(shift, 1)
+        expected = {each.id: each.due + timedelta(seconds=by) for each in messages.select() if each.due}
+        done = messages.reschedule(Selection(), by=shift)
+        assert (done.count, done.due) == (400, None)
+        found = {message.id: message.due for message in messages.select()}
+        assert found.keys() == expected.keys()
+        for id, due in expected.items():
+            assert found[id] == pytest.approx(due, abs=timedelta(milliseconds=1))
+
+    def test_what_is_shifted_to_the_past_is_delivered(self, app: Celery, messages: Messages) -> None:
+        send(app, "a", countdown=600)
+        send(app, "b", countdown=700)
+        assert messages.reschedule(ids=["a", "b"], by=-650).by_id == {"a": 1, "b": 1}
+        assert {message.id: message.state for message in messages.select()} == {
+            "a": "ready",
+            "b": "scheduled",
+        }
+
+    @pytest.mark.parametrize("chosen", [Selection(), Selection(task="t*"), Selection(after="25m")])
+    @pytest.mark.parametrize("start", [0, 1500, 6000])
+    def test_they_are_spread(self, app: Celery, messages: Messages, chosen: Selection, start: int) -> None:
+        """Evenly, in their order, in each queue: also those that are in that time already."""
+        chosen = replace(chosen, state="scheduled")
+        with batch(app):
+            for number in range(300):
+                send(app, f"{number:03}", countdown=1000 + 10 * number, queue="ab"[number % 3 // 2], task="t")
+        wanted = {queue: ids(messages.select(replace(chosen, queue=queue))) for queue in "ab"}
+        begin = in_seconds(start + 1)
+        done = messages.reschedule(chosen, eta=begin, over="1h")
+        assert (done.count, done.due) == (sum(map(len, wanted.values())), None)
+        for queue, its in wanted.items():
+            found = messages.select(scheduled(queue=queue))
+            due = {each.id: each.due for each in found if each.due and each.id in its}
+            assert sorted(its, key=due.__getitem__) == its
+            for rank, id in enumerate(its):
+                expected = begin + timedelta(hours=1) * rank / len(its)
+                assert due[id] == pytest.approx(expected, abs=timedelta(milliseconds=1))
+
+    def test_a_limit_counts_each_once(self, app: Celery, messages: Messages) -> None:
+        with batch(app):
+            for number in range(300):
+                send(app, f"{number:03}", countdown=1000 + number)
+        before = {each.id: each.due for each in messages.select()}
+        assert messages.reschedule(Selection(), by=0.5, limit=250).count == 250
+        moved = [each.id for each in messages.select() if each.due != before[each.id]]
+        assert moved == [f"{number:03}" for number in range(250)]
+        done = messages.reschedule(Selection(), over=60, limit=10, countdown=10)
+        assert done.count == 10
+        last = [each.due for each in messages.select(limit=10)][-1]
+        assert last == pytest.approx(in_seconds(10 + 54), abs=timedelta(seconds=5))
+
+    def test_they_are_spread_by_ids(self, app: Celery, messages: Messages) -> None:
+        for number in range(4):
+            send(app, f"{number}", countdown=1000 - number)
+        messages.reschedule(ids=["0", "2", "3"], countdown=90, over=30)
+        found = {each.id: each.due for each in messages.select()}
+        for id, seconds in (("3", 90), ("2", 100), ("0", 110), ("1", 999)):
+            assert found[id] == pytest.approx(in_seconds(seconds), abs=timedelta(seconds=5))
+
+    def test_progress_is_told_while_they_are_counted(self, app: Celery, messages: Messages) -> None:
+        with batch(app):
+            for number in range(150):
+                send(app, f"{number:03}", countdown=1000 + number, task="t")
+        told: list[int] = []
+        messages.reschedule(Selection(task="t"), over="1h", progress=told.append)
+        assert (told[0], told[-1]) == (0, 150)
 
     def test_those_of_a_task_and_time(self, app: Celery, messages: Messages) -> None:
         for id, task in (("a", "mail.send"), ("b", "mail.sort"), ("c", "work")):

@@ -1,0 +1,59 @@
+"""The columns of lists of queues. The command line, the page and the exporter read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from kombu_redisdelay.operations.states import READY, SCHEDULED, STATES, State
+from kombu_redisdelay.operations.stats import QueueStats
+
+#: What a column shows: a number, for how long it has been so, a moment, or a text.
+NUMBER, AGE, MOMENT, TEXT = "number", "age", "moment", "text"
+
+#: How what is late is shown on a terminal.
+LATE = "bold red"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueColumn:
+    """
+    Attributes:
+        label: what stands above it.
+        kind: how its values are shown, such as :data:`NUMBER`.
+        value: that of a queue; ``None`` if there is none or it is unknown.
+        state: if it is a number of messages, their state.
+        before: only the messages with a time before this are counted, as in
+            :attr:`kombu_redisdelay.Selection.before`; empty for all.
+        style: how a number that is not 0 is shown on a terminal.
+    """
+
+    label: str
+    kind: str
+    value: Callable[[QueueStats], Any]
+    state: State | None = None
+    before: str = ""
+    style: str = ""
+
+
+def _of_states() -> Iterator[tuple[str, QueueColumn]]:
+    """A column for each state, what is ready first, and what else there is to know of a state behind it."""
+    for state in (STATES[READY], *(each for each in STATES.values() if each.name != READY)):
+        label = state.name.capitalize()
+        yield state.name, QueueColumn(label, NUMBER, attrgetter(state.name), state, style=state.style)
+        if state.name == READY:
+            yield "waiting", QueueColumn("Wait", AGE, attrgetter("waiting"))
+        if state.name == SCHEDULED:
+            overdue = QueueColumn("Overdue", NUMBER, attrgetter("overdue"), state, "0s", LATE)
+            yield "overdue", overdue
+
+
+#: Name -> column.
+QUEUE_COLUMNS = {
+    **dict(_of_states()),
+    "consumers": QueueColumn("Consumers", NUMBER, attrgetter("consumers"), style="green"),
+    "due": QueueColumn("Next due", MOMENT, attrgetter("next_due")),
+    "reason": QueueColumn("Reason", TEXT, attrgetter("reason")),
+}
