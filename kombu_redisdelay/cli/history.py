@@ -81,7 +81,7 @@ def _table_of_periods(periods: Sequence[Period], by: str) -> Table:
     now = datetime.now(timezone.utc)
     zone = click.get_current_context().obj.app.timezone
     form = "%H:%M:%S" if by == "minute" else "%m-%d %H:%M"
-    rows = table(fixed("AT"), right("BEGAN"), *map(right, _HEADERS), fixed(""))
+    rows = table(fixed(f"AT ({zone})"), right("BEGAN"), *map(right, _HEADERS), fixed(""))
     largest = max(1, *(period.counts.delivered for period in periods))
     for period in periods:
         began = when(period.start, now)

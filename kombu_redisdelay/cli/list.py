@@ -12,8 +12,9 @@ from kombu_redisdelay.cli.choosing import selected, selecting
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.first_rows import Limited, limit_option, rows_to_show
 from kombu_redisdelay.cli.messages import message_table
-from kombu_redisdelay.cli.options import json_option
-from kombu_redisdelay.cli.output import show_json, show_pages, without_payload
+from kombu_redisdelay.cli.options import arguments_option, json_option
+from kombu_redisdelay.cli.output import fields_of, show_json, show_pages
+from kombu_redisdelay.operations.calls import SHORTENED, with_arguments
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.states import STATES
 
@@ -21,8 +22,9 @@ from kombu_redisdelay.operations.states import STATES
 @click.command("list")
 @selecting(tuple(STATES))
 @limit_option
+@arguments_option(SHORTENED)
 @json_option
-def command(limit: int | None, as_json: bool, **options: Any) -> None:
+def command(limit: int | None, arguments: str, as_json: bool, **options: Any) -> None:
     """List messages, one state after the other.
 
     Scheduled ones are in the order in which they are due, ready ones queue by queue in the order in which
@@ -38,7 +40,11 @@ def command(limit: int | None, as_json: bool, **options: Any) -> None:
     messages = connect(Messages)
     # One more shows that there are more.
     found = Limited(messages.select(selection, limit=None if rows is None else rows + 1), rows)
-    is_any = show_json(map(without_payload, found)) if as_json else show_pages(found, message_table(states))
+    if as_json:
+        is_any = show_json(fields_of(message, arguments) for message in found)
+    else:
+        shown = (with_arguments(message, arguments) for message in found)
+        is_any = show_pages(shown, message_table(states))
     if not is_any:
         echo(f"No {states[0].described if len(states) == 1 else 'message'}s found.", err=True)
     is_counted = all(map(selection.is_counted, states))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timezone, tzinfo
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from kombu_redisdelay.operations.calls import ARGUMENTS
 from kombu_redisdelay.operations.moments import Time, parse_distance, parse_moment, parse_shift, parse_time
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 
@@ -36,6 +40,18 @@ every_option = click.option(
 all_option = click.option("--all", "every", is_flag=True, help="All queues that are known.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, say how many it would be.")
+
+
+def arguments_option(default: str) -> Callable[[FunctionT], FunctionT]:
+    """What to show of the arguments of tasks."""
+    return click.option(
+        "--show-arguments",
+        "arguments",
+        type=click.Choice(ARGUMENTS),
+        default=default,
+        show_default=True,
+        help="What to show of the arguments of tasks, which may hold secrets.",
+    )
 
 
 class TimeType(click.ParamType):  # type: ignore[type-arg, unused-ignore]

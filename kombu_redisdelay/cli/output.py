@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
@@ -18,6 +17,7 @@ import click
 
 from kombu_redisdelay.cli.echo import echo, echo_all
 from kombu_redisdelay.cli.table import Cell, Column, Layout, Table
+from kombu_redisdelay.operations.calls import ALL, with_arguments
 from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.words import when
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 ItemT = TypeVar("ItemT")
-
-#: Keyword arguments with more characters in their ``repr`` are shown as they are.
-_READ = 1024
 
 #: What is printed at once: so many items, or those that are there so many seconds after the first one.
 PAGE = 1000
@@ -183,34 +180,18 @@ def show_lines(lines: Iterable[str], otherwise: str) -> None:
         echo(otherwise, err=True)
 
 
-def without_payload(message: MessageInfo) -> dict[str, Any]:
-    """The fields of a message for :func:`show_json`, but for its bytes."""
-    return {name: getattr(message, name) for name in _names(MessageInfo) if name != "payload"}
+def fields_of(message: MessageInfo, arguments: str) -> dict[str, Any]:
+    """The fields of a message for :func:`show_json`, but for its bytes.
 
-
-def call(message: MessageInfo) -> str:
-    """A task with its arguments, on one line."""
-    if message.task is None:
-        return "-"
-    if not (message.args or message.kwargs):
-        # Clients in other languages do not write it.
-        return f"{message.task}(?)"
-    # Both are the output of repr, perhaps shortened. `args` is a tuple or a list.
-    args = message.args[1:-1].rstrip(",")
-    kwargs = _keywords(message.kwargs) if message.kwargs not in ("", "{}") else ""
-    return f"{message.task}({', '.join(filter(None, (args, kwargs)))})"
-
-
-def _keywords(kwargs: str) -> str:
-    """Keyword arguments as in a call, where their ``repr`` can be read: it may have been shortened."""
-    try:
-        # A nested expression of any length may take much memory to be read.
-        read = literal_eval(kwargs) if len(kwargs) <= _READ else None
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        read = None
-    if not isinstance(read, dict) or not all(isinstance(name, str) and name.isidentifier() for name in read):
-        return f"**{kwargs}"
-    return ", ".join(f"{name}={value!r}" for name, value in read.items())
+    Arguments:
+        arguments: what to show of its arguments. Only all of them are decoded.
+    """
+    shown = message if arguments == ALL else with_arguments(message, arguments)
+    fields = {name: getattr(shown, name) for name in _names(MessageInfo) if name != "payload"}
+    if arguments == ALL:
+        decoded = message.arguments()
+        fields["arguments"] = decoded and {"args": decoded[0], "kwargs": decoded[1]}
+    return fields
 
 
 class Bar(Protocol):

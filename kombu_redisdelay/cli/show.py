@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
+from typing import Any
 
 import click
 
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.messages import worker
-from kombu_redisdelay.cli.options import json_option
+from kombu_redisdelay.cli.options import arguments_option, json_option
 from kombu_redisdelay.cli.outcome import exit_unless_all
-from kombu_redisdelay.cli.output import date_and_time, show_fields, show_json
+from kombu_redisdelay.cli.output import date_and_time, fields_of, show_fields, show_json
+from kombu_redisdelay.operations.calls import ALL, with_arguments
 from kombu_redisdelay.operations.lateness import why_late
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
@@ -21,8 +23,9 @@ from kombu_redisdelay.operations.selection import Selection
 
 @click.command("show")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@arguments_option(ALL)
 @json_option
-def command(ids: tuple[str, ...], as_json: bool) -> None:
+def command(ids: tuple[str, ...], arguments: str, as_json: bool) -> None:
     """Show the messages with these ids, in any state.
 
     The exit status is 1 if there is none with one of the ids.
@@ -32,15 +35,20 @@ def command(ids: tuple[str, ...], as_json: bool) -> None:
     for id in dict.fromkeys(ids):
         found = list(messages.select(Selection(ids=[id])))
         if as_json:
-            show_json(found)
+            show_json(_json(message, arguments) for message in found)
         elif found:
             if any(counts.values()):
                 echo("")
-            _show(id, found, messages)
+            _show(id, [with_arguments(message, arguments) for message in found], messages)
         if not found:
             echo(f"Error: No message has the id {id}.", err=True)
         counts[id] = len(found)
     exit_unless_all(counts)
+
+
+def _json(message: MessageInfo, arguments: str) -> dict[str, Any]:
+    fields = fields_of(message, arguments)
+    return {**fields, "payload": message.payload} if arguments == ALL else fields
 
 
 def _show(id: str, found: Sequence[MessageInfo], messages: Messages) -> None:
@@ -58,8 +66,6 @@ def _show_message(message: MessageInfo, why: Sequence[str]) -> None:
     Arguments:
         why: why it waits though it is due.
     """
-    arguments = message.arguments()
-    args, kwargs = (message.args, message.kwargs) if arguments is None else map(repr, arguments)
     show_fields(
         {
             "id": message.id,
@@ -68,13 +74,13 @@ def _show_message(message: MessageInfo, why: Sequence[str]) -> None:
             **dict(_of_state(message, datetime.now(timezone.utc))),
             **({"waits because": " ".join(why)} if why else {}),
             "task": message.task,
-            "args": args,
-            "kwargs": kwargs,
+            "args": message.args,
+            "kwargs": message.kwargs,
             "priority": message.priority,
             "failures": message.failures,
             "size": f"{message.size:,} bytes",
             **{f"header {name}": value for name, value in message.headers.items()},
-            "payload": message.payload.decode("utf-8", "backslashreplace"),
+            **({"payload": message.payload.decode("utf-8", "backslashreplace")} if message.payload else {}),
         }
     )
 

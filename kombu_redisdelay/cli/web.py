@@ -13,7 +13,9 @@ import click
 
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
+from kombu_redisdelay.cli.options import arguments_option
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.calls import SHORTENED
 from kombu_redisdelay.operations.errors import UNREACHABLE
 
 #: The environment variable with the password of :data:`USER`.
@@ -30,14 +32,7 @@ _PATIENCE = 5
 @click.option("--port", type=click.IntRange(0, 65535), default=9809, show_default=True)
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen.")
 @click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
-@click.option(
-    "--show-arguments",
-    "arguments",
-    type=click.Choice(["all", "shortened", "none"]),
-    default="shortened",
-    show_default=True,
-    help="What to show of the arguments of tasks, which may hold secrets.",
-)
+@arguments_option(SHORTENED)
 @click.option(
     "--users-file",
     "file",

@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.operations.calls import ARGUMENTS, SHORTENED
 from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.web.confirming import act
 from kombu_redisdelay.web.doctor import doctor
@@ -25,7 +26,7 @@ from kombu_redisdelay.web.guard import Guard
 from kombu_redisdelay.web.messages import message, messages
 from kombu_redisdelay.web.overview import overview
 from kombu_redisdelay.web.queue import queue
-from kombu_redisdelay.web.site import ARGUMENTS, HERE, SHORTENED, Site, mounted_at, render
+from kombu_redisdelay.web.site import HERE, Site, mounted_at, render
 from kombu_redisdelay.web.work import stop, work
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from starlette.responses import RedirectResponse, Response
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.web.actions import ALL, QUEUE, SELECTED, Action, actions
-from kombu_redisdelay.web.calls import call_of
 from kombu_redisdelay.web.fields import quoted
 from kombu_redisdelay.web.form import Form, read_ours
 from kombu_redisdelay.web.questions import Subject, counted, of_which, subject_of
@@ -132,7 +131,7 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
         form=form,
         is_all=action.about == ALL,
         back=_address(request, form, action),
-        call=lambda message: call_of(site, message),
+        call=site.call,
         error=error,
     )
 

@@ -11,15 +11,13 @@ from starlette.responses import Response
 
 from kombu_redisdelay.operations.columns import Column, columns_of, moment_label
 from kombu_redisdelay.operations.lateness import why_late
-from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Page
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import STATES, State
 from kombu_redisdelay.web.actions import ALL, SELECTED, actions_of
-from kombu_redisdelay.web.calls import call_of
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.events import events_of, relatives_of
-from kombu_redisdelay.web.site import ALL_ARGUMENTS, NO_ARGUMENTS, Site, fields_of, render, site_of
+from kombu_redisdelay.web.site import Site, fields_of, render, site_of
 
 #: Seconds after which the page of a message is brought up to date.
 UPDATE_AFTER = 5
@@ -61,7 +59,7 @@ def messages(request: Request) -> Response:
         order=_order(choice, is_sorted),
         of_selected={} if site.read_only else actions_of(choice, SELECTED),
         of_all={} if site.read_only else actions_of(choice, ALL),
-        call=lambda message: call_of(site, message),
+        call=site.call,
     )
 
 
@@ -97,9 +95,8 @@ def message(request: Request) -> Response:
         events=lambda message: events_of(message, now),
         relatives=relatives_of,
         why_late=lambda message: why_late(site.messages.store, message),
-        call=lambda message: call_of(site, message),
-        payload=lambda message: _payload(site, message),
-        headers=lambda message: _headers(site, message),
+        call=site.call,
+        shown=site.shown,
     )
 
 
@@ -117,16 +114,3 @@ def _order(choice: Choice, is_sorted: bool) -> str:
     state = choice.its_state
     order = state.reverse_order if choice.is_last_first and state.reverse_order else state.order
     return order if is_sorted else f"Queue by queue, {order[0].lower()}{order[1:]}"
-
-
-def _payload(site: Site, message: MessageInfo) -> str | None:
-    return message.payload.decode("utf-8", "backslashreplace") if site.arguments == ALL_ARGUMENTS else None
-
-
-#: Headers that show the arguments of a task.
-_OF_ARGUMENTS = ("argsrepr", "kwargsrepr")
-
-
-def _headers(site: Site, message: MessageInfo) -> dict[str, object]:
-    hidden = _OF_ARGUMENTS if site.arguments == NO_ARGUMENTS else ()
-    return {name: value for name, value in message.headers.items() if name not in hidden}

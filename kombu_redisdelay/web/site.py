@@ -15,8 +15,10 @@ from starlette.types import Scope
 
 from kombu_redisdelay import __version__
 from kombu_redisdelay.operations.access import natural
+from kombu_redisdelay.operations.calls import ALL, call, with_arguments
 from kombu_redisdelay.operations.doctor import Finding, examine
 from kombu_redisdelay.operations.history import Counts
+from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.queues import Queues
 from kombu_redisdelay.operations.selection import FILTERS, Filter, Selection
@@ -40,9 +42,6 @@ FINDINGS_FOR, TIMES_AS_LONG = 30.0, 20.0
 #: With more queues than this, only the page of the doctor asks the doctor: it takes seconds.
 MOST_EXAMINED = 500
 
-#: What of the arguments of a task is shown.
-ARGUMENTS = ALL_ARGUMENTS, SHORTENED, NO_ARGUMENTS = "all", "shortened", "none"
-
 
 class Site:
     """The broker of a web page. It is opened when the first page is asked for: an application that shows the
@@ -54,8 +53,8 @@ class Site:
     Attributes:
         title: what the page is of.
         read_only: whether nothing can be done, only seen.
-        arguments: what is shown of the arguments of tasks: "all", "shortened" (as Celery puts them into
-            headers) or "none".
+        arguments: what is shown of the arguments of tasks, one of
+            :data:`~kombu_redisdelay.operations.calls.ARGUMENTS`.
         findings: what the doctor finds.
         fleet: the figures of all queues.
         hours: what has happened in each queue in the last hour.
@@ -99,11 +98,19 @@ class Site:
         """That of times without an offset."""
         return self.queues.app.timezone if self.queues.app else timezone.utc
 
+    def shown(self, message: MessageInfo) -> MessageInfo:
+        """The message with what a viewer may see of its arguments."""
+        return with_arguments(message, self.arguments)
+
+    def call(self, message: MessageInfo) -> str:
+        """A task with its arguments, as far as a viewer may see them."""
+        return call(self.shown(message))
+
     @property
     def filters(self) -> list[Filter]:
         """Those that a viewer may use. Who may not see all arguments must not find them out either, letter by
         letter."""
-        return [each for each in FILTERS if self.arguments == ALL_ARGUMENTS or not each.reads_arguments]
+        return [each for each in FILTERS if self.arguments == ALL or not each.reads_arguments]
 
     def selection_of(self, choice: Choice) -> Selection:
         """What *choice* selects.

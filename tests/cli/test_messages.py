@@ -130,6 +130,7 @@ def test_the_json_of_all_states_has_the_same_fields(site: Site, in_each_state: d
         assert set(row) == fields
         [shown] = site.rows("show", row["id"])
         assert json.loads(shown.pop("payload"))["headers"] == row["headers"]
+        assert shown.pop("arguments") == {"args": [], "kwargs": {}}
         assert shown == row
         assert site.rows("list", "--state", row["state"]) == [row]
 
@@ -268,6 +269,26 @@ def test_show_has_all_of_the_arguments(site: Site) -> None:
     shown = site.text("show", id)
     assert f"'{long}'" in re.search("^args .*$", shown, re.MULTILINE)[0]  # type: ignore[index]
     assert f"'order': '{long}'" in re.search("^kwargs .*$", shown, re.MULTILINE)[0]  # type: ignore[index]
+
+
+def test_what_is_shown_of_arguments(site: Site) -> None:
+    long = "x" * 3000
+    id = site.send("shop.remind", args=(long,), kwargs={"order": "secret"})
+
+    def shown(*words: str, json: bool = False) -> str:
+        text = site.text(*words, "--json") if json else site.text(*words)
+        return ("all " if long in text else "") + ("shortened" if "secret" in text else "none")
+
+    for as_json in (False, True):
+        assert shown("list", json=as_json) == "shortened"
+        assert shown("show", id, json=as_json) == "all shortened"
+        for command in (("list",), ("show", id)):
+            assert shown(*command, "--show-arguments", "all", json=as_json) == "all shortened"
+            assert shown(*command, "--show-arguments", "shortened", json=as_json) == "shortened"
+            assert shown(*command, "--show-arguments", "none", json=as_json) == "none"
+    assert "shop.remind(…)" in site.text("list", "--show-arguments", "none")
+    [row] = site.rows("show", id)
+    assert row["arguments"] == {"args": [long], "kwargs": {"order": "secret"}}
 
 
 def test_by_an_argument(site: Site) -> None:
