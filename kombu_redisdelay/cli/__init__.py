@@ -12,7 +12,7 @@ delayed = LazyGroup(
     "delayed",
     package=__name__,
     commands=(
-        *("stats", "list", "show", "timeline", "history", "top"),
+        *("stats", "list", "count", "show", "timeline", "history", "top"),
         *("pause", "resume", "limit"),
         *("doctor", "adopt", "forward", "exporter", "web"),
     ),
@@ -20,7 +20,10 @@ delayed = LazyGroup(
     others_after="show",
     hints={
         "dead": "`list --state dead`, `show`, `requeue` and `remove`",
-        "purge": "`cancel --state scheduled`",
+        "purge": "`cancel --all`",
+        "move": "`reschedule`",
+        "queues": "`stats`",
+        "workers": "`stats`, and `list --state unacked` for what they have",
         "inspect": "`show`",
         "ls": "`list`",
         "retry": "`requeue`",

@@ -1,4 +1,4 @@
-"""``celery -A proj delayed adopt``"""
+"""``celery delayed adopt``"""
 
 from __future__ import annotations
 
@@ -91,9 +91,8 @@ def _described(found: Adopted) -> str:
 
 
 def _described_back(found: GivenBack) -> str:
-    return (
-        f"{number_of(found.messages)}: {found.scheduled:,} scheduled, {found.held:,} of workers that are gone"
-    )
+    of_lost = f"{found.unacked:,} of workers that are gone"
+    return f"{number_of(found.messages)}: {found.scheduled:,} scheduled, {of_lost}"
 
 
 def _unknown(found: GivenBack) -> str:
@@ -120,7 +119,7 @@ def _show(done: str, text: str, found: Adopted, as_json: bool) -> None:
 
 def _show_back(done: str, text: str, found: GivenBack, as_json: bool) -> None:
     if as_json:
-        counts = {"scheduled": found.scheduled, "held": found.held}
+        counts = {"scheduled": found.scheduled, "unacked": found.unacked}
         of_scheduled = {"at_once": found.at_once, "unknown": found.unknown}
         show_json([{done: found.messages, **counts, **of_scheduled, "dead": found.dead}])
         return
@@ -129,4 +128,4 @@ def _show_back(done: str, text: str, found: GivenBack, as_json: bool) -> None:
         echo(f"{number_of(found.at_once)} without an eta, which redis:// delivers at once.", err=True)
     if found.dead:
         left = number_of(found.dead, "dead letter")
-        echo(f"{left} left: see `celery -A proj delayed list --state dead`.", err=True)
+        echo(f"{left} left: see `celery delayed list --state dead`.", err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import click
@@ -44,10 +45,22 @@ def connect(how: type[AccessT], *, steers: bool = False) -> AccessT:
     if unknown and steers and not context.params.get("force"):
         hint = " With --force, do it all the same." if "force" in context.params else ""
         names = " or ".join(map(repr, unknown))
-        raise click.UsageError(f"nobody has used a queue {names} yet, and the app does not declare it.{hint}")
+        meant = "".join(_meant(access, queue) for queue in unknown)
+        raise click.UsageError(
+            f"nobody has used a queue {names} yet, and the app does not declare it.{meant}{hint}"
+        )
     for queue in unknown:
-        echo(f"Nobody has used a queue {queue!r} yet.", err=True)
+        echo(f"Nobody has used a queue {queue!r} yet.{_meant(access, queue)}", err=True)
     return access
+
+
+def _meant(access: Access, queue: str) -> str:
+    """What somebody may have meant who named this queue."""
+    known = queue_names(access, ())
+    if all(name in known for name in queue.split(",")):
+        return f" For several, write {' '.join(f'-Q {name}' for name in queue.split(','))}."
+    close = get_close_matches(queue, known, 1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _unknown(access: Access, selected: Sequence[str]) -> list[str]:

@@ -8,11 +8,22 @@ from typing import Any, TypeVar
 import click
 
 from kombu_redisdelay.cli.options import TimeType, every_option, queues_option
-from kombu_redisdelay.operations.selection import FILTERS, Selection
+from kombu_redisdelay.operations.selection import FILTERS, Filter, Selection
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 _DISTANCES = "90s, 10m, 2h, 3d or 1w from now for scheduled messages, else ago; or ISO 8601"
+
+
+def _once(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
+    # click would take the last one, and a command would change more messages than was meant.
+    if len(values) > 1:
+        raise click.BadParameter("give it once; * stands for anything")
+    return values[0] if values else None
+
+
+def _filter_option(filter: Filter) -> Callable[[FunctionT], FunctionT]:
+    return click.option(f"--{filter.name}", multiple=True, callback=_once, help=filter.help)
 
 
 def selecting(states: Sequence[str]) -> Callable[[FunctionT], FunctionT]:
@@ -28,7 +39,7 @@ def selecting(states: Sequence[str]) -> Callable[[FunctionT], FunctionT]:
                 type=click.Choice(list(states)),
                 help="Only in this state; may be given again.",
             ),
-            *(click.option(f"--{each.name}", help=each.help) for each in FILTERS),
+            *map(_filter_option, FILTERS),
             click.option("--before", type=TimeType(), help=f"Only with a time before this: {_DISTANCES}."),
             click.option("--after", type=TimeType(), help="Only with this time, or a later one."),
         ]

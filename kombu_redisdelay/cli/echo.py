@@ -44,5 +44,15 @@ def confirm(question: str) -> None:
 
     Raises:
         click.Abort: the answer is not yes.
+        click.UsageError: there is nobody to answer.
     """
-    click.confirm(printable(question), abort=True, err=True)
+    try:
+        is_confirmed = click.confirm(printable(question), err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        # The line of the question has not ended.
+        click.echo("", err=True)
+        raise click.UsageError("Nobody has answered. Without a terminal, give --yes.") from None
+    if not is_confirmed:
+        raise click.Abort

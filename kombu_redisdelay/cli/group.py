@@ -95,7 +95,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except click.ClickException as exc:
             # The help of a group without a command is also such an error, and it has many lines.
-            first, *more = map(printable, exc.message.split("\n"))
+            first, *more = map(printable, f"{exc.message}{_hint(exc)}".split("\n"))
             message = "\n".join((first, *more)) if more or not first else _sentence(first)
             exc.message = message  # type: ignore[misc, unused-ignore]
             raise
@@ -111,6 +111,16 @@ class LazyGroup(click.Group):
                 raise
             why = f"Needs {missing}: pip install 'kombu-redisdelay[{_EXTRAS[missing]}]'"
             raise click.ClickException(why) from exc
+
+
+def _hint(exc: click.ClickException) -> str:
+    """What to use instead of arguments that a command does not take."""
+    command = exc.ctx.command if isinstance(exc, click.UsageError) and exc.ctx else None
+    if command is None or not exc.message.startswith("Got unexpected extra argument"):
+        return ""
+    ids = " `show` takes ids." if any(each.name == "states" for each in command.params) else ""
+    queues = " Name queues with -Q." if any(each.name == "queues" for each in command.params) else ""
+    return f".{queues}{ids}"
 
 
 def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:

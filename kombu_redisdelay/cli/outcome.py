@@ -72,7 +72,7 @@ def _where(message: MessageInfo | None) -> str:
     if message.worker or message.host:
         return f"is {message.state}, at {worker(message)}"
     noun = STATES[message.state].noun
-    return f"is {message.state}" if noun == "message" else f"is a {noun}"
+    return f"is {message.state if noun == 'message' else f'a {noun}'} in the queue {message.queue!r}"
 
 
 def exit_unless_all(counts: Mapping[str, int]) -> None:

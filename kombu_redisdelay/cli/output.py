@@ -164,14 +164,6 @@ def show_fields(fields: Mapping[str, Any]) -> None:
     show(rows)
 
 
-def show_queues(queues: Sequence[str], what: str, as_json: bool) -> None:
-    """Print for each queue what was done to it, for example ``"paused"``."""
-    if as_json:
-        show_json({"queue": queue, what: True} for queue in queues)
-    else:
-        show_lines((f"{queue} {what}" for queue in queues), "No queues found.")
-
-
 def show_lines(lines: Iterable[str], otherwise: str) -> None:
     """Print *lines*. If there are none, say on standard error what it is *otherwise*."""
     found = list(lines)

@@ -121,7 +121,7 @@ class GivenBack:
 
     Attributes:
         scheduled: scheduled messages.
-        held: messages that workers had taken which are gone.
+        unacked: messages that workers had taken which are gone.
         at_once: those of the scheduled ones that workers of ``redis://`` deliver at once, because only
             Celery's tasks have a time that they know.
         unknown: those of the scheduled ones that wait for a worker that knows their task. A worker of
@@ -130,14 +130,14 @@ class GivenBack:
     """
 
     scheduled: int = 0
-    held: int = 0
+    unacked: int = 0
     at_once: int = 0
     unknown: int = 0
     dead: int = 0
 
     @property
     def messages(self) -> int:
-        return self.scheduled + self.held
+        return self.scheduled + self.unacked
 
     def add(self, message: Scheduled) -> None:
         content = Content.of(message.payload, "")
@@ -334,7 +334,7 @@ class Adoption(Access):
         for name in self.names(None):
             for message in Schedule(self.store).iter(name, None, None):
                 found.add(message)
-            found.held += sum(self._held(name).values())
+            found.unacked += sum(self._held(name).values())
         return found
 
     def give_back(self) -> Iterator[GivenBack]:
@@ -348,7 +348,7 @@ class Adoption(Access):
         for name in self.names(None):
             for some in portions(self._held(name), lambda _: 1, MESSAGES_PER_CALL, MESSAGES_PER_CALL):
                 returned = finish(Recovery(self.store, self.options).give_back(some, "lost"))
-                done.held += sum(each.messages for each in returned.values())
+                done.unacked += sum(each.messages for each in returned.values())
                 yield done
             messages = schedule.iter(name, None, None)
             for message in schedule.reschedule_all(name, messages, lambda message: (_for_stock(message), 0)):

@@ -50,7 +50,7 @@ def has_argument(arguments: Arguments, wanted: str) -> bool:
 
     Arguments:
         wanted: a value, such as ``42``, or a keyword argument, such as ``order_id=42``. Values are written as
-            ``str`` writes them, and ``*``, ``?`` and ``[...]`` are wildcards.
+            ``str`` or JSON writes them, and ``*``, ``?`` and ``[...]`` are wildcards.
     """
     args, kwargs = arguments
     name, is_named, value = wanted.partition("=")
@@ -60,5 +60,8 @@ def has_argument(arguments: Arguments, wanted: str) -> bool:
 
 
 def _is(value: Any, wanted: str) -> bool:
-    text = str(value)
-    return text == wanted or fnmatchcase(text, wanted)
+    texts = [str(value)]
+    if value is None or isinstance(value, bool):
+        # As in JSON, where the message has it.
+        texts.append({None: "null", True: "true", False: "false"}[value])
+    return any(text == wanted or fnmatchcase(text, wanted) for text in texts)

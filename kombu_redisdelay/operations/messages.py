@@ -425,6 +425,8 @@ class Messages(Access):
 
 
 def _one_of(selection: Selection | None, ids: Iterable[str] | None) -> Selection:
+    if not isinstance(selection, Selection | None):
+        raise TypeError(f"this takes a Selection, or ids=[...], not {selection!r}")
     if selection is not None and ids is None:
         return selection
     if selection is None and ids is not None:

@@ -15,6 +15,9 @@ _DISTANCE = re.compile(
     rf"{_NUMBER}|(?=\d)" + "".join(rf"(?:{_NUMBER}{unit})?" for unit in ("w", "d", "h", "m", "s")), re.ASCII
 )
 
+#: A number without a unit that is larger, ten years in seconds, is more likely a timestamp.
+_MOST_SECONDS = 315_360_000
+
 #: A time as it was written: a distance from now, or a moment.
 Time = datetime | timedelta
 
@@ -27,6 +30,8 @@ def parse_distance(text: str) -> timedelta:
     """
     if not _DISTANCE.fullmatch(text):
         raise ValueError(f"{text!r} is not a length of time, such as 90, 90s, 10m, 1h30m, 3d or 1w.")
+    if text[-1].isdigit() and float(text) > _MOST_SECONDS:
+        raise ValueError(f"{text!r} looks like a timestamp. Write it in ISO 8601: 2027-01-01T09:00.")
     try:
         distance = timedelta(
             seconds=sum(float(number) * _UNITS[unit or "s"] for number, unit in _PART.findall(text))
@@ -48,40 +53,53 @@ def parse_shift(text: str) -> timedelta:
     return -distance if text.startswith("-") else distance
 
 
-def parse_moment(text: str, zone: tzinfo) -> datetime:
+def parse_moment(text: str, zone: tzinfo | None) -> datetime:
     """Read a moment in ISO 8601.
 
     Arguments:
-        zone: its time zone if it has no offset.
+        zone: its time zone if it has no offset; ``None`` if it must have one.
 
     Raises:
         ValueError: *text* is none.
     """
+    moment = _moment(text, zone)
+    if moment is None:
+        raise ValueError(f"{text!r} is not a time in ISO 8601, such as 2027-01-01T09:00.")
+    return moment
+
+
+def _moment(text: str, zone: tzinfo | None) -> datetime | None:
+    """As :func:`parse_moment`, but ``None`` if *text* is no time in ISO 8601."""
     try:
         # isoparse() takes a number for a year.
         moment = None if _DISTANCE.fullmatch(text) else isoparse(text)
     except (ValueError, OverflowError):
-        moment = None
-    if moment is None:
-        raise ValueError(f"{text!r} is not a time in ISO 8601, such as 2027-01-01T09:00.")
-    return moment if moment.tzinfo else moment.replace(tzinfo=zone)
+        return None
+    if moment is None or moment.tzinfo is not None:
+        return moment
+    if zone is None:
+        raise ValueError(f"{text!r} has no offset, such as +01:00, or Z for UTC.")
+    return moment.replace(tzinfo=zone)
 
 
-def parse_time(text: str, zone: tzinfo) -> Time:
+def parse_time(text: str, zone: tzinfo | None) -> Time:
     """Read a distance from now, or a moment.
+
+    Arguments:
+        zone: as for :func:`parse_moment`.
 
     Raises:
         ValueError: *text* is neither.
     """
     if _DISTANCE.fullmatch(text):
         return parse_distance(text)
-    try:
-        return parse_moment(text, zone)
-    except ValueError:
+    moment = _moment(text, zone)
+    if moment is None:
         raise ValueError(
             f"{text!r} is neither a distance from now, such as 90s, 10m, 1h30m, 3d or 1w, nor a time in "
             "ISO 8601."
-        ) from None
+        )
+    return moment
 
 
 def from_now(time: Time | None) -> datetime | None:

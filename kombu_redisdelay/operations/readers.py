@@ -64,6 +64,11 @@ class Entry:
         """What it says of itself."""
         return Content.of(self.payload, otherwise=self.unnamed)
 
+    @property
+    def known(self) -> Mapping[str, Any]:
+        """What is known of it in its state."""
+        return self.of_state(self.content)
+
 
 @dataclass(frozen=True, slots=True)
 class Look:

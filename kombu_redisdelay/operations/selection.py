@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any
 
 from kombu_redisdelay.broker.times import from_ms, to_ms
 from kombu_redisdelay.operations.arguments import arguments_of, has_argument
@@ -75,6 +77,20 @@ FILTERS = (
         reads_arguments=True,
     ),
     Filter(
+        "worker",
+        "Only what this worker has taken; * stands for anything.",
+        "of the worker",
+        lambda entry, value: fnmatchcase(entry.known.get("worker") or "", value),
+        "celery@web-1",
+    ),
+    Filter(
+        "reason",
+        "Only with this reason; * stands for anything.",
+        "with the reason",
+        lambda entry, value: fnmatchcase(entry.known.get("reason", ""), value),
+        "delivery limit*",
+    ),
+    Filter(
         "related",
         "Only the task with this id, and those of the same group, parent or root.",
         "related to",
@@ -99,18 +115,20 @@ class Selection:
         args: tasks with this argument: ``"42"`` is a positional or a keyword argument, ``"order_id=42"`` a
             keyword argument. Values are compared as ``str`` writes them, with the same wildcards. A task
             whose arguments are not in JSON is never selected.
+        worker: what this Celery worker has taken, such as ``"celery@web-1"``, with the same wildcards.
+        reason: messages with this :attr:`MessageInfo.reason`, with the same wildcards.
         related: tasks of which this is the id, or that of their group, their parent or their root.
         after: those whose moment is this one or later. It is the due time of a scheduled message; of another,
             it is since when the message is in its state. A message of which that is unknown is left out. A
             ``datetime``, or a distance from now: a ``timedelta`` or a text such as ``"10m"``, which is ahead
-            for scheduled messages, and back for the others. A text may also be a time in ISO 8601. What has
-            no time zone is in UTC.
+            for scheduled messages, and back for the others. A text may also be a time in ISO 8601, with an
+            offset. A ``datetime`` without a time zone is in UTC.
         before: those whose moment is before this one.
 
     Raises:
-        TypeError: *ids* is one string, or an id is not a string.
-        ValueError: there is no such state; *after* or *before* is no time; *ids* are given together with a
-            time or a filter (*task*, *args*, *related*).
+        TypeError: *ids* is one string; an id, the name of a queue or a filter is not a string.
+        ValueError: there is no such state; *after* or *before* is no time, or a text without an offset; *ids*
+            are given together with a time or a filter (*task*, *args*, *worker*, *reason*, *related*).
     """
 
     ids: Sequence[str] | None = None
@@ -118,6 +136,8 @@ class Selection:
     state: Names = None
     task: str | None = None
     args: str | None = None
+    worker: str | None = None
+    reason: str | None = None
     related: str | None = None
     after: Time = None
     before: Time = None
@@ -128,8 +148,10 @@ class Selection:
             if self.has_times or self.filters:
                 raise ValueError("give either ids, or what messages have in common, not both")
         for name in ("queue", "state"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, (value,) if isinstance(value, str) else value and tuple(value))
+            object.__setattr__(self, name, _names(name, getattr(self, name)))
+        for each, value in self.filters:
+            if not isinstance(value, str):
+                raise TypeError(f"{each.name} must be a str, not {value!r}")
         for state in self.state or ():
             if state not in STATES:
                 raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
@@ -215,6 +237,20 @@ class Selection:
         return self.ids is None and not self.filters and (state.counts_span or not self.has_times)
 
 
+def _names(what: str, value: Any) -> tuple[str, ...] | None:
+    """One name, or several, as a tuple; ``None`` for all."""
+    if value is None:
+        return None
+    try:
+        names = (value,) if isinstance(value, str) else tuple(value)
+    except TypeError:
+        names = (value,)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{what} must be a str, or several, not {name!r}")
+    return names
+
+
 def _plain(texts: Sequence[str]) -> list[str]:
     """Texts of which each message that contains one of *texts* contains one, however its JSON is written;
     empty if there are none."""
@@ -250,7 +286,7 @@ def checked_ids(ids: Iterable[str]) -> tuple[str, ...]:
 def _parsed(name: str, time: object) -> datetime | timedelta | None:
     if isinstance(time, str):
         try:
-            return parse_time(time, timezone.utc)
+            return parse_time(time, None)
         except ValueError as exc:
             raise ValueError(f"{name}: {exc}") from exc
     if time is None or isinstance(time, (datetime, timedelta)):

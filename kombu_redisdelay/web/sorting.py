@@ -49,8 +49,8 @@ def _of_history(name: str, label: str, value: Callable[[Counts], int]) -> Column
 COLUMNS = (
     Column("queue", "Queue", lambda row: natural(row[0].queue), largest_first=False),
     *(_of_figure(name, figure) for name, figure in QUEUE_COLUMNS.items() if figure.kind != TEXT),
-    _of_history("in", "In, last hour", attrgetter("published")),
-    _of_history("out", "Out", attrgetter("delivered")),
+    _of_history("published", "Published, last hour", attrgetter("published")),
+    _of_history("delivered", "Delivered", attrgetter("delivered")),
     _of_history("failures", "Failures", attrgetter("failures")),
 )
 

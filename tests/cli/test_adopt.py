@@ -80,7 +80,7 @@ def test_as_json(site: Site) -> None:
     rest = {"scheduled": 1, "to_run": 0, "ready_early": 0, "copies": 0, "stay": 0, "why": {}}
     assert site.rows("adopt", "--dry-run") == [{"would_adopt": 1, **rest}]
     assert site.rows("adopt", "--yes") == [{"adopted": 1, **rest}]
-    rest = {"scheduled": 1, "held": 0, "at_once": 0, "unknown": 0, "dead": 0}
+    rest = {"scheduled": 1, "unacked": 0, "at_once": 0, "unknown": 0, "dead": 0}
     assert site.rows("adopt", "--reverse", "--dry-run") == [{"would_give_back": 1, **rest}]
     assert site.rows("adopt", "--reverse", "--yes") == [{"given_back": 1, **rest}]
     assert site.redis.llen(QUEUE) == 1
@@ -145,4 +145,4 @@ def test_the_way_back_says_what_stays_and_what_comes_early(site: Site) -> None:
         result = site.run("adopt", "--reverse", *words)
         assert result.exit_code == 0
         assert "1 message without an eta, which redis:// delivers at once.\n" in result.stderr
-        assert "1 dead letter left: see `celery -A proj delayed list --state dead`.\n" in result.stderr
+        assert "1 dead letter left: see `celery delayed list --state dead`.\n" in result.stderr

@@ -82,6 +82,48 @@ CHOICES = [
 ]
 
 
+@pytest.mark.parametrize("command", ["list", "count", "cancel"])
+def test_a_filter_that_is_given_twice_is_a_usage_error(full: Site, command: str) -> None:
+    for name in ("task", "args", "related", "worker", "reason"):
+        result = full.run(command, f"--{name}", "a", f"--{name}", "b")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "Give it once" in result.stderr or "give it once" in result.stderr
+
+
+def test_a_timestamp_is_no_length_of_time(full: Site) -> None:
+    result = full.run("cancel", "--state", "scheduled", "--before", "1798000000", "--yes")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'1798000000' looks like a timestamp. Write it in ISO 8601: 2027-01-01T09:00." in result.stderr
+
+
+def test_nobody_answers(full: Site) -> None:
+    result = full.run("cancel", "--all", input="")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Nobody has answered. Without a terminal, give --yes." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("pause", "emails"), "Got unexpected extra argument (emails). Name queues with -Q."),
+        (("list", "id"), "Got unexpected extra argument (id). Name queues with -Q. `show` takes ids."),
+        (("pause", "-Q", "a,b"), "'a,b' yet, and the app does not declare it. For several, write -Q a -Q b."),
+        (("list", "-Q", "celry"), "Nobody has used a queue 'celry' yet. Did you mean 'celery'?"),
+        (("move", "id"), "Use `reschedule`."),
+        (("queues",), "Use `stats`."),
+    ],
+)
+def test_what_was_meant(full: Site, words: tuple[str, ...], said: str) -> None:
+    full.send()
+    assert said in full.run(*words).stderr
+
+
+def test_an_id_of_another_queue(full: Site) -> None:
+    result = full.run("cancel", "a shop.close", "-Q", "b")
+    assert result.exit_code == 1
+    assert result.stderr == "a shop.close is scheduled in the queue 'a'\n"
+
+
 @pytest.mark.parametrize("command", PICKING)
 class TestMany:
     @pytest.mark.parametrize(("choice", "count"), CHOICES)

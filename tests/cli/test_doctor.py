@@ -81,7 +81,7 @@ def test_the_text_has_the_advice_below(site: Site) -> None:
     at = next(number for number, line in enumerate(lines) if line.startswith("warning"))
     assert lines[at : at + 2] == [
         f"warning queue {QUEUE}: 1 dead letter",
-        "        See `celery -A proj delayed list --state dead`, then requeue or remove them.",
+        "        See `celery delayed list --state dead`, then requeue or remove them.",
     ]
 
 

@@ -13,7 +13,7 @@ def test_pausing_and_resuming(site: Site) -> None:
     assert [row["limits"]["paused_since"] is not None for row in site.rows("stats")] == [True, True, False]
     assert "a has been paused for " in site.text("stats")
     since = [row["limits"]["paused_since"] for row in site.rows("stats")]
-    site.text("pause", "-Q", "a")
+    assert site.text("pause", "-Q", "a") == "a was paused already\n"
     assert [row["limits"]["paused_since"] for row in site.rows("stats")] == since
     assert site.text("resume", "--all") == "a resumed\nb resumed\n"
     assert site.text("resume", "-Q", "a") == "a was not paused\n"

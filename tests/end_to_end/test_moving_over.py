@@ -173,7 +173,7 @@ def test_there_and_back(fleet: Fleet, tmp_path: Path) -> None:
     scheduled, held = site.scheduled(), site.unacked()
     assert held >= 3
     back = json.loads(fleet.adopt("--reverse", "--yes", "--json").stdout)
-    assert (back["scheduled"], back["held"], back["at_once"]) == (scheduled, held, 0)
+    assert (back["scheduled"], back["unacked"], back["at_once"]) == (scheduled, held, 0)
     assert (site.scheduled(), site.unacked()) == (0, 0)
     gate.touch()
     fleet.worker(STOCK)

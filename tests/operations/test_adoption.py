@@ -349,8 +349,8 @@ def test_what_our_dead_workers_held_comes_back(place: Place) -> None:
         place.redis.hset(keys.unacked(name), "1", f"0:{json.dumps(message(name))}")
     place.redis.zadd("redisdelay:known-queues", {"celery": 1})
     with place.adoption() as adoption:
-        assert adoption.look_back() == GivenBack(held=1)
-    assert give_back(place) == GivenBack(held=1)
+        assert adoption.look_back() == GivenBack(unacked=1)
+    assert give_back(place) == GivenBack(unacked=1)
     assert [name_of(json.loads(text)) for _, text in place.ready("celery")] == ["dead"]
 
 

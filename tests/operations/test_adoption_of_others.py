@@ -32,8 +32,8 @@ def test_what_a_worker_held_that_is_gone_for_certain_comes_back_at_once(place: P
     with place.adoption() as adoption:
         with pytest.raises(InUse):
             adoption.check_no_consumers()
-        assert adoption.look_back() == GivenBack(held=1)
-        assert give_back(place) == GivenBack(held=1)
+        assert adoption.look_back() == GivenBack(unacked=1)
+        assert give_back(place) == GivenBack(unacked=1)
         place.redis.zrem(keys.consumers, *set(place.redis.zrange(keys.consumers, 0, -1)) - {killed})
         adoption.check_no_consumers()
     assert [name_of(json.loads(text)) for _, text in place.ready("celery")] == [killed]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from socket import gethostname
@@ -255,7 +256,7 @@ class TestSelecting:
             with pytest.raises(ValueError, match="limit"):
                 messages.select(limit=wrong)  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("wrong", ["", "Ready", "held", 1])
+    @pytest.mark.parametrize("wrong", ["", "Ready", "held"])
     def test_a_state_that_is_none_is_a_value_error(self, wrong: Any) -> None:
         with pytest.raises(ValueError, match="one of scheduled, ready, unacked, dead"):
             Selection(state=[wrong])
@@ -503,3 +504,31 @@ class TestWhileTheQueueMoves:
         # As when newer ones push them out.
         site.redis.ltrim("redisdelay:{celery}:dead", 0, -16)
         assert [*seen, *ids(letters)] == names
+
+
+def test_wrong_types_are_named(messages: Messages) -> None:
+    for name, value, said in (
+        ("args", 42, "args must be a str, not 42"),
+        ("task", ["a", "b"], "task must be a str, not ['a', 'b']"),
+        ("queue", 5, "queue must be a str, or several, not 5"),
+        ("queue", [5], "queue must be a str, or several, not 5"),
+        ("state", 5, "state must be a str, or several, not 5"),
+    ):
+        with pytest.raises(TypeError, match=re.escape(said)):
+            Selection(**{name: value})  # type: ignore[arg-type]
+    for method in (messages.cancel, messages.requeue):
+        with pytest.raises(TypeError, match=re.escape("this takes a Selection, or ids=[...], not 'id'")):
+            method("id")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"before: '2027-01-01T09:00' has no offset, such as \+01:00, or Z"):
+        Selection(before="2027-01-01T09:00")
+    assert Selection(before="2027-01-01T09:00Z") == Selection(before="2027-01-01T09:00Z")
+
+
+def test_by_worker_and_reason(site: Site, app: Celery, messages: Messages) -> None:
+    in_each_state(site, app)
+    [unacked] = messages.select(Selection(state="unacked"))
+    [dead] = messages.select(Selection(state="dead"))
+    worker = unacked.worker or ""
+    assert ids(messages.select(Selection(worker=worker or "?*"))) == ([unacked.id] if worker else [])
+    assert ids(messages.select(Selection(reason=dead.reason))) == [dead.id]
+    assert ids(messages.select(Selection(reason=f"{dead.reason[:3]}*", worker="nobody"))) == []

@@ -45,7 +45,7 @@ def test_a_key_of_the_wrong_type_takes_only_its_queue_away(site: Site, viewer: V
 def test_a_history_of_the_wrong_type_takes_nothing_away(site: Site, viewer: Viewer) -> None:
     add_queues(site, 3)
     site.redis.set(site.store.keys("q1").history, "x")
-    for sort in ("", "-out"):
+    for sort in ("", "-delivered"):
         assert sorted(queues_of(viewer.open("/", sort=sort))) == [QUEUE, "q0", "q1", "q2"]
 
 
@@ -84,8 +84,8 @@ class TestPages:
 
     def test_sorted_by_the_history(self, site: Site, viewer: Viewer) -> None:
         delivered(site, "x1")
-        assert queues_of(viewer.open("/", sort="-out"))[:2] == [QUEUE, "q0"]
-        assert queues_of(viewer.open("/", sort="out", page="9"))[-2:] == ["q229", QUEUE]
+        assert queues_of(viewer.open("/", sort="-delivered"))[:2] == [QUEUE, "q0"]
+        assert queues_of(viewer.open("/", sort="delivered", page="9"))[-2:] == ["q229", QUEUE]
 
     def test_totals_of_all(self, viewer: Viewer) -> None:
         page = viewer.open("/", page="2")

@@ -38,7 +38,7 @@ def check_leftovers(server: Server, unacked_key: str, unacked_index_key: str) ->
             check,
             f"{found}; {old} for more than an hour",
             "Unless a redis:// worker holds them for a long countdown or task, nobody will deliver them: see "
-            "`celery -A proj delayed adopt --dry-run`, which tells whether one is connected, then run it "
+            "`celery delayed adopt --dry-run`, which tells whether one is connected, then run it "
             "without.",
         )
     else:
@@ -46,5 +46,5 @@ def check_leftovers(server: Server, unacked_key: str, unacked_index_key: str) ->
             check,
             found,
             "Stop redis:// workers with SIGTERM: they give these back, countdown tasks too, which then wait "
-            "in the schedule. If none is left, run `celery -A proj delayed adopt`.",
+            "in the schedule. If none is left, run `celery delayed adopt`.",
         )

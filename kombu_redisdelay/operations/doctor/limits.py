@@ -50,7 +50,7 @@ def _pause(queue: str, limits: QueueLimits, app: Any) -> Iterator[Finding]:
         yield warning(
             f"queue {queue}",
             f"paused since {since.isoformat(' ', 'seconds')}",
-            f"Workers take nothing from it. To go on: `celery -A proj delayed resume -Q {queue}`.",
+            f"Workers take nothing from it. To go on: `celery delayed resume -Q {queue}`.",
         )
 
 

@@ -54,8 +54,7 @@ def check_queues(
         except NoPermissionError:
             # The queue may belong to another application in this database.
             advice = (
-                "If it is yours, see the permissions. If not, name yours: "
-                "`celery -A proj delayed doctor -Q ...`."
+                "If it is yours, see the permissions. If not, name yours: `celery delayed doctor -Q ...`."
             )
             found = [warning(f"queue {queue}", "this user may not look at it", advice)]
         yield from found
@@ -120,8 +119,7 @@ def _late(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
         yield wrong(
             check,
             f"{number_of(stats.overdue)} overdue, for up to {stats.lateness:.0f} s, and no worker",
-            "Start a worker for this queue, or `celery -A proj delayed forward` if an autoscaler is to do "
-            "that.",
+            "Start a worker for this queue, or `celery delayed forward` if an autoscaler is to do that.",
         )
     elif stats.overdue and stats.lateness > PATIENCE:
         yield wrong(
@@ -134,7 +132,7 @@ def _late(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
         yield warning(
             check,
             f"{number_of(stats.scheduled)} scheduled, and no worker",
-            "Start a worker for this queue before they are due, or `celery -A proj delayed forward` if an "
+            "Start a worker for this queue before they are due, or `celery delayed forward` if an "
             "autoscaler is to do that.",
         )
     if stats.ready and not stats.consumers:
@@ -175,7 +173,7 @@ def _dead(stats: QueueStats, limit: int) -> Iterator[Finding]:
     found = number_of(stats.dead, "dead letter")
     if stats.dead >= DEAD_SHARE * limit:
         found += f"; the queue keeps {limit}, then the oldest go"
-    advice = "See `celery -A proj delayed list --state dead`, then requeue or remove them."
+    advice = "See `celery delayed list --state dead`, then requeue or remove them."
     yield warning(f"queue {stats.queue}", found, advice)
 
 
@@ -211,7 +209,7 @@ def _damage(store: Store, queue: str) -> Iterator[Finding]:
 
 def _foreign_fields(store: Store, queue: str) -> Iterator[Finding]:
     keys = store.keys(queue)
-    limits = "They count as missing. Set the limits again: `celery -A proj delayed limit`."
+    limits = "They count as missing. Set the limits again: `celery delayed limit`."
     history = "They count as missing. Delete the key: a new history begins."
     for key, fields, advice in (
         (keys.control, LimitStore(store).unreadable(queue), limits),

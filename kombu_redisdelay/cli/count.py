@@ -1,0 +1,58 @@
+"""``celery delayed count``"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.choosing import selected, selecting
+from kombu_redisdelay.cli.echo import echo
+from kombu_redisdelay.cli.options import json_option
+from kombu_redisdelay.cli.output import busy, count, flexible, right, show, show_json, table
+from kombu_redisdelay.operations.messages import Messages
+from kombu_redisdelay.operations.states import STATES
+
+#: What messages can be counted by.
+_KINDS = ("state", "queue", "task", "priority", "failures", "reason", "worker")
+
+
+@click.command("count")
+@selecting(tuple(STATES))
+@click.option(
+    "--by", "kinds", multiple=True, type=click.Choice(_KINDS), help="For each of these; may be given again."
+)
+@json_option
+def command(kinds: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Count messages, also by task, queue and more.
+
+    The number of messages in each state is known; for the rest they are read, a million in minutes.
+    """
+    selection = selected(options)
+    try:
+        selection.states()
+    except ValueError as exc:
+        raise click.UsageError(f"{exc}. Choose one with --state.") from exc
+    messages = connect(Messages)
+    counts: dict[tuple[Any, ...], int]
+    with busy("Counting"):
+        if not kinds:
+            counts = {(): messages.count(selection)}
+        elif kinds == ("state",):
+            names = selection.state or STATES
+            counts = {(name,): messages.count(replace(selection, state=name)) for name in names}
+        else:
+            counts = dict(messages.tally(selection, kinds).most_common())
+    if as_json:
+        show_json({**dict(zip(kinds, kind, strict=True)), "messages": n} for kind, n in counts.items())
+    elif not kinds:
+        echo(f"{counts[()]:,}")
+    elif not counts:
+        echo("No messages found.", err=True)
+    else:
+        rows = table(right("MESSAGES"), *(flexible(kind.upper()) for kind in kinds))
+        for kind, number in counts.items():
+            rows.add_row(count(number), *("-" if value is None else str(value) for value in kind))
+        show(rows)

@@ -1,0 +1,53 @@
+"""`celery delayed count`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.site import QUEUE, Site
+
+
+@pytest.fixture
+def full(site: Site) -> Site:
+    for task in ("shop.close", "shop.close", "mail.send"):
+        site.send(task)
+        site.send(task, countdown=3600, queue="later")
+    site.bury("{}", "because")
+    return site
+
+
+def test_all_and_some(full: Site) -> None:
+    assert full.text("count") == "7\n"
+    assert full.text("count", "-Q", QUEUE, "--state", "ready", "--task", "shop.*") == "2\n"
+    assert full.text("count", "--state", "scheduled", "--before", "10m") == "0\n"
+    assert full.rows("count", "--state", "dead") == [{"messages": 1}]
+
+
+def test_by_kinds(full: Site) -> None:
+    assert full.rows("count", "--by", "state") == [
+        {"state": "scheduled", "messages": 3},
+        {"state": "ready", "messages": 3},
+        {"state": "unacked", "messages": 0},
+        {"state": "dead", "messages": 1},
+    ]
+    [header, *_] = full.text("count", "--by", "task", "--by", "queue").splitlines()
+    assert header.split() == ["MESSAGES", "TASK", "QUEUE"]
+    found = {
+        (row["task"], row["queue"]): row["messages"]
+        for row in full.rows("count", "--by", "task", "--by", "queue")
+    }
+    assert found == {
+        ("shop.close", QUEUE): 2,
+        ("shop.close", "later"): 2,
+        ("mail.send", QUEUE): 1,
+        ("mail.send", "later"): 1,
+        (None, QUEUE): 1,
+    }
+    assert full.run("count", "--by", "task", "--task", "none").stderr == "No messages found.\n"
+    assert full.rows("count", "--by", "reason", "--state", "dead") == [{"reason": "because", "messages": 1}]
+
+
+def test_a_time_needs_a_state(full: Site) -> None:
+    result = full.run("count", "--before", "1h")
+    assert result.exit_code == 2
+    assert "Choose one with --state." in result.stderr
