@@ -31,10 +31,15 @@ ASKED: dict[str, Callable[..., Any]] = {
         type=Seconds(),
         help="Spread them evenly over so long a time, which begins at --countdown, --eta or now.",
     ),
+    "terminate": click.option("--terminate", is_flag=True, help="Also end tasks that run (prefork)."),
     "mark_revoked": click.option(
         "--mark-revoked", is_flag=True, help="Also set the state REVOKED in the app's result backend."
     ),
 }
+
+
+#: What a verb asks for -> what is asked for once more before it is done.
+WARNINGS = {"terminate": "Some of them may run. End these in the middle of what they do?"}
 
 
 def commands() -> dict[str, click.Command]:
@@ -82,6 +87,9 @@ def _change(
             return
         if found:
             confirm(f"{verb.name.replace('_', ' ').capitalize()} {_what(verb, selection, found.count)}?")
+        for name in WARNINGS:
+            if asked.get(name) and not yes:
+                confirm(WARNINGS[name])
         with counting(verb.doing.capitalize(), found.count if found else None) as show:
             done = change(selection, progress=show, **asked)
     except NotMarkedRevokedError as exc:

@@ -300,6 +300,29 @@ class Messages(Access):
         the order in which they were due."""
         return self._act(verbs.DELIVER_NOW, selection, ids, limit, dry_run, progress)
 
+    def revoke(
+        self,
+        selection: Selection | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        terminate: bool = False,
+        limit: int | None = None,
+        dry_run: bool = False,
+        progress: Tell | None = None,
+    ) -> Done:
+        """Have workers skip tasks that they have taken and not begun: Celery's ``revoke``, for messages that
+        are unacked. They stay unacked until their workers come to them. A task that runs goes on.
+
+        Arguments:
+            terminate: also end tasks that run, at once, with the signal TERM to their processes. The pool
+                prefork can do that. Such a task does not run again, with late acks either.
+
+        Raises:
+            TypeError: there is no Celery app.
+        """
+        asked = {"app": self.app, "terminate": terminate}
+        return self._act(verbs.REVOKE, selection, ids, limit, dry_run, progress, **asked)
+
     def requeue(
         self,
         selection: Selection | None = None,

@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any
 
 from kombu_redisdelay.broker import dead
+from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.broker.schedule import Schedule, Scheduled, Target
+from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule, Scheduled, Target
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.due_times import NOW_MS, Move, moving_to
 from kombu_redisdelay.operations.readers import Entry, Span
-from kombu_redisdelay.operations.states import DEAD, READY, SCHEDULED
+from kombu_redisdelay.operations.states import DEAD, READY, SCHEDULED, UNACKED
 
 #: Does it to messages of one queue or partition, in the order given. Yields those that were still there.
 Some = Callable[[Store, str, Iterable[Entry], Any], Iterator[Entry]]
@@ -57,6 +58,7 @@ class Verb:
         asks: what its method also asks for: names of arguments.
         prepare: makes of the arguments what the functions of *how* need. Raises ``ValueError``.
         removes: whether messages are gone afterwards.
+        needs_app: whether it needs the Celery app, which *prepare* gets as the argument *app*.
         due: when messages are due afterwards, by what is prepared; ``None`` if that is not the same for all.
     """
 
@@ -68,6 +70,7 @@ class Verb:
     asks: tuple[str, ...] = ()
     prepare: Callable[..., Any] = lambda store: None
     removes: bool = False
+    needs_app: bool = False
     due: Callable[[Any], datetime | None] = lambda prepared: None
 
     @property
@@ -129,6 +132,32 @@ def _take_out(how: str) -> Some:
         return _with_raw(partial(dead.Graveyard(store).take_out, name, how), entries)
 
     return some
+
+
+@dataclass(frozen=True, slots=True)
+class _Revoking:
+    """How workers are told.
+
+    Attributes:
+        app: the Celery app.
+        terminate: whether tasks that run are ended, too.
+    """
+
+    app: Any
+    terminate: bool
+
+
+def _revoking(store: Store, app: Any = None, terminate: bool = False) -> _Revoking:
+    if app is None:
+        raise TypeError("revoke needs the Celery app, to tell its workers")
+    return _Revoking(app, terminate)
+
+
+def _revoke(store: Store, name: str, entries: Iterable[Entry], how: _Revoking) -> Iterator[Entry]:
+    tasks = (entry for entry in entries if entry.content.task is not None)
+    for some in portions(tasks, lambda _: 1, IDS_PER_CALL, IDS_PER_CALL):
+        how.app.control.revoke([entry.content.id for entry in some], terminate=how.terminate)
+        yield from some
 
 
 CANCEL = Verb(
@@ -195,5 +224,16 @@ REMOVE = Verb(
     removes=True,
 )
 
+REVOKE = Verb(
+    "revoke",
+    "revoked",
+    "revoking",
+    "Have workers skip tasks that they have taken and not begun. What runs goes on.",
+    {UNACKED: How(_revoke)},
+    asks=("terminate",),
+    prepare=_revoking,
+    needs_app=True,
+)
+
 #: Name -> verb.
-VERBS = {verb.name: verb for verb in (CANCEL, RESCHEDULE, DELIVER_NOW, REQUEUE, REMOVE)}
+VERBS = {verb.name: verb for verb in (CANCEL, RESCHEDULE, DELIVER_NOW, REVOKE, REQUEUE, REMOVE)}

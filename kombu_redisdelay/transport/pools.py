@@ -195,23 +195,36 @@ def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
     """In place of a prefork pool's ``flush``, which is called when the connection is lost and when the worker
     stops. It forgets what was not started, because the broker will deliver it again.
 
-    But what was given to a process runs there, also if the process has not said yet that it has started. If
-    the pool does not know it any more, nobody hears of that, or of its end: its message is not acked, and a
-    process that stops waits for half a minute. Before Celery 5.7, the pool even forgets what has started.
+    But what was given to a process runs there, also if the process has not said yet that it has started, or
+    has ended since, and nobody has read what it had said. If the pool does not know it any more, nobody hears
+    of that, or of its end: its message is not acked, and a process that stops waits for half a minute. Before
+    Celery 5.7, the pool even forgets what has started. So this forgets only what no process was given.
     """
+    from billiard.pool import TERMINATE
 
     @wraps(flush)
-    def extended() -> Any:
-        given = {id: job for id, job in pool._cache.items() if job._write_to is not None}
-        for job in given.values():
-            note_job(job)
-        busy = pool._busy_workers.intersection(job._write_to.inqW_fd for job in given.values())
-        try:
-            return flush()
-        finally:
-            given = {id: job for id, job in given.items() if job._write_to._is_alive()}
-            pool._cache.update(given)
-            pool._busy_workers.update(busy.intersection(job._write_to.inqW_fd for job in given.values()))
+    def extended() -> None:
+        if pool._state == TERMINATE:
+            return
+        # Reads what processes have said that have ended, and takes back what they have not read.
+        pool.maintain_pool()
+        for job in list(pool._cache.values()):
+            # What was taken back still names a process.
+            if job in pool.outbound_buffer or not (job._write_to or job._accepted):
+                job.discard()
+            else:
+                note_job(job)
+        pool.outbound_buffer.clear()
+        given = [job for job in pool._cache.values() if job._write_to]
+        for job in given:
+            # What is half written must be completed: nothing tells a process where the next one begins.
+            writer = getattr(job, "_writer", lambda: None)()
+            if writer in pool._active_writers:
+                pool._flush_writer(job._write_to, writer)
+        pool._active_writers.clear()
+        pool._active_writes.clear()
+        busy = (job._write_to.inqW_fd for job in given if job._write_to._is_alive())
+        pool._busy_workers.intersection_update(busy)
 
     extended.extends_celery = True  # type: ignore[attr-defined]
     return extended

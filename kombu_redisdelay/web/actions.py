@@ -36,6 +36,7 @@ class Action:
         states: the names of the states whose lists offer it.
         asks: which fields have to be filled in: "time", "limit" or none.
         removes: whether messages are gone afterwards.
+        needs_app: whether it needs the Celery app.
         question: what is asked before, if it is about a queue.
     """
 
@@ -46,6 +47,7 @@ class Action:
     states: tuple[str, ...] = ()
     asks: str = ""
     removes: bool = False
+    needs_app: bool = False
     question: Callable[[Site, Form], str] | None = None
 
     def is_offered(self, choice: Choice) -> bool:
@@ -71,12 +73,14 @@ def actions() -> dict[str, Action]:
     }
 
 
-def actions_of(choice: Choice, about: str) -> dict[str, Action]:
+def actions_of(site: Site, choice: Choice, about: str) -> dict[str, Action]:
     """What can be done to the messages of a list."""
+    if site.read_only:
+        return {}
     return {
         name: action
         for name, action in actions().items()
-        if action.about == about and action.is_offered(choice)
+        if action.about == about and action.is_offered(choice) and (site.queues.app or not action.needs_app)
     }
 
 
@@ -85,7 +89,10 @@ def _of_verb(verb: Verb) -> dict[str, Action]:
     title = verb.name.replace("_", " ").capitalize()
     first, *rest = title.split()
     asks = "time" if "eta" in verb.asks else ""
-    more: dict[str, Any] = {"states": verb.states, "asks": asks, "removes": verb.removes}
+    more: dict[str, Any] = {
+        **{"states": verb.states, "asks": asks},
+        **{"removes": verb.removes, "needs_app": verb.needs_app},
+    }
     return {
         verb.name: Action(SELECTED, title, title, partial(_do_selected, verb), **more),
         f"{verb.name}-all": Action(

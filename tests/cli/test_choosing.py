@@ -484,3 +484,30 @@ def on_a_terminal(server: RedisServer, folder: Path, *words: str) -> tuple[Seque
         told = process.stderr.read().decode()
     assert process.returncode == 0, told
     return text.decode().splitlines(), told
+
+
+class TestRevoke:
+    @pytest.fixture
+    def taken(self, site: Site) -> Site:
+        site.send(task_id="a")
+        site.send(task_id="b")
+        site.add_consumer("w", 60_000)
+        payload = site.redis.rpop(QUEUE)
+        site.redis.hset(site.store.keys(QUEUE).unacked("w"), "1", f"0:{payload}")
+        return site
+
+    def test_is_about_what_workers_have(self, taken: Site) -> None:
+        assert taken.text("revoke", "--all", "--dry-run") == "Would revoke 1 message.\n"
+        assert taken.text("revoke", "a", "--yes") == "a revoked\n"
+        result = taken.run("revoke", "b")
+        assert (result.exit_code, result.stderr) == (1, "b is ready in the queue 'celery'\n")
+        assert "Revoke 1 unacked message of all queues?" in taken.run("revoke", "--all", input="n\n").stderr
+
+    def test_terminate_asks_once_more(self, taken: Site) -> None:
+        words = ("revoke", "--all", "--terminate")
+        result = taken.run(*words, input="y\nn\n")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "Some of them may run. End these in the middle of what they do?" in result.stderr
+        assert taken.run("revoke", "a", "--terminate", input="n\n").exit_code == 1
+        assert taken.text(*words, input="y\ny\n") == "Revoked 1 message.\n"
+        assert taken.text(*words, "--yes") == "Revoked 1 message.\n"

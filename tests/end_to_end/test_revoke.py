@@ -17,7 +17,7 @@ from kombu import pools
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay import Messages
+from kombu_redisdelay import Messages, Selection
 from tests.end_to_end.installation import Installation
 
 HOUR = 3600
@@ -256,3 +256,22 @@ class TestInspectScheduled:
         producer.send_task("work", ["x"], countdown=HOUR, serializer="pickle")
         [[task]] = producer.control.inspect(timeout=20, limit=1).scheduled().values()
         assert (task["request"]["args"], task["request"]["kwargs"]) == ("['x']", "{}")
+
+
+def test_what_a_worker_has_taken(site: Installation, producer: Celery, tmp_path: Path) -> None:
+    """It skips what it has not begun, and with *terminate* ends what runs."""
+    worker = start(site, pool="prefork", concurrency=1, prefetch_multiplier=4)
+    gate = str(tmp_path / "gate")
+    running = producer.send_task("work_late", ["running"], {"gate": gate})
+    site.wait_started("running")
+    taken = [producer.send_task("work_late", [f"{number}"]).id for number in range(3)]
+    with Messages(producer) as messages:
+        unacked = Selection(state="unacked", worker=f"*{worker.name}*")
+        wait_until(lambda: messages.count(unacked) == 4, 20, "the worker takes all")
+        skipped = messages.revoke(ids=taken)
+        assert skipped.by_id == dict.fromkeys(taken, 1)
+        assert messages.revoke(unacked, terminate=True).count == 4
+        wait_until(lambda: messages.count(Selection()) == 0, 30, "all are acked")
+    wait_until(lambda: sorted(revoked(site)) == sorted([*taken, running.id]), 20, "the signals")
+    assert site.ledger.started() == ["running"]
+    assert site.ledger.ended() == []

@@ -50,8 +50,9 @@ def test_prefetched_messages_return_and_nothing_runs_twice(
     assert "Recovered" not in second.log()
 
 
-def _has_input(pid: int) -> bool:
-    """Whether there is something in a pipe of a process that nobody has read."""
+def _unread(pid: int) -> int:
+    """How many bytes are in the pipes of a process that nobody has read."""
+    found = 0
     for path in Path(f"/proc/{pid}/fd").iterdir():
         if not os.readlink(path).startswith("pipe:"):
             continue
@@ -60,9 +61,8 @@ def _has_input(pid: int) -> bool:
             [unread] = unpack("i", ioctl(pipe, FIONREAD, pack("i", 0)))
         finally:
             os.close(pipe)
-        if unread:
-            return True
-    return False
+        found += unread
+    return found
 
 
 def _consumers(site: Installation) -> set[bytes]:
@@ -82,7 +82,7 @@ def test_a_task_that_a_pool_process_has_got_and_not_begun(site: Installation, ta
     [process] = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
     os.kill(int(process), signal.SIGSTOP)
     producer.send_task(task, ["got"])
-    wait_until(lambda: _has_input(int(process)), 20, "that the process has it")
+    wait_until(lambda: _unread(int(process)), 20, "that the process has it")
     began = time.monotonic()
     if harm == "SIGTERM":
         os.kill(worker.pid, signal.SIGTERM)
@@ -104,6 +104,35 @@ def test_a_task_that_a_pool_process_has_got_and_not_begun(site: Installation, ta
         producer.send_task(task, ["another"])
         site.wait_ended(["another"])
     assert site.ready() == 0
+    assert site.ledger.run_twice() == {}
+
+
+@pytest.mark.parametrize("task", ["work", "work_late"])
+def test_a_task_that_has_ended_and_of_which_the_worker_has_not_heard(
+    site: Installation, tmp_path: Path, task: str
+) -> None:
+    """Its process has ended, too. The worker, which was busy, sees first that its connection is lost."""
+    worker = site.worker(pool="prefork", concurrency=1, expected=f"{LOST_CONNECTION}|exited with")
+    producer = site.producer()
+    [process] = map(int, Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split())
+    os.kill(process, signal.SIGSTOP)
+    gate = tmp_path / "gate"
+    producer.send_task(task, ["ended"], kwargs={"gate": str(gate)})
+    wait_until(lambda: _unread(process), 20, "that the process has it")
+    os.kill(worker.pid, signal.SIGSTOP)
+    known = _consumers(site)
+    kill_connections(site)
+    os.kill(process, signal.SIGCONT)
+    site.wait_started("ended")
+    begun = _unread(worker.pid)
+    gate.touch()
+    wait_until(lambda: _unread(worker.pid) > begun, 20, "the result")
+    os.kill(process, signal.SIGKILL)
+    os.kill(worker.pid, signal.SIGCONT)
+    wait_until(partial(_has_new, site, known), 30, "that it consumes again")
+    producer.send_task(task, ["another"])
+    site.wait_ended(["ended", "another"])
+    wait_until(lambda: site.unacked() == site.ready() == site.scheduled() == 0, 20, "the acks")
     assert site.ledger.run_twice() == {}
 
 

@@ -41,6 +41,9 @@ def module_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
 PRIVATE: dict[str, type] = {
     "_accept_callback": ApplyResult,
     "_active_queues": kombu_redis.Channel,
+    "_accepted": ApplyResult,
+    "_active_writers": AsynPool,
+    "_active_writes": AsynPool,
     "_already_cancelled": Request,
     "_already_revoked": Request,
     "_avail_channels": virtual.Transport,
@@ -57,6 +60,7 @@ PRIVATE: dict[str, type] = {
     "_fanout_queues": kombu_redis.Channel,
     "_fd_to_chan": kombu_redis.MultiChannelPoller,
     "_get_message_priority": virtual.Channel,
+    "_flush_writer": AsynPool,
     "_inplace_augment_message": virtual.Channel,
     "_is_alive": BaseProcess,
     "_job": ApplyResult,
@@ -72,7 +76,7 @@ PRIVATE: dict[str, type] = {
 }
 
 #: Those of named tuples are public, in spite of their names. The last one is ours, set by its name.
-OTHERS = {"_asdict", "_replace", "_redisdelay_is_guarded"}
+OTHERS = {"_asdict", "_fields", "_replace", "_redisdelay_is_guarded"}
 
 
 def _used() -> dict[str, set[str]]:
