@@ -212,26 +212,27 @@ class Takes:
         # order, these are the right ones.
         look_from = self._look_from % max(1, len(roster.queues)) + 1 if request.in_turn else 1
         self._look_from += QUEUES_PER_TAKE
-        return roster.wake_keys, [
-            min(request.limit, self._reserved),
-            migrate,
-            BYTES_PER_CALL,
-            self._first_tag,
-            self._name,
-            self._options.lease_ms,
-            store.prefix,
-            store.separator,
-            int(request.in_turn),
-            self._options.alone_after,
-            int(is_repeated),
-            look_from,
-            roster.indices(hot),
-            self._peculiarities(roster, request.no_ack),
-            int(store.server.has_slots),
-            int(request.comes_again),
-            self._known(roster, request),
+        return roster.wake_keys, TAKE.arguments(
             *store.steps,
-        ]
+            limit=min(request.limit, self._reserved),
+            migrate_limit=migrate,
+            byte_limit=BYTES_PER_CALL,
+            first_tag=self._first_tag,
+            consumer=self._name,
+            lease_ms=self._options.lease_ms,
+            prefix=store.prefix,
+            separator=store.separator,
+            braces=int(store.server.has_slots),
+            step_count=len(store.steps),
+            in_turn=int(request.in_turn),
+            suspect_from=self._options.alone_after,
+            is_repeated=int(is_repeated),
+            look_from=look_from,
+            hot_indices=roster.indices(hot),
+            peculiarities=self._peculiarities(roster, request.no_ack),
+            comes_again=int(request.comes_again),
+            known_tasks=self._known(roster, request),
+        )
 
     def _roster_of(self, queues: Sequence[str]) -> Roster:
         roster = self._made(queues)
