@@ -196,7 +196,7 @@ class Consumer:
 
     def long_failed(self) -> list[str]:
         """The delivery tags of messages that are still held one lease or more after their callback failed."""
-        before = monotonic() - self._options.visibility_timeout
+        before = monotonic() - self._options.lease_policy.failed_kept
         return [tag for tag, (_, at) in list(self._failed.items()) if at <= before]
 
     def discard(self, queue: str, tag: str, failure: Callable[[], str] = str) -> bool:

@@ -47,6 +47,12 @@ class Takes:
         self._name = name
         self._options = options
         self._tags = tags
+        policy = options.lease_policy
+        self._lease: dict[str, Argument] = {
+            "lease_ms": policy.lease_ms,
+            "fresh_ms": policy.fresh_ms,
+            "outlives_ms": policy.outlives_ms,
+        }
         self._clock = ServerClock()
         #: The request that has no reply yet, or whose reply was lost.
         self._unanswered: Request | None = None
@@ -219,7 +225,7 @@ class Takes:
             byte_limit=BYTES_PER_CALL,
             first_tag=self._first_tag,
             consumer=self._name,
-            lease_ms=self._options.lease_ms,
+            **self._lease,
             prefix=store.prefix,
             separator=store.separator,
             braces=int(store.server.has_slots),

@@ -38,6 +38,10 @@ local
   consumer,
   -- How long its lease lasts, ms.
   lease_ms,
+  -- A lease that has less than this left is renewed, ms.
+  fresh_ms,
+  -- For how long what the consumer holds outlives a queue that expires, ms.
+  outlives_ms,
   -- The global_keyprefix.
   prefix,
   -- Between a queue's name and a priority step.
@@ -89,7 +93,7 @@ local
 local QUEUES_AT_MOST = 16
 
 in_turn, is_repeated, comes_again = in_turn == '1', is_repeated == '1', comes_again == '1'
-braces, lease_ms = tonumber(braces), tonumber(lease_ms)
+braces = tonumber(braces)
 local steps = { unpack(ARGV, #ARGV - step_count + 1) }
 
 local options = {}
@@ -266,7 +270,11 @@ local only_migrated = any_ready and batch.limit > 0 and batch.migrates_large
 if any_ready and batch.limit > 0 and not only_migrated then
   hand_out_ready(batch, queues, steps, in_turn)
 end
-hold(queues, consumer, math.floor(now_us / 1000), lease_ms)
+hold(queues, consumer, math.floor(now_us / 1000), {
+  lasts_ms = tonumber(lease_ms),
+  fresh_ms = tonumber(fresh_ms),
+  outlives_ms = tonumber(outlives_ms),
+})
 
 -- Who got something has that to do first. But nobody else may know the task of what waits for a worker that
 -- does.

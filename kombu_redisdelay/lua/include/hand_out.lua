@@ -49,18 +49,20 @@ local function hand_out_again(batch, queues)
   return #batch.messages > 0
 end
 
--- Makes the consumer hold what was handed out to it.
-local function hold(queues, consumer, now_ms, lease_ms)
+-- Makes the consumer hold what was handed out to it. `lease` has
+--   lasts_ms      how long its lease lasts from now on,
+--   fresh_ms      if less than this is left of it
+--   outlives_ms   for how long what it holds outlives a queue that expires: so others can give it back
+local function hold(queues, consumer, now_ms, lease)
   for _, queue in ipairs(queues) do
     if queue.needs_ack and #queue.taken > 0 then
       redis.call('HSET', queue.unacked, unpack(queue.taken))
       note_delivered(queue.history, #queue.taken / 2)
-      -- As the heartbeat does, three times in a lease.
-      if queue.lease_end_ms < now_ms + lease_ms * 2 / 3 then
-        redis.call('ZADD', queue.consumers, now_ms + lease_ms, consumer)
+      if queue.lease_end_ms < now_ms + lease.fresh_ms then
+        redis.call('ZADD', queue.consumers, now_ms + lease.lasts_ms, consumer)
       end
       if queue.expires_ms > 0 then
-        expire(held_for_ms(queue.expires_ms, lease_ms), { queue.unacked, queue.consumers })
+        expire(queue.expires_ms + lease.outlives_ms, { queue.unacked, queue.consumers })
       end
     end
   end
