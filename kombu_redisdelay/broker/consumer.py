@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from time import monotonic
 from typing import Any
 
@@ -383,7 +384,7 @@ class Consumer:
                 self.store.server,
                 (k.unacked(self.name), k.ready, k.wake, k.dead, *k.scheduling),
                 GIVE_BACK.arguments(
-                    *(text for tag_and_id in ids.items() for text in tag_and_id),
+                    chain.from_iterable(ids.items()),
                     separator=k.separator,
                     how=how,
                     delivery_limit=options.delivery_limit or 0,

@@ -82,7 +82,7 @@ class Lease:
             ready_keys: its ready lists.
             expires_ms: its ``x-expires`` in ms.
         """
-        held_for_ms = expires_ms + self._policy.outlives_ms
+        held_for_ms = self._policy.held_for_ms(expires_ms)
         queue = (*ready_keys, *keys.waiting, keys.wake, keys.history)
         self._refreshing[keys.consumers] = (
             *(("PEXPIRE", key, expires_ms) for key in queue),

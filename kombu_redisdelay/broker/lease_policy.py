@@ -97,10 +97,13 @@ class LeasePolicy:
         """Seconds from one look at the leases of others to the next."""
         return min(LONGEST_LOOK_INTERVAL, _seconds(LOOKED_AT_AFTER * self.lease_ms))
 
-    @property
-    def outlives_ms(self) -> int:
-        """For how long, in ms, what a consumer holds outlives a queue that expires."""
-        return int(OUTLIVES * self.lease_ms)
+    def held_for_ms(self, expires_ms: int) -> int:
+        """Time to live, in ms, of what a consumer holds of a queue that expires.
+
+        Arguments:
+            expires_ms: ``x-expires`` of the queue, in ms. With 0 neither expires.
+        """
+        return expires_ms and expires_ms + int(OUTLIVES * self.lease_ms)
 
     @property
     def failed_kept(self) -> float:

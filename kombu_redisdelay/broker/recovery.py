@@ -132,7 +132,7 @@ class Recovery:
             RECOVER,
             keys,
             RECOVER.arguments(
-                *(text for tag in tags for text in (tag, each.ids.get(tag, ""))),
+                (text for tag in tags for text in (tag, each.ids.get(tag, ""))),
                 consumer=consumer,
                 is_gone=int(not lease_counts),
                 how=how,

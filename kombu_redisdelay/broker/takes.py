@@ -47,12 +47,8 @@ class Takes:
         self._name = name
         self._options = options
         self._tags = tags
-        policy = options.lease_policy
-        self._lease: dict[str, Argument] = {
-            "lease_ms": policy.lease_ms,
-            "fresh_ms": policy.fresh_ms,
-            "outlives_ms": policy.outlives_ms,
-        }
+        self._lease = options.lease_policy
+        self._fresh_ms = self._lease.fresh_ms
         self._clock = ServerClock()
         #: The request that has no reply yet, or whose reply was lost.
         self._unanswered: Request | None = None
@@ -219,13 +215,14 @@ class Takes:
         look_from = self._look_from % max(1, len(roster.queues)) + 1 if request.in_turn else 1
         self._look_from += QUEUES_PER_TAKE
         return roster.wake_keys, TAKE.arguments(
-            *store.steps,
+            store.steps,
             limit=min(request.limit, self._reserved),
             migrate_limit=migrate,
             byte_limit=BYTES_PER_CALL,
             first_tag=self._first_tag,
             consumer=self._name,
-            **self._lease,
+            lease_ms=self._lease.lease_ms,
+            fresh_ms=self._fresh_ms,
             prefix=store.prefix,
             separator=store.separator,
             braces=int(store.server.has_slots),
@@ -264,11 +261,12 @@ class Takes:
         """What is particular to some of the queues, as take.lua wants it."""
         if not no_ack and not self._store.expires_ms:
             return ""
-        expires_ms = self._store.expires_ms
+        expires_ms, held_for_ms = self._store.expires_ms, self._lease.held_for_ms
         return " ".join(
             [
-                f"{index} {int(queue in no_ack)} {expires_ms.get(queue, 0)}"
+                f"{index} {int(queue in no_ack)} {ms} {held_for_ms(ms)}"
                 for index, queue in enumerate(roster.queues, 1)
+                for ms in [expires_ms.get(queue, 0)]
                 if queue in no_ack or queue in expires_ms
             ]
         )

@@ -42,8 +42,7 @@ class _Reader:
 
     def arguments(self, size: int, texts: Sequence[str]) -> list[Argument]:
         return PAGE_LIST.arguments(
-            *self.bookmarks,
-            *texts,
+            (*self.bookmarks, *texts),
             next_place=self.next,
             last_place=self.last,
             mark=self.mark,

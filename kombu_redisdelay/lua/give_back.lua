@@ -17,6 +17,19 @@
 -- Keeps: a message leaves the unacked hash only into a ready list, into the schedule or into dead. A message
 -- that is not held any more is in another place by now, and is left alone.
 
+-- include: expect
+-- include: clock
+-- include: wake
+-- include: expire
+-- include: stored
+-- include: members
+-- include: dead
+-- include: brief
+-- include: duplicates
+-- include: schedule
+-- include: history
+-- include: give_back
+
 local
   -- Between a queue's name and a priority step.
   separator,
@@ -35,19 +48,6 @@ local
   -- How many messages. They are the last of ARGV: delivery tag and id of each. The message that is to be
   -- taken last comes first. If an id is "", it is not known.
   count = unpack(ARGV)
-
--- include: expect
--- include: clock
--- include: wake
--- include: expire
--- include: stored
--- include: members
--- include: dead
--- include: brief
--- include: duplicates
--- include: schedule
--- include: history
--- include: give_back
 
 local queue = {
   unacked = KEYS[1],

@@ -14,6 +14,8 @@
 --          new bookmarks as in ARGV (empty: they stay), entries }. Each entry has two elements: how many are
 --          taken before it, and the entry
 
+-- include: list_reader
+
 local
   -- "": this is the first page; else the place of the next entry.
   next_place,
@@ -32,8 +34,6 @@ local
   -- the texts. Entries that contain none of the texts are left out, unless there are no texts.
   bookmark_count,
   text_count = unpack(ARGV)
-
--- include: list_reader
 
 local list, length = KEYS[#KEYS], redis.call('LLEN', KEYS[#KEYS])
 count_limit, byte_limit = tonumber(count_limit), tonumber(byte_limit)

@@ -20,6 +20,19 @@
 -- Keeps: the message that was taken first is at the head again, and is taken first again. A consumer
 -- whose lease was renewed in the meantime keeps what it holds.
 
+-- include: expect
+-- include: clock
+-- include: wake
+-- include: expire
+-- include: stored
+-- include: members
+-- include: dead
+-- include: brief
+-- include: duplicates
+-- include: schedule
+-- include: history
+-- include: give_back
+
 local
   consumer,
   -- "1" if its lease does not count, because it is known to be gone, or gives back its own messages.
@@ -43,19 +56,6 @@ local
   -- How many messages. They are the last of ARGV: delivery tag and id of each. The message that is to be
   -- taken last comes first. If an id is "", it is not known.
   count = unpack(ARGV)
-
--- include: expect
--- include: clock
--- include: wake
--- include: expire
--- include: stored
--- include: members
--- include: dead
--- include: brief
--- include: duplicates
--- include: schedule
--- include: history
--- include: give_back
 
 local lease_end_ms = tonumber(redis.call('ZSCORE', KEYS[1], consumer) or 0)
 if is_gone ~= '1' and lease_end_ms > clock_ms() then

@@ -26,6 +26,25 @@
 -- its reply was lost, it returns what the first call took. No more is taken than the control of a queue
 -- allows (see include/control.lua).
 
+-- include: expect
+-- include: clock
+-- include: wake
+-- include: expire
+-- include: stored
+-- include: queue
+-- include: woken
+-- include: number
+-- include: control
+-- include: migrate
+-- include: members
+-- include: unknown
+-- include: duplicates
+-- include: history
+-- include: hand_out
+-- include: hand_out_large
+-- include: hand_out_unknown
+-- include: hand_out_ready
+
 local
   -- How many messages to take at most (0: only migrate and pass the wake-up on).
   limit,
@@ -40,8 +59,6 @@ local
   lease_ms,
   -- A lease that has less than this left is renewed, ms.
   fresh_ms,
-  -- For how long what the consumer holds outlives a queue that expires, ms.
-  outlives_ms,
   -- The global_keyprefix.
   prefix,
   -- Between a queue's name and a priority step.
@@ -63,31 +80,12 @@ local
   -- If not in turn, that is the order of KEYS.
   hot_indices,
   -- For each queue that needs it, separated by spaces: its index, "1" if it is consumed without acks, its
-  -- x-expires in ms (0: none).
+  -- x-expires in ms (0: none), and the same of what the consumer holds of it.
   peculiarities,
   -- "1": the consumer comes again when the reply says so.
   comes_again,
   -- Of which tasks it takes what waits for a worker that knows them (see include/hand_out_unknown.lua).
   known_tasks = unpack(ARGV)
-
--- include: expect
--- include: clock
--- include: wake
--- include: expire
--- include: stored
--- include: queue
--- include: woken
--- include: number
--- include: control
--- include: migrate
--- include: members
--- include: unknown
--- include: duplicates
--- include: history
--- include: hand_out
--- include: hand_out_large
--- include: hand_out_unknown
--- include: hand_out_ready
 
 -- Each costs some microseconds, and more if a message of it is large.
 local QUEUES_AT_MOST = 16
@@ -97,10 +95,14 @@ braces = tonumber(braces)
 local steps = { unpack(ARGV, #ARGV - step_count + 1) }
 
 local options = {}
-for index, no_ack, expires_ms in string.gmatch(peculiarities, '(%d+) (%d) (%d+)') do
-  options[tonumber(index)] = { needs_ack = no_ack ~= '1', expires_ms = tonumber(expires_ms) }
+for index, no_ack, expires_ms, held_for_ms in string.gmatch(peculiarities, '(%d+) (%d) (%d+) (%d+)') do
+  options[tonumber(index)] = {
+    needs_ack = no_ack ~= '1',
+    expires_ms = tonumber(expires_ms),
+    held_for_ms = tonumber(held_for_ms),
+  }
 end
-local usual = { needs_ack = true, expires_ms = 0 }
+local usual = { needs_ack = true, expires_ms = 0, held_for_ms = 0 }
 
 local function queue_at(index)
   local wake_key, option = KEYS[index], options[index] or usual
@@ -117,6 +119,7 @@ local function queue_at(index)
     history = base .. 'history',
     needs_ack = option.needs_ack,
     expires_ms = option.expires_ms,
+    held_for_ms = option.held_for_ms,
     ready = ready_lists(name, separator, steps),
     counts = {},
     taken = {},
@@ -270,11 +273,7 @@ local only_migrated = any_ready and batch.limit > 0 and batch.migrates_large
 if any_ready and batch.limit > 0 and not only_migrated then
   hand_out_ready(batch, queues, steps, in_turn)
 end
-hold(queues, consumer, math.floor(now_us / 1000), {
-  lasts_ms = tonumber(lease_ms),
-  fresh_ms = tonumber(fresh_ms),
-  outlives_ms = tonumber(outlives_ms),
-})
+hold(queues, consumer, math.floor(now_us / 1000), lease_ms, fresh_ms)
 
 -- Who got something has that to do first. But nobody else may know the task of what waits for a worker that
 -- does.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any
@@ -48,7 +48,6 @@ class Script:
         self.sha = digest(self.text)
         declaration = _NAMES.search(_COMMENT.sub("", source))
         self.names = tuple(re.findall(r"\w+", declaration[1])) if declaration else ()
-        self._set_of_names = set(self.names)
         SCRIPTS[self.sha] = self
 
     def command(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
@@ -56,19 +55,19 @@ class Script:
         packed = (keys.packed,) if isinstance(keys, PackedKeys) else keys
         return ("EVALSHA", self.sha, len(keys), *packed, *args)
 
-    def arguments(self, *rest: Argument, **named: Argument) -> list[Argument]:
+    def arguments(self, rest: Iterable[Argument] = (), /, **named: Argument) -> list[Argument]:
         """ARGV of a script that has names for them.
 
         Arguments:
             rest: what follows those with names.
-            named: each of :attr:`names`.
+            named: each of :attr:`names`, in their order.
 
         Raises:
-            TypeError: the script has other names.
+            TypeError: the script has other names, or another order.
         """
-        if named.keys() != self._set_of_names:
+        if tuple(named) != self.names:
             raise TypeError(f"The ARGV of the script are {', '.join(self.names)}; not {', '.join(named)}")
-        return [*map(named.__getitem__, self.names), *rest]
+        return [*named.values(), *rest]
 
     def __call__(self, server: Caller, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """Run it. Raises what redis-py raises. If a key has a wrong type, the error names the key."""
