@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from time import monotonic
 from typing import Any
 
@@ -196,7 +197,7 @@ class Consumer:
 
     def long_failed(self) -> list[str]:
         """The delivery tags of messages that are still held one lease or more after their callback failed."""
-        before = monotonic() - self._options.visibility_timeout
+        before = monotonic() - self._options.lease_policy.failed_kept
         return [tag for tag, (_, at) in list(self._failed.items()) if at <= before]
 
     def discard(self, queue: str, tag: str, failure: Callable[[], str] = str) -> bool:
@@ -376,23 +377,23 @@ class Consumer:
     def _give_back(self, queue: str, tags: Sequence[str], how: str, delay_ms: float | None = None) -> int:
         """Returns how many of them were held."""
         k, options = self.store.keys(queue), self._options
-        args = (
-            k.separator,
-            how,
-            options.delivery_limit or 0,
-            options.dead_letter_limit,
-            self.store.expires_ms.get(queue, 0),
-            options.retry_wait_ms,
-            "" if delay_ms is None else delay_ms,
-        )
         count = 0
         ids: dict[str, str] | dict[bytes, str] = dict.fromkeys(tags, "")
         while ids:
-            named = [text for tag_and_id in ids.items() for text in tag_and_id]
             held, dead, dropped, buried, unnamed = GIVE_BACK(
                 self.store.server,
                 (k.unacked(self.name), k.ready, k.wake, k.dead, *k.scheduling),
-                (*args, *named),
+                GIVE_BACK.arguments(
+                    chain.from_iterable(ids.items()),
+                    separator=k.separator,
+                    how=how,
+                    delivery_limit=options.delivery_limit or 0,
+                    dead_limit=options.dead_letter_limit,
+                    expires_ms=self.store.expires_ms.get(queue, 0),
+                    retry_wait_ms=options.retry_wait_ms,
+                    delay_ms="" if delay_ms is None else delay_ms,
+                    count=len(ids),
+                ),
             )
             count += held
             self._report(queue, dead, buried, dropped)

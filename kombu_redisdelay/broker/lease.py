@@ -10,6 +10,7 @@ from time import monotonic
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.keys import QueueKeys
+from kombu_redisdelay.broker.lease_policy import SHORTEST_RENEWAL_INTERVAL, LeasePolicy
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.server.native import Event, Lock, Thread
 from kombu_redisdelay.broker.server.replies import checked
@@ -20,14 +21,8 @@ from kombu_redisdelay.broker.server.wire import Command
 
 logger = logging.getLogger(__name__)
 
-#: The lease is renewed this many times while it lasts, so that one lost renewal does not end it.
-RENEWALS_PER_LEASE = 3
-
 #: Queues whose leases one script renews.
 QUEUES_PER_SCRIPT = 100
-
-#: The least number of seconds between two renewals, however soon a queue expires.
-SHORTEST_INTERVAL = 0.05
 
 #: Seconds that closing a consumer waits for its heartbeat.
 JOIN_TIMEOUT = 1.0
@@ -46,14 +41,14 @@ class Lease:
     Arguments:
         server: only the thread may use it. The thread closes its connections at the end.
         consumer: name of the consumer that has the lease.
-        lease_ms: how long the lease lasts after a renewal.
+        policy: how long the lease lasts, and when it is renewed.
         mover: uses the same *server*.
     """
 
-    def __init__(self, server: Server, consumer: str, lease_ms: int, mover: Mover) -> None:
+    def __init__(self, server: Server, consumer: str, policy: LeasePolicy, mover: Mover) -> None:
         self._server = server
         self._consumer = consumer
-        self._lease_ms = lease_ms
+        self._policy = policy
         self._mover = mover
         #: For each queue, in the order in which they came: key of its consumers -> key of our unacked hash.
         self._covered: dict[str, str] = {}
@@ -87,7 +82,7 @@ class Lease:
             ready_keys: its ready lists.
             expires_ms: its ``x-expires`` in ms.
         """
-        held_for_ms = expires_ms + 2 * self._lease_ms
+        held_for_ms = self._policy.held_for_ms(expires_ms)
         queue = (*ready_keys, *keys.waiting, keys.wake, keys.history)
         self._refreshing[keys.consumers] = (
             *(("PEXPIRE", key, expires_ms) for key in queue),
@@ -149,13 +144,7 @@ class Lease:
         #: Seconds of the monotonic clock.
         renewed_at = float("-inf")
         while not self._stopped.is_set():
-            interval = self._interval()
-            if failing:
-                # Little of the lease may be left, so try again soon.
-                interval = min(1.0, interval)
-            elif self._mover.is_needed:
-                # A look may hang for as long as a reply may take, and then a renewal must not be late.
-                interval /= 2
+            interval = self._interval(failing)
             if monotonic() >= renewed_at + interval:
                 failing = not self._try_to_renew(failing)
                 renewed_at = monotonic()
@@ -164,7 +153,7 @@ class Lease:
             self._changed.wait(max(0.0, min(pause, renewed_at + interval - monotonic())))
             if self._changed.is_set():
                 # On a cluster, a consumer joins its queues one by one.
-                self._stopped.wait(SHORTEST_INTERVAL)
+                self._stopped.wait(SHORTEST_RENEWAL_INTERVAL)
                 self._changed.clear()
                 renewed_at = float("-inf")
         # After the last renewal, which could undo an earlier leave.
@@ -196,13 +185,15 @@ class Lease:
             for first in range(0, len(calls), QUEUES_PER_SCRIPT):
                 try_each(server, calls[first : first + QUEUES_PER_SCRIPT])
 
-    def _interval(self) -> float:
-        """Seconds between two renewals."""
-        shortest_ms = min((self._lease_ms, *tuple(self._expires_ms.values())))
-        return max(SHORTEST_INTERVAL, shortest_ms / 1000 / RENEWALS_PER_LEASE)
+    def _interval(self, failing: bool) -> float:
+        """Seconds from the latest renewal, which may have failed, to the next."""
+        expires_ms = tuple(self._expires_ms.values())
+        if failing:
+            return self._policy.retry_interval(expires_ms)
+        return self._policy.renewal_interval(expires_ms, beside_looks=self._mover.is_needed)
 
     def _renew(self) -> None:
-        args = (self._consumer, self._lease_ms)
+        args = (self._consumer, self._policy.lease_ms)
         each = parts(self._server, tuple(self._covered), str, QUEUES_PER_SCRIPT)
         run_each(self._server, [(RENEW, keys, args) for keys in each])
         refreshing = [command for commands in list(self._refreshing.values()) for command in commands]

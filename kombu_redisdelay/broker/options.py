@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kombu_redisdelay.broker.lease_policy import LeasePolicy
 from kombu_redisdelay.broker.partitions import Partitions, taken
 
 #: What `max_batch` may be at most.
@@ -119,8 +120,8 @@ class Options:
         return min(ALONE_AFTER, (self.delivery_limit or ALONE_AFTER + 1) - 1)
 
     @property
-    def lease_ms(self) -> int:
-        return max(1, round(self.visibility_timeout * 1000))
+    def lease_policy(self) -> LeasePolicy:
+        return LeasePolicy(max(1, round(self.visibility_timeout * 1000)))
 
     @property
     def retry_wait_ms(self) -> float:

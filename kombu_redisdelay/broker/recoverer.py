@@ -41,9 +41,6 @@ ENDING_PER_LOOK = 500
 #: Queues that one script looks at.
 QUEUES_PER_SCRIPT = 10
 
-#: Per cent of a lease. A lease that has less than this left should have been renewed, and is watched.
-UNRENEWED = 60
-
 
 class Recoverer:
     """Looks after queues in *store*.
@@ -57,6 +54,7 @@ class Recoverer:
         self._store = store
         self._name = name
         self._options = options
+        self._unrenewed_ms = options.lease_policy.unrenewed_ms
         self._watch = watch
         self._recovery = Recovery(store, options)
 
@@ -82,8 +80,7 @@ class Recoverer:
         most = CONSUMERS_PER_LOOK // count
         if is_first:
             most = CONSUMERS_PER_FIRST_LOOK // min(count, QUEUES_PER_SCRIPT)
-        unrenewed_ms = UNRENEWED * self._options.lease_ms // 100
-        args = (unrenewed_ms, random.random(), most, ENDING_PER_LOOK)
+        args = (self._unrenewed_ms, random.random(), most, ENDING_PER_LOOK)
         server, key = self._store.server, self._consumers_key
         together = parts(server, queues, key, QUEUES_PER_SCRIPT)
         replies = run_each(server, [(CONSUMERS, list(map(key, some)), args) for some in together])

@@ -131,18 +131,19 @@ class Recovery:
         return (
             RECOVER,
             keys,
-            (
-                consumer,
-                int(not lease_counts),
-                how,
-                BYTES_PER_CALL,
-                k.separator,
-                options.delivery_limit or 0,
-                options.dead_letter_limit,
-                options.alone_after,
-                self._store.expires_ms.get(queue, 0),
-                options.retry_wait_ms,
-                *(text for tag in tags for text in (tag, each.ids.get(tag, ""))),
+            RECOVER.arguments(
+                (text for tag in tags for text in (tag, each.ids.get(tag, ""))),
+                consumer=consumer,
+                is_gone=int(not lease_counts),
+                how=how,
+                byte_limit=BYTES_PER_CALL,
+                separator=k.separator,
+                delivery_limit=options.delivery_limit or 0,
+                dead_limit=options.dead_letter_limit,
+                suspect_from=options.alone_after,
+                expires_ms=self._store.expires_ms.get(queue, 0),
+                retry_wait_ms=options.retry_wait_ms,
+                count=len(tags),
             ),
         )
 

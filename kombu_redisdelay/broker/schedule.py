@@ -112,7 +112,15 @@ class Schedule:
             done, *rows = PAGE(
                 self._store.server,
                 (keys.schedule, keys.messages),
-                (low, after, high, until, int(from_last), size, BYTES_PER_CALL),
+                PAGE.arguments(
+                    from_ms=low,
+                    after_name=after,
+                    before_ms=high,
+                    before_name=until,
+                    from_last=int(from_last),
+                    count=size,
+                    byte_limit=BYTES_PER_CALL,
+                ),
             )
             for member, score, stored in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
                 due_ms = float(score)

@@ -47,6 +47,8 @@ class Takes:
         self._name = name
         self._options = options
         self._tags = tags
+        self._lease = options.lease_policy
+        self._fresh_ms = self._lease.fresh_ms
         self._clock = ServerClock()
         #: The request that has no reply yet, or whose reply was lost.
         self._unanswered: Request | None = None
@@ -212,26 +214,28 @@ class Takes:
         # order, these are the right ones.
         look_from = self._look_from % max(1, len(roster.queues)) + 1 if request.in_turn else 1
         self._look_from += QUEUES_PER_TAKE
-        return roster.wake_keys, [
-            min(request.limit, self._reserved),
-            migrate,
-            BYTES_PER_CALL,
-            self._first_tag,
-            self._name,
-            self._options.lease_ms,
-            store.prefix,
-            store.separator,
-            int(request.in_turn),
-            self._options.alone_after,
-            int(is_repeated),
-            look_from,
-            roster.indices(hot),
-            self._peculiarities(roster, request.no_ack),
-            int(store.server.has_slots),
-            int(request.comes_again),
-            self._known(roster, request),
-            *store.steps,
-        ]
+        return roster.wake_keys, TAKE.arguments(
+            store.steps,
+            limit=min(request.limit, self._reserved),
+            migrate_limit=migrate,
+            byte_limit=BYTES_PER_CALL,
+            first_tag=self._first_tag,
+            consumer=self._name,
+            lease_ms=self._lease.lease_ms,
+            fresh_ms=self._fresh_ms,
+            prefix=store.prefix,
+            separator=store.separator,
+            braces=int(store.server.has_slots),
+            step_count=len(store.steps),
+            in_turn=int(request.in_turn),
+            suspect_from=self._options.alone_after,
+            is_repeated=int(is_repeated),
+            look_from=look_from,
+            hot_indices=roster.indices(hot),
+            peculiarities=self._peculiarities(roster, request.no_ack),
+            comes_again=int(request.comes_again),
+            known_tasks=self._known(roster, request),
+        )
 
     def _roster_of(self, queues: Sequence[str]) -> Roster:
         roster = self._made(queues)
@@ -257,11 +261,12 @@ class Takes:
         """What is particular to some of the queues, as take.lua wants it."""
         if not no_ack and not self._store.expires_ms:
             return ""
-        expires_ms = self._store.expires_ms
+        expires_ms, held_for_ms = self._store.expires_ms, self._lease.held_for_ms
         return " ".join(
             [
-                f"{index} {int(queue in no_ack)} {expires_ms.get(queue, 0)}"
+                f"{index} {int(queue in no_ack)} {ms} {held_for_ms(ms)}"
                 for index, queue in enumerate(roster.queues, 1)
+                for ms in [expires_ms.get(queue, 0)]
                 if queue in no_ack or queue in expires_ms
             ]
         )

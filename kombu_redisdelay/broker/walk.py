@@ -40,18 +40,18 @@ class _Reader:
     look_from: Argument = 0
     bookmarks: Sequence[Argument] = ()
 
-    def arguments(self, size: int) -> list[Argument]:
-        count = len(self.bookmarks) // 2
-        return [
-            self.next,
-            self.last,
-            self.mark,
-            self.look_from,
-            size,
-            BYTES_PER_CALL,
-            count,
-            *self.bookmarks,
-        ]
+    def arguments(self, size: int, texts: Sequence[str]) -> list[Argument]:
+        return PAGE_LIST.arguments(
+            (*self.bookmarks, *texts),
+            next_place=self.next,
+            last_place=self.last,
+            mark=self.mark,
+            look_from=self.look_from,
+            count_limit=size,
+            byte_limit=BYTES_PER_CALL,
+            bookmark_count=len(self.bookmarks) // 2,
+            text_count=len(texts),
+        )
 
 
 def walk(
@@ -76,7 +76,7 @@ def walk(
     """
     reader, is_sure, restarts = _Reader(look_from=skip), True, 0
     while True:
-        status, *reply = PAGE_LIST(server, keys, (*reader.arguments(size), *texts))
+        status, *reply = PAGE_LIST(server, keys, reader.arguments(size, texts))
         if status == b"look":
             [reader.look_from] = reply
         elif status == b"lost":

@@ -13,7 +13,8 @@ class Watch:
     than a lease lasts, the leases of living consumers have ended, too, until they can renew them.
 
     Arguments:
-        seconds: how long a living consumer may need to renew its lease.
+        seconds: how long a living consumer may need to renew its lease
+            (:attr:`~kombu_redisdelay.broker.lease_policy.LeasePolicy.watch_time`).
         clock: a clock in seconds that nobody can set.
     """
 

@@ -7,15 +7,7 @@
 -- KEYS[5]  schedule
 -- KEYS[6]  messages
 -- KEYS[7]  duplicates
--- ARGV[1]  separator between a queue's name and a priority step
--- ARGV[2]  "unseen", "returned" or "failed" (include/give_back.lua)
--- ARGV[3]  how many failures a message may have (0: any number)
--- ARGV[4]  how many dead letters the queue keeps
--- ARGV[5]  x-expires of the queue, ms (0: none)
--- ARGV[6]  how long a message waits after its second failure, ms; each time twice as long
--- ARGV[7]  how long these messages wait, ms ("": as ARGV[6] says)
--- ARGV[8+] delivery tag and id, for each message; the message that is to be taken last comes first. If an id
---          is "", it is not known
+-- ARGV     see below, by their names
 --
 -- Returns  how many were held, how many of these are now dead letters, how many older dead letters were
 --          dropped for them, the briefs of some that are dead letters now (include/brief.lua); pairs of a
@@ -38,7 +30,24 @@
 -- include: history
 -- include: give_back
 
-local FIRST_TAG = 8
+local
+  -- Between a queue's name and a priority step.
+  separator,
+  -- "unseen", "returned" or "failed" (include/give_back.lua).
+  how,
+  -- How many failures a message may have (0: any number).
+  delivery_limit,
+  -- How many dead letters the queue keeps.
+  dead_limit,
+  -- x-expires of the queue, ms (0: none).
+  expires_ms,
+  -- How long a message waits after its second failure, ms; each time twice as long.
+  retry_wait_ms,
+  -- How long these messages wait, ms ("": as retry_wait_ms says).
+  delay_ms,
+  -- How many messages. They are the last of ARGV: delivery tag and id of each. The message that is to be
+  -- taken last comes first. If an id is "", it is not known.
+  count = unpack(ARGV)
 
 local queue = {
   unacked = KEYS[1],
@@ -48,17 +57,17 @@ local queue = {
   schedule = KEYS[5],
   messages = KEYS[6],
   duplicates = KEYS[7],
-  separator = ARGV[1],
-  delivery_limit = tonumber(ARGV[3]),
-  dead_limit = tonumber(ARGV[4]),
-  expires_ms = tonumber(ARGV[5]),
-  retry_wait_ms = tonumber(ARGV[6]),
-  delay_ms = tonumber(ARGV[7]),
+  separator = separator,
+  delivery_limit = tonumber(delivery_limit),
+  dead_limit = tonumber(dead_limit),
+  expires_ms = tonumber(expires_ms),
+  retry_wait_ms = tonumber(retry_wait_ms),
+  delay_ms = tonumber(delay_ms),
   suspect_from = 0,
 }
 local done = nothing_given_back()
-for i = FIRST_TAG, #ARGV, 2 do
-  give_back(ARGV[i], ARGV[i + 1], ARGV[2], queue, done)
+for i = #ARGV - 2 * count + 1, #ARGV, 2 do
+  give_back(ARGV[i], ARGV[i + 1], how, queue, done)
 end
-tell_of_given_back(ARGV[2], queue, done)
+tell_of_given_back(how, queue, done)
 return { done.held, done.dead, done.dropped, done.buried, done.unnamed }

@@ -2,19 +2,28 @@
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  messages
--- ARGV[1]  from which due time on, ms since the epoch with a fraction, or "-inf"
--- ARGV[2]  of those due at that very time, only what comes after this name ("": all of them)
--- ARGV[3]  before which due time, ms since the epoch with a fraction, or "+inf"
--- ARGV[4]  of those due at that very time, also what comes before this name ("": none of them)
--- ARGV[5]  1 to read from the last one on, else 0
--- ARGV[6]  how many at most
--- ARGV[7]  how many bytes at most; one message alone may have more
+-- ARGV     see below, by their names
 --
 -- Returns  1 when there are no more; then for each: the name that it has in the schedule, due time, message
 --          as it is stored (nil: there is none)
 
-local from, after, before, until_name, from_last = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
-local count, byte_limit = tonumber(ARGV[6]), tonumber(ARGV[7])
+local
+  -- From which due time on, ms since the epoch with a fraction, or "-inf".
+  from_ms,
+  -- Of those due at that very time, only what comes after this name ("": all of them).
+  after_name,
+  -- Before which due time, ms since the epoch with a fraction, or "+inf".
+  before_ms,
+  -- Of those due at that very time, also what comes before this name ("": none of them).
+  before_name,
+  -- "1": read from the last one on.
+  from_last,
+  -- How many at most.
+  count,
+  -- How many bytes at most. One message alone may have more.
+  byte_limit = unpack(ARGV)
+
+from_last, count, byte_limit = from_last == '1', tonumber(count), tonumber(byte_limit)
 
 -- Redis sorts by bytes, Lua by the server's locale.
 local function comes_before(a, b)
@@ -45,8 +54,9 @@ local function count_before(time, name, also_same)
   return first
 end
 
-local first = from == '-inf' and 0 or count_before(from, after, true)
-local stop = before == '+inf' and redis.call('ZCARD', KEYS[1]) or count_before(before, until_name, false)
+local first = from_ms == '-inf' and 0 or count_before(from_ms, after_name, true)
+local stop = before_ms == '+inf' and redis.call('ZCARD', KEYS[1])
+  or count_before(before_ms, before_name, false)
 
 local reply, bytes, left = { 1 }, 0, stop - first
 if left <= 0 then

@@ -6,16 +6,7 @@
 -- places that it gives and gets are those of the moment when the bookmarks were made.
 --
 -- KEYS     lists that are taken from before this one; the last key is the list
--- ARGV[1]  "": this is the first page; else the place of the next entry
--- ARGV[2]  the place of the last entry to read
--- ARGV[3]  mark of the entry that was read before it
--- ARGV[4]  on the first page, how many entries to pass over; else where to look for the bookmarks from,
---          counted from the left end as it is now
--- ARGV[5]  how many entries at most, to look for bookmarks among and to read
--- ARGV[6]  how many bytes, roughly
--- ARGV[7]  how many bookmarks
--- ARGV[8+] for each bookmark: its mark, its place. Then texts: entries that contain none of them are left
---          out, unless there are no texts
+-- ARGV     see below, by their names
 --
 -- Returns  { "look", where to look for the bookmarks from in the next call }; or { "lost" }: they are gone;
 --          or { "page", place of the next entry ("": there are no more), place of the last one, mark of the
@@ -25,22 +16,39 @@
 
 -- include: list_reader
 
+local
+  -- "": this is the first page; else the place of the next entry.
+  next_place,
+  -- The place of the last entry to read.
+  last_place,
+  -- Mark of the entry that was read before it.
+  mark,
+  -- On the first page, how many entries to pass over; else where to look for the bookmarks from, counted from
+  -- the left end as it is now.
+  look_from,
+  -- How many entries at most, to look for bookmarks among and to read.
+  count_limit,
+  -- How many bytes, roughly.
+  byte_limit,
+  -- How many bookmarks and texts. They are the last of ARGV: for each bookmark its mark and its place, then
+  -- the texts. Entries that contain none of the texts are left out, unless there are no texts.
+  bookmark_count,
+  text_count = unpack(ARGV)
+
 local list, length = KEYS[#KEYS], redis.call('LLEN', KEYS[#KEYS])
-local count_limit, byte_limit = tonumber(ARGV[5]), tonumber(ARGV[6])
-local bookmarks, texts, first_text = {}, {}, 8 + 2 * ARGV[7]
-for i = 8, first_text - 2, 2 do
+count_limit, byte_limit = tonumber(count_limit), tonumber(byte_limit)
+local first_text = #ARGV - text_count + 1
+local bookmarks, texts = {}, { unpack(ARGV, first_text) }
+for i = first_text - 2 * bookmark_count, first_text - 2, 2 do
   -- Of equal ones, the leftmost: so a place is never too far to the left, and nothing is skipped.
   bookmarks[ARGV[i]] = bookmarks[ARGV[i]] or tonumber(ARGV[i + 1])
 end
-for i = first_text, #ARGV do
-  texts[#texts + 1] = ARGV[i]
-end
 
-local is_first = ARGV[1] == ''
+local is_first = next_place == ''
 local shift, found_place = 0, nil
 if not is_first then
   local looked_until = length
-  read_list(list, tonumber(ARGV[4]), length - 1, 1, count_limit, byte_limit, function(entry, place)
+  read_list(list, tonumber(look_from), length - 1, 1, count_limit, byte_limit, function(entry, place)
     looked_until = place + 1
     found_place = bookmarks[mark_of(entry)]
     shift = found_place and place - found_place
@@ -51,21 +59,21 @@ if not is_first then
   end
 end
 
-local place = length - 1 - (is_first and ARGV[4] or 0)
-local stop = is_first and 0 or math.max(0, ARGV[2] + shift)
+local place = length - 1 - (is_first and look_from or 0)
+local stop = is_first and 0 or math.max(0, last_place + shift)
 local is_sure = is_first
 if not is_first then
-  local expected = ARGV[1] + shift
+  local expected = next_place + shift
   place = math.min(place, expected)
   local before = place == expected and redis.call('LINDEX', list, place + 1)
-  is_sure = before and mark_of(before) == ARGV[3]
+  is_sure = before and mark_of(before) == mark
 end
 
 local taken_before = length - 1
 for i = 1, #KEYS - 1 do
   taken_before = taken_before + redis.call('LLEN', KEYS[i])
 end
-local entries, last_mark = {}, ARGV[3]
+local entries, last_mark = {}, mark
 if place >= stop then
   local last
   read_list(list, place, stop, -1, count_limit, byte_limit, function(entry, at)

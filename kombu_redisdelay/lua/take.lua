@@ -6,27 +6,7 @@
 -- hot queues only, on QUEUES_AT_MOST of them.
 --
 -- KEYS     wake of each queue; the other keys are made from it (see include/queue.lua)
--- ARGV[1]  N: how many messages at most (0: only migrate and pass the wake-up on)
--- ARGV[2]  how many messages to migrate at most
--- ARGV[3]  how many bytes to migrate at most, and to take at most; a message of this size or more is large
--- ARGV[4]  delivery tag of the first message; the others follow it
--- ARGV[5]  consumer
--- ARGV[6]  how long its lease lasts, ms
--- ARGV[7]  global_keyprefix
--- ARGV[8]  separator between a queue's name and a priority step
--- ARGV[9]  "1": one message from each queue in turn, "0": the first queue until it is empty
--- ARGV[10] how many times a message was lost with a consumer before it is suspected of causing that (0:
---          never). No message is taken after it in the same batch, so that the consumer will hold it alone
--- ARGV[11] "1": the reply to an earlier call with the same tags was lost
--- ARGV[12] the index of the queue from which on tokens are looked for
--- ARGV[13] the indices of the hot queues, separated by spaces: in the order in which they are taken from
---          if in turn. If not in turn, that is the order of KEYS
--- ARGV[14] for each queue that needs it, separated by spaces: its index, "1" if it is consumed without acks,
---          its x-expires in ms (0: none)
--- ARGV[15] how many braces a ready list has on each side of the queue's name (1 on a cluster, else 0)
--- ARGV[16] "1": the consumer comes again when the reply says so
--- ARGV[17] of which tasks it takes what waits for a worker that knows them (see include/hand_out_unknown.lua)
--- ARGV[18+] the priority steps, in the order in which they are taken
+-- ARGV     see below, by their names
 --
 -- Returns  server's clock in microseconds; how many due ids had no message; 1 if it has only migrated,
 --          because a large message was due, else 0: after 1, the caller must call again and migrate nothing;
@@ -65,19 +45,64 @@
 -- include: hand_out_unknown
 -- include: hand_out_ready
 
+local
+  -- How many messages to take at most (0: only migrate and pass the wake-up on).
+  limit,
+  -- How many messages to migrate at most.
+  migrate_limit,
+  -- How many bytes to migrate at most, and to take at most. A message of this size or more is large.
+  byte_limit,
+  -- Delivery tag of the first message. The others follow it.
+  first_tag,
+  consumer,
+  -- How long its lease lasts, ms.
+  lease_ms,
+  -- A lease that has less than this left is renewed, ms.
+  fresh_ms,
+  -- The global_keyprefix.
+  prefix,
+  -- Between a queue's name and a priority step.
+  separator,
+  -- How many braces a ready list has on each side of the queue's name (1 on a cluster, else 0).
+  braces,
+  -- How many priority steps there are. They are the last of ARGV, in the order in which they are taken.
+  step_count,
+  -- "1": one message from each queue in turn, "0": the first queue until it is empty.
+  in_turn,
+  -- How many times a message was lost with a consumer before it is suspected of causing that (0: never). No
+  -- message is taken after it in the same batch, so that the consumer will hold it alone.
+  suspect_from,
+  -- "1": the reply to an earlier call with the same tags was lost.
+  is_repeated,
+  -- The index of the queue from which on tokens are looked for.
+  look_from,
+  -- The indices of the hot queues, separated by spaces: in the order in which they are taken from if in turn.
+  -- If not in turn, that is the order of KEYS.
+  hot_indices,
+  -- For each queue that needs it, separated by spaces: its index, "1" if it is consumed without acks, its
+  -- x-expires in ms (0: none), and the same of what the consumer holds of it.
+  peculiarities,
+  -- "1": the consumer comes again when the reply says so.
+  comes_again,
+  -- Of which tasks it takes what waits for a worker that knows them (see include/hand_out_unknown.lua).
+  known_tasks = unpack(ARGV)
+
 -- Each costs some microseconds, and more if a message of it is large.
 local QUEUES_AT_MOST = 16
 
-local consumer, lease_ms, prefix, separator = ARGV[5], tonumber(ARGV[6]), ARGV[7], ARGV[8]
-local in_turn, is_repeated = ARGV[9] == '1', ARGV[11] == '1'
-local braces, comes_again = tonumber(ARGV[15]), ARGV[16] == '1'
-local steps = { unpack(ARGV, 18) }
+in_turn, is_repeated, comes_again = in_turn == '1', is_repeated == '1', comes_again == '1'
+braces = tonumber(braces)
+local steps = { unpack(ARGV, #ARGV - step_count + 1) }
 
 local options = {}
-for index, no_ack, expires_ms in string.gmatch(ARGV[14], '(%d+) (%d) (%d+)') do
-  options[tonumber(index)] = { needs_ack = no_ack ~= '1', expires_ms = tonumber(expires_ms) }
+for index, no_ack, expires_ms, held_for_ms in string.gmatch(peculiarities, '(%d+) (%d) (%d+) (%d+)') do
+  options[tonumber(index)] = {
+    needs_ack = no_ack ~= '1',
+    expires_ms = tonumber(expires_ms),
+    held_for_ms = tonumber(held_for_ms),
+  }
 end
-local usual = { needs_ack = true, expires_ms = 0 }
+local usual = { needs_ack = true, expires_ms = 0, held_for_ms = 0 }
 
 local function queue_at(index)
   local wake_key, option = KEYS[index], options[index] or usual
@@ -94,6 +119,7 @@ local function queue_at(index)
     history = base .. 'history',
     needs_ack = option.needs_ack,
     expires_ms = option.expires_ms,
+    held_for_ms = option.held_for_ms,
     ready = ready_lists(name, separator, steps),
     counts = {},
     taken = {},
@@ -137,7 +163,7 @@ end
 -- The indices of the queues to work on, and pairs for those that have to wait for another take.
 local function choose()
   local hot, is_hot = {}, {}
-  for index in string.gmatch(ARGV[13], '%d+') do
+  for index in string.gmatch(hot_indices, '%d+') do
     hot[#hot + 1] = tonumber(index)
     is_hot[tonumber(index)] = true
   end
@@ -151,7 +177,7 @@ local function choose()
     return hot, {}
   end
   if #hot < #KEYS then
-    for _, index in ipairs(find_woken(KEYS, is_hot, tonumber(ARGV[12]), QUEUES_AT_MOST)) do
+    for _, index in ipairs(find_woken(KEYS, is_hot, tonumber(look_from), QUEUES_AT_MOST)) do
       hot[#hot + 1] = index
     end
     if not in_turn then
@@ -201,16 +227,16 @@ local queues = {}
 for i, index in ipairs(chosen) do
   queues[i] = queue_at(index)
 end
-read_known(queues, steps, ARGV[17])
+read_known(queues, steps, known_tasks)
 for _, queue in ipairs(queues) do
   read(queue)
 end
 
 local batch = {
-  limit = tonumber(ARGV[1]),
-  byte_limit = tonumber(ARGV[3]),
-  first_tag = tonumber(ARGV[4]),
-  suspect_from = tonumber(ARGV[10]),
+  limit = tonumber(limit),
+  byte_limit = tonumber(byte_limit),
+  first_tag = tonumber(first_tag),
+  suspect_from = tonumber(suspect_from),
   count = 0,
   bytes = 0,
   messages = {},
@@ -219,7 +245,7 @@ local batch = {
 }
 local now_us = clock_us()
 read_controls(queues, now_us)
-local budget = { messages = tonumber(ARGV[2]), bytes = batch.byte_limit }
+local budget = { messages = tonumber(migrate_limit), bytes = batch.byte_limit }
 if hand_out_again(batch, queues) then
   batch.limit = 0
   budget.bytes = budget.bytes - batch.bytes
@@ -247,7 +273,7 @@ local only_migrated = any_ready and batch.limit > 0 and batch.migrates_large
 if any_ready and batch.limit > 0 and not only_migrated then
   hand_out_ready(batch, queues, steps, in_turn)
 end
-hold(queues, consumer, math.floor(now_us / 1000), lease_ms)
+hold(queues, consumer, math.floor(now_us / 1000), lease_ms, fresh_ms)
 
 -- Who got something has that to do first. But nobody else may know the task of what waits for a worker that
 -- does.

@@ -17,7 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.identity import new_consumer
-from kombu_redisdelay.broker.lease import RENEWALS_PER_LEASE, Lease
+from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.recoverer import Recoverer
@@ -36,10 +36,6 @@ from kombu_redisdelay.transport.revoker import Revoker
 from kombu_redisdelay.transport.tasks import has_crashed, worker_name
 
 logger = logging.getLogger(__name__)
-
-#: The longest time between two checks for consumers that are gone, in seconds. With a short lease, the
-#: checks are more frequent.
-RECOVERY_INTERVAL = 10.0
 
 
 class Channel(PublishingChannel):
@@ -78,12 +74,11 @@ class Channel(PublishingChannel):
         """This channel as a consumer of the broker. Created when it is first used."""
         if self._consumer is None:
             name, options = new_consumer(worker_name()), self.options
-            timeout = options.visibility_timeout
-            # If a renewal gets no reply, there must be time for another one before the lease ends.
-            patience = min(self.pool.connection_kwargs["socket_timeout"], timeout / RENEWALS_PER_LEASE)
-            server = self.store.server.with_own_connections(socket_timeout=patience)
+            policy = options.lease_policy
+            reply_limit = min(self.pool.connection_kwargs["socket_timeout"], policy.reply_limit)
+            server = self.store.server.with_own_connections(socket_timeout=reply_limit)
             self.mover = Mover(self.store.through(server))
-            lease = Lease(server, name, options.lease_ms, self.mover)
+            lease = Lease(server, name, policy, self.mover)
             self._consumer = Consumer(
                 self.store,
                 name,
@@ -92,11 +87,9 @@ class Channel(PublishingChannel):
                 lambda queue, tags: self.qos.lease_lost(queue, tags),
                 self.intake.consumed,
             )
-            # One and a half times the interval between two renewals.
-            watch = Watch(1.5 * timeout / RENEWALS_PER_LEASE)
-            recoverer = Recoverer(self.store, name, options, watch)
-            interval = min(RECOVERY_INTERVAL, timeout / RENEWALS_PER_LEASE)
-            self._rounds = Rounds(self.store, recoverer, interval, unnoted=self.auto_delete_queues)
+            recoverer = Recoverer(self.store, name, options, Watch(policy.watch_time))
+            unnoted = self.auto_delete_queues
+            self._rounds = Rounds(self.store, recoverer, policy.look_interval, unnoted=unnoted)
             self._consumer_to_stop = self._consumer
             warn_of_eviction(self.store.server)
         return self._consumer

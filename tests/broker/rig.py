@@ -12,6 +12,7 @@ from kombu_redisdelay.broker.dead import Buried, Graveyard
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease import Lease
+from kombu_redisdelay.broker.lease_policy import LeasePolicy
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.options import Options
@@ -118,7 +119,7 @@ class Rig:
 
     def consumer(self, name: str = "me", delivery_limit: int = 0, options: Options | None = None) -> Consumer:
         store = self.new_store()
-        lease = NoHeartbeat(store.server, name, LEASE_MS, Mover(store))
+        lease = NoHeartbeat(store.server, name, LeasePolicy(LEASE_MS), Mover(store))
         options = options or Options(delivery_limit=delivery_limit or None, retry_wait=0)
         return Consumer(store, name, lease, options, self._lease_lost)
 

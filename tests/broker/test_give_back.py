@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kombu_redisdelay.broker import consumer as consumer_module
-from kombu_redisdelay.broker.server.scripts import GIVE_BACK
-from kombu_redisdelay.broker.server.server import Server
+from kombu_redisdelay.broker.server.replies import Caller
+from kombu_redisdelay.broker.server.scripts import Script
 from kombu_redisdelay.broker.server.wire import Argument
 from tests.broker.rig import Rig, dead_letter, park, payload, taken, texts, with_count
 
@@ -219,12 +219,13 @@ class TestPutBack:
         deliveries = taken(consumer, "q")
         tags_of_calls = []
 
-        def give_back(server: Server, keys: Sequence[str], args: Sequence[Argument]) -> Any:
-            tags_of_calls.append(list(args[7::2]))
-            return GIVE_BACK(server, keys, args)
+        class Spy(Script):
+            def __call__(self, server: Caller, keys: Sequence[str], args: Sequence[Argument]) -> Any:
+                tags_of_calls.append(list(args[len(self.names) :: 2]))
+                return super().__call__(server, keys, args)
 
         monkeypatch.setattr(consumer_module, "BYTES_PER_CALL", 1000)
-        monkeypatch.setattr(consumer_module, "GIVE_BACK", give_back)
+        monkeypatch.setattr(consumer_module, "GIVE_BACK", Spy("give_back"))
         consumer.put_back(deliveries)
         first, second, third, fourth = (delivery.tag for delivery in deliveries)
         assert tags_of_calls == [[fourth, third], [second, first]]

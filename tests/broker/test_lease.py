@@ -12,6 +12,7 @@ from harness.process import wait_until
 from harness.proxy import HOST, Proxy
 from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.broker.lease import Lease
+from kombu_redisdelay.broker.lease_policy import LeasePolicy
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.single import SingleServer
@@ -57,7 +58,7 @@ def new_lease(rig: Rig, lease_ms: int) -> Iterator[Lease]:
 
 
 def lease_of(server: SingleServer, lease_ms: int) -> Lease:
-    return Lease(server, "me", lease_ms, Mover(Store(server, "", STEPS, SEPARATOR)))
+    return Lease(server, "me", LeasePolicy(lease_ms), Mover(Store(server, "", STEPS, SEPARATOR)))
 
 
 def server_of(rig: Rig) -> SingleServer:
@@ -180,7 +181,7 @@ def test_a_look_that_hangs_does_not_make_a_renewal_late(rig: Rig) -> None:
     """A third of the lease may pass between two renewals, and a look may hang for as long."""
     lease_ms = 12_000
     server = server_of(rig)
-    lease = Lease(server, "me", lease_ms, SlowMover(Store(server, "", STEPS, SEPARATOR)))
+    lease = Lease(server, "me", LeasePolicy(lease_ms), SlowMover(Store(server, "", STEPS, SEPARATOR)))
     lease.cover(QUEUE)
     wait_until(lambda: remaining_ms(rig) > 0, 20, "the lease begins")
     try:
@@ -202,7 +203,7 @@ def test_a_look_that_hangs_does_not_make_a_renewal_late(rig: Rig) -> None:
 def test_moves_what_is_due_between_renewals(rig: Rig) -> None:
     server = server_of(rig)
     mover = Mover(Store(server, "", STEPS, SEPARATOR))
-    lease = Lease(server, "me", 600_000, mover)
+    lease = Lease(server, "me", LeasePolicy(600_000), mover)
     lease.cover(QUEUE)
     rig.schedule("q", "due", 100)
     mover.queues = ("q",)

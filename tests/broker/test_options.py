@@ -13,7 +13,7 @@ def test_defaults() -> None:
     options = Options.of({})
     assert (options.visibility_timeout, options.delivery_limit, options.max_batch) == (60, 9, 64)
     assert options.retry_wait == 1
-    assert options.lease_ms == 60_000
+    assert options.lease_policy.lease_ms == 60_000
 
 
 def test_kombus_own_options_are_not_ours() -> None:
@@ -65,5 +65,5 @@ def test_refused_with_name_and_value(name: str, value: object) -> None:
 
 
 def test_a_lease_is_never_of_no_length() -> None:
-    assert Options.of({"visibility_timeout": 0.0001}).lease_ms == 1
-    assert Options.of({"visibility_timeout": 0.25}).lease_ms == 250
+    assert Options.of({"visibility_timeout": 0.0001}).lease_policy.lease_ms == 1
+    assert Options.of({"visibility_timeout": 0.25}).lease_policy.lease_ms == 250

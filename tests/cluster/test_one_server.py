@@ -16,6 +16,7 @@ from harness.redis_server import HOST
 from kombu_redisdelay import NotReplicatedError
 from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.broker.lease import Lease
+from kombu_redisdelay.broker.lease_policy import LeasePolicy
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.nodes import Address, Nodes
@@ -69,7 +70,7 @@ def test_a_lease_is_renewed_beside_a_server_that_is_gone() -> None:
         pool = ConnectionPool(host=HOST, port=addresses[0].port)
         server = ClusterServer(Nodes(addresses, pool), pool, 1)
         apart = server.with_own_connections(socket_timeout=1)
-        lease = Lease(apart, "me", LEASE_MS, Mover(Store(apart, "", (0,), ":")))
+        lease = Lease(apart, "me", LeasePolicy(LEASE_MS), Mover(Store(apart, "", (0,), ":")))
         keys = queue_keys("", alive, ":", True)
         # The one that is gone comes first.
         lease.cover(queue_keys("", lost, ":", True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any
@@ -16,6 +16,9 @@ from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys
 
 _LUA = files("kombu_redisdelay") / "lua"
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
+_COMMENT = re.compile(r"--.*")
+#: The names that a script gives to ARGV, in their order.
+_NAMES = re.compile(r"^local\s+([\w\s,]+?)\s*= unpack\(ARGV\)$", re.MULTILINE)
 
 
 #: The scripts by their digests.
@@ -32,6 +35,9 @@ class Script:
 
     KEYS, ARGV and what it returns are described at the top of its file. Keys must be complete,
     because the client adds no prefix.
+
+    Attributes:
+        names: what the script calls its ARGV, in their order. Empty if it goes by their numbers.
     """
 
     def __init__(self, name: str) -> None:
@@ -40,12 +46,28 @@ class Script:
             lambda match: (_LUA / "include" / f"{match[1]}.lua").read_text("utf-8"), source
         )
         self.sha = digest(self.text)
+        declaration = _NAMES.search(_COMMENT.sub("", source))
+        self.names = tuple(re.findall(r"\w+", declaration[1])) if declaration else ()
         SCRIPTS[self.sha] = self
 
     def command(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
         """The command that runs the script, if the server has it."""
         packed = (keys.packed,) if isinstance(keys, PackedKeys) else keys
         return ("EVALSHA", self.sha, len(keys), *packed, *args)
+
+    def arguments(self, rest: Iterable[Argument] = (), /, **named: Argument) -> list[Argument]:
+        """ARGV of a script that has names for them.
+
+        Arguments:
+            rest: what follows those with names.
+            named: each of :attr:`names`, in their order.
+
+        Raises:
+            TypeError: the script has other names, or another order.
+        """
+        if tuple(named) != self.names:
+            raise TypeError(f"The ARGV of the script are {', '.join(self.names)}; not {', '.join(named)}")
+        return [*named.values(), *rest]
 
     def __call__(self, server: Caller, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """Run it. Raises what redis-py raises. If a key has a wrong type, the error names the key."""

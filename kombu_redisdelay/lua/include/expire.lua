@@ -6,8 +6,3 @@ local function expire(expires_ms, keys)
     end
   end
 end
-
--- Time to live of what a consumer holds. Others need so long to notice that it is gone, and to give it back.
-local function held_for_ms(expires_ms, lease_ms)
-  return expires_ms + 2 * lease_ms
-end

@@ -4,8 +4,9 @@
 --   first_tag                delivery tag of the first message; the others follow it
 --   suspect_from             how many times lost a message is the last of a batch (0: never)
 --   messages, from           the messages, as they are stored, and the index of the queue of each
--- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `expires_ms`, `lease_end_ms`,
--- what control.lua allows, and `taken`: the fields and values that hold() writes.
+-- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `held_for_ms` (time to live
+-- of what a consumer holds of a queue that expires, else 0), `lease_end_ms`, what control.lua allows, and
+-- `taken`: the fields and values that hold() writes.
 
 -- The delivery tag of the message after `n` others. As text: what Redis does to a number that a script gives
 -- to a command costs half as much as the command.
@@ -49,18 +50,17 @@ local function hand_out_again(batch, queues)
   return #batch.messages > 0
 end
 
--- Makes the consumer hold what was handed out to it.
-local function hold(queues, consumer, now_ms, lease_ms)
+-- Makes the consumer hold what was handed out to it, and renews its lease if less than `fresh_ms` are left.
+local function hold(queues, consumer, now_ms, lease_ms, fresh_ms)
   for _, queue in ipairs(queues) do
     if queue.needs_ack and #queue.taken > 0 then
       redis.call('HSET', queue.unacked, unpack(queue.taken))
       note_delivered(queue.history, #queue.taken / 2)
-      -- As the heartbeat does, three times in a lease.
-      if queue.lease_end_ms < now_ms + lease_ms * 2 / 3 then
+      if queue.lease_end_ms < now_ms + fresh_ms then
         redis.call('ZADD', queue.consumers, now_ms + lease_ms, consumer)
       end
-      if queue.expires_ms > 0 then
-        expire(held_for_ms(queue.expires_ms, lease_ms), { queue.unacked, queue.consumers })
+      if queue.held_for_ms > 0 then
+        expire(queue.held_for_ms, { queue.unacked, queue.consumers })
       end
     end
   end

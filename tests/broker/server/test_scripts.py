@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 import kombu_redisdelay
 from kombu_redisdelay.broker.server import scripts
-from kombu_redisdelay.broker.server.scripts import Script
+from kombu_redisdelay.broker.server.scripts import TAKE, Script
+from kombu_redisdelay.broker.server.wire import Argument
+
+#: A script with more ARGV than this has names for them: then a new one renumbers nothing.
+MOST_BY_NUMBER = 6
 
 LUA = Path(kombu_redisdelay.__file__).parent / "lua"
 SCRIPTS = sorted(LUA.glob("*.lua"))
@@ -19,6 +25,14 @@ SCRIPTS = sorted(LUA.glob("*.lua"))
 def header(source: str) -> str:
     """The comment that a script opens with."""
     return "\n".join(takewhile(lambda line: line.startswith("--"), source.splitlines()))
+
+
+def locals_of(include: Path) -> Iterator[str]:
+    """The names that an include defines in each script that has it."""
+    text = code(include.read_text())
+    yield from re.findall(r"^local function (\w+)", text, re.MULTILINE)
+    for names in re.findall(r"^local (?!function)([\w, ]+)", text, re.MULTILINE):
+        yield from re.findall(r"\w+", names)
 
 
 def code(source: str) -> str:
@@ -53,6 +67,15 @@ class TestScript:
             if re.search(rf"\b{kind}\b", code(source)):
                 assert kind in said
 
+    def test_has_names_for_many_arguments(self, path: Path) -> None:
+        numbers = [int(number) for number in re.findall(r"ARGV\[(\d+)\]", code(path.read_text()))]
+        assert max(numbers, default=0) <= MOST_BY_NUMBER
+        assert not (numbers and Script(path.stem).names)
+
+    def test_no_name_hides_one_of_an_include(self, path: Path) -> None:
+        for name in re.findall(r"-- include: (\w+)", path.read_text()):
+            assert not set(Script(path.stem).names) & set(locals_of(LUA / "include" / f"{name}.lua"))
+
     def test_says_what_it_returns(self, path: Path) -> None:
         source = path.read_text()
         if re.search(r"^return", code(source), re.MULTILINE):
@@ -61,6 +84,29 @@ class TestScript:
     def test_is_there_for_python(self, path: Path) -> None:
         loaded = {value.sha for value in vars(scripts).values() if isinstance(value, Script)}
         assert Script(path.stem).sha in loaded
+
+
+class TestArguments:
+    NAMED: ClassVar[dict[str, Argument]] = dict.fromkeys(TAKE.names, 0)
+
+    def test_those_with_names_and_then_the_rest(self) -> None:
+        assert TAKE.names[:2] == ("limit", "migrate_limit")
+        args = TAKE.arguments((3, 6), **self.NAMED | {"limit": 7, "known_tasks": "all"})
+        assert args[TAKE.names.index("limit")] == 7
+        assert args[TAKE.names.index("known_tasks")] == "all"
+        assert args[len(TAKE.names) :] == [3, 6]
+
+    def test_each_must_be_there(self) -> None:
+        with pytest.raises(TypeError, match=r"are limit, migrate_limit, .*; not limit$"):
+            TAKE.arguments(limit=7)
+
+    def test_no_other_may_be_there(self) -> None:
+        with pytest.raises(TypeError, match=r", patience$"):
+            TAKE.arguments(**self.NAMED, patience=1)
+
+    def test_in_the_order_of_the_script(self) -> None:
+        with pytest.raises(TypeError):
+            TAKE.arguments(**dict(reversed(self.NAMED.items())))
 
 
 def test_every_include_is_used() -> None:
