@@ -215,6 +215,11 @@ def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
             else:
                 note_job(job)
         pool.outbound_buffer.clear()
+        for index in (pool._fileno_to_inq, pool._fileno_to_outq, pool._fileno_to_synq):
+            # The pool has closed the pipes of a process that had not read its task, and leaves them here. It
+            # would watch what has the same numbers now, and wait in a read for ever.
+            for fd in [fd for fd, process in index.items() if process.dead]:
+                del index[fd]
         given = [job for job in pool._cache.values() if job._write_to]
         for job in given:
             # What is half written must be completed: nothing tells a process where the next one begins.

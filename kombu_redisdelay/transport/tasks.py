@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -79,6 +80,18 @@ def is_exit(error: BaseException) -> bool:
     return isinstance(error, (SystemExit, KeyboardInterrupt)) or is_end_of_greenlet(error)
 
 
+def is_end_of_the_loop(error: BaseException) -> bool:
+    """Whether *error* comes from gevent's loop to whoever waits in the main greenlet, because Celery's signal
+    handler has failed there. It could not stop the pool of a worker that is told to stop at once, and has not
+    noted that the worker is. That is noted now."""
+    exceptions = sys.modules.get("gevent.exceptions")
+    is_end = isinstance(error, getattr(exceptions, "BlockingSwitchOutError", ()))
+    state: Any = sys.modules.get("celery.worker.state")
+    if is_end and state is not None and not is_terminated():
+        state.should_terminate = os.EX_SOFTWARE
+    return is_end
+
+
 def is_end_of_greenlet(error: BaseException) -> bool:
     """Whether *error* is how a greenlet is killed."""
     return isinstance(error, getattr(sys.modules.get("greenlet"), "GreenletExit", ()))
@@ -115,4 +128,6 @@ def has_crashed() -> bool:
     returned."""
     error = sys.exc_info()[1]
     is_worker = "celery.worker.state" in sys.modules
-    return is_worker and isinstance(error, Exception) and not isinstance(error, (OSError, RedisError))
+    if not is_worker or not isinstance(error, Exception) or is_terminated():
+        return False
+    return not isinstance(error, (OSError, RedisError))

@@ -136,6 +136,20 @@ def test_a_task_that_has_ended_and_of_which_the_worker_has_not_heard(
     assert site.ledger.run_twice() == {}
 
 
+def test_a_gevent_worker_with_a_full_pool_that_is_told_to_end_at_once(site: Installation) -> None:
+    """Its main greenlet waits for room with a message that is to blame for nothing."""
+    worker = site.worker(pool="gevent", concurrency=1, prefetch_multiplier=4, expected="Switch|Traceback")
+    producer = site.producer()
+    for label in ("running", "waiting"):
+        producer.send_task("work_late", [label], {"seconds": 600})
+    site.wait_started("running")
+    wait_until(lambda: site.unacked() == 2, 20, "that both are taken")
+    os.kill(worker.pid, signal.SIGQUIT)
+    wait_until(lambda: not worker.running, 20, "its end")
+    assert "could not be handled" not in worker.log()
+    wait_until(lambda: site.ready() == 2, 20, "that they are given back")
+
+
 def test_after_an_outage_no_consumer_stays_listed(site: Installation, tmp_path: Path) -> None:
     """The task of the connection that was lost ends last. What has looked after it has no time left."""
     gate = tmp_path / "gate"
