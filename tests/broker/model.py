@@ -129,6 +129,8 @@ class Queue:
         """Have a message wait until *due* that has failed once more, or bury it. If *due* is ``None``, it is
         taken again, after the others."""
         message.deliveries += 1
+        # A consumer knew its task.
+        message.unknown = None
         if message.deliveries - message.lost >= delivery_limit:
             self.bury(message)
         elif due is None:

@@ -146,7 +146,7 @@ def unpaused(observed: Observed) -> Iterable[str]:
 
 def unlimited(observed: Observed) -> Iterable[str]:
     """The limit of a queue holds for all workers together."""
-    ours, control = observed.ours, observed.row["limits"]
+    ours, control = observed.ours, observed.row["control"]
     if control == "rate":
         limit = LIMITS[control]
         times = sorted(entry.at for entry in _of_queue(ours, TAKE, ours.plan.controlled))

@@ -101,8 +101,8 @@ def plan(row: Row, seed: str, seconds: float) -> Plan:
     late = row["acks"] == "late"
     times = [number / RATE for number in range(round(RATE * seconds))] + [BURST_AT * seconds] * BURST
     sends = [_healthy(row, number, at, random, queues, late) for number, at in enumerate(times)]
-    for number in range(BULK.get(row["limits"], (0, 0))[0]):
-        work = BULK[row["limits"]][1]
+    for number in range(BULK.get(row["control"], (0, 0))[0]):
+        work = BULK[row["control"]][1]
         sends.append(Send(BULK_AT * seconds, "healthy", f"{BULKY}-{number}", [work, False], queues[0], late))
     entries: list[tuple[float, str, str, str]] = []
     revoked: list[tuple[float, str]] = []

@@ -157,7 +157,7 @@ class Side:
         seconds = self._plan.seconds
         actions: list[Action] = []
         if not self._stock:
-            actions += self._operator.actions(self._row["limits"], seconds)
+            actions += self._operator.actions(self._row["control"], seconds)
         actions += self._harm(seconds, helper)
         actions.sort(key=lambda each: each[0])
         deadline = began + seconds + CALM

@@ -72,8 +72,8 @@ def stock_waits(row: Row, history: History) -> Waits:
 def windows(row: Row, history: History) -> list[Window]:
     """When a pause or a limit explains that a task waited."""
     found = [*history.paused]
-    if row["limits"] in BULK:
-        number, work = BULK[row["limits"]]
+    if row["control"] in BULK:
+        number, work = BULK[row["control"]]
         plan = history.plan
         # What runs for longer takes the slots away from other queues, too.
         queues = plan.queues if work else [plan.controlled]
@@ -89,7 +89,7 @@ def _after_a_failover(row: Row, history: History) -> list[Window]:
     """Nothing is compared that could begin before Celery has connected again: a worker of ``redis://`` runs
     the countdown tasks that it holds in memory, and its producer stands still for longer than ours.
     Afterwards all comes at once, so that a limit binds, which ``redis://`` does not have."""
-    is_limited = row["limits"] in BULK
+    is_limited = row["control"] in BULK
     found = []
     for at in (each.at for each in history.damage if each.course is not None):
         until = history.ended if is_limited else at + CONNECTED_AGAIN
@@ -99,5 +99,5 @@ def _after_a_failover(row: Row, history: History) -> list[Window]:
 
 def _bound(row: Row, number: int, work: float) -> float:
     """For how many seconds the limit binds, when so many tasks come together."""
-    limit = LIMITS[row["limits"]]
+    limit = LIMITS[row["control"]]
     return float(number / limit["rate"] if "rate" in limit else number * work / limit["concurrency"])

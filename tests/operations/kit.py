@@ -17,10 +17,10 @@ def send(app: Celery, *ids: str, task: str = "shop.close", **options: Any) -> No
         app.send_task(task, [id], **{"kwargs": {"really": True}, "task_id": id, **options})
 
 
-def hold(site: Site, *ids: str, **options: Any) -> list[Any]:
+def hold(site: Site, *ids: str, queue: str = "celery", **options: Any) -> list[Any]:
     """Have a worker take the messages that are ready, and keep them. They are these."""
     channel = site.channel(**options)
-    inbox = Inbox(channel, "celery")
+    inbox = Inbox(channel, queue)
     drain(channel.connection.client, lambda: len(inbox) == len(ids))
     assert sorted(message.headers["id"] for message in inbox) == sorted(ids)
     return list(inbox)

@@ -41,7 +41,7 @@ def fill(site: Site, app: Celery, state: str, *names: str, **options: Any) -> No
         give_up(site, app, *names, **options)
     elif state == "unacked":
         send(app, *names, **options)
-        _ = hold(site, *names)
+        _ = hold(site, *names, queue=options.get("queue", "celery"))
     else:
         with batch(app):
             for number, name in enumerate(names):
@@ -185,4 +185,4 @@ def test_each_filter_is_a_field_of_a_selection() -> None:
 
 def _stays(verb: Verb) -> bool:
     """Whether messages are in the same state afterwards."""
-    return verb.name == "reschedule"
+    return verb.name in ("reschedule", "revoke")

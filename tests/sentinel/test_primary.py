@@ -151,7 +151,8 @@ def test_asking_costs_one_question_a_second(site: SentinelSite, monkeypatch: pyt
         began = time.monotonic()
         drain_for(connection, 3 * ASK_INTERVAL)
         seconds = time.monotonic() - began
-        assert 2 <= len(asked) <= seconds / ASK_INTERVAL + 1
+        # One may have been due at the beginning, and one at the end.
+        assert 2 <= len(asked) <= seconds / ASK_INTERVAL + 2
 
 
 def test_what_was_acked_just_before_does_not_come_back(site: SentinelSite) -> None:

@@ -186,7 +186,7 @@ def test_a_limit_of_somebody_else_is_offered(driver: webdriver.Chrome, url: str,
     found = "return document.querySelector('#switch input[name=rate]').value"
     wait_until(lambda: driver.execute_script(found) == "100/m", 30, "the limit")
     driver.find_element(By.CSS_SELECTOR, "button[value=limit]").click()
-    question = "Limit what all workers together take from celery? The limits that it has now are replaced."
+    question = "Limit what all workers together take from celery? An empty field is no limit."
     wait_for(driver, "h1", question)
     assert driver.find_element(By.NAME, "concurrency").get_attribute("value") == "20"
 
