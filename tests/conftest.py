@@ -4,14 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import takewhile
+from pathlib import Path
 
 import pytest
 
 from harness.cluster import Cluster
 from harness.redis_server import RedisServer
 from harness.server_binary import servers, wanted
+from tests.environments import CLUSTER, ENVIRONMENT, NEWEST, runs_here
 from tests.permissions import allow, documented_rules, refused
 from tests.transport.kit import Site
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    return None if runs_here(collection_path) else True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what runs once, and have one process run all tests on a cluster: so there is one."""
+    left_out = [item for item in items if ENVIRONMENT != NEWEST and item.get_closest_marker("once")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+    for item in items:
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if "shared_cluster" in getattr(item, "fixturenames", ()) or CLUSTER in parameters:
+            item.add_marker(pytest.mark.xdist_group(CLUSTER))
 
 
 def pytest_report_header() -> list[str]:
@@ -19,7 +37,7 @@ def pytest_report_header() -> list[str]:
         found = servers()
     except RuntimeError as error:
         raise pytest.UsageError(str(error)) from None
-    return [f"servers: {', '.join(map(str, found))}", *_replaced()]
+    return [f"servers: {', '.join(map(str, found))}", f"tests of the {ENVIRONMENT} environment", *_replaced()]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

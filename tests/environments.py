@@ -1,17 +1,56 @@
-"""On what kinds of servers the tests run, and in which of the environments of ``tox.ini`` on a cluster."""
+"""Where each part of the suite runs: in every environment of ``tox.ini`` in which it can fail differently."""
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 from harness.server_binary import servers
+
+TESTS = Path(__file__).parent
+
+OLDEST, BETWEEN, NEWEST = "oldest", "between", "newest"
+
+#: What this environment is among those of the matrix. Each has another release of kombu, Celery and redis-py.
+#: ``REDISDELAY_TESTS=newest`` runs everything with any Python.
+ENVIRONMENT = os.environ.get("REDISDELAY_TESTS") or (
+    OLDEST if sys.version_info < (3, 11) else BETWEEN if sys.version_info < (3, 13) else NEWEST
+)
+
+#: What depends on the releases of kombu and redis-py: folders, and the files beside them.
+_EVERYWHERE = ("transport", "test_*.py")
+
+#: What depends on the release of Celery, on what an old redis-py or an old Redis says, or on a worker that
+#: really runs. What is right with the oldest releases and with the newest is so between them.
+_ON_BOTH_ENDS = ("broker", "cli", "cluster", "end_to_end", "operations", "sentinel")
+
+#: Of these, what depends on none of it. All else is in no list, and runs once, too: the page, the docs ...
+_ONCE = (
+    *("end_to_end/fuzz", "end_to_end/test_permissions_on_many.py"),
+    *("sentinel/test_hanging.py", "sentinel/test_workers.py"),
+)
+
+
+def runs_here(path: Path) -> bool:
+    """Whether the tests of a folder or a file run in this environment."""
+    if ENVIRONMENT == NEWEST or not path.is_relative_to(TESTS) or path == TESTS:
+        return True
+    inside = path.relative_to(TESTS)
+    if any(inside.is_relative_to(each) for each in _ONCE):
+        return False
+    part = Path(inside.parts[0])
+    folders = (*_EVERYWHERE, *(_ON_BOTH_ENDS if ENVIRONMENT == OLDEST else ()))
+    return any(part.match(folder) for folder in folders) or not (
+        path.is_dir() or path.name.startswith("test_")
+    )
+
 
 SERVER = "server"
 CLUSTER = "cluster"
 
-#: With the oldest redis-py and the newest. They find the servers of a cluster in different ways; all else is
-#: the same, and takes time.
-CLUSTERS = [CLUSTER] if sys.version_info[:2] in ((3, 10), (3, 13)) else []
+#: With the oldest redis-py and the newest. They find the servers of a cluster in different ways.
+CLUSTERS = [] if ENVIRONMENT == BETWEEN else [CLUSTER]
 
 #: Whether servers can be reached through proxies: Redis 6.2 cannot choose the address that it connects from.
 PROXIES = not servers()[0].version.startswith("6.")

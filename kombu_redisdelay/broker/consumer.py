@@ -17,7 +17,7 @@ from kombu_redisdelay.broker.identity import worker_of
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.message import ids_to_schedule
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.places import Places
+from kombu_redisdelay.broker.permits import Permits
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.report import report_dead, report_dropped
@@ -83,7 +83,7 @@ class Consumer:
         self._tags = Tags()
         #: For each slot, the takes from its queues.
         self._takes: dict[int, Takes] = {}
-        self._places = Places(store)
+        self._permits = Permits(store)
 
     @property
     def is_taking(self) -> bool:
@@ -153,7 +153,7 @@ class Consumer:
         """Forget a message for good. The ack has been written when this returns. If the message was not held
         any more, `lease_lost` is called later."""
         self._failed.pop(tag, None)
-        command = self._places.ack(queue, self.store.keys(queue).unacked(self.name), tag)
+        command = self._permits.ack(queue, self.store.keys(queue).unacked(self.name), tag)
         self.store.server.ack(Ack(queue, tag, command))
 
     def can_ack_at_once(self, queue: str) -> bool:
@@ -250,7 +250,7 @@ class Consumer:
             expires_ms = self.store.expires_ms.get(delivery.queue, 0)
             calls.append((PARK, keys, (delivery.tag, message_id, due_ms, expires_ms)))
         replies = try_each(self.store.server, calls)
-        self._places.leave(queues)
+        self._permits.leave(queues)
         return replies
 
     def dead_letter(self, burials: Sequence[tuple[Delivery, str]]) -> list[Any]:
@@ -354,7 +354,7 @@ class Consumer:
         return takes
 
     def _noted(self, request: Request, taken: Taken) -> Taken:
-        self._places.note(request, taken)
+        self._permits.note(request, taken)
         return taken
 
     def _join(self, request: Request, takes: Takes) -> None:
@@ -401,7 +401,7 @@ class Consumer:
             if ids:
                 self.store.remember(queue)
             if dead:
-                self._places.leave([queue])
+                self._permits.leave([queue])
         return count
 
     def _report(self, queue: str, dead: int, buried: Sequence[bytes], dropped: int) -> None:
@@ -430,7 +430,7 @@ class Consumer:
                 metrics.dead_lettered(queue, held)
                 report_dropped(self._options, queue, dropped)
                 outcomes[index] = bool(held)
-        self._places.leave(queues)
+        self._permits.leave(queues)
         return outcomes
 
 

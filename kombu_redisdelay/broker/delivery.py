@@ -63,15 +63,14 @@ class Taken(NamedTuple):
             be taken if no other consumer comes for that, for those of the hot queues that have one.
         more: queue -> the first of its priority steps that has more messages, counted from 1. It may be one
             of the other queues, if there were too many for this take.
-        with_places: those of the hot queues of which all consumers together may hold a limited number of
-            messages.
+        with_permits: those of the hot queues that have a limited concurrency.
     """
 
     deliveries: list[Delivery]
     now_ms: float
     due: Mapping[str, float]
     more: Mapping[str, int]
-    with_places: Collection[str] = ()
+    with_permits: Collection[str] = ()
 
 
 class Looked(NamedTuple):

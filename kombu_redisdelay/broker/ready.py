@@ -24,13 +24,13 @@ class Ready:
 
     Attributes:
         step: its priority step.
-        place: how many messages of the queue are taken before it.
+        position: how many messages of the queue are taken before it.
         is_sure: as :attr:`Entry.is_sure <kombu_redisdelay.broker.walk.Entry.is_sure>`.
     """
 
     queue: str
     step: int
-    place: int
+    position: int
     payload: bytes
     is_sure: bool
 
@@ -75,8 +75,8 @@ class ReadyLists:
         found = server.call("LRANGE", keys[index], first, end - 1) if first < end else []
         last = sum(lengths) - 1
         return [
-            Ready(queue, step, last - place, payload, is_sure=True)
-            for place, payload in enumerate(found, first)
+            Ready(queue, step, last - position, payload, is_sure=True)
+            for position, payload in enumerate(found, first)
         ]
 
     def remove(self, message: Ready) -> bool:
@@ -139,8 +139,8 @@ def _distance(message: Ready, taken_before: int, length: int) -> int:
         taken_before: how many are in the lists before.
         length: of its list.
     """
-    place = message.place - taken_before
-    return -max(1, place) if 2 * place < length else max(1, length - place)
+    position = message.position - taken_before
+    return -max(1, position) if 2 * position < length else max(1, length - position)
 
 
 def _size(message: Ready) -> int:

@@ -172,7 +172,7 @@ class Takes:
         """The messages that the *reply* to *request* has brought."""
         self._unanswered = None
         roster, no_ack = self._asked, request.no_ack
-        now_us, missing, only_migrated, due, more, with_places, indices, *messages = reply
+        now_us, missing, only_migrated, due, more, with_permits, indices, *messages = reply
         self._clock.set(now_us)
         if missing:
             hot = roster.queues if request.hot is None else request.hot
@@ -185,7 +185,7 @@ class Takes:
         if only_migrated:
             return self.taken(request, self._take(request, migrate=0))
         return Taken(
-            deliveries, now_us / 1000, roster.due(due), dict(roster.pairs(more)), roster.at(with_places)
+            deliveries, now_us / 1000, roster.due(due), dict(roster.pairs(more)), roster.at(with_permits)
         )
 
     def _take(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> Any:

@@ -14,8 +14,8 @@ from kombu_redisdelay.broker.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a message is among those of several queues. The attributes are those of
+class ScheduleCursor:
+    """Says where a message is among those of several queues. The attributes are those of
     :class:`~kombu_redisdelay.broker.schedule.Scheduled`."""
 
     due_ms: float
@@ -28,7 +28,7 @@ def upcoming(
     queues: Sequence[str],
     from_ms: float | None = None,
     before_ms: float | None = None,
-    after: Place | None = None,
+    after: ScheduleCursor | None = None,
     *,
     last_first: bool = False,
 ) -> Iterator[Scheduled]:
@@ -38,7 +38,7 @@ def upcoming(
 
     Arguments:
         from_ms, before_ms: see :meth:`Schedule.count <kombu_redisdelay.broker.schedule.Schedule.count>`.
-        after: only messages that come after this place. Its queue is one of *queues*.
+        after: only messages that come after this cursor. Its queue is one of *queues*.
         last_first: whether they come in exactly the other order.
     """
     spans = _spans(queues, from_ms, before_ms, after, last_first)
@@ -96,7 +96,7 @@ def _spans(
     queues: Sequence[str],
     from_ms: float | None,
     before_ms: float | None,
-    after: Place | None,
+    after: ScheduleCursor | None,
     last_first: bool,
 ) -> list[_Span]:
     """What of each queue is read."""
@@ -109,7 +109,7 @@ def _spans(
         return [_Span(from_ms, before_ms)] * len(queues)
     at = queues.index(after.queue)
     past = nextafter(after.due_ms, inf)
-    # Of those that are due at the same time, those of these queues come before the place.
+    # Of those that are due at the same time, those of these queues come before the cursor.
     earlier = [_Span(from_ms, past) if last_first else _Span(past, before_ms)] * at
     if last_first:
         here, later = _Span(from_ms, after.due_ms, after.member), _Span(from_ms, after.due_ms)

@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.dead import Buried, Graveyard
-from kombu_redisdelay.broker.held import Held, Holders
 from kombu_redisdelay.broker.identity import host_and_pid, is_certainly_gone, process_of, worker_of
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
-from kombu_redisdelay.broker.upcoming import Place, upcoming
+from kombu_redisdelay.broker.unacked import Unacked, UnackedHashes
+from kombu_redisdelay.broker.upcoming import ScheduleCursor, upcoming
 from kombu_redisdelay.operations.content import Content
 
 #: From which moment on and before which one, in ms since the epoch; ``None`` is no limit.
@@ -122,7 +122,7 @@ class ScheduledReader:
         after = None
         if look.start is not None:
             name, due_ms, member = look.start
-            after = Place(due_ms, name, member.encode("latin-1"))
+            after = ScheduleCursor(due_ms, name, member.encode("latin-1"))
         found = upcoming(store, look.names, *look.span, after, last_first=look.newest_first)
         return map(_of_scheduled, found)
 
@@ -190,7 +190,7 @@ class _QueueByQueue:
 
 
 def _in_queue(
-    found: Ready | Held | Buried,
+    found: Ready | Unacked | Buried,
     number: int,
     moment_ms: float | None,
     of_state: Callable[[Content], Mapping[str, Any]],
@@ -230,7 +230,7 @@ def _of_ready(found: Ready, number: int) -> Entry:
         found,
         number,
         members.due_ms(found.payload),
-        lambda content: {"position": found.place},
+        lambda content: {"position": found.position},
         is_sure=found.is_sure,
     )
 
@@ -239,17 +239,17 @@ class UnackedReader(_QueueByQueue):
     """What workers have taken and not acked, worker by worker."""
 
     def counts(self, store: Store, names: Sequence[str]) -> Sequence[int]:
-        return Holders(store).counts(names)
+        return UnackedHashes(store).counts(names)
 
     def of_queue(self, store: Store, name: str, passed: int | None, look: Look) -> Iterator[Entry]:
         # One process may hold thousands of messages.
         is_gone = cache(is_certainly_gone)
         skip = passed or 0
-        for number, found in enumerate(islice(Holders(store).iter(name), skip, None), skip + 1):
+        for number, found in enumerate(islice(UnackedHashes(store).iter(name), skip, None), skip + 1):
             yield _of_unacked(found, number, is_gone)
 
 
-def _of_unacked(found: Held, number: int, is_gone: Callable[[str], bool]) -> Entry:
+def _of_unacked(found: Unacked, number: int, is_gone: Callable[[str], bool]) -> Entry:
     def of_state(content: Content) -> Mapping[str, Any]:
         host, pid = host_and_pid(found.consumer)
         lost = ""

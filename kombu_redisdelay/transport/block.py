@@ -9,17 +9,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
 from kombu_redisdelay.broker.message import message_id
 from kombu_redisdelay.public import public
-from kombu_redisdelay.transport.held import Held
-
-if TYPE_CHECKING:
-    from kombu_redisdelay.transport.publishing import PublishingChannel
+from kombu_redisdelay.transport.outbox import Outbox, Sender
 
 #: How many messages are held back at most.
 PORTION = 500
@@ -72,7 +69,7 @@ class Block:
 
     def __init__(
         self,
-        connect: Callable[[], AbstractContextManager[PublishingChannel]],
+        connect: Callable[[], AbstractContextManager[Sender]],
         broker: Connection,
         progress: Callable[[int], object] | None,
         outer: Block | None,
@@ -82,11 +79,11 @@ class Block:
         self._broker = _address(broker)
         self._owner = _running()
         self._progress = progress
-        self._held = Held()
+        self._outbox = Outbox()
         #: Ids of the messages that are held back.
         self._ids: list[str] = []
         #: What the messages were routed by last.
-        self._channel: PublishingChannel | None = None
+        self._channel: Sender | None = None
         #: Why it cannot go on. Celery swallows some exceptions, such as those of its events.
         self._failure: BatchPublishError | None = None
         self.published = 0
@@ -103,7 +100,7 @@ class Block:
         """Whether a message with one of *ids* is held back."""
         return not set(self._ids).isdisjoint(ids)
 
-    def publish(self, channel: PublishingChannel, message: dict[str, Any], **kwargs: Any) -> None:
+    def publish(self, channel: Sender, message: dict[str, Any], **kwargs: Any) -> None:
         """Route a message, by what *channel* knows, and hold it back.
 
         Raises:
@@ -113,9 +110,9 @@ class Block:
         """
         self._check_usable()
         self._channel = channel
-        self._held.add_message(channel, message, **kwargs)
+        channel.add_to(self._outbox, message, **kwargs)
         self._ids.append(message_id(message))
-        if len(self._ids) >= PORTION or self._held.size >= PORTION_BYTES:
+        if len(self._ids) >= PORTION or self._outbox.size >= PORTION_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -141,7 +138,7 @@ class Block:
 
     def _send(self) -> None:
         ids, self._ids = self._ids, []
-        held, self._held = self._held, Held()
+        outbox, self._outbox = self._outbox, Outbox()
         # A message that has to be routed anew needs the bindings of now.
         self.tables.clear()
         if not ids:
@@ -150,7 +147,7 @@ class Block:
         try:
             with self._connected() as channel:
                 is_sending = True
-                refused = held.send(channel)
+                refused = channel.send(outbox)
         except Exception as exc:
             if is_sending:
                 raise BatchPublishError(exc, self.published, uncertain=ids) from exc
@@ -162,7 +159,7 @@ class Block:
             raise BatchPublishError(first, self.published, unpublished=unpublished) from first
         self._tell()
 
-    def _connected(self) -> AbstractContextManager[PublishingChannel]:
+    def _connected(self) -> AbstractContextManager[Sender]:
         # The pool may have no other connection as long as somebody holds a producer of it.
         if self._channel is None or self._channel.closed:
             return self._connect()
@@ -186,7 +183,7 @@ class Block:
     def close(self) -> None:
         """Forget what is held back, and the error: it refers to the frames of the callers, and they to this
         block. Such a cycle keeps their locals until the garbage collector comes."""
-        self._held.clear()
+        self._outbox.clear()
         self._ids.clear()
         self._failure = None
 

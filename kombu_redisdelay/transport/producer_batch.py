@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kombu import exceptions
 
 from kombu_redisdelay.broker.server.replies import checked
-from kombu_redisdelay.transport.held import Held
-
-if TYPE_CHECKING:
-    from kombu_redisdelay.transport.publishing import PublishingChannel
+from kombu_redisdelay.transport.outbox import Outbox, Sender
 
 
 class ProducerBatch:
@@ -22,10 +19,10 @@ class ProducerBatch:
         max_size: the largest number of messages that it collects.
     """
 
-    def __init__(self, channel: PublishingChannel, max_size: int) -> None:
+    def __init__(self, channel: Sender, max_size: int) -> None:
         self.channel = channel
         self._max_size = max_size
-        self._held = Held()
+        self._outbox = Outbox()
         #: The error that the batch has failed with, empty if there was none. A failed batch cannot be used.
         self._failure = ""
 
@@ -37,8 +34,8 @@ class ProducerBatch:
             BatchPublishError: the batch was full and could not be published, or it has failed before.
         """
         self._check_usable()
-        self._held.add_message(self.channel, message, **kwargs)
-        if len(self._held) >= self._max_size:
+        self.channel.add_to(self._outbox, message, **kwargs)
+        if len(self._outbox) >= self._max_size:
             self.flush()
 
     def flush(self) -> None:
@@ -59,7 +56,7 @@ class ProducerBatch:
             raise
 
     def _flush(self) -> None:
-        refused = [refused.error for refused in self._held.send(self.channel)]
+        refused = [refused.error for refused in self.channel.send(self._outbox)]
         try:
             checked(refused)
         finally:
@@ -68,7 +65,7 @@ class ProducerBatch:
 
     def discard(self) -> None:
         """Forget the messages that were not published."""
-        self._held.clear()
+        self._outbox.clear()
 
     def close(self) -> None:
         """Close the batch. Messages that were not flushed are forgotten."""

@@ -35,7 +35,7 @@ from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.store import Bound, Call, Store
 from kombu_redisdelay.transport.block import block_for
-from kombu_redisdelay.transport.held import Held, HeldCall
+from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
 from kombu_redisdelay.transport.routes import Routes
 
@@ -168,17 +168,18 @@ class PublishingChannel(redis.Channel):
         self._inplace_augment_message(message, exchange, routing_key)
         queue = self._partition(route.queue, message)
         call = self._call(queue, message, route.bound)
-
-        def publish_anew(channel: PublishingChannel) -> None:
-            channel._routes.forget(exchange, routing_key)
-            channel.typeof(exchange).deliver(message, exchange, routing_key)
-
-        held: Held | None = kwargs.get("_publish_batch")
-        if held is not None:
-            held.add_call(HeldCall(queue, call, publish_anew))
+        routed = Routed(message, exchange, routing_key)
+        outbox: Outbox | None = kwargs.get("_publish_batch")
+        if outbox is not None:
+            outbox.add_call(OutboxCall(queue, call, routed))
         elif not self._run(queue, call):
-            publish_anew(self)
+            self._publish_anew(routed)
         return None
+
+    def _publish_anew(self, routed: Routed) -> None:
+        """Publish a message again: the bindings that it was routed by have changed."""
+        self._routes.forget(routed.exchange, routed.routing_key)
+        self.typeof(routed.exchange).deliver(*routed)
 
     def get_table(self, exchange: str) -> list[tuple[str, ...]]:
         # A message must not miss its queue.
@@ -207,11 +208,39 @@ class PublishingChannel(redis.Channel):
         """
         queue = self._partition(queue, message)
         call = self._call(queue, message)
-        held: Held | None = kwargs.get("_publish_batch")
-        if held is not None:
-            held.add_call(HeldCall(queue, call))
+        outbox: Outbox | None = kwargs.get("_publish_batch")
+        if outbox is not None:
+            outbox.add_call(OutboxCall(queue, call))
         else:
             self._run(queue, call)
+
+    def add_to(self, outbox: Outbox, message: dict[str, Any], **kwargs: Any) -> None:
+        """As :meth:`~kombu_redisdelay.transport.outbox.Sender.add_to`."""
+        with outbox.one_message():
+            self.basic_publish(message, _publish_batch=outbox, **kwargs)
+
+    def send(self, outbox: Outbox) -> list[Refused]:
+        """As :meth:`~kombu_redisdelay.transport.outbox.Sender.send`."""
+        calls, commands = list(outbox.calls), list(outbox.commands)
+        outbox.clear()
+        replies: list[Any] = []
+        if calls:
+            self.store.remember(*dict.fromkeys(each.queue for _, each in calls if each.call[0] is SCHEDULE))
+            replies = self.store.run_all([each.call for _, each in calls])
+            self.note_use(dict.fromkeys(each.queue for _, each in calls))
+            for (_, each), reply in zip(calls, replies, strict=True):
+                if reply == 0 and each.routed is not None:
+                    self._publish_anew(each.routed)
+        if commands:
+            with self.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
+                for name, args in commands:
+                    getattr(pipe, name)(*args)
+                pipe.execute()
+        return [
+            Refused(message, reply)
+            for (message, _), reply in zip(calls, replies, strict=True)
+            if isinstance(reply, ResponseError)
+        ]
 
     def _partition(self, queue: str, message: dict[str, Any]) -> str:
         """The partition of *queue* that *message* belongs to."""
@@ -269,11 +298,11 @@ class PublishingChannel(redis.Channel):
                 f"header {DELAY_HEADER!r} cannot be used with the fanout exchange {exchange!r}: "
                 "PUB/SUB reaches who listens now"
             )
-        held: Held | None = kwargs.get("_publish_batch")
-        if held is None or _KOMBU_HAS_BATCHES:
+        outbox: Outbox | None = kwargs.get("_publish_batch")
+        if outbox is None or _KOMBU_HAS_BATCHES:
             super()._put_fanout(exchange, message, routing_key, **kwargs)
         else:
-            held.add("publish", self._get_publish_topic(exchange, routing_key), _encoder.encode(message))
+            outbox.add("publish", self._get_publish_topic(exchange, routing_key), _encoder.encode(message))
 
     # -- queues and bindings ---------------------------------------------------------------------------
 

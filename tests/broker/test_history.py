@@ -268,6 +268,7 @@ def fake_rig() -> Iterator[Rig]:
 
 @given(steps=_STEPS)
 # A period that is longer than an hour, and has ended in this one.
+@pytest.mark.once
 @example(steps=[("put", 1), ("pass", 90_000), ("put", 1), ("pass", 59)])
 @example(steps=[("put", 1), ("pass", 90_000), ("put", 1), ("pass", 61)])
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -316,6 +317,7 @@ def _plain(periods: Sequence[Period]) -> list[tuple[int, int, Counts]]:
     return [(int(each.start.timestamp()), each.seconds, each.counts) for each in periods]
 
 
+@pytest.mark.once
 def test_is_bounded() -> None:
     """More than a week of a queue in which something happens every twelve minutes."""
     with database(FAKE) as fake:

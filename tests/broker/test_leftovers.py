@@ -143,6 +143,6 @@ def test_the_tail_of_a_list(rig: Rig) -> None:
     lists = ReadyLists(rig.store)
     assert [each.payload for each in lists.tail("q", 3, 0, 3)] == [b"6", b"5", b"4"]
     # Only the half that is taken last. Each knows how many are taken before it.
-    assert [(each.payload, each.place) for each in lists.tail("q", 3, 2, 10)] == [(b"4", 5), (b"3", 4)]
+    assert [(each.payload, each.position) for each in lists.tail("q", 3, 2, 10)] == [(b"4", 5), (b"3", 4)]
     assert lists.tail("q", 3, 4, 10) == []
     assert lists.tail("q", 6, 0, 10) == []

@@ -51,6 +51,7 @@ def test_is_taken_when_it_is_due(rig: Rig) -> None:
             assert remaining_us <= round(reply.due["q"] * 1_000_000) <= remaining_us + 1
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("late_us", [-1, 0, 1])
 class TestWithinAMicrosecond:
     """By a clock that stands still."""

@@ -9,7 +9,7 @@ import pytest
 
 from kombu_redisdelay.broker import upcoming as module
 from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.broker.upcoming import Place, upcoming
+from kombu_redisdelay.broker.upcoming import ScheduleCursor, upcoming
 from tests.broker.rig import Rig, payload
 
 HOUR = 3_600_000
@@ -39,7 +39,7 @@ def test_from_each_place_on(rig: Rig, last_first: bool) -> None:
     for low, high in ((None, None), (at_ms + 1000, None), (None, at_ms + 2000), (at_ms + 1000, at_ms + 2000)):
         within = [each for each in found if (low or 0) <= each.due_ms < (high or 2 * at_ms)]
         for count, each in enumerate(found, 1):
-            place = Place(each.due_ms, each.queue, each.member)
+            place = ScheduleCursor(each.due_ms, each.queue, each.member)
             expected = [other for other in found[count:] if other in within]
             assert list(upcoming(rig.store, QUEUES, low, high, place, last_first=last_first)) == expected
 

@@ -17,7 +17,7 @@ from kombu.utils.eventio import READ
 import kombu_redisdelay
 from harness.redis_server import RedisServer
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.held import Held
+from kombu_redisdelay.transport.outbox import Outbox
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
 from kombu_redisdelay.transport.publishing import PublishingChannel
@@ -205,7 +205,7 @@ class TestChannel:
         if not hasattr(redis, "PublishBatch"):
             pytest.skip("kombu < 5.7")
         # kombu puts messages into what `_put` is handed, which is not the batch itself.
-        ours = getattr(Held if name == "add" else ProducerBatch, name)
+        ours = getattr(Outbox if name == "add" else ProducerBatch, name)
         theirs = getattr(redis.PublishBatch, name)
         assert [p.name for p in parameters(ours)] == [p.name for p in parameters(theirs)]
 

@@ -10,7 +10,6 @@ import pytest
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.held import Holders
 from kombu_redisdelay.broker.leftovers import Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.message import Due
@@ -28,6 +27,7 @@ from kombu_redisdelay.broker.server.scripts import (
     TIDY,
     UNUSED,
 )
+from kombu_redisdelay.broker.unacked import UnackedHashes
 from kombu_redisdelay.broker.unknown import find_waiting
 from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.operations.history import queue_history
@@ -144,7 +144,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "ack": ack_where_places_are_limited,
     "ready": lambda rig, consumer, delivery: list(ReadyLists(rig.store).iter("q")),
     "remove_ready": remove_ready,
-    "held": lambda rig, consumer, delivery: len(list(Holders(rig.store).iter("q"))),
+    "held": lambda rig, consumer, delivery: len(list(UnackedHashes(rig.store).iter("q"))),
     "adopt": adopt,
     "schedule_ready": schedule_ready,
     "leave": lambda rig, consumer, delivery: consumer.leave(["q"]),

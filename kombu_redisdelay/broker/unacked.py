@@ -16,7 +16,7 @@ from kombu_redisdelay.broker.takes import taken_ms
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Unacked:
     """A message that a consumer has taken and not acked.
 
     Attributes:
@@ -33,7 +33,7 @@ class Held:
     payload: bytes
 
 
-class Holders:
+class UnackedHashes:
     """What consumers hold in *store*, queue by queue."""
 
     def __init__(self, store: Store) -> None:
@@ -51,7 +51,7 @@ class Holders:
         lengths = iter(answers(self._store.server, commands) if commands else ())
         return [sum(islice(lengths, len(its_members))) for its_members in members]
 
-    def iter(self, queue: str) -> Iterator[Held]:
+    def iter(self, queue: str) -> Iterator[Unacked]:
         """The messages that are held now, consumer by consumer, in the order in which they were taken."""
         server, key = self._store.server, self._store.keys(queue).consumers
         members = server.call("ZRANGE", key, 0, -1)
@@ -62,7 +62,7 @@ class Holders:
             if end_ms is not None:
                 yield from self._held_by(queue, _name(member), float(end_ms) <= now_ms)
 
-    def _held_by(self, queue: str, consumer: str, lease_has_ended: bool) -> Iterator[Held]:
+    def _held_by(self, queue: str, consumer: str, lease_has_ended: bool) -> Iterator[Unacked]:
         server, key = self._store.server, self._store.keys(queue).unacked(consumer)
         tags = sorted(server.call("HKEYS", key), key=lambda tag: (len(tag), tag))
         while tags:
@@ -70,7 +70,7 @@ class Holders:
             for tag, stored in zip(tags, found, strict=False):
                 if stored is not None:
                     payload = split_stored(stored)[1]
-                    yield Held(queue, consumer, tag, taken_ms(tag), lease_has_ended, payload)
+                    yield Unacked(queue, consumer, tag, taken_ms(tag), lease_has_ended, payload)
             del tags[: len(found)]
 
 
