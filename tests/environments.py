@@ -23,34 +23,45 @@ _EVERYWHERE = ("transport", "test_*.py")
 
 #: What depends on the release of Celery, on what an old redis-py or an old Redis says, or on a worker that
 #: really runs. What is right with the oldest releases and with the newest is so between them.
-_ON_BOTH_ENDS = ("broker", "cli", "cluster", "end_to_end", "operations", "sentinel")
+_ON_BOTH_ENDS = (
+    *("broker", "cli/test_group.py", "cli/test_processes.py", "cluster", "end_to_end", "operations"),
+    "sentinel",
+)
 
 #: Of these, what depends on none of it. All else is in no list, and runs once, too: the page, the docs ...
 _ONCE = (
+    *("broker/server/test_noscript.py", "broker/test_wrong_type.py"),
     *("end_to_end/fuzz", "end_to_end/test_permissions_on_many.py"),
     *("sentinel/test_hanging.py", "sentinel/test_workers.py"),
 )
 
 
 def runs_here(path: Path) -> bool:
-    """Whether the tests of a folder or a file run in this environment."""
+    """Whether the tests of a folder, or of a file, run in this environment."""
     if ENVIRONMENT == NEWEST or not path.is_relative_to(TESTS) or path == TESTS:
         return True
+    if path.is_file() and not path.name.startswith("test_"):
+        return True
     inside = path.relative_to(TESTS)
-    if any(inside.is_relative_to(each) for each in _ONCE):
-        return False
-    part = Path(inside.parts[0])
-    folders = (*_EVERYWHERE, *(_ON_BOTH_ENDS if ENVIRONMENT == OLDEST else ()))
-    return any(part.match(folder) for folder in folders) or not (
-        path.is_dir() or path.name.startswith("test_")
+    parts = (*_EVERYWHERE, *(_ON_BOTH_ENDS if ENVIRONMENT == OLDEST else ()))
+    return not any(inside.is_relative_to(each) for each in _ONCE) and any(
+        # A folder is looked into if one of its files is meant.
+        inside.is_relative_to(part)
+        or Path(part).is_relative_to(inside)
+        or (len(inside.parts) == 1 and inside.match(part))
+        for part in parts
     )
 
 
 SERVER = "server"
 CLUSTER = "cluster"
 
-#: With the oldest redis-py and the newest. They find the servers of a cluster in different ways.
-CLUSTERS = [] if ENVIRONMENT == BETWEEN else [CLUSTER]
+#: With the oldest redis-py and the newest, which find the servers of a cluster in different ways.
+HAS_CLUSTERS = ENVIRONMENT != BETWEEN
+
+#: Where tests run that are for one server and for a cluster, besides. Above the way to the servers, a cluster
+#: is the same with each redis-py.
+CLUSTERS = [CLUSTER] if ENVIRONMENT == NEWEST else []
 
 #: Whether servers can be reached through proxies: Redis 6.2 cannot choose the address that it connects from.
 PROXIES = not servers()[0].version.startswith("6.")

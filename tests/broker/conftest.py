@@ -9,9 +9,9 @@ import pytest
 from tests.broker.database import ONE_SERVER, ClusterDatabase, Database
 from tests.broker.database import database as open_database
 from tests.broker.rig import Rig
-from tests.environments import CLUSTER, CLUSTERS
+from tests.environments import CLUSTER, CLUSTERS, HAS_CLUSTERS
 
-collect_ignore = [] if CLUSTERS else ["server/test_cluster.py"]
+collect_ignore = [] if HAS_CLUSTERS else ["server/test_cluster.py"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

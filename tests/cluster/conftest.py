@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.environments import CLUSTERS
+from tests.environments import HAS_CLUSTERS
 
-collect_ignore_glob = [] if CLUSTERS else ["test_*.py"]
+collect_ignore_glob = [] if HAS_CLUSTERS else ["test_*.py"]

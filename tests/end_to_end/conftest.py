@@ -10,10 +10,10 @@ from kombu import pools
 
 from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
-from tests.environments import CLUSTERS
+from tests.environments import HAS_CLUSTERS
 
 #: What differs with redis-py only: with the oldest and the newest.
-collect_ignore = [] if CLUSTERS else ["test_tls.py"]
+collect_ignore = [] if HAS_CLUSTERS else ["test_tls.py"]
 
 
 @pytest.fixture

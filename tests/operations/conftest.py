@@ -10,11 +10,11 @@ from kombu import pools
 
 from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages
-from tests.environments import CLUSTERS
+from tests.environments import HAS_CLUSTERS
 from tests.operations.stock import Place
 from tests.transport.kit import Site
 
-collect_ignore = [] if CLUSTERS else ["test_cluster.py"]
+collect_ignore = [] if HAS_CLUSTERS else ["test_cluster.py"]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from harness.process import wait_until
 from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.operations.adoption import Adopted, Adoption, GivenBack, InUse
-from tests.environments import CLUSTERS
+from tests.environments import HAS_CLUSTERS
 from tests.operations.stock import (
     OPTIONS,
     STEPS,
@@ -406,7 +406,7 @@ def test_who_may_not_look_is_told(place: Place, server: RedisServer) -> None:
     place.redis.acl_deluser("shop")
 
 
-@pytest.mark.skipif(not CLUSTERS, reason="clusters are tested with the oldest redis-py and the newest")
+@pytest.mark.skipif(not HAS_CLUSTERS, reason="clusters are tested with the oldest redis-py and the newest")
 def test_a_cluster_is_refused(cluster: Cluster) -> None:
     with pytest.raises(ValueError, match="Redis Cluster"):
         Adoption(cluster.url())

@@ -8,11 +8,11 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay.transport.transports import Transport
-from tests.environments import CLUSTERS, SERVER
+from tests.environments import CLUSTERS, HAS_CLUSTERS, SERVER
 from tests.transport.batching import celery_app
 from tests.transport.kit import LONG_POLL, Site
 
-collect_ignore = [] if CLUSTERS else ["test_cluster.py"]
+collect_ignore = [] if HAS_CLUSTERS else ["test_cluster.py"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
