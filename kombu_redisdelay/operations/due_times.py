@@ -14,7 +14,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import LATEST_MS, from_ms
 from kombu_redisdelay.operations.access import moment_ms
 from kombu_redisdelay.operations.content import with_due, without_due
-from kombu_redisdelay.operations.moments import parse_shift
+from kombu_redisdelay.operations.moments import parse_moment, parse_shift
 
 #: From which due time on and before which one, in ms since the epoch; ``None`` is no limit.
 Span = tuple[float | None, float | None]
@@ -92,6 +92,10 @@ def moving_to(
         return Move(None, _ms("by", by), now_ms=now_ms)
     if over is not None and countdown is eta is None:
         countdown = 0
+    if isinstance(countdown, (str, timedelta)):
+        countdown = _ms("countdown", countdown) / 1000
+    if isinstance(eta, str):
+        eta = parse_moment(eta, None)
     due_ms = new_due_ms(now_ms, countdown, eta)
     if due_ms + over_ms > LATEST_MS:
         raise ValueError("over must end before the year 10000")

@@ -258,8 +258,8 @@ class Messages(Access):
         selection: Selection | None = None,
         *,
         ids: Iterable[str] | None = None,
-        countdown: float | None = None,
-        eta: datetime | None = None,
+        countdown: float | timedelta | str | None = None,
+        eta: datetime | str | None = None,
         by: float | timedelta | str | None = None,
         over: float | timedelta | str | None = None,
         limit: int | None = None,
@@ -272,10 +272,10 @@ class Messages(Access):
         ``expires`` stays the same.
 
         Arguments:
-            countdown: seconds from now; not negative.
-            eta: a time in the future.
-            by: shift each due time by so many seconds, or by a ``timedelta`` or a text such as ``"2h"``;
-                negative to deliver earlier. What is due in the past then is delivered at once.
+            countdown: seconds from now, not negative; or a ``timedelta``, or a text such as ``"2h"``.
+            eta: a time in the future; a text is in ISO 8601, with an offset.
+            by: shift each due time by so much, written as *countdown*; negative to deliver earlier. What is
+                due in the past then is delivered at once.
             over: spread the messages evenly over so long a time, in the order in which they are due. It
                 begins at *countdown* or *eta*; without these, now. Each queue, and each partition, is spread
                 over the whole time.

@@ -25,13 +25,19 @@ def stored(site: Site, id: str, queue: str = "celery") -> dict[str, Any]:
 
 
 class TestReschedule:
-    @pytest.mark.parametrize("by", ["countdown", "eta"])
+    @pytest.mark.parametrize("by", ["countdown", "eta", "text", "text of a time", "timedelta"])
     def test_changes_the_time_and_what_the_message_says(
         self, site: Site, app: Celery, messages: Messages, by: str
     ) -> None:
         send(app, "a", countdown=600, priority=3)
         before = stored(site, "a")
-        time: dict[str, Any] = {"eta": in_seconds(60)} if by == "eta" else {"countdown": 60}
+        time: dict[str, Any] = {
+            "countdown": {"countdown": 60},
+            "eta": {"eta": in_seconds(60)},
+            "text": {"countdown": "1m"},
+            "text of a time": {"eta": in_seconds(60).isoformat()},
+            "timedelta": {"countdown": MINUTE},
+        }[by]
         assert messages.reschedule(ids=["a"], **time)
         message, after = messages.get("a"), stored(site, "a")
         assert message is not None
@@ -89,14 +95,20 @@ class TestReschedule:
         [
             {},
             {"countdown": 1, "eta": in_seconds(60)},
-            *({"countdown": wrong} for wrong in (-1, "1", True, float("nan"), float("inf"), 10**400, MINUTE)),
+            *(
+                {"countdown": wrong}
+                for wrong in (-1, "-1h", True, float("nan"), float("inf"), 10**400, -MINUTE)
+            ),
             {"by": 1, "countdown": 1},
             {"by": 1, "eta": in_seconds(60)},
             {"by": 1, "over": 1},
             {"over": 0, "countdown": 1},
             *({"by": wrong} for wrong in (True, float("nan"), float("inf"), 10**400, "soon", "--2h", b"2h")),
             *({"over": wrong} for wrong in (-1, "-1h", "", True, float("nan"), 10**400)),
-            *({"eta": wrong} for wrong in (in_seconds(-60), datetime(2020, 1, 1), "2027-01-01", 5, True)),
+            *(
+                {"eta": wrong}
+                for wrong in (in_seconds(-60), datetime(2020, 1, 1), "2027-01-01", "soon", 5, True)
+            ),
         ],
     )
     def test_no_sense_is_a_value_error_and_changes_nothing(
@@ -106,7 +118,7 @@ class TestReschedule:
         before = messages.get("a")
         for which in (Selection(ids=["a"]), Selection(), Selection(task="nothing.*")):
             for dry_run in (False, True):
-                with pytest.raises(ValueError, match=r"countdown|eta|by|over|length of time"):
+                with pytest.raises(ValueError, match=r"countdown|eta|by|over|length of time|offset|ISO 8601"):
                     messages.reschedule(which, dry_run=dry_run, **when)
         assert messages.get("a") == before
 
