@@ -31,14 +31,14 @@ class TestReschedule:
     ) -> None:
         send(app, "a", countdown=600, priority=3)
         before = stored(site, "a")
-        time: dict[str, Any] = {
+        times: dict[str, dict[str, Any]] = {
             "countdown": {"countdown": 60},
             "eta": {"eta": in_seconds(60)},
             "text": {"countdown": "1m"},
             "text of a time": {"eta": in_seconds(60).isoformat()},
             "timedelta": {"countdown": MINUTE},
-        }[by]
-        assert messages.reschedule(ids=["a"], **time)
+        }
+        assert messages.reschedule(ids=["a"], **times[by])
         message, after = messages.get("a"), stored(site, "a")
         assert message is not None
         assert message.due is not None
