@@ -79,5 +79,6 @@ def url(site: Site, driver: Chrome) -> Iterator[str]:
     scheme(driver, "light")
     with served(app) as address:
         yield address
+        # Before the page has nobody to ask any more: it would log that in the next test.
+        driver.get("about:blank")
     app.state.site.close()
-    driver.get("about:blank")
