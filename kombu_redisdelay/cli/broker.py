@@ -42,21 +42,21 @@ def connect(how: type[AccessT], *, steers: bool = False) -> AccessT:
         raise click.ClickException(str(exc)) from exc
     context.call_on_close(access.close)
     unknown = _unknown(access, context.params.get("queues", ()))
+    known = queue_names(access, ()) if unknown else []
     if unknown and steers and not context.params.get("force"):
         hint = " With --force, do it all the same." if "force" in context.params else ""
         names = " or ".join(map(repr, unknown))
-        meant = "".join(_meant(access, queue) for queue in unknown)
+        meant = "".join(_meant(queue, known) for queue in unknown)
         raise click.UsageError(
             f"nobody has used a queue {names} yet, and the app does not declare it.{meant}{hint}"
         )
     for queue in unknown:
-        echo(f"Nobody has used a queue {queue!r} yet.{_meant(access, queue)}", err=True)
+        echo(f"Nobody has used a queue {queue!r} yet.{_meant(queue, known)}", err=True)
     return access
 
 
-def _meant(access: Access, queue: str) -> str:
-    """What somebody may have meant who named this queue."""
-    known = queue_names(access, ())
+def _meant(queue: str, known: Sequence[str]) -> str:
+    """What somebody may have meant who named this *queue*, if these are known."""
     if all(name in known for name in queue.split(",")):
         return f" For several, write {' '.join(f'-Q {name}' for name in queue.split(','))}."
     close = get_close_matches(queue, known, 1)

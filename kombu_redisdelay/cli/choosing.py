@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from kombu_redisdelay.cli.options import TimeType, every_option, queues_option
+from kombu_redisdelay.cli.options import FunctionT, TimeType, every_option, queues_option
 from kombu_redisdelay.operations.selection import FILTERS, Filter, Selection
-
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+from kombu_redisdelay.operations.states import State
 
 _DISTANCES = "90s, 10m, 2h, 3d or 1w from now for scheduled messages, else ago; or ISO 8601"
 
@@ -66,6 +65,18 @@ def selected(options: dict[str, Any]) -> Selection:
     chosen = {name: options.pop(name) for name in names}
     chosen["queue"], chosen["state"] = options.pop("queues") or None, options.pop("states") or None
     return _selection(chosen)
+
+
+def states_of(selection: Selection) -> list[State]:
+    """The states to look at.
+
+    Raises:
+        click.UsageError: a time is selected, and more than one state.
+    """
+    try:
+        return selection.states()
+    except ValueError as exc:
+        raise click.UsageError(f"{exc}. Choose one with --state.") from exc
 
 
 def selected_for_change(options: dict[str, Any]) -> Selection:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kombu_redisdelay.cli.broker import connect
-from kombu_redisdelay.cli.choosing import selected, selecting
+from kombu_redisdelay.cli.choosing import selected, selecting, states_of
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option
 from kombu_redisdelay.cli.output import busy, count, flexible, right, show, show_json, table
@@ -31,18 +31,14 @@ def command(kinds: tuple[str, ...], as_json: bool, **options: Any) -> None:
     The number of messages in each state is known; for the rest they are read, a million in minutes.
     """
     selection = selected(options)
-    try:
-        selection.states()
-    except ValueError as exc:
-        raise click.UsageError(f"{exc}. Choose one with --state.") from exc
+    states = states_of(selection)
     messages = connect(Messages)
     counts: dict[tuple[Any, ...], int]
     with busy("Counting"):
         if not kinds:
             counts = {(): messages.count(selection)}
         elif kinds == ("state",):
-            names = selection.state or STATES
-            counts = {(name,): messages.count(replace(selection, state=name)) for name in names}
+            counts = {(each.name,): messages.count(replace(selection, state=each.name)) for each in states}
         else:
             counts = dict(messages.tally(selection, kinds).most_common())
     if as_json:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kombu_redisdelay.cli.broker import connect
-from kombu_redisdelay.cli.choosing import selected, selecting
+from kombu_redisdelay.cli.choosing import selected, selecting, states_of
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.first_rows import Limited, limit_option, rows_to_show
 from kombu_redisdelay.cli.messages import message_table
@@ -33,10 +33,7 @@ def command(limit: int | None, arguments: str, as_json: bool, **options: Any) ->
     timezone.
     """
     selection, rows = selected(options), rows_to_show(limit, as_json)
-    try:
-        states = selection.states()
-    except ValueError as exc:
-        raise click.UsageError(f"{exc}. Choose one with --state.") from exc
+    states = states_of(selection)
     messages = connect(Messages)
     # One more shows that there are more.
     found = Limited(messages.select(selection, limit=None if rows is None else rows + 1), rows)

@@ -414,7 +414,7 @@ class Messages(Access):
 
     def _info(self, state: State, entry: Entry) -> MessageInfo:
         content = entry.content
-        of_state: dict[str, Any] = {"failures": content.deliveries, **entry.of_state(content)}
+        of_state: dict[str, Any] = {"failures": content.deliveries, **entry.known}
         moment = None if entry.moment_ms is None else from_ms(entry.moment_ms)
         of_state["due" if state.is_ahead else "since"] = moment
         return MessageInfo(

@@ -1,4 +1,4 @@
-"""The columns of lists of queues. The command line, the page and the exporter read them."""
+"""The columns of lists of queues. The command line and the page read them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.transport.lane import Lane
 from kombu_redisdelay.transport.receive import Received, receive
-from kombu_redisdelay.transport.tasks import is_end_of_the_loop, is_exit
+from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
 
 if TYPE_CHECKING:
     from kombu_redisdelay.transport.channel import Channel
@@ -235,7 +235,7 @@ class Intake:
         try:
             self._callbacks[delivery.queue](waiting.message)
         except BaseException as exc:
-            if is_end_of_the_loop(exc):
+            if note_end_of_the_loop(exc):
                 raise
             # Every exception counts: also one that kombu takes for a lost connection, or that ends the
             # process.

@@ -208,9 +208,10 @@ def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
             return
         # Reads what processes have said that have ended, and takes back what they have not read.
         pool.maintain_pool()
+        waiting = set(pool.outbound_buffer)
         for job in list(pool._cache.values()):
             # What was taken back still names a process.
-            if job in pool.outbound_buffer or not (job._write_to or job._accepted):
+            if job in waiting or not (job._write_to or job._accepted):
                 job.discard()
             else:
                 note_job(job)

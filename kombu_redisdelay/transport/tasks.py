@@ -80,10 +80,10 @@ def is_exit(error: BaseException) -> bool:
     return isinstance(error, (SystemExit, KeyboardInterrupt)) or is_end_of_greenlet(error)
 
 
-def is_end_of_the_loop(error: BaseException) -> bool:
-    """Whether *error* comes from gevent's loop to whoever waits in the main greenlet, because Celery's signal
-    handler has failed there. It could not stop the pool of a worker that is told to stop at once, and has not
-    noted that the worker is. That is noted now."""
+def note_end_of_the_loop(error: BaseException) -> bool:
+    """If *error* comes from gevent's loop to whoever waits in the main greenlet, note that the worker is told
+    to stop at once: Celery's signal handler has failed in the loop. It could not stop the pool, and has not
+    come to note that. Returns whether the error comes from there."""
     exceptions = sys.modules.get("gevent.exceptions")
     is_end = isinstance(error, getattr(exceptions, "BlockingSwitchOutError", ()))
     state: Any = sys.modules.get("celery.worker.state")

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.pools import forget_nothing
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
-from kombu_redisdelay.transport.tasks import is_end_of_the_loop, is_exit
+from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
 
 
 def outlive_failures() -> None:
@@ -87,7 +87,7 @@ def _processing(process: Callable[..., Any], controller: Any) -> Callable[..., A
             return process(request, *args, **kwargs)
         except BaseException as exc:
             channel = request.message.channel
-            if is_exit(exc) or is_end_of_the_loop(exc) or not isinstance(channel, Channel):
+            if is_exit(exc) or note_end_of_the_loop(exc) or not isinstance(channel, Channel):
                 raise
             if controller.semaphore is not None:
                 # The pool has not got it, so nobody else will give its place back.

@@ -90,8 +90,10 @@ def _of_verb(verb: Verb) -> dict[str, Action]:
     first, *rest = title.split()
     asks = "time" if "eta" in verb.asks else ""
     more: dict[str, Any] = {
-        **{"states": verb.states, "asks": asks},
-        **{"removes": verb.removes, "needs_app": verb.needs_app},
+        "states": verb.states,
+        "asks": asks,
+        "removes": verb.removes,
+        "needs_app": verb.needs_app,
     }
     return {
         verb.name: Action(SELECTED, title, title, partial(_do_selected, verb), **more),
