@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.celery_worker import CeleryWorker
+from harness.process import wait_until
 from tests.end_to_end.installation import Installation
 
 #: What a worker logs when a connection is lost. kombu meets an IndexError whenever it opens a channel, and
@@ -37,3 +38,22 @@ def kill_connections(installation: Installation) -> None:
         for connection in connections(installation):
             pipe.execute_command("CLIENT", "KILL", "ID", connection)
         pipe.execute()
+
+
+def lose_connections(installation: Installation, worker: CeleryWorker) -> None:
+    """Kill all connections as soon as *worker* waits for messages, and wait until it has connected again.
+
+    A connection that it opens after the kill is not lost, so Celery would notice nothing.
+    """
+
+    def waits() -> bool:
+        return any(each["cmd"] == "bzpopmin" for each in installation.redis.client_list())
+
+    def connected() -> int:
+        # With gevent and eventlet, remote control tells the same of a connection of its own.
+        return worker.log().count("MainProcess] Connected to")
+
+    wait_until(waits, 30, "that it waits for messages")
+    before = connected()
+    kill_connections(installation)
+    wait_until(lambda: connected() > before, 30, "that it connects again")
