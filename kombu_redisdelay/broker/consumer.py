@@ -18,7 +18,13 @@ from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.message import ids_to_schedule
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.permits import Permits
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
+from kombu_redisdelay.broker.portions import (
+    BYTES_PER_CALL,
+    MESSAGES_PER_CALL,
+    NAME_BYTES_PER_CALL,
+    finish,
+    portions,
+)
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.report import report_dead, report_dropped
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
@@ -32,7 +38,6 @@ from kombu_redisdelay.broker.server.scripts import (
     try_each,
 )
 from kombu_redisdelay.broker.server.wire import Command
-from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Tags, Takes
 from kombu_redisdelay.broker.unknown import leaving

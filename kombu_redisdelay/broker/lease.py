@@ -15,8 +15,7 @@ from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.server.native import Event, Lock, Thread
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import LEAVE, RENEW, run_each, try_each
-from kombu_redisdelay.broker.server.server import Server
-from kombu_redisdelay.broker.server.slots import parts
+from kombu_redisdelay.broker.server.server import Server, by_slot
 from kombu_redisdelay.broker.server.wire import Command
 
 logger = logging.getLogger(__name__)
@@ -194,7 +193,7 @@ class Lease:
 
     def _renew(self) -> None:
         args = (self._consumer, self._policy.lease_ms)
-        each = parts(self._server, tuple(self._covered), str, QUEUES_PER_SCRIPT)
+        each = by_slot(self._server, tuple(self._covered), str, QUEUES_PER_SCRIPT)
         run_each(self._server, [(RENEW, keys, args) for keys in each])
         refreshing = [command for commands in list(self._refreshing.values()) for command in commands]
         if refreshing:

@@ -17,8 +17,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.server.scripts import FORWARD, ScriptCall, try_each
-from kombu_redisdelay.broker.server.server import SlotUnavailable
-from kombu_redisdelay.broker.server.slots import parts
+from kombu_redisdelay.broker.server.server import SlotUnavailable, by_slot
 from kombu_redisdelay.broker.server.wire import Command, clock_ms, first_score
 from kombu_redisdelay.broker.store import Store
 
@@ -114,7 +113,7 @@ class Mover:
         until = monotonic() + SHORTEST_INTERVAL
         due_ms: dict[str, float] = {}
         # Servers have clocks of their own.
-        for some in parts(self._store.server, queues, self._key, len(queues)):
+        for some in by_slot(self._store.server, queues, self._key, len(queues)):
             # Others can be served.
             with suppress(SlotUnavailable), self._store.server.hurrying():
                 due_ms |= self._due_ms(some)

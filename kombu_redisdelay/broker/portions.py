@@ -1,11 +1,16 @@
-"""How much one script may do at a time."""
+"""Work in portions: how much one script may do, and what takes several round trips."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
+Result = TypeVar("Result")
+
+#: Work that takes several round trips: it yields between two of them, so that a consumer does other things
+#: meanwhile, and returns the result.
+RoundTrips = Generator[None, None, Result]
 
 #: Messages for one script at most, so that it never keeps Redis from its other clients for long.
 MESSAGES_PER_CALL = 200
@@ -35,3 +40,13 @@ def portions(items: Iterable[T], size: Callable[[T], int], count: int, total: in
             portion, filled = [], 0
     if portion:
         yield portion
+
+
+def finish(round_trips: RoundTrips[Result]) -> Result:
+    """Make all *round_trips*, one after the other. Returns the result."""
+    while True:
+        try:
+            next(round_trips)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result

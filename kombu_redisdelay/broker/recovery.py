@@ -1,6 +1,6 @@
 """Gives back all messages of a consumer: our own when we stop, and those of other consumers that are gone.
 
-The work is done in steps. Each step is one round trip, for many queues together. Between two steps, a
+The work is done in portions. Each takes one round trip, for many queues together. Between two round trips, a
 consumer does other things.
 """
 
@@ -12,15 +12,14 @@ from typing import NamedTuple
 
 from kombu_redisdelay.broker.message import ids_to_schedule
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, RoundTrips, portions
 from kombu_redisdelay.broker.report import report_dead, report_dropped
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import RECOVER, ScriptCall, run_each
-from kombu_redisdelay.broker.steps import Steps
 from kombu_redisdelay.broker.store import Store
 
-#: Holders that one step looks at.
-HOLDERS_PER_STEP = 50
+#: Holders of one round trip.
+HOLDERS_AT_ONCE = 50
 
 
 class Holder(NamedTuple):
@@ -78,7 +77,7 @@ class Recovery:
 
     def give_back(
         self, holders: Sequence[Holder], how: str, keep: Collection[str] = ()
-    ) -> Steps[dict[Holder, Returned]]:
+    ) -> RoundTrips[dict[Holder, Returned]]:
         """Give back what *holders* hold, except the delivery tags in *keep*. Returns the result for each.
 
         Arguments:
@@ -86,15 +85,15 @@ class Recovery:
         """
         outcome: dict[Holder, Returned] = {}
         kept = {tag.encode() for tag in keep}
-        for first in range(0, len(holders), HOLDERS_PER_STEP):
-            returns = [_Return(holder) for holder in holders[first : first + HOLDERS_PER_STEP]]
+        for first in range(0, len(holders), HOLDERS_AT_ONCE):
+            returns = [_Return(holder) for holder in holders[first : first + HOLDERS_AT_ONCE]]
             if first:
                 yield
             self._find_tags(returns, kept)
             pending = returns
             while pending:
                 yield
-                some = next(portions(pending, _weight, HOLDERS_PER_STEP, MESSAGES_PER_CALL))
+                some = next(portions(pending, _weight, HOLDERS_AT_ONCE, MESSAGES_PER_CALL))
                 self._give_back_some(some, how)
                 unfinished = [each for each in some if each.tags and not each.done]
                 pending = unfinished + pending[len(some) :]

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, groupby
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 from redis.exceptions import OutOfMemoryError, RedisError
 
-from kombu_redisdelay.broker.joining import joined
 from kombu_redisdelay.broker.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.options import ALONE_AFTER
 from kombu_redisdelay.broker.partitions import Partitions
-from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import answers, checked, explained_all
-from kombu_redisdelay.broker.server.scripts import CLEAR, PUT, REMEMBER, SCHEDULE, Script
+from kombu_redisdelay.broker.server.scripts import CLEAR, PUT, REMEMBER, SCHEDULE, SCHEDULE_ALL, Script
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument, Command, clock_ms
 
@@ -32,6 +31,9 @@ MOST_KNOWN = 10_000
 
 #: Milliseconds until a token goes that no consumer takes.
 TOKEN_MS = 300_000
+
+#: Of a call of ``schedule.lua`` for a message that needs no binding, in a queue that does not expire.
+_KEYS, _ARGS = 5, 6
 
 
 class Push:
@@ -328,3 +330,30 @@ def _only_if(bound: Bound | None, script: Script, keys: tuple[str, ...], args: t
     if bound is None:
         return script, keys, args
     return script, (*keys, bound.table), (*args, *bound.bindings)
+
+
+def joined(calls: Sequence[Call]) -> Iterator[tuple[Call, int]]:
+    """The *calls* in their order, each with the number of calls that it stands for: messages that are
+    scheduled in one queue, one after the other, have one script for many of them."""
+    for keys, group in groupby(calls, _keys_of_simple):
+        if keys is None:
+            yield from ((call, 1) for call in group)
+            continue
+        for some in portions(group, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
+            if len(some) == 1:
+                yield some[0], 1
+            else:
+                args = chain.from_iterable(
+                    (id, at_ms, delay_ms, stored) for _, _, (stored, _, id, at_ms, delay_ms, _) in some
+                )
+                yield (SCHEDULE_ALL, keys, tuple(args)), len(some)
+
+
+def _keys_of_simple(call: Any) -> tuple[str, ...] | None:
+    script, keys, args = call
+    is_simple = script is SCHEDULE and len(keys) == _KEYS and len(args) == _ARGS and args[5] == KEEP
+    return keys if is_simple else None
+
+
+def _size(call: Any) -> int:
+    return len(call[2][0])

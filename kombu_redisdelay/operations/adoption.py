@@ -19,12 +19,11 @@ from kombu_redisdelay.broker.dead import Graveyard
 from kombu_redisdelay.broker.identity import is_certainly_gone, process_of, worker_of
 from kombu_redisdelay.broker.leftovers import FIRST_PAGE, MOVED, REFUSED, Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
-from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, next_page, portions
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish, next_page, portions
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.replies import answers
-from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.consumers import with_lease
 from kombu_redisdelay.operations.content import Content, with_eta

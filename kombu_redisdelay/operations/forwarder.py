@@ -21,13 +21,11 @@ from time import monotonic
 
 from redis.exceptions import RedisError, ResponseError
 
-from kombu_redisdelay.broker.janitor import QUEUES_PER_ROUND, Janitor
+from kombu_redisdelay.broker.maintenance import UNUSED_AT_ONCE, forget_unused, record
 from kombu_redisdelay.broker.mover import forwarding
-from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
+from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.printable import printable
-from kombu_redisdelay.broker.recorder import record
 from kombu_redisdelay.broker.server.scripts import try_each
-from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.broker.store import Store
 
 logger = logging.getLogger(__name__)
@@ -85,7 +83,6 @@ class Forwarder:
         #: When to check each queue, and when to ask for new queues; seconds of the monotonic clock.
         self._look_at: dict[str, float] = {}
         self._find_at = 0.0
-        self._janitor = Janitor(store)
         self._tidy_at = 0.0
         #: Queues that have no consumer. Read by both threads, written by one.
         self._unattended: dict[str, None] = {}
@@ -147,10 +144,10 @@ class Forwarder:
         """Forget queues that are not used, and record the histories of the others. Where there are workers,
         they do the same."""
         if self._tidy_at <= monotonic():
-            looked_at = finish(self._janitor.tidy())
+            looked_at = finish(forget_unused(self._store))
             for some in portions(self._look_at, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
                 record(self._store, some)
-            self._tidy_at = monotonic() + (0.0 if looked_at >= QUEUES_PER_ROUND else TIDY_INTERVAL)
+            self._tidy_at = monotonic() + (0.0 if looked_at >= UNUSED_AT_ONCE else TIDY_INTERVAL)
 
     def _forward(self, queues: Sequence[str], has_token: bool = False) -> None:
         for first in range(0, len(queues), QUEUES_PER_CALL):

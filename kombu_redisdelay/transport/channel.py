@@ -18,14 +18,13 @@ from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.identity import new_consumer
 from kombu_redisdelay.broker.lease import Lease
+from kombu_redisdelay.broker.lost_consumers import LeaseWatch, Recoverer
+from kombu_redisdelay.broker.maintenance import Maintenance
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.recoverer import Recoverer
-from kombu_redisdelay.broker.rounds import Rounds
 from kombu_redisdelay.broker.server.connections import PlainConnection, SecureConnection, ToPrimary
 from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.server.server import SlotUnavailable
-from kombu_redisdelay.broker.watch import Watch
 from kombu_redisdelay.transport.caretaker import Caretaker
 from kombu_redisdelay.transport.intake import Intake
 from kombu_redisdelay.transport.lane import Lane
@@ -54,7 +53,7 @@ class Channel(PublishingChannel):
         self.intake = Intake(self)
         self._consumer: Consumer | None = None
         self._consumer_to_stop: Consumer | None = None
-        self._rounds: Rounds | None = None
+        self._maintenance: Maintenance | None = None
         #: Moves what is due while this channel cannot; ``None`` before it consumes.
         self.mover: Mover | None = None
         self._has_given_back = True
@@ -87,9 +86,11 @@ class Channel(PublishingChannel):
                 lambda queue, tags: self.qos.lease_lost(queue, tags),
                 self.intake.consumed,
             )
-            recoverer = Recoverer(self.store, name, options, Watch(policy.watch_time))
+            recoverer = Recoverer(self.store, name, options, LeaseWatch(policy.watch_time))
             unnoted = self.auto_delete_queues
-            self._rounds = Rounds(self.store, recoverer, policy.look_interval, unnoted=unnoted)
+            self._maintenance = Maintenance(
+                self.store, recoverer, options, policy.look_interval, unnoted=unnoted
+            )
             self._consumer_to_stop = self._consumer
             warn_of_eviction(self.store.server)
         return self._consumer
@@ -105,7 +106,7 @@ class Channel(PublishingChannel):
     def _after_fork(self) -> None:
         # The consumer belongs to the parent process. This process must not touch its messages or its lease.
         super()._after_fork()
-        self._consumer = self._consumer_to_stop = self._rounds = self.mover = None
+        self._consumer = self._consumer_to_stop = self._maintenance = self.mover = None
         self.intake.cancel_all()
 
     # -- consuming -------------------------------------------------------------------------------------
@@ -124,8 +125,8 @@ class Channel(PublishingChannel):
             if not no_ack and queue not in self._fanout_queues:
                 metrics.consuming(name)
         # Check the queues as soon as a consumer starts: a dead worker may have left messages there.
-        if self._rounds is not None:
-            self._rounds.queues_have_changed()
+        if self._maintenance is not None:
+            self._maintenance.queues_have_changed()
         return super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
@@ -190,10 +191,10 @@ class Channel(PublishingChannel):
             return self.consumer.is_ours
         if not self._consumer.is_ours:
             return False
-        assert self._rounds is not None
+        assert self._maintenance is not None
         try:
             with self.store.server.hurrying():
-                return self._rounds.step(queues)
+                return self._maintenance.round_trip(queues)
         except SlotUnavailable as exc:
             logger.debug("Looking after the queues another time: %s", exc)
             return False

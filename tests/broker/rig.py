@@ -13,19 +13,19 @@ from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
+from kombu_redisdelay.broker.lost_consumers import LeaseWatch, Recoverer
+from kombu_redisdelay.broker.maintenance import mend_schedules
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.recoverer import Recoverer
+from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.line import Line
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import TAKE, Script
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.server.wire import pack
-from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.watch import Watch
 from tests.broker.database import Database
 
 SEPARATOR = "\x06\x16"
@@ -126,7 +126,7 @@ class Rig:
     def recoverer(
         self, name: str = "other", delivery_limit: int = 0, options: Options | None = None
     ) -> Recoverer:
-        watch = Watch(WATCH_SECONDS, lambda: self._seconds)
+        watch = LeaseWatch(WATCH_SECONDS, lambda: self._seconds)
         options = options or Options(delivery_limit=delivery_limit or None, retry_wait=0)
         return Recoverer(self.store, name, options, watch)
 
@@ -146,6 +146,10 @@ class Rig:
         recovered = finish(recoverer.recover([queue]))
         self.wait(WATCH_SECONDS)
         return recovered + finish(recoverer.recover([queue]))
+
+    def mend(self, queue: str) -> int:
+        """Move what has no due time out of its schedule. Returns how many that were."""
+        return finish(mend_schedules(self.store, Options(), [queue]))
 
     def wait(self, seconds: float) -> None:
         """Let so much time pass for those who watch others."""

@@ -9,7 +9,6 @@ import pytest
 from kombu_redisdelay.broker import dead as module
 from kombu_redisdelay.broker.dead import DROP, REQUEUE, Graveyard
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.steps import finish
 from tests.broker.rig import Rig, dead_letter, payload, take_out, taken, with_count
 
 
@@ -69,14 +68,14 @@ class TestDamagedSchedule:
             rig.schedule("q", payload(str(n)), 60_000, id=str(n))
         lost = [str(n) for n in range(0, 250, 2)]
         rig.client.zrem(rig.store.keys("q").schedule, *lost)
-        assert finish(rig.recoverer().sweep(["q"])) == 125
+        assert rig.mend("q") == 125
         assert {letter.partition("\n")[2] for letter in dead(rig)} == {payload(n) for n in lost}
         assert len(rig.scheduled("q")) == 125
         assert "125 scheduled message(s)" in caplog.text
 
     def test_nothing_is_said_of_a_schedule_in_order(self, rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
         rig.schedule("q", payload("1"), 60_000)
-        assert finish(rig.recoverer().sweep(["q"])) == 0
+        assert rig.mend("q") == 0
         assert caplog.records == []
 
 
@@ -167,5 +166,5 @@ class TestGraveyard:
         for delivery in taken(me, "q"):
             dead_letter(me, delivery, "why")
         rig.client.hset(rig.key("swept", "messages"), "id", "0:m")
-        finish(rig.recoverer().sweep(["swept"]))
+        rig.mend("swept")
         assert rig.store.queues() == ["limit", "q", "swept"]

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from harness.moved_clock import MovedClockServer, compiler
 from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.janitor import UNUSED_FOR, Janitor
+from kombu_redisdelay.broker.maintenance import UNUSED_FOR, forget_unused, record
 from kombu_redisdelay.broker.message import REPLACE
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.partitions import Partitions
-from kombu_redisdelay.broker.recorder import record
+from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.broker.steps import finish
 from kombu_redisdelay.operations.history import Counts, Period, QueueHistory, queue_history, unreadable_fields
 from tests.broker.database import FAKE, RealDatabase, database
 from tests.broker.rig import Rig, dead_letter, park, payload, take_out, taken
@@ -187,7 +186,7 @@ def test_is_kept_for_a_week_after_its_queue_was_forgotten(rig: Rig, is_recorded:
         record(rig.store, ["q"])
     me.leave(["q"])
     rig.database.advance(round(UNUSED_FOR * 1000) + 1000)
-    assert finish(Janitor(rig.new_store()).tidy()) == 1
+    assert finish(forget_unused(rig.new_store())) == 1
     key = rig.store.keys("q").history
     assert rig.all_keys() == [key.encode()]
     assert 0 < rig.client.pttl(key) <= WEEK * 1000

@@ -10,7 +10,6 @@ import pytest
 
 from kombu_redisdelay.broker.identity import new_consumer
 from kombu_redisdelay.broker.message import MOST_NAMED, task_and_id, which
-from kombu_redisdelay.broker.steps import finish
 from tests.broker.rig import Rig, taken
 
 
@@ -53,7 +52,7 @@ def test_what_has_reached_the_delivery_limit(rig: Rig, caplog: pytest.LogCapture
 
 def test_a_schedule_that_was_damaged(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.client.hset(rig.store.keys("q").messages, "id", f"0:{_task('id')}")
-    finish(rig.recoverer().sweep(["q"]))
+    rig.mend("q")
     assert caplog.messages[-1].endswith("had no due time: dead letters now: shop.close[id]")
 
 

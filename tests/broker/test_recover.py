@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from kombu_redisdelay.broker import recoverer as recoverer_module
+from kombu_redisdelay.broker import lost_consumers
 from kombu_redisdelay.broker.consumer import MOST_LEFT
-from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL
-from kombu_redisdelay.broker.recoverer import CONSUMERS_PER_LOOK
+from kombu_redisdelay.broker.lost_consumers import CONSUMERS_PER_LOOK
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish
 from kombu_redisdelay.broker.recovery import Recovery
-from kombu_redisdelay.broker.steps import finish
 from tests.broker.rig import WATCH_SECONDS, Rig, payload, taken, texts, with_count
 
 MIB = 1024 * 1024
@@ -308,7 +307,7 @@ class TestFleet:
             looked_at[-1].add(name)
             return name
 
-        monkeypatch.setattr(recoverer_module, "process_of", process_of)
+        monkeypatch.setattr(lost_consumers, "process_of", process_of)
         recoverer = rig.recoverer()
         while set().union(*looked_at) != names:
             assert len(looked_at) < 100
@@ -332,6 +331,6 @@ class TestFleet:
             for number in range(10):
                 rig.client.zadd(rig.store.keys(queue).consumers, {f"{dead}:{number}": rig.database.now_ms()})
         looked_at = []
-        monkeypatch.setattr(recoverer_module, "is_certainly_gone", lambda name: looked_at.append(name))
+        monkeypatch.setattr(lost_consumers, "is_certainly_gone", lambda name: looked_at.append(name))
         finish(rig.recoverer().recover(queues))
         assert looked_at == [dead]

@@ -7,7 +7,6 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker import schedule as module
 from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.broker.steps import finish
 from tests.broker.rig import Rig, payload, taken
 
 HOUR = 3_600_000
@@ -181,14 +180,14 @@ class TestDuplicates:
                 consumer.ack("q", delivery.tag)
         assert len(rig.listed_duplicates("q")) < 30
 
-    def test_sweeping_forgets_them(self, rig: Rig) -> None:
+    def test_mending_forgets_them(self, rig: Rig) -> None:
         self.fill(rig, 20)
         rig.database.advance(30 * HOUR)
         consumer = rig.consumer()
         taken(consumer, "q")
         # Some at random each time.
         for _ in range(5):
-            finish(rig.recoverer().sweep(["q"]))
+            rig.mend("q")
         assert rig.listed_duplicates("q") == set()
 
 

@@ -9,7 +9,6 @@ import pytest
 from kombu_redisdelay.broker import store
 from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.broker.steps import finish
 from tests.broker.database import Database
 from tests.broker.rig import LEASE_MS, STEPS, Rig, park, payload, taken
 
@@ -210,7 +209,7 @@ class TestExpires:
         rig.client.pexpire(rig.key("q", "duplicates"), 25_000)
         consumer = rig.consumer()
         taken(consumer, "q", limit=0)
-        finish(rig.recoverer().sweep(["q"]))
+        rig.mend("q")
         assert rig.client.pttl(rig.key("q", "duplicates")) > 25_000
 
     def test_on_delivering_now(self, rig: Rig) -> None:

@@ -10,7 +10,6 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
-from kombu_redisdelay.broker.steps import finish
 from tests.broker.rig import Rig, dead_letter, park, payload, taken
 
 pytestmark = pytest.mark.one_server
@@ -135,5 +134,5 @@ def test_dead_letters_of_a_damaged_schedule(rig: Rig) -> None:
     rig.schedule("q", payload("a"), HOUR)
     rig.client.delete(rig.store.keys("q").schedule)
     with spoiled(rig, rig.store.keys("q").dead):
-        finish(rig.recoverer().sweep(["q"]))
+        rig.mend("q")
     assert rig.client.hlen(rig.store.keys("q").messages) == 1

@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 
 from harness.redis_server import RedisServer
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.recorder import record
+from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.operations.exporter import QueueCollector
 from tests.cli.site import QUEUE, Site
 

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery, group
 
 from kombu_redisdelay import Messages, Selection, batch
-from kombu_redisdelay.broker.recorder import record
+from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.messages import NotMarkedRevokedError
 from kombu_redisdelay.operations.selection import MOST_TEXTS

@@ -14,8 +14,8 @@ from redis import Redis
 
 from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.janitor import Janitor
 from kombu_redisdelay.broker.keys import known_queues, queue_keys
+from kombu_redisdelay.broker.maintenance import forget_unused
 from tests.soak.consumer import ConsumerProcess
 
 #: The queue of the consumer that looks after those of the others.
@@ -50,8 +50,11 @@ def make_and_leave(number: int) -> bool:
         _wait(client, lambda: not _left(client, besides=IDLE), "until only the idle consumer is left")
         idle.stop()
         with Connection(server.url()) as connection, closing(connection.channel()) as channel:
-            janitor = Janitor(channel.store)
-            _wait(client, lambda: not deque(janitor.tidy()) and not _left(client), "until it is forgotten")
+            _wait(
+                client,
+                lambda: not deque(forget_unused(channel.store)) and not _left(client),
+                "until it is forgotten",
+            )
         left = _left(client) | {key for key in _histories(client) if client.ttl(key) < 0}
         print("\n".join(["Left:", *map(repr, sorted(left)[:20])] if left else ["Nothing is left."]))
         return not left

@@ -10,9 +10,9 @@ from kombu import pools
 from kombu.entity import Exchange, Queue
 
 from kombu_redisdelay import Messages, batch
-from kombu_redisdelay.broker.janitor import UNUSED_FOR, Janitor
 from kombu_redisdelay.broker.keys import known_queues
-from kombu_redisdelay.broker.steps import finish
+from kombu_redisdelay.broker.maintenance import UNUSED_FOR, forget_unused
+from kombu_redisdelay.broker.portions import finish
 from tests.transport.kit import Site, publish
 
 
@@ -166,5 +166,5 @@ class TestForgotten:
     def tidy(self, channel: Any) -> None:
         # Another process, which has noted nothing.
         store = channel.store.with_own_connections(socket_timeout=5)
-        finish(Janitor(store).tidy())
+        finish(forget_unused(store))
         store.disconnect()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kombu.connection import Connection
 
-from kombu_redisdelay.broker.recorder import record
+from kombu_redisdelay.broker.maintenance import record
 from tests.cli.site import QUEUE, Site
 
 SCHEDULED, READY, HELD, DEAD = "scheduled", "ready", "unacked", "dead"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from threading import Lock, local
 from time import monotonic, sleep
 from typing import Any
@@ -13,15 +14,16 @@ from redis import ConnectionPool
 from redis.crc import key_slot
 from redis.exceptions import AskError, ConnectionError, MovedError, ResponseError, TimeoutError
 
+from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.server.errors import NotThePrimary
-from kombu_redisdelay.broker.server.guard import guarded
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
 from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import RELOCATIONS, checked
+from kombu_redisdelay.broker.server.scripts import SCRIPTS, digest
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.broker.server.single import SingleServer
-from kombu_redisdelay.broker.server.wire import KEYLESS, Argument, Command, first_key
+from kombu_redisdelay.broker.server.wire import KEYLESS, Argument, Command, Packed, first_key
 
 #: Seconds that a command waits for a slot that nobody serves now. A slot that moves is away for as long as
 #: its keys take.
@@ -29,6 +31,9 @@ PATIENCE = 5.0
 
 #: Seconds between two tries.
 PAUSE = 0.05
+
+#: A guarded script does not see its guard.
+_PRELUDE = "KEYS[#KEYS] = nil\n"
 
 
 class ClusterServer:
@@ -335,3 +340,39 @@ def _note(
 
 def _is_ask(reply: object) -> bool:
     return isinstance(reply, AskError) and not isinstance(reply, MovedError)
+
+
+def guarded(command: Command) -> Command:
+    """The *command*, with one more key if it runs a script of ours: its guard, which keeps the script from
+    running on half of a queue while its slot moves from one server to another.
+
+    A slot is moved key by key. Meanwhile a server refuses a command with several keys if it does not have all
+    of them: the caller is to try again. But a script also uses keys that it makes itself, and the server does
+    not check these. The guard is a key of the same slot that never exists. So no server has all keys of a
+    slot that moves, and each of them refuses the script until the slot has arrived.
+    """
+    match command[0]:
+        case "EVALSHA" if str(command[1]) in SCRIPTS:
+            return _with_guard(command, _guarded_sha(str(command[1])))
+        case "EVAL" if digest(str(command[1])) in SCRIPTS:
+            return _with_guard(command, _PRELUDE + str(command[1]))
+        case "SCRIPT" if digest(str(command[2])) in SCRIPTS:
+            return (*command[:2], _PRELUDE + str(command[2]))
+    return command
+
+
+def _with_guard(command: Command, script: str) -> Command:
+    name, _, count, *rest = command
+    key = first_key(command)
+    if key.endswith(known_queues("")):
+        # The script has no other key.
+        return command
+    keys = 1 if isinstance(rest[0], Packed) else int(count)  # type: ignore[arg-type]
+    # The same slot, because the key has the queue in braces. The same permissions, too.
+    guard: Argument = key + ":never"
+    return (name, script, int(count) + 1, *rest[:keys], guard, *rest[keys:])  # type: ignore[arg-type]
+
+
+@cache
+def _guarded_sha(sha: str) -> str:
+    return digest(_PRELUDE + SCRIPTS[sha].text)

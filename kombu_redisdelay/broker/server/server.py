@@ -9,9 +9,9 @@ commands may be about any.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from redis.exceptions import ConnectionError, ResponseError
 
@@ -19,6 +19,8 @@ from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
 from kombu_redisdelay.broker.server.replies import Caller
 from kombu_redisdelay.broker.server.wire import Argument, Command
+
+Item = TypeVar("Item")
 
 
 class SlotUnavailable(ConnectionError):
@@ -153,3 +155,15 @@ class Server(Protocol):
 
     def disconnect(self) -> None:
         """Close the connections. The next call opens one again."""
+
+
+def by_slot(server: Server, items: Iterable[Item], key: Callable[[Item], str], most: int) -> list[list[Item]]:
+    """Divide *items* into the work of single scripts: each has items of one slot, at most *most*.
+
+    Arguments:
+        key: returns a key of an item.
+    """
+    in_slots: dict[int, list[Item]] = {}
+    for item in items:
+        in_slots.setdefault(server.slot(key(item)), []).append(item)
+    return [some[first : first + most] for some in in_slots.values() for first in range(0, len(some), most)]

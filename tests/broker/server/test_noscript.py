@@ -12,18 +12,18 @@ from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.leftovers import Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.limits import LimitStore
+from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.broker.recorder import record
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.scripts import (
     CONSUMERS,
     FORGET,
     FORWARD,
+    MEND_SCHEDULE,
     REMEMBER,
     RENEW,
     SCHEDULE,
-    SWEEP,
     TIDY,
     UNUSED,
 )
@@ -107,7 +107,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "recover": expire_and_recover,
     "give_back_all": lambda rig, consumer, delivery: consumer.give_back_all(),
     "renew": lambda rig, consumer, delivery: RENEW(rig.store.server, [rig.key("q", "consumers")], ["me", 1]),
-    "sweep": lambda rig, consumer, delivery: SWEEP(
+    "mend schedule": lambda rig, consumer, delivery: MEND_SCHEDULE(
         rig.store.server,
         [rig.key("q", name) for name in ("schedule", "messages", "dead", "duplicates")],
         ["0", 10, 10],
@@ -225,7 +225,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
     assert names == {
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER", "ACK"),
         *("LEAVE_TO_OTHERS", "FIND_UNKNOWN"),
-        *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "SWEEP"),
+        *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "NEWEST", "REMOVE_DEAD"),
         *("WITHDRAW", "CLAIM", "SET_CONTROL", "RECORD", "HISTORY"),
         *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_HELD"),

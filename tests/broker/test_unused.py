@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_redisdelay.broker import janitor as janitor_module
-from kombu_redisdelay.broker.janitor import CONSUMERS_PER_SCRIPT, UNUSED_FOR, Janitor
-from kombu_redisdelay.broker.steps import finish
+from kombu_redisdelay.broker import maintenance
+from kombu_redisdelay.broker.maintenance import CONSUMERS_PER_SCRIPT, UNUSED_FOR, forget_unused
+from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.store import KNOWN_FOR
 from tests.broker.rig import Rig, dead_letter, payload, taken
 
@@ -17,7 +17,7 @@ UNUSED_MS = round(UNUSED_FOR * 1000)
 def tidy_later(rig: Rig) -> int:
     """As a process that has not noted the queues itself does after a while."""
     rig.database.advance(UNUSED_MS + 1000)
-    return finish(Janitor(rig.new_store()).tidy())
+    return finish(forget_unused(rig.new_store()))
 
 
 def test_a_queue_with_nothing_in_it_is_forgotten(rig: Rig) -> None:
@@ -53,25 +53,25 @@ def test_what_is_in_use_stays(rig: Rig, place: str) -> None:
     if place == "consumer":
         rig.client.zadd(rig.store.keys("q").consumers, {"me": rig.database.now_ms() + HOUR})
     store = rig.new_store()
-    assert finish(Janitor(store).tidy()) == 1
+    assert finish(forget_unused(store)) == 1
     assert store.queues() == ["q"]
     left = {key: rig.client.type(key) for key in rig.all_keys()}
     if place in ("scheduled", "ready", "unacked", "consumer"):
         assert left == before
-    assert finish(Janitor(store).tidy()) == 0, "it was noted again"
+    assert finish(forget_unused(store)) == 0, "it was noted again"
 
 
 def test_what_was_noted_lately_is_not_looked_at(rig: Rig) -> None:
     rig.store.remember("q")
     rig.database.advance(UNUSED_MS - 1000)
-    assert finish(Janitor(rig.new_store()).tidy()) == 0
+    assert finish(forget_unused(rig.new_store())) == 0
     assert rig.store.queues() == ["q"]
 
 
 def test_noted_while_it_is_looked_at(rig: Rig) -> None:
     rig.store.remember("q")
     rig.database.advance(UNUSED_MS + 1000)
-    steps = Janitor(rig.new_store()).tidy()
+    steps = forget_unused(rig.new_store())
     next(steps)
     next(steps)
     rig.new_store().remember("q")
@@ -84,13 +84,13 @@ def test_whoever_believes_a_queue_noted_is_right() -> None:
 
 
 def test_many_queues_and_many_consumers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(janitor_module, "QUEUES_PER_ROUND", 10)
+    monkeypatch.setattr(maintenance, "UNUSED_AT_ONCE", 10)
     rig.store.remember(*(f"q{number}" for number in range(25)))
     consumers = {f"gone{number}": 1 for number in range(CONSUMERS_PER_SCRIPT + 1)}
     rig.client.zadd(rig.store.keys("q0").consumers, consumers)
     rig.database.advance(UNUSED_MS + 1000)
     store = rig.new_store()
-    assert [finish(Janitor(store).tidy()) for _ in range(4)] == [10, 10, 5, 0]
+    assert [finish(forget_unused(store)) for _ in range(4)] == [10, 10, 5, 0]
     assert store.queues() == ["q0"]
     assert tidy_later(rig) == 1
     assert rig.all_keys() == []

@@ -1,30 +1,25 @@
-"""Looks after queues: gives back what consumers that are gone hold, and mends schedules that were damaged."""
+"""Finds consumers that are lost, and gives back what they hold."""
 
 from __future__ import annotations
 
 import logging
 import random
-from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cache
+from time import monotonic
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.identity import host_and_pid, is_certainly_gone, process_of
 from kombu_redisdelay.broker.message import task_and_id, which
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.portions import RoundTrips
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.recovery import Holder, Recovery, Returned
-from kombu_redisdelay.broker.report import report_dropped
-from kombu_redisdelay.broker.server.scripts import CONSUMERS, SWEEP, run_each
-from kombu_redisdelay.broker.server.slots import parts
-from kombu_redisdelay.broker.steps import Steps
+from kombu_redisdelay.broker.server.scripts import CONSUMERS, run_each
+from kombu_redisdelay.broker.server.server import by_slot
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.watch import Watch
 
 logger = logging.getLogger(__name__)
-
-#: One script looks at no more than this, so that it never keeps Redis from its other clients for long.
-MESSAGES_PER_SWEEP = 100
 
 #: Consumers that one look asks after, in all its queues together. If a queue has more, it is a part of them
 #: each time, from anywhere: so the cost of a fleet does not grow with the square of its size.
@@ -42,15 +37,62 @@ ENDING_PER_LOOK = 500
 QUEUES_PER_SCRIPT = 10
 
 
+class LeaseWatch:
+    """Finds the leases that nobody renews any more.
+
+    It is not enough that a lease has ended. When the server's clock jumps ahead, or Redis was away for longer
+    than a lease lasts, the leases of living consumers have ended, too, until they can renew them.
+
+    Arguments:
+        seconds: how long a living consumer may need to renew its lease
+            (:attr:`~kombu_redisdelay.broker.lease_policy.LeasePolicy.watch_time`).
+        clock: a clock in seconds that nobody can set.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        #: queue -> consumer -> the end of its lease, and since when that end has not changed.
+        self._seen: dict[str, dict[str, tuple[int, float]]] = {}
+
+    def keep_only(self, queues: Container[str]) -> None:
+        """Forget what was seen of other queues."""
+        self._seen = {queue: seen for queue, seen in self._seen.items() if queue in queues}
+
+    @property
+    def sees_any(self) -> bool:
+        """Whether any lease is watched."""
+        return bool(self._seen)
+
+    def unrenewed(self, queue: str, lease_ends: Mapping[str, int]) -> set[str]:
+        """The consumers of *queue* that were watched for long enough and have not renewed their leases.
+
+        Arguments:
+            lease_ends: consumer -> when its lease ends, ms since the epoch. Only for consumers that should
+                have renewed it.
+        """
+        now = self._clock()
+        before = self._seen.get(queue, {})
+        seen = {}
+        for name, lease_end in lease_ends.items():
+            lease_end_before, since = before.get(name, (None, now))
+            seen[name] = (lease_end, since if lease_end == lease_end_before else now)
+        if seen:
+            self._seen[queue] = seen
+        else:
+            self._seen.pop(queue, None)
+        return {name for name, (_, since) in seen.items() if now - since >= self._seconds}
+
+
 class Recoverer:
-    """Looks after queues in *store*.
+    """Gives back what lost consumers hold in *store*.
 
     Arguments:
         name: the consumer on whose behalf it does so. It ignores the lease of this consumer.
         watch: watches the leases of the other consumers.
     """
 
-    def __init__(self, store: Store, name: str, options: Options, watch: Watch) -> None:
+    def __init__(self, store: Store, name: str, options: Options, watch: LeaseWatch) -> None:
         self._store = store
         self._name = name
         self._options = options
@@ -67,7 +109,7 @@ class Recoverer:
         """Whether there are leases that should have been renewed."""
         return self._watch.sees_any
 
-    def recover(self, queues: Sequence[str], *, is_first: bool = False) -> Steps[int]:
+    def recover(self, queues: Sequence[str], *, is_first: bool = False) -> RoundTrips[int]:
         """Give back what consumers that are gone hold in *queues*. Returns the number of messages.
 
         A consumer is gone if its lease has ended and was not renewed while we watched it, or if its process
@@ -82,7 +124,7 @@ class Recoverer:
             most = CONSUMERS_PER_FIRST_LOOK // min(count, QUEUES_PER_SCRIPT)
         args = (self._unrenewed_ms, random.random(), most, ENDING_PER_LOOK)
         server, key = self._store.server, self._consumers_key
-        together = parts(server, queues, key, QUEUES_PER_SCRIPT)
+        together = by_slot(server, queues, key, QUEUES_PER_SCRIPT)
         replies = run_each(server, [(CONSUMERS, list(map(key, some)), args) for some in together])
         # Each process is looked at once, however many consumers and queues it has.
         is_gone = cache(is_certainly_gone)
@@ -103,33 +145,6 @@ class Recoverer:
                 metrics.recovered(holder.queue, returned.messages)
                 _report_recovered(holder, returned)
         return sum(returned.messages for returned in outcome.values())
-
-    def sweep(self, queues: Sequence[str]) -> Steps[int]:
-        """Move scheduled messages of *queues* that have lost their due time to the dead letters. Returns how
-        many."""
-        cursors: dict[str, bytes] = dict.fromkeys(queues, b"0")
-        swept: Counter[str] = Counter()
-        briefs: dict[str, list[bytes]] = {}
-        while True:
-            calls = []
-            for queue, cursor in cursors.items():
-                k = self._store.keys(queue)
-                keys = (k.schedule, k.messages, k.dead, k.duplicates)
-                args = (cursor, MESSAGES_PER_SWEEP, self._options.dead_letter_limit)
-                calls.append((SWEEP, keys, args))
-            replies = run_each(self._store.server, calls)
-            for queue, (cursor, found, dropped, buried) in zip(list(cursors), replies, strict=True):
-                report_dropped(self._options, queue, dropped)
-                swept[queue] += found
-                briefs.setdefault(queue, buried)
-                cursors[queue] = cursor
-            cursors = {queue: cursor for queue, cursor in cursors.items() if cursor != b"0"}
-            if not cursors:
-                break
-            yield
-        for queue, found in swept.items():
-            self._report_swept(queue, found, briefs[queue])
-        return sum(swept.values())
 
     def _consumers_key(self, queue: str) -> str:
         return self._store.keys(queue).consumers
@@ -156,17 +171,6 @@ class Recoverer:
             elif name in unrenewed and lease_ends[name] <= now_ms and name != self._name:
                 holders.append(Holder(queue, name, lease_counts=True))
         return holders
-
-    def _report_swept(self, queue: str, found: int, briefs: Sequence[bytes]) -> None:
-        if found:
-            metrics.dead_lettered(queue, found)
-            self._store.remember(queue)
-            logger.error(
-                "%d scheduled message(s) of queue %r had no due time: dead letters now%s",
-                found,
-                queue,
-                which(map(task_and_id, briefs), found),
-            )
 
 
 def _report_recovered(holder: Holder, returned: Returned) -> None:

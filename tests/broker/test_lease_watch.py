@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_redisdelay.broker.watch import Watch
+from kombu_redisdelay.broker.lost_consumers import LeaseWatch
 from tests.clock import Clock
 
 
@@ -14,15 +14,15 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def watch(clock: Clock) -> Watch:
-    return Watch(30, clock)
+def watch(clock: Clock) -> LeaseWatch:
+    return LeaseWatch(30, clock)
 
 
-def test_at_first_sight_nobody_is_suspected(watch: Watch) -> None:
+def test_at_first_sight_nobody_is_suspected(watch: LeaseWatch) -> None:
     assert watch.unrenewed("q", {"a": 1, "b": 2}) == set()
 
 
-def test_who_does_not_renew_for_long_enough_is(watch: Watch, clock: Clock) -> None:
+def test_who_does_not_renew_for_long_enough_is(watch: LeaseWatch, clock: Clock) -> None:
     watch.unrenewed("q", {"a": 1, "b": 2})
     clock.now += 29
     assert watch.unrenewed("q", {"a": 1, "b": 2}) == set()
@@ -34,21 +34,21 @@ def test_who_does_not_renew_for_long_enough_is(watch: Watch, clock: Clock) -> No
     assert watch.unrenewed("q", {"a": 1, "b": 3}) == {"a", "b"}
 
 
-def test_a_lease_that_ends_earlier_was_renewed_too(watch: Watch, clock: Clock) -> None:
+def test_a_lease_that_ends_earlier_was_renewed_too(watch: LeaseWatch, clock: Clock) -> None:
     """By a clock that was put back."""
     watch.unrenewed("q", {"a": 5000})
     clock.now += 30
     assert watch.unrenewed("q", {"a": 1400}) == set()
 
 
-def test_each_queue_for_itself(watch: Watch, clock: Clock) -> None:
+def test_each_queue_for_itself(watch: LeaseWatch, clock: Clock) -> None:
     watch.unrenewed("q", {"a": 1})
     clock.now += 30
     assert watch.unrenewed("r", {"a": 1}) == set()
     assert watch.unrenewed("q", {"a": 1}) == {"a"}
 
 
-def test_who_was_away_is_seen_for_the_first_time(watch: Watch, clock: Clock) -> None:
+def test_who_was_away_is_seen_for_the_first_time(watch: LeaseWatch, clock: Clock) -> None:
     watch.unrenewed("q", {"a": 1})
     watch.unrenewed("q", {})
     clock.now += 30

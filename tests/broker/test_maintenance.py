@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.rounds import QUEUES_PER_STEP, WATCHING_INTERVAL, Rounds
+from kombu_redisdelay.broker.maintenance import QUEUES_AT_ONCE, WATCHING_INTERVAL, Maintenance
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.scripts import RECOVER
 from kombu_redisdelay.broker.server.single import SingleServer
 from tests.broker.rig import LEASE_MS, Rig, payload, taken
@@ -22,8 +23,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def rounds(rig: Rig, clock: Clock) -> Rounds:
-    return Rounds(rig.store, rig.recoverer(), INTERVAL, clock=clock)
+def maintenance(rig: Rig, clock: Clock) -> Maintenance:
+    return Maintenance(rig.store, rig.recoverer(), Options(), INTERVAL, clock=clock)
 
 
 @pytest.fixture
@@ -40,31 +41,33 @@ def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return packets
 
 
-def test_one_round_trip_a_step(rig: Rig, rounds: Rounds, round_trips: list[int], clock: Clock) -> None:
-    queues = [f"q{number}" for number in range(3 * QUEUES_PER_STEP)]
+def test_one_round_trip_a_step(
+    rig: Rig, maintenance: Maintenance, round_trips: list[int], clock: Clock
+) -> None:
+    queues = [f"q{number}" for number in range(3 * QUEUES_AT_ONCE)]
     for queue in queues[::10]:
         rig.put(queue, payload("m"))
         taken(rig.consumer(f"lost {queue}"), queue)
         rig.end_lease(queue, f"lost {queue}")
     rig.load(RECOVER)
-    while rounds.step(queues):
+    while maintenance.round_trip(queues):
         pass
     rig.wait(60)
-    rounds._known.clear()
-    rounds.queues_have_changed()
+    maintenance._known.clear()
+    maintenance.queues_have_changed()
     recovered = []
     more = True
     while more:
         round_trips.clear()
-        more = rounds.step(queues)
+        more = maintenance.round_trip(queues)
         assert len(round_trips) <= 1
         recovered.append(sum(bool(rig.ready(queue)) for queue in queues[::10]))
     assert recovered[-1] == len(queues[::10])
 
 
-def test_all_within_the_interval(rig: Rig, rounds: Rounds, clock: Clock) -> None:
-    queues = [f"q{number}" for number in range(4 * QUEUES_PER_STEP)]
-    while rounds.step(queues):
+def test_all_within_the_interval(rig: Rig, maintenance: Maintenance, clock: Clock) -> None:
+    queues = [f"q{number}" for number in range(4 * QUEUES_AT_ONCE)]
+    while maintenance.round_trip(queues):
         pass
     for queue in queues:
         rig.client.delete(rig.store.keys(queue).wake)
@@ -73,73 +76,73 @@ def test_all_within_the_interval(rig: Rig, rounds: Rounds, clock: Clock) -> None
     left = []
     for _ in range(9):
         clock.now += INTERVAL / 4
-        while rounds.step(queues):
+        while maintenance.round_trip(queues):
             pass
         rig.wait(60)
         left.append(sum(rig.client.exists(rig.store.keys(queue).consumers) for queue in queues))
     assert left[-1] == 0
     # Not all at once.
-    assert max(before - after for before, after in pairwise(left)) <= QUEUES_PER_STEP
+    assert max(before - after for before, after in pairwise(left)) <= QUEUES_AT_ONCE
 
 
-def test_it_is_not_time_yet(rounds: Rounds, round_trips: list[int], clock: Clock) -> None:
-    while rounds.step(["q"]):
+def test_it_is_not_time_yet(maintenance: Maintenance, round_trips: list[int], clock: Clock) -> None:
+    while maintenance.round_trip(["q"]):
         pass
     round_trips.clear()
     clock.now += INTERVAL - 1
-    assert rounds.step(["q"]) is False
+    assert maintenance.round_trip(["q"]) is False
     assert round_trips == []
-    rounds.queues_have_changed()
-    assert rounds.step(["q"]) is False
-    assert rounds.step(["q", "new"]) is False
-    rounds.queues_have_changed()
-    assert rounds.step(["q", "new"]) is True
+    maintenance.queues_have_changed()
+    assert maintenance.round_trip(["q"]) is False
+    assert maintenance.round_trip(["q", "new"]) is False
+    maintenance.queues_have_changed()
+    assert maintenance.round_trip(["q", "new"]) is True
     assert len(round_trips) == 1
 
 
 def test_new_queues_again_and_again_do_not_keep_it_from_the_others(
-    rig: Rig, rounds: Rounds, clock: Clock
+    rig: Rig, maintenance: Maintenance, clock: Clock
 ) -> None:
-    queues = [f"q{number}" for number in range(2 * QUEUES_PER_STEP)]
-    while rounds.step(queues):
+    queues = [f"q{number}" for number in range(2 * QUEUES_AT_ONCE)]
+    while maintenance.round_trip(queues):
         pass
     for queue in queues:
         rig.client.zadd(rig.store.keys(queue).consumers, {"gone": 1})
     for number in range(60):
         clock.now += 1
         rig.wait(1)
-        rounds.queues_have_changed()
-        while rounds.step([*queues, f"new{number}"]):
+        maintenance.queues_have_changed()
+        while maintenance.round_trip([*queues, f"new{number}"]):
             pass
     assert not any(rig.client.exists(rig.store.keys(queue).consumers) for queue in queues)
 
 
 def test_what_the_server_refuses_for_one_queue_ends_the_step_only(
-    rig: Rig, rounds: Rounds, clock: Clock
+    rig: Rig, maintenance: Maintenance, clock: Clock
 ) -> None:
     rig.client.set(rig.store.keys("bad").consumers, "of somebody else")
     with pytest.raises(ResponseError, match="holds a string"):
-        rounds.step(["bad"])
+        maintenance.round_trip(["bad"])
     rig.client.delete(rig.store.keys("bad").consumers)
     clock.now += INTERVAL
-    while rounds.step(["bad"]):
+    while maintenance.round_trip(["bad"]):
         pass
 
 
 def test_more_often_while_a_lease_is_not_renewed(
-    rig: Rig, rounds: Rounds, round_trips: list[int], clock: Clock
+    rig: Rig, maintenance: Maintenance, round_trips: list[int], clock: Clock
 ) -> None:
     """So that its messages are back soon after it has ended."""
     rig.client.zadd(rig.store.keys("q").consumers, {"somebody": rig.database.now_ms() + 1000})
-    while rounds.step(["q"]):
+    while maintenance.round_trip(["q"]):
         pass
     clock.now += WATCHING_INTERVAL
-    assert rounds.step(["q"]) is True
-    while rounds.step(["q"]):
+    assert maintenance.round_trip(["q"]) is True
+    while maintenance.round_trip(["q"]):
         pass
     rig.client.zadd(rig.store.keys("q").consumers, {"somebody": rig.database.now_ms() + LEASE_MS})
     clock.now += WATCHING_INTERVAL
-    while rounds.step(["q"]):
+    while maintenance.round_trip(["q"]):
         pass
     clock.now += WATCHING_INTERVAL
-    assert rounds.step(["q"]) is False
+    assert maintenance.round_trip(["q"]) is False
