@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from kombu_redisdelay.operations.acting import Done
     from kombu_redisdelay.operations.limits import QueueLimits
     from kombu_redisdelay.operations.message import MessageInfo
-    from kombu_redisdelay.operations.messages import Count, Messages, NotMarkedRevokedError, Page
+    from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
     from kombu_redisdelay.operations.queues import Queues
+    from kombu_redisdelay.operations.reading import Count, Page
     from kombu_redisdelay.operations.selection import Selection
     from kombu_redisdelay.transport import Transport
     from kombu_redisdelay.transport.batch import batch
@@ -43,13 +44,13 @@ __all__ = (
 
 _MODULES = {
     "BatchPublishError": "transport.block",
-    "Count": "operations.messages",
+    "Count": "operations.reading",
     "Done": "operations.acting",
     "MessageInfo": "operations.message",
     "Messages": "operations.messages",
     "NotMarkedRevokedError": "operations.messages",
     "NotReplicatedError": "broker.server.confirming",
-    "Page": "operations.messages",
+    "Page": "operations.reading",
     "QueueLimits": "operations.limits",
     "Queues": "operations.queues",
     "Selection": "operations.selection",

@@ -79,7 +79,7 @@ def _lateness_ms(site: Site, connection: Any, rate: int, count: int) -> list[flo
     """By how much each message was taken later than it was allowed, by the clock of Redis. The burst is 1, so
     the next one is allowed one interval after a take."""
     full_at_us: list[float] = []
-    control = keys(site.queue).control
+    control = keys(site.queue).limits
     with site.redis() as redis:
 
         def note(body: Any, message: Message) -> None:

@@ -8,15 +8,15 @@ from kombu_redisdelay.broker.keys import bindings
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.store import Store, name_of
 
-#: Keys that Redis looks at in one step.
-KEYS_PER_STEP = 1000
+#: Keys that Redis looks at in one round trip.
+KEYS_PER_CALL = 1000
 
 #: Parts of a binding: routing key, pattern, queue. (``Channel.get_table`` of kombu's ``redis``.)
 BINDING = 3
 
 
 def bound_queues(store: Store) -> list[str]:
-    """The queues that have a binding, sorted. Looks at each key of the database, in bounded steps: kombu has
+    """The queues that have a binding, sorted. Looks at each key of the database, in portions: kombu has
     no list of exchanges."""
     # Celery gives a queue that nobody has declared an exchange of its own.
     pattern = re.sub(r"([*?\[\]\\])", r"\\\1", f"{store.prefix}{bindings(in_slots=False)}.") + "*"
@@ -25,7 +25,7 @@ def bound_queues(store: Store) -> list[str]:
     cursor = b"0"
     while True:
         cursor, keys = store.server.call(
-            "SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_STEP, "TYPE", "set"
+            "SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_CALL, "TYPE", "set"
         )
         for members in answers(store.server, (("SMEMBERS", key) for key in keys)):
             parts = (member.split(separator) for member in members)

@@ -19,7 +19,7 @@ LETTERS_PER_CALL = 20
 LETTER_BYTES_PER_CALL = 1024 * 1024
 
 #: What is done with a dead letter that is taken out: it goes back to its queue, or is gone for good.
-REQUEUE, DROP = "requeue", "drop"
+REQUEUE, REMOVE = "requeue", "drop"
 
 #: The first line of a dead letter (lua/include/dead.lua). Longer numbers are not ours.
 _LINE = re.compile(rb"(\d{1,18}) (\d{1,18}) (\d{1,9}) ([^\n]*)\n")
@@ -29,34 +29,34 @@ FOREIGN = "not a dead letter of ours"
 
 
 @dataclass(frozen=True, slots=True)
-class Buried:
+class DeadLetter:
     """A dead letter.
 
     Attributes:
         entry: the dead letter as it is in Redis.
-        died_ms: ms since the epoch; 0 if the entry is not a dead letter of ours.
+        since_ms: when it became one, ms since the epoch; 0 if the entry is not a dead letter of ours.
         payload: the message as its publisher wrote it.
     """
 
     queue: str
     entry: bytes
-    died_ms: int
-    deliveries: int
+    since_ms: int
+    failures: int
     step: int
     reason: str
     payload: bytes
 
     @classmethod
-    def of(cls, queue: str, entry: bytes) -> Buried:
+    def of(cls, queue: str, entry: bytes) -> DeadLetter:
         line = _LINE.match(entry)
         if line is None:
             return cls(queue, entry, 0, 0, 0, FOREIGN, entry)
-        died_ms, deliveries, step, reason = line.groups()
+        since_ms, failures, step, reason = line.groups()
         reason_text = reason.decode(errors="replace")
-        return cls(queue, entry, int(died_ms), int(deliveries), int(step), reason_text, entry[line.end() :])
+        return cls(queue, entry, int(since_ms), int(failures), int(step), reason_text, entry[line.end() :])
 
 
-class Graveyard:
+class DeadLists:
     """The dead letters in *store*, queue by queue."""
 
     def __init__(self, store: Store) -> None:
@@ -66,7 +66,7 @@ class Graveyard:
         """How many dead letters each of *queues* has."""
         return answers(self._store.server, (("LLEN", self._store.keys(queue).dead) for queue in queues))
 
-    def walk(self, queue: str, skip: int = 0) -> Iterator[tuple[Buried, bool]]:
+    def walk(self, queue: str, skip: int = 0) -> Iterator[tuple[DeadLetter, bool]]:
         """The dead letters of *queue*, the oldest first, read page by page. Each comes with what
         :attr:`Entry.is_sure <kombu_redisdelay.broker.walk.Entry.is_sure>` says, and
         :func:`~kombu_redisdelay.broker.walk.walk` says what may come twice. Not more of them are read than
@@ -84,9 +84,9 @@ class Graveyard:
                 if len(known) >= count - skip:
                     return
                 known.add(identity)
-            yield Buried.of(queue, entry.data), entry.is_sure
+            yield DeadLetter.of(queue, entry.data), entry.is_sure
 
-    def newest(self, queue: str, left: int | None = None) -> Iterator[tuple[Buried, int]]:
+    def newest(self, queue: str, left: int | None = None) -> Iterator[tuple[DeadLetter, int]]:
         """The dead letters of *queue*, the newest first, read page by page. Each comes with how many of the
         oldest ones are left to read after it. Those that come meanwhile are not included.
 
@@ -100,11 +100,11 @@ class Graveyard:
                 self._store.server, (key,), (start, LETTERS_PER_CALL, LETTER_BYTES_PER_CALL)
             )
             for number, letter in enumerate(letters, 1):
-                yield Buried.of(queue, letter), left + len(letters) - number
+                yield DeadLetter.of(queue, letter), left + len(letters) - number
 
-    def take_out(self, queue: str, how: str, letters: Iterable[Buried]) -> Iterator[Buried]:
-        """Do what *how* says, :data:`REQUEUE` or :data:`DROP`, with *letters* of *queue*. Those that are
-        requeued get a delivery count of 0. Yields those that were still there."""
+    def take_out(self, queue: str, how: str, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+        """Do what *how* says, :data:`REQUEUE` or :data:`REMOVE`, with *letters* of *queue*. Those that are
+        requeued have 0 failures. Yields those that were still there."""
         keys = self._store.keys(queue)
         used = (keys.dead, keys.ready, keys.wake)
         for some in portions(letters, _size, LETTERS_PER_CALL, LETTER_BYTES_PER_CALL):
@@ -118,5 +118,5 @@ class Graveyard:
         return int(CLEAR(self._store.server, (key,), (1, 0)))
 
 
-def _size(letter: Buried) -> int:
+def _size(letter: DeadLetter) -> int:
     return len(letter.entry)

@@ -1,4 +1,4 @@
-"""Who a consumer is, and when it is certain that its process is gone.
+"""Who a consumer is, and when it is certain that its process has ended.
 
 A consumer's name is ``<boot id>:<PID namespace>:<PID>:<start time>:<random>``, and ``/`` and the name of the
 Celery worker, if it is one. If boot id and
@@ -60,8 +60,8 @@ def host_and_pid(consumer: str) -> tuple[str | None, int | None]:
     return gethostname() if host == _host() else host.partition(":")[0], pid
 
 
-def is_certainly_gone(process: str) -> bool:
-    """Whether this process provably does not exist any more.
+def has_ended(process: str) -> bool:
+    """Whether this process provably has ended.
 
     Arguments:
         process: as :func:`process_of` returns it.

@@ -24,7 +24,7 @@ class QueueKeys:
         consumers: zset, consumer -> when its lease ends, ms since the epoch.
         wake: zset, at most one wake-up token.
         dead: list, dead letters.
-        control: hash, what an operator allows: whether the queue is paused, and its limits.
+        limits: hash, what an operator allows: whether the queue is paused, and its limits.
         history: hash, what has happened in the last minutes and hours.
         unknown: zset, which of the scheduled messages wait for a worker that knows their task; score 0
             (lua/include/unknown.lua).
@@ -37,7 +37,7 @@ class QueueKeys:
     consumers: str
     wake: str
     dead: str
-    control: str
+    limits: str
     history: str
     unknown: str
     separator: str
@@ -87,7 +87,7 @@ def queue_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) 
         consumers=ours + "consumers",
         wake=ours + "wake",
         dead=ours + "dead",
-        control=ours + "control",
+        limits=ours + "control",
         history=ours + "history",
         unknown=ours + "unknown",
         separator=separator,

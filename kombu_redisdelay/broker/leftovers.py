@@ -17,7 +17,7 @@ from kombu_redisdelay.broker.store import Store
 FIRST_PAGE = 10
 
 #: What :meth:`Leftovers.move` says of a message.
-GONE, MOVED, REFUSED = 0, 1, -1
+ABSENT, MOVED, REFUSED = 0, 1, -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Leftovers:
         self, moves: Iterable[tuple[Leftover, Destination]]
     ) -> Iterator[tuple[Leftover, Destination, int]]:
         """Move messages to their destinations, in bounded steps. Yields what became of each: :data:`MOVED`,
-        :data:`GONE` if it was not there any more, or :data:`REFUSED` if a key of its queue has a wrong
+        :data:`ABSENT` if it was not there any more, or :data:`REFUSED` if a key of its queue has a wrong
         type."""
         for some in portions(moves, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
             queues = list(dict.fromkeys(queue for _, where in some for queue in where.queues))

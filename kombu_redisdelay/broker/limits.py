@@ -9,7 +9,7 @@ from math import ceil, isclose
 from typing import Any, NamedTuple
 
 from kombu_redisdelay.broker.server.replies import answers
-from kombu_redisdelay.broker.server.scripts import SET_CONTROL, run_each
+from kombu_redisdelay.broker.server.scripts import SET_LIMITS, run_each
 from kombu_redisdelay.broker.server.wire import Argument
 from kombu_redisdelay.broker.store import Store
 
@@ -95,13 +95,13 @@ class LimitStore:
 
     def get(self, queues: Sequence[str]) -> list[Limits]:
         """The limits of each of *queues*."""
-        commands = (("HMGET", self._store.keys(queue).control, *_FIELDS.values()) for queue in queues)
+        commands = (("HMGET", self._store.keys(queue).limits, *_FIELDS.values()) for queue in queues)
         return [limits_of(row) for row in answers(self._store.server, commands)]
 
     def unreadable(self, queue: str) -> list[str]:
         """The fields of the limits of *queue* that do not hold what belongs there. They count as missing."""
         fields = list(_FIELDS.values())
-        [row] = answers(self._store.server, [("HMGET", self._store.keys(queue).control, *fields)])
+        [row] = answers(self._store.server, [("HMGET", self._store.keys(queue).limits, *fields)])
         found = {field: value for field, value in zip(fields, row, strict=True) if value is not None}
         unreadable = [field for field, value in found.items() if _number(value) is None]
         if "interval_us" in found and "burst" not in found:
@@ -135,7 +135,7 @@ class LimitStore:
         self._store.remember(*queues)
         each = [self._store.keys(queue) for queue in queues]
         args = [argument for field in fields.items() for argument in field]
-        run_each(self._store.server, [(SET_CONTROL, (keys.control, keys.wake), args) for keys in each])
+        run_each(self._store.server, [(SET_LIMITS, (keys.limits, keys.wake), args) for keys in each])
 
 
 def limits_of(row: Sequence[Any]) -> Limits:
@@ -153,7 +153,7 @@ def limits_of(row: Sequence[Any]) -> Limits:
 
 def _number(value: Any) -> float | None:
     """A value in Redis as a number. ``None`` if there is none, or another program has written something else
-    there. The bounds are those of lua/include/control.lua."""
+    there. The bounds are those of lua/include/limits.lua."""
     try:
         number = float(value)
     except (TypeError, ValueError):

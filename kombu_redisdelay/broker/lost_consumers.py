@@ -1,4 +1,4 @@
-"""Finds consumers that are lost, and gives back what they hold."""
+"""Finds consumers that are lost, and gives back their messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from time import monotonic
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.identity import host_and_pid, is_certainly_gone, process_of
+from kombu_redisdelay.broker.identity import has_ended, host_and_pid, process_of
 from kombu_redisdelay.broker.message import task_and_id, which
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import RoundTrips
@@ -127,12 +127,12 @@ class Recoverer:
         together = by_slot(server, queues, key, QUEUES_PER_SCRIPT)
         replies = run_each(server, [(CONSUMERS, list(map(key, some)), args) for some in together])
         # Each process is looked at once, however many consumers and queues it has.
-        is_gone = cache(is_certainly_gone)
+        is_over = cache(has_ended)
         holders = [
             holder
             for some, (now_ms, found) in zip(together, replies, strict=True)
             for queue, (ending, members) in zip(some, found, strict=True)
-            for holder in self._gone(queue, now_ms, ending, members, is_gone)
+            for holder in self._lost(queue, now_ms, ending, members, is_over)
         ]
         if not holders:
             return 0
@@ -149,13 +149,13 @@ class Recoverer:
     def _consumers_key(self, queue: str) -> str:
         return self._store.keys(queue).consumers
 
-    def _gone(
+    def _lost(
         self,
         queue: str,
         now_ms: int,
         ending: Sequence[bytes | int],
         members: Sequence[bytes],
-        is_gone: Callable[[str], bool],
+        is_over: Callable[[str], bool],
     ) -> list[Holder]:
         # A member that is not the name of a consumer holds nothing.
         names = [member.decode(errors="replace") for member in members]
@@ -166,7 +166,7 @@ class Recoverer:
         unrenewed = self._watch.unrenewed(queue, lease_ends)
         holders = []
         for name in dict.fromkeys((*names, *lease_ends)):
-            if is_gone(process_of(name)):
+            if is_over(process_of(name)):
                 holders.append(Holder(queue, name, lease_counts=False))
             elif name in unrenewed and lease_ends[name] <= now_ms and name != self._name:
                 holders.append(Holder(queue, name, lease_counts=True))

@@ -60,7 +60,7 @@ class Mover:
         self._look: Iterator[float] | None = None
         self._look_again_at = float("-inf")
         #: Where the next look begins, if there are many queues.
-        self._place = 0
+        self._position = 0
         #: The queues that had ids without a message, and how many, until this is told.
         self._missing: list[tuple[str, int]] = []
 
@@ -104,8 +104,8 @@ class Mover:
         queues = self.queues
         if len(queues) <= FEW_QUEUES:
             return queues
-        count, first = -(-len(queues) // LOOKS), self._place % len(queues)
-        self._place = first + count
+        count, first = -(-len(queues) // LOOKS), self._position % len(queues)
+        self._position = first + count
         return [*queues, *queues][first : first + count]
 
     def _look_at(self, queues: Sequence[str]) -> Iterator[float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +16,12 @@ MAX_BATCH_LIMIT = 500
 #: How many partitions a queue may have at most. A consumer keeps a connection for each.
 MAX_PARTITIONS = 1024
 
-#: A message that so many workers held when they died is suspected of killing them.
-ALONE_AFTER = 3
+#: How many workers may die with a message before it is isolated: it may have killed them.
+ISOLATED_AFTER = 3
 
-#: The longest time that a message is held alone, in seconds. A message that is never acked must not stop the
+#: The longest time that a message is isolated, in seconds. A message that is never acked must not stop the
 #: consumer.
-ALONE_FOR = 60.0
+ISOLATED_FOR = 60.0
 
 #: Seconds. A longer lease was set for ``redis://``, whose default is an hour: long tasks needed it.
 LONG_LEASE = 600
@@ -73,51 +74,19 @@ class Options:
         options = cls(
             **{name: transport_options[name] for name in cls.__slots__ if name in transport_options}
         )
-        timeout = options.visibility_timeout
-        if not _is_number(timeout) or not 0 < timeout <= 10**9:
-            raise _error("visibility_timeout", timeout, "a number of seconds above 0")
-        limit = options.delivery_limit
-        if limit is not None and (not _is_int(limit) or limit < 1):
-            raise _error("delivery_limit", limit, "a whole number from 1, or None")
-        wait = options.retry_wait
-        if not _is_number(wait) or not 0 <= wait <= 10**9:
-            raise _error("retry_wait", wait, "a number of seconds from 0")
-        if not isinstance(options.dead_letter, bool):
-            raise _error("dead_letter", options.dead_letter, "True or False")
-        kept = options.dead_letter_limit
-        if not _is_int(kept) or kept < 1:
-            raise _error("dead_letter_limit", kept, "a whole number from 1")
-        batch = options.max_batch
-        if not _is_int(batch) or not 1 <= batch <= MAX_BATCH_LIMIT:
-            raise _error("max_batch", batch, f"a whole number from 1 to {MAX_BATCH_LIMIT}")
-        replicas = options.confirm_replicas
-        if not _is_int(replicas) or replicas < 0:
-            raise _error("confirm_replicas", replicas, "a whole number from 0")
-        partitions = options.partitions
-        if not isinstance(partitions, Mapping) or not all(
-            isinstance(queue, str) and queue and _is_int(count) and 1 <= count <= MAX_PARTITIONS
-            for queue, count in partitions.items()
-        ):
-            expected = f"a dict of queues and whole numbers from 1 to {MAX_PARTITIONS}"
-            raise _error("partitions", partitions, expected)
-        names = Partitions(partitions)
-        whose = {name: queue for queue in partitions for name in names.names(queue)[1:]}
-        for queue in partitions:
-            if queue in whose:
-                raise ValueError(taken(queue, whose[queue]))
-        if not isinstance(options.revoke_scheduled, bool):
-            raise _error("revoke_scheduled", options.revoke_scheduled, "True or False")
-        unknown = options.unknown_task_wait
-        if unknown is not None and (not _is_number(unknown) or not 0 < unknown <= 10**9):
-            raise _error("unknown_task_wait", unknown, "a number of seconds above 0, or None")
+        for name, (expected, is_right) in _CHECKS.items():
+            value = getattr(options, name)
+            if not is_right(value):
+                raise ValueError(f"transport option {name!r} must be {expected}, not {value!r}")
+        _check_names(options.partitions)
         return options
 
     @property
-    def alone_after(self) -> int:
-        """How many workers may die while they hold a message, before it is taken and held alone. Nobody knows
-        which message has killed them, so these deaths are no failures of it. Those that follow are. With 0 it
-        is never held alone, and each death is a failure."""
-        return min(ALONE_AFTER, (self.delivery_limit or ALONE_AFTER + 1) - 1)
+    def isolated_after(self) -> int:
+        """How many workers may die with a message before it is isolated. It is not known which message has
+        killed them, so these deaths are no failures of it. The later ones are. With 0 it is never isolated,
+        and each death is a failure."""
+        return min(ISOLATED_AFTER, (self.delivery_limit or ISOLATED_AFTER + 1) - 1)
 
     @property
     def lease_policy(self) -> LeasePolicy:
@@ -128,13 +97,56 @@ class Options:
         return self.retry_wait * 1000
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_int(value: object, least: int, most: float = math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 10**9
 
 
-def _error(name: str, value: object, expected: str) -> ValueError:
-    return ValueError(f"transport option {name!r} must be {expected}, not {value!r}")
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _are_partitions(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(queue, str) and queue and _is_int(count, 1, MAX_PARTITIONS)
+        for queue, count in value.items()
+    )
+
+
+def _check_names(partitions: Mapping[str, int]) -> None:
+    """
+    Raises:
+        ValueError: a queue has the name of a partition of another one.
+    """
+    names = Partitions(partitions)
+    whose = {name: queue for queue in partitions for name in names.names(queue)[1:]}
+    for queue in partitions:
+        if queue in whose:
+            raise ValueError(taken(queue, whose[queue]))
+
+
+#: Option -> what it must be, and whether a value is that.
+_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "visibility_timeout": ("a number of seconds above 0", lambda value: _is_seconds(value) and value > 0),
+    "delivery_limit": ("a whole number from 1, or None", lambda value: value is None or _is_int(value, 1)),
+    "retry_wait": ("a number of seconds from 0", _is_seconds),
+    "dead_letter": ("True or False", _is_bool),
+    "dead_letter_limit": ("a whole number from 1", lambda value: _is_int(value, 1)),
+    "max_batch": (
+        f"a whole number from 1 to {MAX_BATCH_LIMIT}",
+        lambda value: _is_int(value, 1, MAX_BATCH_LIMIT),
+    ),
+    "confirm_replicas": ("a whole number from 0", lambda value: _is_int(value, 0)),
+    "partitions": (
+        f"a dict of queues and whole numbers from 1 to {MAX_PARTITIONS}",
+        _are_partitions,
+    ),
+    "revoke_scheduled": ("True or False", _is_bool),
+    "unknown_task_wait": (
+        "a number of seconds above 0, or None",
+        lambda value: value is None or (_is_seconds(value) and value > 0),
+    ),
+}

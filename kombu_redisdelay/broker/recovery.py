@@ -111,15 +111,15 @@ class Recovery:
     def _give_back_some(self, returns: Sequence[_Return], how: str) -> None:
         replies = run_each(self._store.server, [self._call(each, how) for each in returns])
         for each, reply in zip(returns, replies, strict=True):
-            looked_at, held, dead, dropped, done, lost, buried, unnamed = reply
+            looked_at, acted_on, dead, dropped, done, lost, dead_briefs, unnamed = reply
             each.ids = ids_to_schedule(unnamed)
             if each.ids:
                 self._store.remember(each.holder.queue)
             each.tags[:looked_at] = each.ids
-            each.given_back += held - dead
+            each.given_back += acted_on - dead
             each.done = bool(done)
             each.briefs = each.briefs or lost
-            report_dead(self._store, self._options, each.holder.queue, dead, buried)
+            report_dead(self._store, self._options, each.holder.queue, dead, dead_briefs)
             report_dropped(self._options, each.holder.queue, dropped)
 
     def _call(self, each: _Return, how: str) -> ScriptCall:
@@ -133,13 +133,13 @@ class Recovery:
             RECOVER.arguments(
                 (text for tag in tags for text in (tag, each.ids.get(tag, ""))),
                 consumer=consumer,
-                is_gone=int(not lease_counts),
+                is_lost=int(not lease_counts),
                 how=how,
                 byte_limit=BYTES_PER_CALL,
                 separator=k.separator,
                 delivery_limit=options.delivery_limit or 0,
                 dead_limit=options.dead_letter_limit,
-                suspect_from=options.alone_after,
+                suspect_from=options.isolated_after,
                 expires_ms=self._store.expires_ms.get(queue, 0),
                 retry_wait_ms=options.retry_wait_ms,
                 count=len(tags),

@@ -13,7 +13,7 @@ from redis.exceptions import OutOfMemoryError, RedisError
 
 from kombu_redisdelay.broker.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.broker.message import KEEP, Due
-from kombu_redisdelay.broker.options import ALONE_AFTER
+from kombu_redisdelay.broker.options import ISOLATED_AFTER
 from kombu_redisdelay.broker.partitions import Partitions
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import answers, checked, explained_all
@@ -98,7 +98,7 @@ class Store:
         separator: between a queue's name and a priority step.
         publisher: what messages are published with, if that is not *server*.
         partitions: the queues that have partitions. All methods get the names of partitions.
-        alone_after: how many times lost a message is held alone, as their consumers do it; 0 for never.
+        isolated_after: how many times lost a message is isolated, as their consumers do it; 0 for never.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class Store:
         separator: str,
         publisher: Publisher | None = None,
         partitions: Partitions | None = None,
-        alone_after: int = ALONE_AFTER,
+        isolated_after: int = ISOLATED_AFTER,
     ) -> None:
         self.server = server
         self._publisher = publisher or server
         self.partitions = partitions or Partitions({})
         self.prefix = prefix
-        self.alone_after = alone_after
+        self.isolated_after = isolated_after
         self.steps = tuple(steps)
         self.separator = separator
         #: queue -> its x-expires in ms, for the queues that were declared with one.
@@ -138,7 +138,7 @@ class Store:
 
     def _with(self, server: Server, publisher: Publisher | None) -> Store:
         return Store(
-            server, self.prefix, self.steps, self.separator, publisher, self.partitions, self.alone_after
+            server, self.prefix, self.steps, self.separator, publisher, self.partitions, self.isolated_after
         )
 
     @property

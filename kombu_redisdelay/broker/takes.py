@@ -228,7 +228,7 @@ class Takes:
             braces=int(store.server.has_slots),
             step_count=len(store.steps),
             in_turn=int(request.in_turn),
-            suspect_from=self._options.alone_after,
+            suspect_from=self._options.isolated_after,
             is_repeated=int(is_repeated),
             look_from=look_from,
             hot_indices=roster.indices(hot),
@@ -281,7 +281,7 @@ class Takes:
             for k in [store.keys(queue)]
             for key in (
                 *store.ready_keys(queue),
-                *(*k.waiting, k.wake, k.unacked(self._name), k.consumers, k.control),
+                *(*k.waiting, k.wake, k.unacked(self._name), k.consumers, k.limits),
             )
         ]
         return explained(error, store.server, keys)

@@ -9,7 +9,7 @@ from itertools import islice
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.server.replies import answers, checked
-from kombu_redisdelay.broker.server.scripts import READ_HELD
+from kombu_redisdelay.broker.server.scripts import READ_UNACKED
 from kombu_redisdelay.broker.server.wire import clock_ms
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import taken_ms
@@ -60,13 +60,13 @@ class UnackedHashes:
         for member, end_ms in zip(members, ends_ms, strict=True):
             # One that has left meanwhile holds nothing.
             if end_ms is not None:
-                yield from self._held_by(queue, _name(member), float(end_ms) <= now_ms)
+                yield from self._unacked_by(queue, _name(member), float(end_ms) <= now_ms)
 
-    def _held_by(self, queue: str, consumer: str, lease_has_ended: bool) -> Iterator[Unacked]:
+    def _unacked_by(self, queue: str, consumer: str, lease_has_ended: bool) -> Iterator[Unacked]:
         server, key = self._store.server, self._store.keys(queue).unacked(consumer)
         tags = sorted(server.call("HKEYS", key), key=lambda tag: (len(tag), tag))
         while tags:
-            found = READ_HELD(server, (key,), (BYTES_PER_CALL, *tags[:MESSAGES_PER_CALL]))
+            found = READ_UNACKED(server, (key,), (BYTES_PER_CALL, *tags[:MESSAGES_PER_CALL]))
             for tag, stored in zip(tags, found, strict=False):
                 if stored is not None:
                     payload = split_stored(stored)[1]

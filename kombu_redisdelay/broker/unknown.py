@@ -61,7 +61,7 @@ def leaving(
     """
     k, prepared = store.keys(queue), store.server.prepared
     command = LEAVE_TO_OTHERS.command(
-        (k.unacked(consumer), k.schedule, k.messages, k.wake, k.duplicates, k.unknown, k.control),
+        (k.unacked(consumer), k.schedule, k.messages, k.wake, k.duplicates, k.unknown, k.limits),
         (tag, message_id, listed(task), wait_ms, COMES_BACK_MS, store.expires_ms.get(queue, 0)),
     )
     _, _, script = prepared(("SCRIPT", "LOAD", LEAVE_TO_OTHERS.text))

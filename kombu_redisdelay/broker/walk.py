@@ -43,8 +43,8 @@ class _Reader:
     def arguments(self, size: int, texts: Sequence[str]) -> list[Argument]:
         return PAGE_LIST.arguments(
             (*self.bookmarks, *texts),
-            next_place=self.next,
-            last_place=self.last,
+            next_position=self.next,
+            last_position=self.last,
             mark=self.mark,
             look_from=self.look_from,
             count_limit=size,

@@ -11,10 +11,13 @@ from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import confirm, echo
 from kombu_redisdelay.cli.options import dry_run_option, json_option, yes_option
 from kombu_redisdelay.cli.output import busy, counting, show_json
-from kombu_redisdelay.operations.adoption import Adopted, Adoption, GivenBack, InUse
+from kombu_redisdelay.operations.adoption import Adopted, Adoption
+from kombu_redisdelay.operations.reverse_adoption import GivenBack, ReverseAdoption
+from kombu_redisdelay.operations.transfer import InUse, Transfer
 from kombu_redisdelay.words import number_of
 
 CountT = TypeVar("CountT", Adopted, GivenBack)
+TransferT = TypeVar("TransferT", bound=Transfer)
 
 
 @click.command("adopt")
@@ -34,23 +37,27 @@ def command(reverse: bool, force: bool, yes: bool, dry_run: bool, as_json: bool)
     Countdown tasks on ready lists go into the schedule. It may be ended at any time, and run again. The exit
     status is 1 if something had to stay where it is.
     """
-    adoption = connect(Adoption)
-    # In another database there is nothing to adopt, and that would look as if all was done.
-    echo(f"The broker is {adoption.address}", err=True)
-    try:
-        with busy("Counting"):
-            if not force:
-                (adoption.check_no_consumers if reverse else adoption.check_no_stock_workers)()
-            found = adoption.look_back() if reverse else adoption.look()
-    except InUse as exc:
-        raise click.ClickException(f"{exc}. {exc.advice}, or use --force: {exc.forced}") from exc
-    if isinstance(found, GivenBack):
-        _give_back(adoption, found, yes, dry_run, as_json)
+    if reverse:
+        _give_back(_connected(ReverseAdoption, force), yes, dry_run, as_json)
     else:
-        _adopt(adoption, found, yes, dry_run, as_json)
+        _adopt(_connected(Adoption, force), yes, dry_run, as_json)
 
 
-def _adopt(adoption: Adoption, found: Adopted, yes: bool, dry_run: bool, as_json: bool) -> None:
+def _connected(kind: type[TransferT], force: bool) -> TransferT:
+    transfer = connect(kind)
+    # In another database there is nothing to adopt, and that would look as if all was done.
+    echo(f"The broker is {transfer.address}", err=True)
+    if not force:
+        try:
+            transfer.check_not_in_use()
+        except InUse as exc:
+            raise click.ClickException(f"{exc}. {exc.advice}, or use --force: {exc.forced}") from exc
+    return transfer
+
+
+def _adopt(adoption: Adoption, yes: bool, dry_run: bool, as_json: bool) -> None:
+    with busy("Counting"):
+        found = adoption.look()
     if dry_run:
         _show("would_adopt", f"Would adopt {_described(found)}.", found, as_json)
     else:
@@ -62,7 +69,9 @@ def _adopt(adoption: Adoption, found: Adopted, yes: bool, dry_run: bool, as_json
         raise click.exceptions.Exit(1)
 
 
-def _give_back(adoption: Adoption, found: GivenBack, yes: bool, dry_run: bool, as_json: bool) -> None:
+def _give_back(adoption: ReverseAdoption, yes: bool, dry_run: bool, as_json: bool) -> None:
+    with busy("Counting"):
+        found = adoption.look()
     if found.unknown:
         echo(f"{_unknown(found)}. Cancel what must not be lost so, and publish it again later.", err=True)
     if dry_run:
@@ -91,7 +100,7 @@ def _described(found: Adopted) -> str:
 
 
 def _described_back(found: GivenBack) -> str:
-    of_lost = f"{found.unacked:,} of workers that are gone"
+    of_lost = f"{found.unacked:,} of lost workers"
     return f"{number_of(found.messages)}: {found.scheduled:,} scheduled, {of_lost}"
 
 

@@ -62,9 +62,9 @@ def changing(states: Sequence[str]) -> Callable[[FunctionT], FunctionT]:
 def selected(options: dict[str, Any]) -> Selection:
     """What the options of :func:`selecting` select. They are taken out of *options*."""
     names = ("before", "after", *(each.name for each in FILTERS))
-    chosen = {name: options.pop(name) for name in names}
-    chosen["queue"], chosen["state"] = options.pop("queues") or None, options.pop("states") or None
-    return _selection(chosen)
+    values = {name: options.pop(name) for name in names}
+    values["queue"], values["state"] = options.pop("queues") or None, options.pop("states") or None
+    return _selection(values)
 
 
 def states_of(selection: Selection) -> list[State]:
@@ -87,18 +87,18 @@ def selected_for_change(options: dict[str, Any]) -> Selection:
         click.UsageError: messages are selected both by ids and by what they have in common, or by neither.
     """
     ids, every = options.pop("ids"), options.pop("every")
-    chosen = selected(options)
-    has_something_in_common = bool(chosen.filters) or chosen.has_times
+    selection = selected(options)
+    has_something_in_common = bool(selection.filters) or selection.has_times
     if ids and (every or has_something_in_common):
         raise click.UsageError("Give either ids, or options that pick messages, not both.")
-    if not ids and not every and not has_something_in_common and chosen.queue is None:
+    if not ids and not every and not has_something_in_common and selection.queue is None:
         picking = ", ".join(f"--{each.name}" for each in FILTERS)
         raise click.UsageError(f"Say which messages: by ids, -Q, {picking}, --before or --after, or --all.")
-    return _selection({"ids": ids, "queue": chosen.queue, "state": chosen.state}) if ids else chosen
+    return _selection({"ids": ids, "queue": selection.queue, "state": selection.state}) if ids else selection
 
 
-def _selection(chosen: dict[str, Any]) -> Selection:
+def _selection(values: dict[str, Any]) -> Selection:
     try:
-        return Selection(**chosen)
+        return Selection(**values)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc

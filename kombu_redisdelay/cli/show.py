@@ -15,10 +15,10 @@ from kombu_redisdelay.cli.options import arguments_option, json_option
 from kombu_redisdelay.cli.outcome import exit_unless_all
 from kombu_redisdelay.cli.output import date_and_time, fields_of, show_fields, show_json
 from kombu_redisdelay.operations.calls import ALL, with_arguments
-from kombu_redisdelay.operations.lateness import why_late
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.why_waiting import why_waiting
 
 
 @click.command("show")
@@ -57,7 +57,7 @@ def _show(id: str, found: Sequence[MessageInfo], messages: Messages) -> None:
     for message in found:
         if len(found) > 1:
             echo("")
-        _show_message(message, why_late(messages.store, message))
+        _show_message(message, why_waiting(messages.store, message))
 
 
 def _show_message(message: MessageInfo, why: Sequence[str]) -> None:

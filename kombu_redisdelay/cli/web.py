@@ -129,7 +129,7 @@ def _is_loopback(address: str) -> bool:
         found = socket.getaddrinfo(address or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as exc:
         raise click.ClickException(f"Cannot listen on {address}: {exc.strerror}.") from exc
-    return all(ip_address(str(place[0]).partition("%")[0]).is_loopback for *_, place in found)
+    return all(ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
 
 
 def _listen(address: str, port: int) -> socket.socket:

@@ -5,12 +5,12 @@
 -- KEYS[2]  wake zset
 -- ARGV[1]  delivery tag
 --
--- Returns  1 if it was held, else 0
+-- Returns  1 if it was unacked, else 0
 
 -- include: wake
 
-local was_held = redis.call('HDEL', KEYS[1], ARGV[1])
-if was_held == 1 then
+local was_unacked = redis.call('HDEL', KEYS[1], ARGV[1])
+if was_unacked == 1 then
   wake(KEYS[2])
 end
-return was_held
+return was_unacked

@@ -10,7 +10,7 @@
 -- KEYS[4]  wake zset
 -- KEYS[5]  duplicates
 -- KEYS[6]  unknown
--- KEYS[7]  control
+-- KEYS[7]  limits (hash `control`)
 -- ARGV[1]  delivery tag
 -- ARGV[2]  message id
 -- ARGV[3]  its task, as broker/unknown.py writes it

@@ -18,7 +18,7 @@
 -- include: expect
 -- include: woken
 -- include: number
--- include: control
+-- include: limits
 -- include: migrate
 
 local prefix, separator, braces, consumer = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
@@ -30,7 +30,7 @@ for index, wake_key in ipairs(KEYS) do
   local base = base_of(wake_key)
   queues[index] = { base = base, consumers = base .. 'consumers', needs_ack = true }
 end
-read_controls(queues, now_us)
+read_limits(queues, now_us)
 
 local ready, due = {}, {}
 for index, queue in ipairs(queues) do

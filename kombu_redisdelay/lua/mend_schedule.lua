@@ -35,7 +35,7 @@ if ARGV[1] == '0' and redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1]
 end
 
 expect_list(KEYS[3])
-local found, dropped, buried = 0, 0, {}
+local found, dropped, briefs = 0, 0, {}
 local scan = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
 for i = 1, #scan[2], 2 do
   local id, stored = scan[2][i], scan[2][i + 1]
@@ -44,8 +44,8 @@ for i = 1, #scan[2], 2 do
     redis.call('HDEL', KEYS[2], id)
     dropped = dropped + bury(KEYS[3], tonumber(ARGV[3]), count, 'no due time', stored)
     found = found + 1
-    add_brief(buried, stored)
+    add_brief(briefs, stored)
   end
 end
 note(KEYS[3], 'dead', found)
-return { scan[1], found, dropped, buried }
+return { scan[1], found, dropped, briefs }

@@ -36,7 +36,7 @@
 local
   consumer,
   -- "1" if its lease does not count, because it is known to be gone, or gives back its own messages.
-  is_gone,
+  is_lost,
   -- "returned" or "lost" (include/give_back.lua).
   how,
   -- How many bytes at most.
@@ -58,7 +58,7 @@ local
   count = unpack(ARGV)
 
 local lease_end_ms = tonumber(redis.call('ZSCORE', KEYS[1], consumer) or 0)
-if is_gone ~= '1' and lease_end_ms > clock_ms() then
+if is_lost ~= '1' and lease_end_ms > clock_ms() then
   return { 0, 0, 0, 0, 1, {}, {}, {} }
 end
 

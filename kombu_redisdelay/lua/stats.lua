@@ -5,7 +5,7 @@
 -- KEYS[2]  dead
 -- KEYS[3]  consumers
 -- KEYS[4]  wake zset
--- KEYS[5]  control
+-- KEYS[5]  limits (hash `control`)
 -- KEYS[6]  unknown
 -- KEYS[7+] ready lists of all steps
 -- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
@@ -20,12 +20,12 @@
 -- include: clock
 -- include: woken
 -- include: number
--- include: control
+-- include: limits
 
 local now_us = clock_us()
 local now_ms = now_us / 1000
 local queue = { base = string.sub(KEYS[5], 1, -#'control' - 1), consumers = KEYS[3], needs_ack = true }
-read_controls({ queue }, now_us)
+read_limits({ queue }, now_us)
 
 local ready = 0
 for i = 7, #KEYS do
@@ -35,11 +35,11 @@ end
 local unacked, alive, lost = 0, 0, 0
 local consumers = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
 for i = 1, #consumers, 2 do
-  local held = redis.call('HLEN', ARGV[1] .. consumers[i])
-  unacked = unacked + held
+  local count = redis.call('HLEN', ARGV[1] .. consumers[i])
+  unacked = unacked + count
   if tonumber(consumers[i + 1]) > now_ms then
     alive = alive + 1
-  elseif held > 0 then
+  elseif count > 0 then
     lost = lost + 1
   end
 end
@@ -57,7 +57,7 @@ return {
   due_ms and math.max(0, now_us - due_ms * 1000) or 0,
   now_us,
   queue.is_paused and 1 or 0,
-  queue.places <= 0 and 1 or 0,
+  queue.permits <= 0 and 1 or 0,
   queue.tokens <= 0 and 1 or 0,
   redis.call('EXISTS', KEYS[4]),
   redis.call('EXISTS', KEYS[6]),

@@ -23,8 +23,8 @@
 -- Keeps: a message leaves a ready list, or the schedule if it is large or waits for a worker that knows its
 -- task, only into this consumer's unacked hash, in the same instant. (If it is consumed without acks, it
 -- leaves into the reply.) A delivery tag that was taken is never used again: if a call is repeated because
--- its reply was lost, it returns what the first call took. No more is taken than the control of a queue
--- allows (see include/control.lua).
+-- its reply was lost, it returns what the first call took. No more is taken than the limits of a queue
+-- allows (see include/limits.lua).
 
 -- include: expect
 -- include: clock
@@ -34,7 +34,7 @@
 -- include: queue
 -- include: woken
 -- include: number
--- include: control
+-- include: limits
 -- include: migrate
 -- include: members
 -- include: unknown
@@ -138,26 +138,26 @@ end
 -- Of too many queues, chooses those that have the highest priorities, and then come first in order.
 -- Returns their indices, and pairs for the others that have something.
 local function leave_out(hot)
-  local step_of, place = {}, {}
+  local step_of, order_of = {}, {}
   for i, index in ipairs(hot) do
     local name = ready_of(KEYS[index], prefix, braces)
     step_of[index] = first_ready_step(ready_lists(name, separator, steps)) or 0
-    place[index] = i
+    order_of[index] = i
   end
   table.sort(hot, function(a, b)
     if step_of[a] ~= step_of[b] then
       return step_of[a] < step_of[b]
     end
-    return place[a] < place[b]
+    return order_of[a] < order_of[b]
   end)
-  local chosen, others = { unpack(hot, 1, QUEUES_AT_MOST) }, {}
+  local worked_on, others = { unpack(hot, 1, QUEUES_AT_MOST) }, {}
   for i = QUEUES_AT_MOST + 1, #hot do
     others[#others + 1] = hot[i] .. ' ' .. step_of[hot[i]]
   end
-  table.sort(chosen, function(a, b)
-    return place[a] < place[b]
+  table.sort(worked_on, function(a, b)
+    return order_of[a] < order_of[b]
   end)
-  return chosen, others
+  return worked_on, others
 end
 
 -- The indices of the queues to work on, and pairs for those that have to wait for another take.
@@ -222,9 +222,9 @@ local function read(queue)
   end
 end
 
-local chosen, may_have_more = choose()
+local worked_on, may_have_more = choose()
 local queues = {}
-for i, index in ipairs(chosen) do
+for i, index in ipairs(worked_on) do
   queues[i] = queue_at(index)
 end
 read_known(queues, steps, known_tasks)
@@ -244,7 +244,7 @@ local batch = {
   migrates_large = false,
 }
 local now_us = clock_us()
-read_controls(queues, now_us)
+read_limits(queues, now_us)
 local budget = { messages = tonumber(migrate_limit), bytes = batch.byte_limit }
 if hand_out_again(batch, queues) then
   batch.limit = 0
@@ -278,27 +278,27 @@ hold(queues, consumer, math.floor(now_us / 1000), lease_ms, fresh_ms)
 -- Who got something has that to do first. But nobody else may know the task of what waits for a worker that
 -- does.
 local comes = comes_again and batch.limit > 0
-local due, with_places = {}, {}
+local due, with_permits = {}, {}
 for _, queue in ipairs(queues) do
   local step_index, waits_at = has_ready(queue), waiting_step(queue, steps)
-  local is_held_back = (step_index or waits_at) and not may_take(queue)
-  spend(queue, #queue.taken / 2, step_index and is_held_back and batch.count < batch.limit)
+  local is_throttled = (step_index or waits_at) and not may_take(queue)
+  spend(queue, #queue.taken / 2, step_index and is_throttled and batch.count < batch.limit)
   local may_watch = comes and (batch.count == 0 or waits_at)
-  local is_to_be_watched = is_held_back and is_unwatched(queue, consumer)
+  local is_to_be_watched = is_throttled and is_unwatched(queue, consumer)
   if is_to_be_watched and may_watch then
     watch(queue, consumer)
     queue.next_us = sooner(queue.next_us, until_token_us(queue, now_us))
   elseif is_to_be_watched then
     stop_watching(queue, consumer)
   end
-  if waits_at and is_held_back and comes then
-    queue.next_us = sooner(queue.next_us, until_place_us(queue))
+  if waits_at and is_throttled and comes then
+    queue.next_us = sooner(queue.next_us, until_permit_us(queue))
   end
-  if (step_index or waits_at) and not is_held_back then
+  if (step_index or waits_at) and not is_throttled then
     local first = math.min(step_index or #steps, waits_at or #steps)
     may_have_more[#may_have_more + 1] = queue.index .. ' ' .. first
   end
-  if step_index and (not is_held_back or is_to_be_watched and not may_watch) then
+  if step_index and (not is_throttled or is_to_be_watched and not may_watch) then
     wake(queue.wake)
   else
     redis.call('DEL', queue.wake)
@@ -306,8 +306,8 @@ for _, queue in ipairs(queues) do
   if queue.next_us >= 0 then
     due[#due + 1] = string.format('%d %.0f', queue.index, queue.next_us)
   end
-  if queue.has_places then
-    with_places[#with_places + 1] = queue.index
+  if queue.has_permits then
+    with_permits[#with_permits + 1] = queue.index
   end
   if queue.expires_ms > 0 then
     expire(queue.expires_ms, queue.ready)
@@ -322,7 +322,7 @@ return {
   only_migrated and 1 or 0,
   table.concat(due, ' '),
   table.concat(may_have_more, ' '),
-  table.concat(with_places, ' '),
+  table.concat(with_permits, ' '),
   table.concat(batch.from, ' '),
   unpack(batch.messages),
 }

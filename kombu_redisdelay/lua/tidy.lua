@@ -10,12 +10,12 @@
 -- KEYS[6]  schedule
 -- KEYS[7]  messages
 -- KEYS[8]  dead
--- KEYS[9]  control
+-- KEYS[9]  limits (hash `control`)
 -- KEYS[10+] ready lists of all steps
 -- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
 -- ARGV[2]  how many consumers to look at
 --
--- Returns  1 if there is neither a message nor a consumer nor a control, else 0
+-- Returns  1 if there is neither a message nor a consumer nor a limit, else 0
 --
 -- Keeps: no message is touched. A consumer that is alive after all is listed again by its next take.
 

@@ -104,12 +104,12 @@ class Action:
     def _in_state(self, name: str, state: State, how: How) -> None:
         is_bounded = self.limit is not None
         if how.every and self.selection.is_whole and not (is_bounded or self._notes_ids):
-            self._so_far.add_step(how.every(self._store, name))
+            self._so_far.add_portion(how.every(self._store, name))
         elif how.by_ids and self.selection.ids is not None and not is_bounded:
             ids = self.selection.ids
             counts = how.by_ids(self._store, name, ids, self._prepared)
             self.by_id.update(dict(zip(ids, counts, strict=True)))
-            self._so_far.add_step(sum(counts))
+            self._so_far.add_portion(sum(counts))
         else:
             look = self.selection.look(state, [name])
             matches = self.selection.matcher(look.span)

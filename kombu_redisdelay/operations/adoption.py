@@ -1,5 +1,5 @@
-"""Moves a broker from kombu's own ``redis://`` to this transport, and back: what one of them has left where
-the other does not look."""
+"""Moves a broker from kombu's own ``redis://`` to this transport: what workers of ``redis://`` have taken,
+and what waits for its time on ready lists."""
 
 from __future__ import annotations
 
@@ -9,25 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kombu.utils.json import loads
 from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.broker.bindings import bound_queues
-from kombu_redisdelay.broker.dead import Graveyard
-from kombu_redisdelay.broker.identity import is_certainly_gone, process_of, worker_of
 from kombu_redisdelay.broker.leftovers import FIRST_PAGE, MOVED, REFUSED, Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
-from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish, next_page, portions
+from kombu_redisdelay.broker.portions import next_page
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
-from kombu_redisdelay.broker.recovery import Holder, Recovery
-from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.replies import answers
-from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.consumers import with_lease
-from kombu_redisdelay.operations.content import Content, with_eta
-from kombu_redisdelay.words import first_of
+from kombu_redisdelay.operations.transfer import InUse, Transfer
 
 #: Unusable entries that are named.
 MOST_NAMED = 10
@@ -42,24 +35,6 @@ _OPENING = re.compile(r"\s*\[\s*")
 
 #: A ready message without one of these has no due time: as Python writes JSON, and as others do.
 _HAVE_ETA = ('"eta": "', '"eta":"')
-
-if TYPE_CHECKING:
-    from celery import Celery
-    from kombu.connection import Connection
-
-
-class InUse(Exception):
-    """Workers of the side that is left are connected, or it cannot be seen whether any are.
-
-    Attributes:
-        advice: what to do about it.
-        forced: what it means to go on all the same.
-    """
-
-    def __init__(self, found: str, advice: str, forced: str) -> None:
-        super().__init__(found)
-        self.advice = advice
-        self.forced = forced
 
 
 class Unusable(Exception):
@@ -114,56 +89,10 @@ class Adopted:
             self.leave(f"queue {queue!r}", str(exc))
 
 
-@dataclass
-class GivenBack:
-    """What was given back, or what there is to give back.
+class Adoption(Transfer):
+    """A broker that moves over from ``redis://``."""
 
-    Attributes:
-        scheduled: scheduled messages.
-        unacked: messages that workers had taken which are gone.
-        at_once: those of the scheduled ones that workers of ``redis://`` deliver at once, because only
-            Celery's tasks have a time that they know.
-        unknown: those of the scheduled ones that wait for a worker that knows their task. A worker of
-            ``redis://`` that does not know it discards them.
-        dead: dead letters, which stay.
-    """
-
-    scheduled: int = 0
-    unacked: int = 0
-    at_once: int = 0
-    unknown: int = 0
-    dead: int = 0
-
-    @property
-    def messages(self) -> int:
-        return self.scheduled + self.unacked
-
-    def add(self, message: Scheduled) -> None:
-        content = Content.of(message.payload, "")
-        self.scheduled += 1
-        self.at_once += content.task is None
-        self.unknown += content.unknown_ms is not None
-
-
-class Adoption(Access):
-    """A broker that moves over. Arguments are those of
-    :class:`~kombu_redisdelay.operations.access.Access`.
-
-    Raises:
-        ValueError: the broker is a cluster. ``redis://`` knows no clusters.
-    """
-
-    def __init__(self, broker: Celery | Connection | str) -> None:
-        super().__init__(broker)
-        if self.store.server.has_slots:
-            self.close()
-            raise ValueError(
-                "the broker is a Redis Cluster, which redis:// cannot use: there is nothing to adopt"
-            )
-
-    # -- who works ---------------------------------------------------------------------------------------
-
-    def check_no_stock_workers(self) -> None:
+    def check_not_in_use(self) -> None:
         """
         Raises:
             InUse: workers of ``redis://`` are connected, or the user may not use ``CLIENT LIST``.
@@ -173,13 +102,15 @@ class Adoption(Access):
             found = self.stock_workers()
         except NoPermissionError as exc:
             raise InUse(
-                f"cannot see whether workers of redis:// are connected: {exc}",
+                "cannot see whether workers of redis:// are connected",
+                [str(exc)],
                 "Allow +client|list",
                 f"if there are some, {forced}",
             ) from exc
         if found:
             raise InUse(
-                f"consumers of redis:// are connected: {first_of(found, MOST_NAMED)}",
+                "consumers of redis:// are connected",
+                found,
                 "Stop them first",
                 forced,
             )
@@ -198,23 +129,6 @@ class Adoption(Access):
             for client in clients
             if client.get("cmd") == "brpop" and client.get("db") == str(self.database)
         )
-
-    def check_no_consumers(self) -> None:
-        """
-        Raises:
-            InUse: consumers of this transport have a lease.
-        """
-        leases = with_lease(self.store, self.names(None))
-        names = {name.decode(errors="replace") for found in leases.values() for name in found}
-        living = sorted(worker_of(n) or n for n in names if not is_certainly_gone(process_of(n)))
-        if living:
-            raise InUse(
-                f"workers of redisdelay:// consume from these queues: {first_of(living, MOST_NAMED)}",
-                "Stop them first (one that was killed on another machine counts until its lease ends)",
-                "they take the messages back into the schedule",
-            )
-
-    # -- from redis:// -----------------------------------------------------------------------------------
 
     @property
     def leftovers(self) -> Leftovers:
@@ -325,52 +239,6 @@ class Adoption(Access):
             if _id_and_eta(ready)[1] > now_ms:
                 yield ready
 
-    # -- back to redis:// --------------------------------------------------------------------------------
-
-    def look_back(self) -> GivenBack:
-        """What there is to give back. Reads it, and changes nothing."""
-        found = GivenBack(dead=self._dead())
-        for name in self.names(None):
-            for message in Schedule(self.store).iter(name, None, None):
-                found.add(message)
-            found.unacked += sum(self._held(name).values())
-        return found
-
-    def give_back(self) -> Iterator[GivenBack]:
-        """Move all scheduled messages to the ready lists, where workers of ``redis://`` look, in the order in
-        which they are due. These hold Celery's tasks in memory until then: the header ``eta`` says when. What
-        workers of this transport had taken which are gone goes there, too. Yields, after some messages, what
-        was given back so far."""
-        done = GivenBack(dead=self._dead())
-        yield done
-        schedule = Schedule(self.store)
-        for name in self.names(None):
-            for some in portions(self._held(name), lambda _: 1, MESSAGES_PER_CALL, MESSAGES_PER_CALL):
-                returned = finish(Recovery(self.store, self.options).give_back(some, "lost"))
-                done.unacked += sum(each.messages for each in returned.values())
-                yield done
-            messages = schedule.iter(name, None, None)
-            for message in schedule.reschedule_all(name, messages, lambda message: (_for_stock(message), 0)):
-                done.add(message)
-                yield done
-
-    def _held(self, name: str) -> dict[Holder, int]:
-        """A consumer that is gone, or whose lease has ended -> how many messages of *name* it holds."""
-        keys, now_ms = self.store.keys(name), int(self.store.now_ms())
-        both = (("ZRANGE", keys.consumers, 0, -1), ("ZRANGEBYSCORE", keys.consumers, "-inf", now_ms))
-        everybody, ended = answers(self.store.server, both)
-        holders = []
-        for member in everybody:
-            consumer = member.decode(errors="replace")
-            is_gone = is_certainly_gone(process_of(consumer))
-            if is_gone or member in ended:
-                holders.append(Holder(name, consumer, lease_counts=not is_gone))
-        commands = (("HLEN", keys.unacked(holder.consumer)) for holder in holders)
-        return dict(zip(holders, answers(self.store.server, commands), strict=True))
-
-    def _dead(self) -> int:
-        return sum(Graveyard(self.store).counts(self.names(None)))
-
 
 def _tag(leftover: Leftover) -> str:
     return leftover.tag.decode(errors="replace")
@@ -401,10 +269,3 @@ def _id_and_eta(ready: Ready) -> tuple[str, float]:
     except Exception:
         # The worker that takes it will say what is wrong.
         return "", 0
-
-
-def _for_stock(message: Scheduled) -> bytes:
-    if Content.of(message.payload, "").unknown_ms is not None:
-        # It is due already, and a worker that knows its task may run it at once.
-        return message.payload
-    return with_eta(message.payload, message.due_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cache
 
-from kombu_redisdelay.broker.identity import is_certainly_gone, process_of
+from kombu_redisdelay.broker.identity import has_ended, process_of
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.store import Store
 
@@ -22,9 +22,9 @@ def deserted(store: Store, names: Collection[str]) -> set[str]:
     exist any more. Their leases go on for a while."""
     if not names:
         return set()
-    is_gone = cache(is_certainly_gone)
+    is_over = cache(has_ended)
     return {
         name
         for name, some in with_lease(store, names).items()
-        if some and all(is_gone(process_of(consumer.decode(errors="replace"))) for consumer in some)
+        if some and all(is_over(process_of(consumer.decode(errors="replace"))) for consumer in some)
     }

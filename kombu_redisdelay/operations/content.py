@@ -28,7 +28,7 @@ class Content:
     :class:`~kombu_redisdelay.operations.delayed.DelayedMessage`.
 
     Attributes:
-        deliveries: how many deliveries of it have failed.
+        failures: how many deliveries of it have failed.
         unknown_ms: since when it waits for a worker that knows its task, ms since the epoch; ``None`` if it
             does not.
         tag: the delivery tag that it was published with. No two messages have the same; ``None`` if it has
@@ -41,7 +41,7 @@ class Content:
     kwargs: str = ""
     priority: int = 0
     headers: Mapping[str, Any] = field(default_factory=dict)
-    deliveries: int = 0
+    failures: int = 0
     unknown_ms: int | None = None
     tag: str | None = None
 

@@ -57,8 +57,8 @@ class Move:
         if not self.over_ms:
             return lambda message: self._to(message, due_ms)
         index, last = count(), max(0, how_many() - 1)
-        step_ms = self.over_ms / (last + 1)
-        return lambda message: self._to(message, due_ms + step_ms * min(next(index), last))
+        apart_ms = self.over_ms / (last + 1)
+        return lambda message: self._to(message, due_ms + apart_ms * min(next(index), last))
 
     def _to(self, message: Scheduled, due_ms: float) -> tuple[bytes, float]:
         if due_ms <= NOW_MS:

@@ -108,7 +108,7 @@ class Forwarder:
         failing = False
         while not self._stopped.is_set():
             try:
-                self._step()
+                self._round()
             except (RedisError, OSError) as exc:
                 if not failing:
                     logger.error("Lost Redis, trying again each second: %s", printable(str(exc)))
@@ -121,7 +121,7 @@ class Forwarder:
         # The thread still blocks for a while, and its connection must not be closed meanwhile.
         token_taker.join(timeout=2 * LONGEST_WAIT)
 
-    def _step(self) -> None:
+    def _round(self) -> None:
         """Forward due messages, then wait until the next one may be due."""
         if self._find_at <= monotonic():
             self._find_at = monotonic() + LONGEST_WAIT

@@ -4,67 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from kombu_redisdelay.broker.times import from_ms
-from kombu_redisdelay.operations import cursors, verbs
+from kombu_redisdelay.operations import reading, verbs
 from kombu_redisdelay.operations.access import Access, check_limit
 from kombu_redisdelay.operations.acting import Action, Done
-from kombu_redisdelay.operations.found import Found, without_repetitions
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.progress import Tell
-from kombu_redisdelay.operations.readers import Entry
+from kombu_redisdelay.operations.reading import Count, Page
 from kombu_redisdelay.operations.selection import Selection, checked_ids
-from kombu_redisdelay.operations.states import State
 from kombu_redisdelay.operations.verbs import Verb
 from kombu_redisdelay.public import public
-
-#: Messages on a page.
-PAGE = 50
-
-#: Messages that are looked at for one page. A page of a rare task may have fewer than :data:`PAGE`, and the
-#: next page goes on from there.
-LOOKED_AT_MOST = 1000
-
-#: Bytes of messages that are looked at for one page.
-BYTES_LOOKED_AT_MOST = 32 * 1024 * 1024
-
-
-@public
-class Count(int):
-    """A number of messages.
-
-    Attributes:
-        is_exact: whether all were counted. If not, there may be more.
-        looked_at: how many messages were read for it.
-    """
-
-    is_exact: bool
-    looked_at: int
-
-    def __new__(cls, number: int, *, is_exact: bool = True, looked_at: int = 0) -> Count:
-        count = super().__new__(cls, number)
-        count.is_exact, count.looked_at = is_exact, looked_at
-        return count
-
-
-@public
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page of a list.
-
-    Attributes:
-        messages: those of the page.
-        next: where the next page begins; empty if this is the last one. It can be part of an address.
-        looked_at: how many messages were read for it.
-    """
-
-    messages: Sequence[MessageInfo]
-    next: str = ""
-    looked_at: int = 0
 
 
 @public
@@ -111,8 +63,8 @@ class Messages(Access):
         Arguments:
             at_most: look at no more messages than this.
         """
-        chosen = selection or Selection()
-        return self._count(chosen, chosen.states(), at_most)
+        selection = selection or Selection()
+        return reading.count(self, selection, selection.states(), at_most)
 
     def select(
         self, selection: Selection | None = None, *, limit: int | None = None
@@ -134,8 +86,8 @@ class Messages(Access):
             ValueError: *limit* is not a whole number from 0.
         """
         check_limit(limit)
-        chosen = selection or Selection()
-        return islice(self._matching(chosen, chosen.states()), limit)
+        selection = selection or Selection()
+        return islice(reading.matching(self, selection, selection.states()), limit)
 
     def page(
         self,
@@ -143,7 +95,7 @@ class Messages(Access):
         *,
         start: str = "",
         newest_first: bool = False,
-        size: int = PAGE,
+        size: int = reading.PAGE,
     ) -> Page:
         """Read a page of the messages in one state, in the order of :meth:`select`.
 
@@ -160,30 +112,7 @@ class Messages(Access):
         Raises:
             ValueError: more than one state is selected, or *start* is not from a page of this list.
         """
-        states = selection.states()
-        if len(states) != 1:
-            raise ValueError("a page needs one state")
-        [state] = states
-        newest_first = newest_first and bool(state.reverse_order)
-        begin = cursors.read(start, state, newest_first) if start else None
-        # A queue that a page ended in may have no messages any more.
-        ended_in = [] if begin is None or selection.queue is not None else [begin[0]]
-        names = sorted({*self.names(selection.queue), *ended_in})
-        if begin is not None and begin[0] not in names:
-            raise cursors.not_of_this_list()
-        look = replace(selection.look(state, names), start=begin, newest_first=newest_first)
-        matches = selection.matcher(look.span)
-        messages: list[MessageInfo] = []
-        looked_at = size_read = 0
-        cursor = begin
-        for entry in state.reader.read(self.store, look):
-            if len(messages) == size or looked_at == LOOKED_AT_MOST or size_read >= BYTES_LOOKED_AT_MOST:
-                assert cursor is not None, "a page without a message has no next one"
-                return Page(messages, cursors.written(state, newest_first, cursor), looked_at)
-            looked_at, size_read, cursor = looked_at + 1, size_read + len(entry.payload), entry.cursor
-            if matches(entry):
-                messages.append(self._info(state, entry))
-        return Page(messages, looked_at=looked_at)
+        return reading.page(self, selection, start, newest_first, size)
 
     def get(self, id: str) -> MessageInfo | None:
         """The message with this id, in whatever state; ``None`` if there is none. Of several, the first one
@@ -241,8 +170,8 @@ class Messages(Access):
         """
         if mark_revoked and self.app is None:
             raise TypeError("mark_revoked needs the Celery app, for its result backend")
-        chosen = _one_of(selection, ids)
-        action = Action(self.store, verbs.CANCEL, chosen, limit, progress, {}, notes_ids=mark_revoked)
+        selection = _one_of(selection, ids)
+        action = Action(self.store, verbs.CANCEL, selection, limit, progress, {}, notes_ids=mark_revoked)
         if dry_run:
             return self._would(action)
         try:
@@ -362,74 +291,19 @@ class Messages(Access):
         return self._would(action) if dry_run else self._run(action)
 
     def _run(self, action: Action) -> Done:
-        return action.run(self._names(action.selection))
+        return action.run(reading.names(self, action.selection))
 
     def _would(self, action: Action) -> Done:
         """What *action* would do."""
         selection, limit = action.selection, action.limit
         if selection.ids is None:
-            count = self._count(selection, action.states)
+            count = reading.count(self, selection, action.states)
             return action.would(count if limit is None else min(limit, count), {})
         by_id = Counter(dict.fromkeys(selection.ids, 0))
-        by_id.update(message.id for message in islice(self._matching(selection, action.states), limit))
-        return action.would(by_id.total(), by_id)
-
-    def _count(self, selection: Selection, states: Sequence[State], at_most: int | None = None) -> Count:
-        names = self._names(selection)
-        counted = looked_at = 0
-        for state in states:
-            if selection.is_counted(state):
-                counted += state.reader.count(self.store, names, selection.span(state))
-                continue
-            matches = selection.matcher(selection.span(state))
-            for _, entry in self._read(selection, [state], names):
-                if looked_at == at_most:
-                    return Count(counted, is_exact=False, looked_at=looked_at)
-                looked_at += 1
-                counted += matches(entry)
-        return Count(counted, looked_at=looked_at)
-
-    def _matching(self, selection: Selection, states: Sequence[State]) -> Iterator[MessageInfo]:
-        matchers = {state.name: selection.matcher(selection.span(state)) for state in states}
-        found = self._read(selection, states, self._names(selection))
-        return (self._info(state, entry) for state, entry in found if matchers[state.name](entry))
-
-    def _names(self, selection: Selection) -> Sequence[str]:
-        """The names in Redis to look at for *selection*."""
-        return () if selection.ids == () else self.names(selection.queue)
-
-    def _read(
-        self, selection: Selection, states: Sequence[State], names: Sequence[str]
-    ) -> Iterator[tuple[State, Entry]]:
-        """What the readers of *states* find for a selection, each message once."""
-
-        def found() -> Iterator[Found[tuple[State, Entry]]]:
-            for state in states:
-                for entry in state.reader.read(self.store, selection.look(state, names)):
-                    content, queue = entry.content, self.store.partitions.queue_of(entry.name)
-                    identity = (queue, content.tag or entry.payload, content.id)
-                    yield Found((state, entry), identity, content.tag is not None, entry.is_sure)
-
-        return without_repetitions(found())
-
-    def _info(self, state: State, entry: Entry) -> MessageInfo:
-        content = entry.content
-        of_state: dict[str, Any] = {"failures": content.deliveries, **entry.known}
-        moment = None if entry.moment_ms is None else from_ms(entry.moment_ms)
-        of_state["due" if state.is_ahead else "since"] = moment
-        return MessageInfo(
-            id=content.id,
-            queue=self.store.partitions.queue_of(entry.name),
-            state=state.name,
-            task=content.task,
-            args=content.args,
-            kwargs=content.kwargs,
-            priority=content.priority,
-            size=len(entry.payload),
-            headers=content.headers,
-            payload=entry.payload,
-            **of_state,
+        by_id.update(
+            message.id for message in islice(reading.matching(self, selection, action.states), limit)
         )
+        return action.would(by_id.total(), by_id)
 
     def _tell_backend(self, action: Action) -> None:
         """Write the state ``REVOKED`` of what was cancelled to the app's result backend.

@@ -18,8 +18,8 @@ class Progress:
     """Counts what is done, and tells it.
 
     Arguments:
-        tell: called with the count so far, between two steps; ``None`` for nobody. It may raise an exception
-            to end the operation there.
+        tell: called with the count so far, between two round trips; ``None`` for nobody. It may raise an
+            exception to end the operation there.
 
     Attributes:
         count: how many messages it was done to so far.
@@ -42,8 +42,8 @@ class Progress:
             self.look()
             yield each
 
-    def add_step(self, count: int) -> None:
-        """It was done to *count* messages in one step."""
+    def add_portion(self, count: int) -> None:
+        """It was done to *count* messages in one round trip."""
         self.count += count
         self.tell()
 

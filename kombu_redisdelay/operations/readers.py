@@ -12,8 +12,8 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from kombu_redisdelay.broker import members
-from kombu_redisdelay.broker.dead import Buried, Graveyard
-from kombu_redisdelay.broker.identity import host_and_pid, is_certainly_gone, process_of, worker_of
+from kombu_redisdelay.broker.dead import DeadLetter, DeadLists
+from kombu_redisdelay.broker.identity import has_ended, host_and_pid, process_of, worker_of
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.store import Store
@@ -190,7 +190,7 @@ class _QueueByQueue:
 
 
 def _in_queue(
-    found: Ready | Unacked | Buried,
+    found: Ready | Unacked | DeadLetter,
     number: int,
     moment_ms: float | None,
     of_state: Callable[[Content], Mapping[str, Any]],
@@ -243,17 +243,17 @@ class UnackedReader(_QueueByQueue):
 
     def of_queue(self, store: Store, name: str, passed: int | None, look: Look) -> Iterator[Entry]:
         # One process may hold thousands of messages.
-        is_gone = cache(is_certainly_gone)
+        is_over = cache(has_ended)
         skip = passed or 0
         for number, found in enumerate(islice(UnackedHashes(store).iter(name), skip, None), skip + 1):
-            yield _of_unacked(found, number, is_gone)
+            yield _of_unacked(found, number, is_over)
 
 
-def _of_unacked(found: Unacked, number: int, is_gone: Callable[[str], bool]) -> Entry:
+def _of_unacked(found: Unacked, number: int, is_over: Callable[[str], bool]) -> Entry:
     def of_state(content: Content) -> Mapping[str, Any]:
         host, pid = host_and_pid(found.consumer)
         lost = ""
-        if is_gone(process_of(found.consumer)):
+        if is_over(process_of(found.consumer)):
             lost = "process gone"
         elif found.lease_has_ended:
             lost = "lease ended"
@@ -266,24 +266,24 @@ class DeadReader(_QueueByQueue):
     """Dead letters, in each queue the oldest or the newest first."""
 
     def counts(self, store: Store, names: Sequence[str]) -> Sequence[int]:
-        return Graveyard(store).counts(names)
+        return DeadLists(store).counts(names)
 
     def of_queue(self, store: Store, name: str, passed: int | None, look: Look) -> Iterator[Entry]:
-        graveyard = Graveyard(store)
+        lists = DeadLists(store)
         if look.newest_first:
-            for found, left in graveyard.newest(name, passed):
+            for found, left in lists.newest(name, passed):
                 yield _of_dead(found, left, is_sure=True)
             return
         skip = passed or 0
-        for number, (found, is_sure) in enumerate(graveyard.walk(name, skip), skip + 1):
+        for number, (found, is_sure) in enumerate(lists.walk(name, skip), skip + 1):
             yield _of_dead(found, number, is_sure=is_sure)
 
 
-def _of_dead(found: Buried, number: int, *, is_sure: bool) -> Entry:
+def _of_dead(found: DeadLetter, number: int, *, is_sure: bool) -> Entry:
     return _in_queue(
         found,
         number,
-        found.died_ms,
-        lambda content: {"reason": found.reason, "failures": found.deliveries},
+        found.since_ms,
+        lambda content: {"reason": found.reason, "failures": found.failures},
         is_sure=is_sure,
     )

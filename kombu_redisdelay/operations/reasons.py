@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 PAUSED = "paused"
-GONE = "workers gone"
+LOST = "workers lost"
 CONCURRENCY = "concurrency limit"
 RATE = "rate limit"
 ISOLATED = "isolated"
@@ -14,7 +14,7 @@ PREFETCH = "prefetch full"
 UNKNOWN = "unknown task"
 
 #: All of them. If several apply, the first one counts: while it does, the others do not matter.
-REASONS = (PAUSED, GONE, CONCURRENCY, RATE, ISOLATED, PREFETCH, UNKNOWN)
+REASONS = (PAUSED, LOST, CONCURRENCY, RATE, ISOLATED, PREFETCH, UNKNOWN)
 
 #: Seconds after which a consumer with room has taken a message for certain, however it came.
 NOTICED_AFTER = 5.0
@@ -25,28 +25,28 @@ class Facts(NamedTuple):
 
     Attributes:
         is_paused: whether it is paused.
-        has_no_place: whether consumers hold as many messages as its concurrency allows.
+        has_no_permit: whether consumers hold as many messages as its concurrency allows.
         has_no_token: whether its rate allows no message now.
         has_waker: whether a wake-up token is there. A consumer with room would have taken it at once.
-        held: how many messages consumers hold.
+        unacked: how many messages are unacked.
         waiting: seconds that the next message has waited, ``None`` if unknown.
     """
 
     is_paused: bool
-    has_no_place: bool
+    has_no_permit: bool
     has_no_token: bool
     has_waker: bool
-    held: int
+    unacked: int
     waiting: float | None
 
 
 def reason_of(facts: Facts) -> str | None:
     """Why its messages wait; ``None`` if they are about to be taken."""
     # A token does not live for ever, and a stock producer adds none.
-    is_left_there = facts.has_waker or facts.held or (facts.waiting or 0.0) > NOTICED_AFTER
+    is_left_there = facts.has_waker or facts.unacked or (facts.waiting or 0.0) > NOTICED_AFTER
     applying = {
         PAUSED: facts.is_paused,
-        CONCURRENCY: facts.has_no_place,
+        CONCURRENCY: facts.has_no_permit,
         RATE: facts.has_no_token,
         PREFETCH: is_left_there,
     }

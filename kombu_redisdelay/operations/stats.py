@@ -20,8 +20,8 @@ from kombu_redisdelay.operations.consumers import deserted
 from kombu_redisdelay.operations.isolated import isolated
 from kombu_redisdelay.operations.limits import UNLIMITED, QueueLimits, queue_limits
 from kombu_redisdelay.operations.reasons import (
-    GONE,
     ISOLATED,
+    LOST,
     NOTICED_AFTER,
     PAUSED,
     PREFETCH,
@@ -104,15 +104,15 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
 def _found_out(store: Store, found: Mapping[str, QueueStats], listing: Sequence[str]) -> dict[str, str]:
     """The reasons for which only some queues are looked at. *listing* are those that list tasks which a
     consumer did not know."""
-    # A suspect that is held alone looks like a full consumer at first: nobody takes the token.
+    # The consumer of an isolated message looks full at first: nobody takes the token.
     full = {name: stats.consumers for name, stats in found.items() if stats.reason == PREFETCH}
-    alone = isolated(store, full, [name for name, stats in found.items() if stats.unacked])
+    names = isolated(store, full, [name for name, stats in found.items() if stats.unacked])
     left = [name for name in listing if found[name].consumers and not found[name].ready]
     quiet = [name for name, stats in found.items() if _may_be_deserted(stats)]
     return {
-        **dict.fromkeys(alone, ISOLATED),
+        **dict.fromkeys(names, ISOLATED),
         **dict.fromkeys(with_unknown_tasks(store, left), UNKNOWN),
-        **dict.fromkeys(deserted(store, quiet), GONE),
+        **dict.fromkeys(deserted(store, quiet), LOST),
     }
 
 
@@ -157,7 +157,7 @@ def _call(store: Store, queue: str) -> ScriptCall:
     return (
         STATS,
         (
-            *(keys.schedule, keys.dead, keys.consumers, keys.wake, keys.control, keys.unknown),
+            *(keys.schedule, keys.dead, keys.consumers, keys.wake, keys.limits, keys.unknown),
             *store.ready_keys(queue),
         ),
         (keys.unacked(""),),
@@ -204,12 +204,12 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
 
 
 def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats:
-    *numbers, is_paused, has_no_place, has_no_token, has_waker, _ = reply
+    *numbers, is_paused, has_no_permit, has_no_token, has_waker, _ = reply
     ready, scheduled, overdue, unacked, dead, consumers, consumers_lost, due_ms, late_us, now_us = numbers
     waiting = 0.0 if ready == 0 else None
     if since_ms is not None:
         waiting = max(0.0, now_us / 1_000_000 - since_ms / 1000)
-    facts = Facts(is_paused, has_no_place, has_no_token, has_waker, unacked, waiting)
+    facts = Facts(is_paused, has_no_permit, has_no_token, has_waker, unacked, waiting)
     return QueueStats(
         queue=queue,
         ready=ready,

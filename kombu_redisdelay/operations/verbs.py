@@ -129,7 +129,7 @@ def _move_again(schedule: Schedule, message: Scheduled, target: Target) -> bool:
 
 def _take_out(how: str) -> Some:
     def some(store: Store, name: str, entries: Iterable[Entry], prepared: None) -> Iterator[Entry]:
-        return _with_raw(partial(dead.Graveyard(store).take_out, name, how), entries)
+        return _with_raw(partial(dead.DeadLists(store).take_out, name, how), entries)
 
     return some
 
@@ -220,7 +220,7 @@ REMOVE = Verb(
     "removed",
     "removing",
     "Remove dead letters for good.",
-    {DEAD: How(_take_out(dead.DROP), every=lambda store, name: dead.Graveyard(store).clear(name))},
+    {DEAD: How(_take_out(dead.REMOVE), every=lambda store, name: dead.DeadLists(store).clear(name))},
     removes=True,
 )
 

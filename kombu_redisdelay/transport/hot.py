@@ -96,13 +96,13 @@ class HotQueues:
         if count <= 1:
             return [*(due or self._hot)], False
         most = QUEUES_PER_TAKE if count <= QUEUES_PER_TAKE else QUEUES_OF_MORE
-        chosen = set(islice((queue for queue in order if queue in due), most // 2))
+        hot = set(islice((queue for queue in order if queue in due), most // 2))
         for step in sorted(set(self._hot.values())):
-            at_step = (q for q in order if self._hot.get(q) == step and q not in chosen)
-            chosen.update(islice(at_step, most - len(chosen)))
-        more_due = (queue for queue in order if queue in due and queue not in chosen)
-        chosen.update(islice(more_due, most - len(chosen)))
-        return [queue for queue in order if queue in chosen], len(chosen) < count
+            at_step = (q for q in order if self._hot.get(q) == step and q not in hot)
+            hot.update(islice(at_step, most - len(hot)))
+        more_due = (queue for queue in order if queue in due and queue not in hot)
+        hot.update(islice(more_due, most - len(hot)))
+        return [queue for queue in order if queue in hot], len(hot) < count
 
     def __bool__(self) -> bool:
         """Whether any queue is known to have something ready."""

@@ -302,7 +302,7 @@ class Intake:
 
     def _waiting(self, received: Received) -> Waiting:
         delivery, message, lost = received
-        if not lost or not delivery.needs_ack or not 0 < self._channel.options.alone_after <= lost:
+        if not lost or not delivery.needs_ack or not 0 < self._channel.options.isolated_after <= lost:
             return Waiting(delivery, message, None)
         self._channel.qos.report_isolated(delivery.queue, message, lost)
         return Waiting(delivery, message, monotonic() + ALONE_PATIENCE)

@@ -98,9 +98,9 @@ class PublishingChannel(redis.Channel):
         if self._store is None:
             server, replicas = self._new_server(), self.options.confirm_replicas
             publisher = Confirming(server, replicas, self._confirm_ms) if replicas else server
-            partitions, alone_after = Partitions(self.options.partitions), self.options.alone_after
+            partitions, isolated_after = Partitions(self.options.partitions), self.options.isolated_after
             self._store = Store(
-                server, self.prefix, self.priority_steps, self.sep, publisher, partitions, alone_after
+                server, self.prefix, self.priority_steps, self.sep, publisher, partitions, isolated_after
             )
         return self._store
 

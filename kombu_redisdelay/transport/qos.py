@@ -13,7 +13,7 @@ from kombu.transport import virtual
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.message import message_id, which
-from kombu_redisdelay.broker.options import ALONE_FOR
+from kombu_redisdelay.broker.options import ISOLATED_FOR
 from kombu_redisdelay.transport.tasks import (
     failure,
     forget_task,
@@ -40,8 +40,8 @@ class QoS(virtual.QoS):
     def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
         self._queues: dict[str, str] = {}
-        #: Tag of a message that is held alone -> when to stop that; seconds of the monotonic clock.
-        self._alone: dict[str, float] = {}
+        #: Tag of an isolated message -> when its isolation ends; seconds of the monotonic clock.
+        self._isolated: dict[str, float] = {}
         #: Tags of messages that were already reported as lost. Their own acks may still turn out to be in
         #: vain; this is not reported again.
         self._lost: set[str] = set()
@@ -52,20 +52,20 @@ class QoS(virtual.QoS):
         are only counted in this process, because they come over PUB/SUB.
 
         Arguments:
-            alone: take no other message as long as this one is held, for :data:`ALONE_FOR` at most.
+            alone: take no other message as long as this one is held, for :data:`ISOLATED_FOR` at most.
         """
         self._queues[delivery_tag] = queue
         if alone:
-            self._alone[delivery_tag] = monotonic() + ALONE_FOR
+            self._isolated[delivery_tag] = monotonic() + ISOLATED_FOR
 
     def report_isolated(self, queue: str, message: virtual.Message, lost: int) -> None:
-        """Say that a *message* will be held alone, because so many workers have died that held it."""
+        """Say that a *message* is isolated, because workers have died that held it."""
         logger.warning(
             "Isolated a message of queue %r, because %d worker(s) have died while they held it: this worker "
             "takes no other until it is done, for %d seconds at most%s",
             queue,
             lost,
-            ALONE_FOR,
+            ISOLATED_FOR,
             which([name_of(message)], 1),
         )
 
@@ -79,7 +79,7 @@ class QoS(virtual.QoS):
         return bool(self._queues)
 
     def can_consume(self) -> bool:
-        if self._alone and max(self._alone.values()) > monotonic():
+        if self._isolated and max(self._isolated.values()) > monotonic():
             return False
         if self.channel.intake.has_one_to_be_alone:
             return False
@@ -200,7 +200,7 @@ class QoS(virtual.QoS):
             self.fail(tag)
         self.channel.give_back_all()
         self._queues.clear()
-        self._alone.clear()
+        self._isolated.clear()
         self._dirty.clear()
         self._delivered.clear()
         return []
@@ -267,7 +267,7 @@ class QoS(virtual.QoS):
 
     def _forget(self, delivery_tag: str) -> None:
         self._queues.pop(delivery_tag, None)
-        self._alone.pop(delivery_tag, None)
+        self._isolated.pop(delivery_tag, None)
         self._unsettled.pop(delivery_tag, None)
         if delivery_tag in self._delivered:
             super().ack(delivery_tag)

@@ -79,7 +79,7 @@ def _leaves_to_others(original: Callable[..., Any]) -> Callable[..., Any]:
         task = printable(name[:LONGEST_FAILURE])
         if unknown_for(message) >= wait:
             reason = f"no worker knows the task {task}"
-            return _bury(qos, message, reason, original, self, body, message, exc)
+            return _dead_letter(qos, message, reason, original, self, body, message, exc)
         qos.leave_to_others(message, name)
         _say(task, wait)
         return None
@@ -117,12 +117,12 @@ def _buries(original: Callable[..., Any], reason: Callable[..., tuple[Any, str]]
         qos = _qos(message)
         if qos is None:
             return original(self, *args)
-        return _bury(qos, message, why, original, self, *args)
+        return _dead_letter(qos, message, why, original, self, *args)
 
     return buries
 
 
-def _bury(qos: Any, message: Any, reason: str, original: Callable[..., Any], *args: Any) -> Any:
+def _dead_letter(qos: Any, message: Any, reason: str, original: Callable[..., Any], *args: Any) -> Any:
     """Make the message a dead letter, and then let Celery do what it does with it. Celery may fail before it
     gets rid of it: it cannot even write a report of some messages. When it does, nothing is held any more."""
     qos.bury(message, reason)

@@ -113,8 +113,8 @@ def _do_selected(verb: Verb, site: Site, form: Form, tell: Tell) -> str:
     for queue, ids in in_queues.items():
         done = getattr(site.messages, verb.name)(Selection(ids=ids, queue=queue or None), **asked)
         counts += done.by_id.values()
-    gone = counts.count(0)
-    left = f" {number(gone)} of the selected ones had moved on." if gone else ""
+    moved = counts.count(0)
+    left = f" {number(moved)} of the selected ones had moved on." if moved else ""
     return f"{verb.done.capitalize()} {plural(sum(counts), 'message')}.{left}"
 
 

@@ -114,8 +114,8 @@ class Choice:
             ValueError: *after* or *before* is no time.
         """
         after, before = self.span(zone)
-        chosen: dict[str, Any] = dict(self.filters)
-        return Selection(queue=self.queue or None, state=self.state, after=after, before=before, **chosen)
+        filters: dict[str, Any] = dict(self.filters)
+        return Selection(queue=self.queue or None, state=self.state, after=after, before=before, **filters)
 
     def span(self, zone: tzinfo) -> tuple[datetime | None, datetime | None]:
         """The moments that *after* and *before* are.

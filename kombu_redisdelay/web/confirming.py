@@ -82,7 +82,7 @@ def _work(request: Request, name: str, action: Action, form: Form) -> Work:
         expected=int(expected)
         if expected.isascii() and expected.isdecimal() and len(expected) < 16
         else None,
-        in_steps=action.about == ALL,
+        in_portions=action.about == ALL,
         span=form.choice.span(site_of(request).timezone),
         since=form.choice.its_state.since,
         page=page,

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kombu_redisdelay.operations.columns import Column, columns_of, moment_label
-from kombu_redisdelay.operations.lateness import why_late
-from kombu_redisdelay.operations.messages import Page
+from kombu_redisdelay.operations.reading import Page
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import STATES, State
+from kombu_redisdelay.operations.why_waiting import why_waiting
 from kombu_redisdelay.web.actions import ALL, SELECTED, actions_of
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.events import events_of, relatives_of
@@ -94,7 +94,7 @@ def message(request: Request) -> Response:
         actions=lambda state: actions_of(site, Choice(state), SELECTED),
         events=lambda message: events_of(message, now),
         relatives=relatives_of,
-        why_late=lambda message: why_late(site.messages.store, message),
+        why_waiting=lambda message: why_waiting(site.messages.store, message),
         call=site.call,
         shown=site.shown,
     )

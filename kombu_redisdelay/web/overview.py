@@ -35,7 +35,7 @@ def overview(request: Request) -> Response:
     site, fields = site_of(request), fields_of(request)
     search = fields.get("search", "").strip()
     sorting = Sorting.of(fields.get("sort", ""))
-    chosen = {"search": search, "sort": sorting.field}
+    shown = {"search": search, "sort": sorting.field}
     read = site.fleet.get()
     fleet = read.value
     found = [queue for queue in fleet.stats if search.casefold() in queue.queue.casefold()]
@@ -49,7 +49,7 @@ def overview(request: Request) -> Response:
         search=search,
         has_search=bool(search) or len(fleet.stats) > MOST_WITHOUT_SEARCH,
         part=part,
-        here=lambda **query: address(request, "overview", **{**chosen, **query}),
+        here=lambda **query: address(request, "overview", **{**shown, **query}),
         count=len(found),
         all=len(fleet.stats),
         totals=totals(found),

@@ -101,9 +101,9 @@ def subject_of(site: Site, form: Form, states: tuple[str, ...]) -> Subject:
 
 def _find(site: Site, queue: str, ids: set[str], states: tuple[str, ...]) -> Iterator[MessageInfo]:
     for state in states:
-        chosen = Selection(queue=queue or None, state=state)
+        selection = Selection(queue=queue or None, state=state)
         if STATES[state].finds_ids:
-            yield from site.messages.select(replace(chosen, ids=list(ids)))
+            yield from site.messages.select(replace(selection, ids=list(ids)))
         else:
-            some = site.messages.select(chosen, limit=SEARCHED_AT_MOST)
+            some = site.messages.select(selection, limit=SEARCHED_AT_MOST)
             yield from (message for message in some if message.id in ids)

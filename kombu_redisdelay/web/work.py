@@ -25,6 +25,6 @@ async def stop(request: Request) -> Response:
         raise HTTPException(403, "Nothing can be changed here: this page is read-only.")
     id = form.text("work")
     found = site_of(request).works.get(id)
-    if found is not None and found.in_steps:
+    if found is not None and found.in_portions:
         found.stop(request.state.user)
     return RedirectResponse(address(request, "work", id=id), 303)

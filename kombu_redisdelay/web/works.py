@@ -43,7 +43,7 @@ class Work:
         key: two works with the same key do the same.
         do: does it, and says what was done. What it gets, it calls with how many messages it is done with.
         expected: how many messages it is probably about; ``None`` if that is unknown.
-        in_steps: whether it can be stopped between two steps.
+        in_portions: whether it is done in portions, and can be stopped between two.
         span: between which times the messages are.
         since: what these times are, for example "due".
         page, query: the name of the route to go back to, and its fields.
@@ -63,7 +63,7 @@ class Work:
         do: Callable[[Tell], str],
         *,
         expected: int | None,
-        in_steps: bool,
+        in_portions: bool,
         span: tuple[datetime | None, datetime | None],
         since: str,
         page: str,
@@ -74,7 +74,7 @@ class Work:
         self.who = who
         self.key = key
         self.expected = expected
-        self.in_steps = in_steps
+        self.in_portions = in_portions
         self.span = span
         self.since = since
         self.page = page

@@ -41,7 +41,7 @@ class PublishingMachine(RuleBasedStateMachine):
         super().__init__()
         self.database.reset()
         self.rig = Rig(self.database, steps=PRIORITIES)
-        self.model = Broker(QUEUES, PRIORITIES, OPTIONS.alone_after)
+        self.model = Broker(QUEUES, PRIORITIES, OPTIONS.isolated_after)
         self.numbers = count(1)
 
     @staticmethod

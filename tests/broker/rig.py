@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.dead import Buried, Graveyard
+from kombu_redisdelay.broker.dead import DeadLetter, DeadLists
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease import Lease
@@ -52,10 +52,10 @@ def dead_letter(consumer: Consumer, delivery: Delivery, reason: str) -> None:
 
 
 def take_out(
-    store: Store, queue: str, how: str, wanted: Callable[[Buried], bool] = lambda letter: True
+    store: Store, queue: str, how: str, wanted: Callable[[DeadLetter], bool] = lambda letter: True
 ) -> int:
     """Requeue or drop the dead letters that are *wanted*. Returns how many."""
-    yard = Graveyard(store)
+    yard = DeadLists(store)
     letters = (letter for letter, _ in yard.walk(queue) if wanted(letter))
     return len(list(yard.take_out(queue, how, letters)))
 

@@ -14,7 +14,7 @@ SUSPECT = with_count(payload("suspect"), 3, lost=3)
 
 @pytest.mark.parametrize(("delivery_limit", "after"), [(None, 3), (9, 3), (4, 3), (3, 2), (2, 1), (1, 0)])
 def test_after_three_deaths_and_fewer_than_the_limit(delivery_limit: int | None, after: int) -> None:
-    assert Options(delivery_limit=delivery_limit).alone_after == after
+    assert Options(delivery_limit=delivery_limit).isolated_after == after
 
 
 class TestTake:
@@ -77,7 +77,7 @@ def test_only_the_poison_dies_of_it(rig: Rig, limit: int) -> None:
     assert done == innocents
     [letter] = rig.dead("q")
     # Those before it was held alone are no failures.
-    deaths = limit + Options(delivery_limit=limit).alone_after
+    deaths = limit + Options(delivery_limit=limit).isolated_after
     assert f" {deaths} 0 delivery limit of {limit} reached\n" in letter
     assert letter.endswith("\n" + payload("poison"))
 

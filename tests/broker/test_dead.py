@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from kombu_redisdelay.broker import dead as module
-from kombu_redisdelay.broker.dead import DROP, REQUEUE, Graveyard
+from kombu_redisdelay.broker.dead import REMOVE, REQUEUE, DeadLists
 from kombu_redisdelay.broker.options import Options
 from tests.broker.rig import Rig, dead_letter, payload, take_out, taken, with_count
 
@@ -92,21 +92,21 @@ class TestGraveyard:
     def test_what_they_say(self, rig: Rig) -> None:
         before = rig.database.now_ms()
         self.bury(rig, with_count("{}", 0), "two\nlines", step=3)
-        (first, _), (second, _) = Graveyard(rig.store).walk("q")
+        (first, _), (second, _) = DeadLists(rig.store).walk("q")
         assert (first.payload, second.payload) == (b"{}", b"two\nlines")
-        assert (second.queue, second.step, second.deliveries) == ("q", 3, 0)
+        assert (second.queue, second.step, second.failures) == ("q", 3, 0)
         assert second.reason == "because of two lines"
-        assert before <= first.died_ms <= second.died_ms <= rig.database.now_ms()
+        assert before <= first.since_ms <= second.since_ms <= rig.database.now_ms()
 
     def test_many_pages_the_oldest_first(self, rig: Rig) -> None:
         texts = [f"letter {number}" for number in range(50)]
         self.bury(rig, *texts)
-        yard = Graveyard(rig.store)
+        yard = DeadLists(rig.store)
         found = (letter for letter, _ in yard.walk("q"))
         seen = [next(found).payload.decode() for _ in range(5)]
         # Those that come and go meanwhile shift nothing.
         self.bury(rig, "late")
-        assert take_out(rig.store, "q", DROP, lambda letter: letter.payload == b"letter 0") == 1
+        assert take_out(rig.store, "q", REMOVE, lambda letter: letter.payload == b"letter 0") == 1
         assert seen + [letter.payload.decode() for letter in found] == texts
         assert yard.counts(["q", "empty"]) == [50, 0]
 
@@ -124,17 +124,17 @@ class TestGraveyard:
         me.requeue("q", delivery.tag)
         rig.put("q", "waiting", step=6)
         rig.use_up_token("q")
-        assert take_out(rig.store, "q", REQUEUE, lambda letter: letter.deliveries == 8) == 1
+        assert take_out(rig.store, "q", REQUEUE, lambda letter: letter.failures == 8) == 1
         assert rig.ready("q", 6) == ["waiting", text]
         assert rig.dead("q") == []
         assert rig.tokens("q") == 1
 
     def test_only_what_is_wanted_over_many_pages(self, rig: Rig) -> None:
         self.bury(rig, *(f"{number:02}" for number in range(70)))
-        yard = Graveyard(rig.store)
+        yard = DeadLists(rig.store)
         assert take_out(rig.store, "q", REQUEUE, lambda letter: int(letter.payload) % 3 == 0) == 24
         assert [int(text) for text in rig.ready("q")] == list(range(0, 70, 3))
-        assert take_out(rig.store, "q", DROP, lambda letter: int(letter.payload) % 3 == 1) == 23
+        assert take_out(rig.store, "q", REMOVE, lambda letter: int(letter.payload) % 3 == 1) == 23
         assert [int(letter.payload) for letter, _ in yard.walk("q")] == list(range(2, 70, 3))
 
     def test_all_are_requeued_once(self, rig: Rig) -> None:
@@ -149,13 +149,13 @@ class TestGraveyard:
     def test_drop_wakes_nobody(self, rig: Rig) -> None:
         self.bury(rig, "m")
         rig.use_up_token("q")
-        assert take_out(rig.store, "q", DROP) == 1
+        assert take_out(rig.store, "q", REMOVE) == 1
         assert (rig.tokens("q"), rig.ready("q"), rig.dead("q")) == (0, [], [])
 
     def test_clear(self, rig: Rig) -> None:
         self.bury(rig, "a", "b")
-        assert Graveyard(rig.store).clear("q") == 2
-        assert Graveyard(rig.store).clear("q") == 0
+        assert DeadLists(rig.store).clear("q") == 2
+        assert DeadLists(rig.store).clear("q") == 0
 
     def test_queues_with_dead_letters_are_known(self, rig: Rig) -> None:
         rig.put("limit", payload("m"))

@@ -12,7 +12,7 @@ from socket import gethostname
 import pytest
 
 from harness.process import wait_until
-from kombu_redisdelay.broker.identity import host_and_pid, is_certainly_gone, new_consumer, process_of
+from kombu_redisdelay.broker.identity import has_ended, host_and_pid, new_consumer, process_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the proof is Linux's /proc")
 
@@ -33,7 +33,7 @@ def child() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def is_gone(consumer: str) -> bool:
-    return is_certainly_gone(process_of(consumer))
+    return has_ended(process_of(consumer))
 
 
 def fields(consumer: str) -> list[str]:

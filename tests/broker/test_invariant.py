@@ -281,11 +281,11 @@ class BrokerMachine(PublishingMachine):
             for delivery in mine:
                 assert not self.rig.ack(gone.consumer, queue, delivery.tag)
         # They were held alone.
-        guilty = [entry for entry in gone.in_reverse() if entry[1].lost >= OPTIONS.alone_after]
+        guilty = [entry for entry in gone.in_reverse() if entry[1].lost >= OPTIONS.isolated_after]
         again = [entry for entry in guilty if entry[1].deliveries > entry[1].lost]
         for delivery, message in gone.in_reverse():
             if (delivery, message) not in guilty:
-                self.model.queues[delivery.queue].lose(message, OPTIONS.alone_after)
+                self.model.queues[delivery.queue].lose(message, OPTIONS.isolated_after)
             elif (delivery, message) not in again:
                 # It goes to the tail: before those that are put there after it.
                 self.have_failed([(delivery, message)])
@@ -306,7 +306,7 @@ class BrokerMachine(PublishingMachine):
     def buried(held: Held, queue: str) -> int:
         return sum(
             delivery.queue == queue
-            and message.lost >= OPTIONS.alone_after
+            and message.lost >= OPTIONS.isolated_after
             and message.deliveries + 1 - message.lost >= DELIVERY_LIMIT
             for delivery, message in held.deliveries + held.unseen
         )

@@ -110,7 +110,7 @@ class TestLarge:
         assert rig.scheduled("q") == [f"0:{self.ANOTHER}"]
 
     def test_nothing_is_taken_behind_one_to_be_held_alone(self, rig: Rig) -> None:
-        suspect = with_count(self.LARGE, 3, lost=Options().alone_after)
+        suspect = with_count(self.LARGE, 3, lost=Options().isolated_after)
         rig.schedule("q", suspect, 1000)
         rig.schedule("other", "small", 2000)
         rig.database.advance(HOUR)

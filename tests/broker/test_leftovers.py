@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kombu_redisdelay.broker import portions
-from kombu_redisdelay.broker.leftovers import GONE, MOVED, REFUSED, Destination, Leftover, Leftovers
+from kombu_redisdelay.broker.leftovers import ABSENT, MOVED, REFUSED, Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.ready import ReadyLists
 from tests.broker.rig import Rig, payload
 
@@ -62,7 +62,7 @@ def test_what_a_stock_worker_acks_meanwhile_is_left_alone(rig: Rig, taken: Lefto
     outcomes = {
         each.tag: outcome for each, _, outcome in taken.move((e, destination(e.tag)) for e in found.values())
     }
-    assert outcomes == {b"acked": GONE, b"taken again": GONE, b"stays": MOVED}
+    assert outcomes == {b"acked": ABSENT, b"taken again": ABSENT, b"stays": MOVED}
     assert rig.client.hgetall("unacked") == {b"taken again": b"another"}
 
 

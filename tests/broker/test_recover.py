@@ -331,6 +331,6 @@ class TestFleet:
             for number in range(10):
                 rig.client.zadd(rig.store.keys(queue).consumers, {f"{dead}:{number}": rig.database.now_ms()})
         looked_at = []
-        monkeypatch.setattr(lost_consumers, "is_certainly_gone", lambda name: looked_at.append(name))
+        monkeypatch.setattr(lost_consumers, "has_ended", lambda name: looked_at.append(name))
         finish(rig.recoverer().recover(queues))
         assert looked_at == [dead]

@@ -106,7 +106,7 @@ class UnknownMachine(LimitsMachine):
             (queue.scheduled if message in queue.scheduled else queue.ready[message.step]).remove(message)
             queue.control.full_at += queue.control.interval
             taken.append((delivery, message))
-        is_last = bool(taken) and taken[-1][1].deliveries >= OPTIONS.alone_after
+        is_last = bool(taken) and taken[-1][1].deliveries >= OPTIONS.isolated_after
         assert len(taken) <= min(limit, allowed)
         assert is_last or len(taken) == min(limit, allowed) or not candidates()
         return taken

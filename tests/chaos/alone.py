@@ -28,7 +28,7 @@ class NobodyAlone(Options):
     """As if there was no such rule."""
 
     @property
-    def alone_after(self) -> int:
+    def isolated_after(self) -> int:
         return 0
 
 

@@ -31,9 +31,7 @@ def test_there_is_nothing_to_do(site: Site) -> None:
     # Nothing is asked.
     assert site.text("adopt") == f"Adopted {NOTHING}.\n"
     assert site.text("adopt", "--dry-run") == f"Would adopt {NOTHING}.\n"
-    assert (
-        site.text("adopt", "--reverse") == "Gave back 0 messages: 0 scheduled, 0 of workers that are gone.\n"
-    )
+    assert site.text("adopt", "--reverse") == "Gave back 0 messages: 0 scheduled, 0 of lost workers.\n"
 
 
 def test_it_says_how_many_asks_and_moves(site: Site) -> None:

@@ -50,8 +50,8 @@ def bury(site: Site, id: str, task: str, hours_ago: float, queue: str) -> None:
     headers = {"id": id, "task": task, "argsrepr": "()", "kwargsrepr": "{}"}
     payload = json.dumps({"body": "", "headers": headers, "properties": {"delivery_tag": str(uuid4())}})
     site.store.remember(queue)
-    died_ms = int(site.now_ms() - hours_ago * 3_600_000)
-    site.redis.lpush(site.store.keys(queue).dead, f"{died_ms} 1 0 rejected\n{payload}")
+    since_ms = int(site.now_ms() - hours_ago * 3_600_000)
+    site.redis.lpush(site.store.keys(queue).dead, f"{since_ms} 1 0 rejected\n{payload}")
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_why_messages_wait_although_a_consumer_is_there(site: Site) -> None:
 
     site.text("limit", "-Q", QUEUE, "--rate", "1/h", "--concurrency", "3")
     assert reason(site) == "prefetch full"
-    site.redis.hset(site.store.keys(QUEUE).control, "full_at_us", (site.now_ms() + 3_600_000) * 1000)
+    site.redis.hset(site.store.keys(QUEUE).limits, "full_at_us", (site.now_ms() + 3_600_000) * 1000)
     assert reason(site) == "rate limit"
     site.add_consumer("another", 60_000, holds=1)
     assert reason(site) == "concurrency limit"
@@ -93,13 +93,13 @@ def test_why_messages_wait_although_a_consumer_is_there(site: Site) -> None:
 def test_the_workers_are_gone(site: Site) -> None:
     site.add_consumer(consumer_that_is_gone(), 60_000, holds=1)
     id = site.send()
-    assert reason(site) == "workers gone"
+    assert reason(site) == "workers lost"
     assert "The workers of the queue are gone" in site.text("show", id)
     site.redis.zadd(site.store.keys(QUEUE).schedule, {site.send(countdown=60): site.now_ms() - 10_000})
     [found] = [each["found"] for each in site.rows("doctor", status=1) if "workers are gone" in each["found"]]
     assert found == "1 message ready and 1 message overdue, and the processes of all its workers are gone"
     site.redis.delete(QUEUE)
-    assert reason(site) == "workers gone", "nobody moves what is overdue"
+    assert reason(site) == "workers lost", "nobody moves what is overdue"
     site.add_consumer("alive", 60_000)
     assert reason(site) is None
     site.text("deliver-now", "--all", "--yes")

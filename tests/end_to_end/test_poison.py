@@ -8,7 +8,7 @@ import pytest
 
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
-from kombu_redisdelay.broker.options import ALONE_AFTER
+from kombu_redisdelay.broker.options import ISOLATED_AFTER
 from tests.broker.rig import with_count
 from tests.end_to_end.installation import QUEUE, Installation
 
@@ -62,7 +62,7 @@ def test_a_task_that_kills_its_worker(site: Installation, pool: str, concurrency
         return set(innocents) <= set(site.ledger.ended()) and not site.ready() and not site.unacked()
 
     # The first ones are not known to be its fault.
-    deaths = LIMIT + ALONE_AFTER
+    deaths = LIMIT + ISOLATED_AFTER
     for _ in range(deaths):
         worker = site.start_worker(
             pool=pool, concurrency=concurrency, settings=SETTINGS, prefetch_multiplier=4, expected=SAID

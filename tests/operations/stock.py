@@ -12,7 +12,8 @@ from kombu.entity import Queue
 
 from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.keys import queue_keys
-from kombu_redisdelay.operations.adoption import Adopted, Adoption, GivenBack
+from kombu_redisdelay.operations.adoption import Adopted, Adoption
+from kombu_redisdelay.operations.reverse_adoption import GivenBack, ReverseAdoption
 
 SEPARATOR = "\x06\x16"
 STEPS = (0, 3, 6, 9)
@@ -57,10 +58,16 @@ class Place:
         self._url = server.url()
 
     def adoption(self) -> Adoption:
+        return Adoption(self._app())
+
+    def reverse_adoption(self) -> ReverseAdoption:
+        return ReverseAdoption(self._app())
+
+    def _app(self) -> Celery:
         app = Celery("shop", broker=self._url, set_as_current=False)
         app.conf.broker_transport_options = self.options
         app.conf.task_queues = [Queue(name) for name in ("a", "b", "celery")]
-        return Adoption(app)
+        return app
 
     def bind(self, exchange: str, *bindings: tuple[str, str, str]) -> None:
         self.redis.sadd(f"{self.prefix}_kombu.binding.{exchange}", *map(SEPARATOR.join, bindings))
@@ -122,6 +129,6 @@ def adopt(place: Place) -> Adopted:
 
 
 def give_back(place: Place) -> GivenBack:
-    with place.adoption() as adoption:
+    with place.reverse_adoption() as adoption:
         *_, done = adoption.give_back()
     return done

@@ -22,7 +22,9 @@ from harness.cluster import Cluster
 from harness.process import wait_until
 from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.server.single import SingleServer
-from kombu_redisdelay.operations.adoption import Adopted, Adoption, GivenBack, InUse
+from kombu_redisdelay.operations.adoption import Adopted, Adoption
+from kombu_redisdelay.operations.reverse_adoption import GivenBack, ReverseAdoption
+from kombu_redisdelay.operations.transfer import InUse
 from tests.environments import HAS_CLUSTERS
 from tests.operations.stock import (
     OPTIONS,
@@ -303,7 +305,7 @@ def test_all_that_is_scheduled_comes_back(
     adopt(place)
     before = place.everything()
     for left, is_done in dying:
-        with place.adoption() as adoption, Dying(left, is_done).calling(), suppress(Died):
+        with place.reverse_adoption() as adoption, Dying(left, is_done).calling(), suppress(Died):
             list(adoption.give_back())
     give_back(place)
     expected = Counter({(name, at.replace("scheduled", "ready")): 0 for name, at in before})
@@ -327,8 +329,8 @@ def test_stock_workers_learn_when_it_is_due(place: Place, server: RedisServer) -
         producer.publish("plain", routing_key="celery", headers={"x-delay": 120_000})
     due = [due_ms for due_ms, _ in place.scheduled("celery")]
 
-    with place.adoption() as adoption:
-        assert adoption.look_back() == GivenBack(scheduled=4, at_once=1)
+    with place.reverse_adoption() as adoption:
+        assert adoption.look() == GivenBack(scheduled=4, at_once=1)
     assert give_back(place) == GivenBack(scheduled=4, at_once=1)
 
     assert place.scheduled("celery") == []
@@ -348,8 +350,8 @@ def test_what_our_dead_workers_held_comes_back(place: Place) -> None:
         place.redis.zadd(keys.consumers, {name: now().timestamp() * 1000 + end})
         place.redis.hset(keys.unacked(name), "1", f"0:{json.dumps(message(name))}")
     place.redis.zadd("redisdelay:known-queues", {"celery": 1})
-    with place.adoption() as adoption:
-        assert adoption.look_back() == GivenBack(unacked=1)
+    with place.reverse_adoption() as adoption:
+        assert adoption.look() == GivenBack(unacked=1)
     assert give_back(place) == GivenBack(unacked=1)
     assert [name_of(json.loads(text)) for _, text in place.ready("celery")] == ["dead"]
 
@@ -359,17 +361,17 @@ def test_what_our_dead_workers_held_comes_back(place: Place) -> None:
 
 def test_a_stock_worker_is_seen(place: Place, server: RedisServer) -> None:
     with place.adoption() as adoption:
-        adoption.check_no_stock_workers()
+        adoption.check_not_in_use()
         with stock_consumer(server.url("redis", db=1)):
-            adoption.check_no_stock_workers()
+            adoption.check_not_in_use()
         with stock_consumer(server.url("redis")) as connection:
             with pytest.raises(InUse, match=r"127\.0\.0\.1:"):
-                adoption.check_no_stock_workers()
+                adoption.check_not_in_use()
             # It takes one, does not ack it, and has room for no other.
             place.publish("celery", message("held"))
             connection.drain_events(timeout=10)
             with pytest.raises(InUse):
-                adoption.check_no_stock_workers()
+                adoption.check_not_in_use()
         wait_until(lambda: not adoption.stock_workers(), 30, "that the server sees it go")
 
 
@@ -390,9 +392,9 @@ def test_workers_of_ours_are_not_taken_for_others(place: Place, server: RedisSer
         channel.basic_consume("celery", False, lambda message: None, "tag")
         with pytest.raises(TimeoutError):
             connection.drain_events(timeout=1.5)
-        adoption.check_no_stock_workers()
-        with pytest.raises(InUse, match="workers of redisdelay://"):
-            adoption.check_no_consumers()
+        adoption.check_not_in_use()
+        with place.reverse_adoption() as back, pytest.raises(InUse, match="workers of redisdelay://"):
+            back.check_not_in_use()
 
 
 def test_who_may_not_look_is_told(place: Place, server: RedisServer) -> None:
@@ -401,7 +403,7 @@ def test_who_may_not_look_is_told(place: Place, server: RedisServer) -> None:
     )
     url = server.url().replace("://", "://shop:x@")
     with Adoption(url) as adoption, pytest.raises(InUse, match="cannot see") as caught:
-        adoption.check_no_stock_workers()
+        adoption.check_not_in_use()
     assert "+client|list" in caught.value.advice
     place.redis.acl_deluser("shop")
 
@@ -422,11 +424,12 @@ def test_with_the_permissions_that_are_documented(server: RedisServer) -> None:
     app = Celery("shop", broker=url, set_as_current=False)
     app.conf.task_queues = [Queue(name) for name in ("a", "b", "celery")]
     with Adoption(app) as adoption:
-        adoption.check_no_stock_workers()
-        adoption.check_no_consumers()
+        adoption.check_not_in_use()
         *_, done = adoption.adopt()
         assert done == Adopted(scheduled=1, ready=1, parked=1)
-        *_, back = adoption.give_back()
+    with ReverseAdoption(app) as reverse:
+        reverse.check_not_in_use()
+        *_, back = reverse.give_back()
         assert back == GivenBack(scheduled=2)
     assert refused(server) == []
     place.redis.close()

@@ -12,7 +12,9 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.identity import new_consumer
-from kombu_redisdelay.operations.adoption import Adopted, Adoption, GivenBack, InUse
+from kombu_redisdelay.operations.adoption import Adopted, Adoption
+from kombu_redisdelay.operations.reverse_adoption import GivenBack
+from kombu_redisdelay.operations.transfer import InUse
 from tests.operations.stock import Place, adopt, entry, give_back, message, name_of, now
 from tests.permissions import allow, documented_rules
 
@@ -29,13 +31,13 @@ def test_what_a_worker_held_that_is_gone_for_certain_comes_back_at_once(place: P
     for name in (killed, new_consumer()):
         place.redis.zadd(keys.consumers, {name: now().timestamp() * 1000 + 60_000})
         place.redis.hset(keys.unacked(name), "1", f"0:{json.dumps(message(name))}")
-    with place.adoption() as adoption:
+    with place.reverse_adoption() as adoption:
         with pytest.raises(InUse):
-            adoption.check_no_consumers()
-        assert adoption.look_back() == GivenBack(unacked=1)
+            adoption.check_not_in_use()
+        assert adoption.look() == GivenBack(unacked=1)
         assert give_back(place) == GivenBack(unacked=1)
         place.redis.zrem(keys.consumers, *set(place.redis.zrange(keys.consumers, 0, -1)) - {killed})
-        adoption.check_no_consumers()
+        adoption.check_not_in_use()
     assert [name_of(json.loads(text)) for _, text in place.ready("celery")] == [killed]
 
 

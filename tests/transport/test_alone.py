@@ -116,7 +116,7 @@ def test_it_is_given_back_when_its_consumer_is_cancelled(site: Site) -> None:
 def test_one_that_is_never_acked_does_not_stop_its_consumer(
     site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(qos_module, "ALONE_FOR", 0.3)
+    monkeypatch.setattr(qos_module, "ISOLATED_FOR", 0.3)
     channel = site.channel()
     publish_suspect(site)
     publish(channel, "a", "b")

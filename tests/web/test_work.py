@@ -52,7 +52,7 @@ def simple(line: str, do: Callable[[Tell], str], key: object = None) -> Work:
         key,
         do,
         expected=None,
-        in_steps=True,
+        in_portions=True,
         span=(None, None),
         since="due",
         page="messages",

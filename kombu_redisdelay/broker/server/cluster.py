@@ -261,8 +261,8 @@ class ClusterServer:
         """Run one of *commands* at the server to which the slot moves, and note the reply."""
         server = self._server_at(Address(replies[index].host, replies[index].port))
         # Its replicas have to confirm it, too.
-        waits = [place for place, command in enumerate(commands) if command[0] == "WAIT"]
-        _, *told = server.call_all(("ASKING",), commands[index], *(commands[place] for place in waits))
+        waits = [at for at, command in enumerate(commands) if command[0] == "WAIT"]
+        _, *told = server.call_all(("ASKING",), commands[index], *(commands[at] for at in waits))
         _note(commands, [index, *waits], told, replies)
 
     def _has_strayed(self, ack: Ack) -> None:
@@ -290,8 +290,8 @@ class ClusterServer:
         self._is_stale = False
         primaries = self.nodes.primaries()
         with self._lock:
-            gone = [self._servers.pop(address) for address in list(self._servers) if address not in primaries]
-        for server in gone:
+            left = [self._servers.pop(address) for address in list(self._servers) if address not in primaries]
+        for server in left:
             self._stray += server.line.take_unconfirmed()
             server.disconnect()
 

@@ -5,7 +5,7 @@
 --   suspect_from             how many times lost a message is the last of a batch (0: never)
 --   messages, from           the messages, as they are stored, and the index of the queue of each
 -- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `held_for_ms` (time to live
--- of what a consumer holds of a queue that expires, else 0), `lease_end_ms`, what control.lua allows, and
+-- of what a consumer holds of a queue that expires, else 0), `lease_end_ms`, what limits.lua allows, and
 -- `taken`: the fields and values that hold() writes.
 
 -- The delivery tag of the message after `n` others. As text: what Redis does to a number that a script gives

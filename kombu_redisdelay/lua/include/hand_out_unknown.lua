@@ -4,7 +4,7 @@
 -- names begin with.
 
 -- Entries without a message that one script forgets. They must not hide those behind them.
-local GONE_AT_MOST = 100
+local ABSENT_AT_MOST = 100
 -- Entries that are read together.
 local ENTRIES = 10
 
@@ -27,7 +27,7 @@ local function read_known(queues, steps, known)
       -- As migrate() does with a step that is no longer used.
       local step_index = index_of[step] or index_of['0'] or 1
       queue.unknown = queue.base .. 'unknown'
-      queue.waits = queue.waits or { gone = 0 }
+      queue.waits = queue.waits or { absent = 0 }
       queue.waits[step_index] = queue.waits[step_index] or {}
       table.insert(queue.waits[step_index], { prefix = listed_under(task, step), entries = {}, read = 0 })
     end
@@ -57,7 +57,7 @@ end
 -- none, or if so many entries had none that the rest is left to another script.
 local function fetch(queue, step_index)
   local groups = queue.waits[step_index] or {}
-  while #groups > 0 and queue.waits.gone < GONE_AT_MOST do
+  while #groups > 0 and queue.waits.absent < ABSENT_AT_MOST do
     local group = table.remove(groups, 1)
     local entry = next_entry(queue, group)
     if entry then
@@ -69,7 +69,7 @@ local function fetch(queue, step_index)
         unschedule(queue.schedule, queue.messages, queue.base .. 'duplicates', member)
         return stored
       end
-      queue.waits.gone = queue.waits.gone + 1
+      queue.waits.absent = queue.waits.absent + 1
     end
   end
 end

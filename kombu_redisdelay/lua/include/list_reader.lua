@@ -1,10 +1,9 @@
--- Reads lists in bounded steps. Places are counted from the left end, from 0 on.
+-- Reads lists in bounded portions. Positions are counted from the left end, from 0 on.
 
--- Calls visit(entry, place) for the entries from place `from` to place `to`, in the direction `step`, 1 or
--- -1, until it returns a true value, or so many entries or about so many bytes were read. To find a place in
--- the middle of a long list takes Redis up to a millisecond, so entries are not read one by one. But they may
--- be
--- large: so the first is, and then it is known how many may be read at once.
+-- Calls visit(entry, position) for the entries from position `from` to position `to`, in the direction
+-- `step`, 1 or -1, until it returns a true value, or `count_limit` entries or about `byte_limit` bytes were
+-- read. To find a position in the middle of a long list takes Redis up to a millisecond, so entries are not
+-- read one by one. But they may be large: so the first is, and its size tells how many may be read at once.
 local function read_list(list, from, to, step, count_limit, byte_limit, visit)
   local count, bytes, at_once = 0, 0, 1
   while (to - from) * step >= 0 and count < count_limit and bytes < byte_limit do
@@ -35,15 +34,15 @@ local function mark_of(entry)
   return #entry .. string.sub(entry, 1, LONGEST_MARK / 2) .. string.sub(entry, -LONGEST_MARK / 2)
 end
 
--- The marks and places of up to three of the leftmost entries, messages with a delivery tag first: others may
--- be there more than once.
+-- The marks and positions of up to three of the leftmost entries, messages with a delivery tag first: others
+-- may be there more than once.
 local BOOKMARKS, CANDIDATES = 3, 16
 
 local function make_bookmarks(list, byte_limit)
   local tagged, others = {}, {}
-  read_list(list, 0, CANDIDATES - 1, 1, CANDIDATES, byte_limit, function(entry, place)
+  read_list(list, 0, CANDIDATES - 1, 1, CANDIDATES, byte_limit, function(entry, position)
     local kind = string.find(entry, '"delivery_tag"', 1, true) and tagged or others
-    kind[#kind + 1] = { mark_of(entry), place }
+    kind[#kind + 1] = { mark_of(entry), position }
     return #tagged == BOOKMARKS
   end)
   local made = {}

@@ -12,7 +12,7 @@ from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import Access, natural
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
-from kombu_redisdelay.operations.doctor.lease import check_lease
+from kombu_redisdelay.operations.doctor.leases import check_lease
 from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
 from kombu_redisdelay.operations.doctor.limits import check_stock_workers
 from kombu_redisdelay.operations.doctor.names import names_of

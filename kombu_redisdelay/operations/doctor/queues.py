@@ -15,10 +15,10 @@ from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
-from kombu_redisdelay.operations.doctor.held import check_held
+from kombu_redisdelay.operations.doctor.leases import check_unacked
 from kombu_redisdelay.operations.doctor.limits import check_limits
 from kombu_redisdelay.operations.history import unreadable_fields
-from kombu_redisdelay.operations.reasons import GONE, ISOLATED, PREFETCH
+from kombu_redisdelay.operations.reasons import ISOLATED, LOST, PREFETCH
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.operations.unknown_tasks import unknown_tasks
 from kombu_redisdelay.words import first_of, number_of, span
@@ -81,7 +81,7 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool
     yield from _unknown(store, queue, options)
     for name in names:
         if stats.unacked:
-            yield from check_held(store, name)
+            yield from check_unacked(store, name)
         yield from _damage(store, name)
         yield from _foreign_fields(store, name)
     yield from check_limits(store, queue, stats.limits, app)
@@ -89,7 +89,7 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool
 
 def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:
     keys = store.keys(queue)
-    others = (keys.consumers, keys.wake, keys.dead, keys.control, keys.history, keys.unknown)
+    others = (keys.consumers, keys.wake, keys.dead, keys.limits, keys.history, keys.unknown)
     ours = (keys.schedule, keys.messages, *others)
     every = [*store.ready_keys(queue), *ours]
     types = checked(store.server.call_all(*(("TYPE", key) for key in every)))
@@ -105,7 +105,7 @@ def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:
 
 def _late(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
     check = f"queue {stats.queue}"
-    if stats.reason == GONE:
+    if stats.reason == LOST:
         counts = {"ready": stats.ready, "overdue": stats.overdue}
         left = " and ".join(f"{number_of(count)} {state}" for state, count in counts.items() if count)
         yield wrong(
@@ -212,7 +212,7 @@ def _foreign_fields(store: Store, queue: str) -> Iterator[Finding]:
     limits = "They count as missing. Set the limits again: `celery delayed limit`."
     history = "They count as missing. Delete the key: a new history begins."
     for key, fields, advice in (
-        (keys.control, LimitStore(store).unreadable(queue), limits),
+        (keys.limits, LimitStore(store).unreadable(queue), limits),
         (keys.history, unreadable_fields(store, queue), history),
     ):
         if fields:

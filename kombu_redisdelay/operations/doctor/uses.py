@@ -17,7 +17,7 @@ _NO_SCRIPT = "0" * 40
 
 #: Commands without a key or a channel. EXEC and MULTI are missing: the check of the permissions itself uses
 #: them.
-_ALONE: Mapping[str, _Arguments] = {
+_KEYLESS: Mapping[str, _Arguments] = {
     "PING": (),
     "TIME": (),
     "SCRIPT LOAD": ("return 1",),
@@ -100,8 +100,8 @@ class Use(NamedTuple):
 
 def uses(store: Store, names: Names) -> Iterator[Use]:
     """Every use that *names* need, as it is sent to the server."""
-    alone = {**_ALONE, **_OF_A_CLUSTER} if store.server.has_slots else _ALONE
-    yield from (Use((*command.split(), *arguments)) for command, arguments in alone.items())
+    keyless = {**_KEYLESS, **_OF_A_CLUSTER} if store.server.has_slots else _KEYLESS
+    yield from (Use((*command.split(), *arguments)) for command, arguments in keyless.items())
     if store.confirms:
         yield Use(("WAIT", 0, 1))
     prefix = store.prefix
@@ -111,7 +111,7 @@ def uses(store: Store, names: Names) -> Iterator[Use]:
         # A pattern that begins with `*` covers these keys, too: the queue's name is in the middle of them.
         of_name = store.keys(queue.pattern).unacked("").removesuffix("unacked:")
         rule = _ready_rule(store, queue) if queue.pattern.startswith("*") else f"~{of_name}*"
-        ours = (*keys.waiting, keys.consumers, keys.wake, keys.dead, keys.control, keys.history)
+        ours = (*keys.waiting, keys.consumers, keys.wake, keys.dead, keys.limits, keys.history)
         for key in (*ours, keys.unacked(uuid4().hex)):
             yield from _of_key(key, expected_type(key), rule)
     for queue in names.fanout_queues:

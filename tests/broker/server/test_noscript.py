@@ -227,7 +227,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("LEAVE_TO_OTHERS", "FIND_UNKNOWN"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "NEWEST", "REMOVE_DEAD"),
-        *("WITHDRAW", "CLAIM", "SET_CONTROL", "RECORD", "HISTORY"),
-        *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_HELD"),
-        *("FORWARD", "STATS", "ALONE", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "ADOPT"),
+        *("WITHDRAW", "CLAIM", "SET_LIMITS", "RECORD", "HISTORY"),
+        *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_UNACKED"),
+        *("FORWARD", "STATS", "FIND_ISOLATED", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "ADOPT"),
     }, "a script that CALLS does not know of"

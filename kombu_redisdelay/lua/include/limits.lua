@@ -15,24 +15,24 @@
 -- that have nothing else to do watches: only it is told when to come. Who takes a message wakes another one,
 -- which watches next. If a watcher dies, the next consumer that looks finds that the time is over.
 
--- How many messages of a queue all consumers hold, counted up to `most`.
-local function count_held(queue, unacked_prefix, most)
-  local held = 0
+-- How many messages of a queue are unacked, counted up to `most`.
+local function count_unacked(queue, unacked_prefix, most)
+  local count = 0
   for _, consumer in ipairs(redis.call('ZRANGE', queue.consumers, 0, -1)) do
-    held = held + redis.call('HLEN', unacked_prefix .. consumer)
-    if held >= most then
+    count = count + redis.call('HLEN', unacked_prefix .. consumer)
+    if count >= most then
       break
     end
   end
-  return held
+  return count
 end
 
--- Finds out how many messages may be taken from a queue now: by its rate `queue.tokens`, and `queue.places`
--- by how many are held. Nothing is written.
-local function read_control(queue, control_key, unacked_prefix, now_us)
+-- Finds out how many messages may be taken from a queue now: by its rate `queue.tokens`, and `queue.permits`
+-- by how many are unacked. Nothing is written.
+local function read_limits_of(queue, limits_key, unacked_prefix, now_us)
   local fields = redis.pcall(
     'HMGET',
-    control_key,
+    limits_key,
     'paused_ms',
     'interval_us',
     'burst',
@@ -45,7 +45,7 @@ local function read_control(queue, control_key, unacked_prefix, now_us)
     return
   end
   local paused_ms, interval_us, burst, full_at_us, concurrency, watcher, watched_us = unpack(fields)
-  queue.is_controlled = true
+  queue.is_limited = true
   interval_us, burst, concurrency = number_in(interval_us), number_in(burst), number_in(concurrency)
   if interval_us and burst then
     full_at_us = math.max(number_in(full_at_us) or 0, now_us)
@@ -58,19 +58,19 @@ local function read_control(queue, control_key, unacked_prefix, now_us)
     queue.watcher, queue.watched_us = watcher, tonumber(watched_us)
   end
   if number_in(paused_ms) then
-    queue.is_paused, queue.places = true, 0
+    queue.is_paused, queue.permits = true, 0
   elseif concurrency and queue.needs_ack then
-    queue.places = math.max(0, concurrency - count_held(queue, unacked_prefix, concurrency))
-    queue.has_places = true
+    queue.permits = math.max(0, concurrency - count_unacked(queue, unacked_prefix, concurrency))
+    queue.has_permits = true
   end
 end
 
--- As read_control(), for those of the queues that have a control.
-local function read_controls(queues, now_us)
+-- As read_limits_of(), for those of the queues that have a control.
+local function read_limits(queues, now_us)
   local keys = {}
   for i, queue in ipairs(queues) do
     keys[i] = queue.base .. 'control'
-    queue.tokens, queue.places = math.huge, math.huge
+    queue.tokens, queue.permits = math.huge, math.huge
   end
   -- For most consumers, this is all.
   if count_existing(keys, 1, #keys) == 0 then
@@ -78,18 +78,18 @@ local function read_controls(queues, now_us)
   end
   for i, queue in ipairs(queues) do
     if redis.call('EXISTS', keys[i]) == 1 then
-      read_control(queue, keys[i], queue.base .. 'unacked:', now_us)
+      read_limits_of(queue, keys[i], queue.base .. 'unacked:', now_us)
     end
   end
 end
 
 local function may_take(queue)
-  return queue.tokens > 0 and queue.places > 0
+  return queue.tokens > 0 and queue.permits > 0
 end
 
 -- Notes that one message is taken.
 local function count_against(queue)
-  queue.tokens, queue.places = queue.tokens - 1, queue.places - 1
+  queue.tokens, queue.permits = queue.tokens - 1, queue.permits - 1
 end
 
 -- When a message may be taken from a queue whose rate does not allow one now, microseconds since the epoch.
@@ -100,7 +100,7 @@ end
 -- Whether it is the rate that holds messages back, and no other consumer comes when it allows the next one.
 -- If messages were taken since, or the rate was changed, another one watches in vain.
 local function is_unwatched(queue, consumer)
-  if queue.tokens > 0 or queue.places <= 0 then
+  if queue.tokens > 0 or queue.permits <= 0 then
     return false
   end
   return not queue.watcher or queue.watcher == consumer or queue.watched_us ~= token_at_us(queue)
@@ -111,13 +111,13 @@ local function until_token_us(queue, now_us)
   return math.max(1, token_at_us(queue) - now_us)
 end
 
--- A place that becomes free wakes somebody, who may not know the task of what waits. So one who knows it
--- looks so often while there is no place.
-local PLACE_US = 25000
+-- A free permit wakes one consumer, which may not know the task of what waits. So a consumer that knows it
+-- looks at this interval while there is no permit.
+local PERMIT_US = 25000
 
--- Microseconds until such a look; -1 if it would be in vain.
-local function until_place_us(queue)
-  return queue.has_places and queue.places <= 0 and PLACE_US or -1
+-- Microseconds until such a look; -1 if it is not needed.
+local function until_permit_us(queue)
+  return queue.has_permits and queue.permits <= 0 and PERMIT_US or -1
 end
 
 -- Has the consumer watch. A server that is out of memory may refuse that: then others come, too.
@@ -138,9 +138,9 @@ local function sooner(a_us, b_us)
   return (a_us < 0 or b_us < 0) and math.max(a_us, b_us) or math.min(a_us, b_us)
 end
 
--- Notes for all consumers how many messages were taken from a queue, and whether any were held back.
-local function spend(queue, how_many, is_held_back)
-  if not queue.is_controlled then
+-- Notes for all consumers how many messages were taken from a queue, and whether the take was throttled.
+local function spend(queue, how_many, is_throttled)
+  if not queue.is_limited then
     return
   end
   if queue.interval_us and (how_many > 0 or queue.is_put_right) then
@@ -148,7 +148,7 @@ local function spend(queue, how_many, is_held_back)
     queue.full_at_us = math.ceil(queue.full_at_us + how_many * queue.interval_us)
     redis.call('HSET', queue.base .. 'control', 'full_at_us', string.format('%.0f', queue.full_at_us))
   end
-  if is_held_back then
+  if is_throttled then
     -- An error if another program has written something else there.
     redis.pcall('HINCRBY', queue.base .. 'control', 'held_back', 1)
   end

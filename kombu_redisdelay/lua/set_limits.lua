@@ -1,8 +1,8 @@
--- Changes what an operator allows for a queue, see include/control.lua.
+-- Changes what an operator allows for a queue, see include/limits.lua.
 --
--- KEYS[1]  control
+-- KEYS[1]  limits (hash `control`)
 -- KEYS[2]  wake zset
--- ARGV     pairs of a field of the control and its new value ("": without it)
+-- ARGV     pairs of a field of the limits and its new value ("": without it)
 --
 -- Returns  1
 --

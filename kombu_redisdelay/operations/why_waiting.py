@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kombu_redisdelay.broker.options import ALONE_FOR
+from kombu_redisdelay.broker.options import ISOLATED_FOR
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.reasons import GONE, ISOLATED, PREFETCH
+from kombu_redisdelay.operations.reasons import ISOLATED, LOST, PREFETCH
 from kombu_redisdelay.operations.states import READY, SCHEDULED
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import number_of
 
 
-def why_late(store: Store, message: MessageInfo) -> list[str]:
+def why_waiting(store: Store, message: MessageInfo) -> list[str]:
     """Why *message*, which is overdue or ready, is with no worker yet, as far as its queue tells now: one
     sentence for each reason. If it is not due, whether it waits because no worker knew its task, or because
     it has failed. Empty for a message that is held, or dead."""
@@ -38,7 +38,7 @@ def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:
         forwarder = ", and no `celery delayed forward` moves what is due" if is_overdue else ""
         yield f"No worker consumes from the queue{forwarder}."
         return
-    if stats.reason == GONE:
+    if stats.reason == LOST:
         yield (
             "The workers of the queue are gone: their processes do not exist any more. What they held comes "
             "back when another worker of the queue runs."
@@ -48,18 +48,18 @@ def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:
         yield f"Workers hold {number_of(stats.unacked)} of the queue, and its limit is {limits.concurrency}."
     if limits.rate is not None:
         yield f"Workers take no more than {limits.rate} from the queue together."
-    held = f"{number_of(stats.consumers, 'consumer')} of the queue: {number_of(stats.unacked)} held."
+    unacked = f"{number_of(stats.consumers, 'consumer')} of the queue: {number_of(stats.unacked)} held."
     if is_overdue:
         yield (
-            f"Workers move what is due within seconds, also while they are busy. {held} They are stuck, or "
-            "of an older version."
+            f"Workers move what is due within seconds, also while they are busy. {unacked} They are stuck, "
+            "or of an older version."
         )
     elif stats.reason == ISOLATED:
         yield (
             "Each worker of the queue holds a message alone, of this or another queue, because workers have "
-            f"died that held it. It takes no other meanwhile, for {ALONE_FOR:.0f} s at most. {held}"
+            f"died that held it. It takes no other meanwhile, for {ISOLATED_FOR:.0f} s at most. {unacked}"
         )
     elif stats.reason == PREFETCH:
-        yield f"All workers are busy: they hold as many as they may. {held}"
+        yield f"All workers are busy: they hold as many as they may. {unacked}"
     elif stats.unacked:
-        yield held
+        yield unacked

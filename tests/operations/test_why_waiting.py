@@ -9,7 +9,7 @@ import pytest
 
 from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages
-from kombu_redisdelay.operations.lateness import why_late
+from kombu_redisdelay.operations.why_waiting import why_waiting
 from tests.broker.rig import payload, with_count
 from tests.cli.site import QUEUE, Site
 
@@ -25,7 +25,7 @@ def why(site: Site, id: str) -> str:
     with Messages(site.app) as queues:
         message = queues.get(id)
         assert message is not None
-        return " ".join(why_late(queues.store, message))
+        return " ".join(why_waiting(queues.store, message))
 
 
 @pytest.fixture

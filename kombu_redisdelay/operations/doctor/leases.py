@@ -1,14 +1,15 @@
-"""Checks for messages that a consumer has held for a very long time, or whose process is gone."""
+"""Checks how long a lease is, and which consumers have unacked messages for very long or are lost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kombu_redisdelay.broker.identity import is_certainly_gone, process_of
+from kombu_redisdelay.broker.identity import has_ended, process_of
+from kombu_redisdelay.broker.options import LONG_LEASE, Options
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import taken_ms
-from kombu_redisdelay.operations.doctor.finding import Finding, warning
+from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning
 from kombu_redisdelay.words import number_of
 
 #: Seconds. Most tasks take less time than this.
@@ -18,10 +19,24 @@ LONG = 3600.0
 MOST_MESSAGES = 10_000
 
 
-def check_held(store: Store, queue: str) -> Iterator[Finding]:
+def check_lease(options: Options) -> Iterator[Finding]:
+    """Users who come from ``redis://`` may have kept their old setting."""
+    check, timeout = "visibility_timeout", options.visibility_timeout
+    if timeout <= LONG_LEASE:
+        yield ok(check, f"{timeout:g} seconds")
+        return
+    yield warning(
+        check,
+        f"{timeout:g} seconds, for which the messages of a worker that dies may stay away",
+        f"Take it out of broker_transport_options: the default of {Options().visibility_timeout:g} does not "
+        "limit how long a task may take or wait.",
+    )
+
+
+def check_unacked(store: Store, queue: str) -> Iterator[Finding]:
     now_ms = store.now_ms()
-    for consumer, tags in _held(store, queue).items():
-        if is_certainly_gone(process_of(consumer)):
+    for consumer, tags in _unacked(store, queue).items():
+        if has_ended(process_of(consumer)):
             yield warning(
                 f"queue {queue}",
                 f"{number_of(len(tags))} held by a process that is gone{_process(consumer)}",
@@ -29,7 +44,7 @@ def check_held(store: Store, queue: str) -> Iterator[Finding]:
             )
             continue
         seconds = [(now_ms - since_ms) / 1000 for since_ms in map(taken_ms, tags) if since_ms is not None]
-        long = [held for held in seconds if held > LONG]
+        long = [each for each in seconds if each > LONG]
         if long:
             yield warning(
                 f"queue {queue}",
@@ -40,7 +55,7 @@ def check_held(store: Store, queue: str) -> Iterator[Finding]:
             )
 
 
-def _held(store: Store, queue: str) -> dict[str, list[bytes]]:
+def _unacked(store: Store, queue: str) -> dict[str, list[bytes]]:
     keys = store.keys(queue)
     consumers = [
         member.decode(errors="replace") for member in store.server.call("ZRANGE", keys.consumers, 0, -1)

@@ -1,14 +1,15 @@
--- Finds the consumers of a queue that take nothing, because they hold a message of it alone. Writes nothing.
+-- Finds the consumers of a queue that take nothing, because they have an isolated message of it. Writes
+-- nothing.
 --
 -- KEYS[1]  consumers
 -- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
--- ARGV[2]  how many times lost a message is held alone
+-- ARGV[2]  how many times lost a message is isolated
 -- ARGV[3]  for how many microseconds it is, at most
 --
 -- Returns  their names
 --
--- Who takes such a message takes none after it, of any queue. So it is the newest that the consumer holds,
--- and only that one is read. What is beyond the bounds counts as if it was not held alone.
+-- A consumer that takes such a message takes none after it, of any queue. So it is the newest of the
+-- consumer, and only that one is read. What is beyond the bounds counts as not isolated.
 
 -- include: clock
 -- include: stored
@@ -29,22 +30,22 @@ local function newest_of(tags)
   return newest
 end
 
-local suspect_from, alone_us = tonumber(ARGV[2]), tonumber(ARGV[3])
+local isolated_from, isolated_us = tonumber(ARGV[2]), tonumber(ARGV[3])
 local now_us = clock_us()
 local looked_at, bytes, found = 0, 0, {}
 for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now_us / 1000, '+inf')) do
   local unacked = ARGV[1] .. consumer
-  local held = redis.call('HLEN', unacked)
-  if held > 0 and held <= LOOKED_AT then
-    looked_at = looked_at + held
+  local count = redis.call('HLEN', unacked)
+  if count > 0 and count <= LOOKED_AT then
+    looked_at = looked_at + count
     if looked_at > LOOKED_AT_IN_ALL or bytes >= BYTES then
       break
     end
     local tag = newest_of(redis.call('HKEYS', unacked))
-    if now_us - (tonumber(tag) or 0) < alone_us then
+    if now_us - (tonumber(tag) or 0) < isolated_us then
       local stored = redis.call('HGET', unacked, tag)
       bytes = bytes + #stored
-      if losses(stored, stored_start(stored)) >= suspect_from then
+      if losses(stored, stored_start(stored)) >= isolated_from then
         found[#found + 1] = consumer
       end
     end

@@ -1,0 +1,153 @@
+"""Reads messages: counts them, finds those of a selection, makes pages of lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations import cursors
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.found import Found, without_repetitions
+from kombu_redisdelay.operations.message import MessageInfo
+from kombu_redisdelay.operations.readers import Entry
+from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.states import State
+from kombu_redisdelay.public import public
+
+#: Messages on a page.
+PAGE = 50
+
+#: Messages that are looked at for one page. A page of a rare task may have fewer than :data:`PAGE`, and the
+#: next page goes on from there.
+LOOKED_AT_MOST = 1000
+
+#: Bytes of messages that are looked at for one page.
+BYTES_LOOKED_AT_MOST = 32 * 1024 * 1024
+
+
+@public
+class Count(int):
+    """A number of messages.
+
+    Attributes:
+        is_exact: whether all were counted. If not, there may be more.
+        looked_at: how many messages were read for it.
+    """
+
+    is_exact: bool
+    looked_at: int
+
+    def __new__(cls, number: int, *, is_exact: bool = True, looked_at: int = 0) -> Count:
+        count = super().__new__(cls, number)
+        count.is_exact, count.looked_at = is_exact, looked_at
+        return count
+
+
+@public
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of a list.
+
+    Attributes:
+        messages: those of the page.
+        next: where the next page begins; empty if this is the last one. It can be part of an address.
+        looked_at: how many messages were read for it.
+    """
+
+    messages: Sequence[MessageInfo]
+    next: str = ""
+    looked_at: int = 0
+
+
+def count(access: Access, selection: Selection, states: Sequence[State], at_most: int | None = None) -> Count:
+    """See :meth:`kombu_redisdelay.Messages.count`."""
+    looked_in = names(access, selection)
+    counted = looked_at = 0
+    for state in states:
+        if selection.is_counted(state):
+            counted += state.reader.count(access.store, looked_in, selection.span(state))
+            continue
+        matches = selection.matcher(selection.span(state))
+        for _, entry in _read(access, selection, [state], looked_in):
+            if looked_at == at_most:
+                return Count(counted, is_exact=False, looked_at=looked_at)
+            looked_at += 1
+            counted += matches(entry)
+    return Count(counted, looked_at=looked_at)
+
+
+def matching(access: Access, selection: Selection, states: Sequence[State]) -> Iterator[MessageInfo]:
+    """The messages of *selection*, one state after the other."""
+    matchers = {state.name: selection.matcher(selection.span(state)) for state in states}
+    found = _read(access, selection, states, names(access, selection))
+    return (_info(access, state, entry) for state, entry in found if matchers[state.name](entry))
+
+
+def page(access: Access, selection: Selection, start: str, newest_first: bool, size: int) -> Page:
+    """See :meth:`kombu_redisdelay.Messages.page`."""
+    states = selection.states()
+    if len(states) != 1:
+        raise ValueError("a page needs one state")
+    [state] = states
+    newest_first = newest_first and bool(state.reverse_order)
+    begin = cursors.read(start, state, newest_first) if start else None
+    # A queue that a page ended in may have no messages any more.
+    ended_in = [] if begin is None or selection.queue is not None else [begin[0]]
+    names = sorted({*access.names(selection.queue), *ended_in})
+    if begin is not None and begin[0] not in names:
+        raise cursors.not_of_this_list()
+    look = replace(selection.look(state, names), start=begin, newest_first=newest_first)
+    matches = selection.matcher(look.span)
+    messages: list[MessageInfo] = []
+    looked_at = size_read = 0
+    cursor = begin
+    for entry in state.reader.read(access.store, look):
+        if len(messages) == size or looked_at == LOOKED_AT_MOST or size_read >= BYTES_LOOKED_AT_MOST:
+            assert cursor is not None, "a page without a message has no next one"
+            return Page(messages, cursors.written(state, newest_first, cursor), looked_at)
+        looked_at, size_read, cursor = looked_at + 1, size_read + len(entry.payload), entry.cursor
+        if matches(entry):
+            messages.append(_info(access, state, entry))
+    return Page(messages, looked_at=looked_at)
+
+
+def names(access: Access, selection: Selection) -> Sequence[str]:
+    """The names in Redis to look at for *selection*."""
+    return () if selection.ids == () else access.names(selection.queue)
+
+
+def _read(
+    access: Access, selection: Selection, states: Sequence[State], names: Sequence[str]
+) -> Iterator[tuple[State, Entry]]:
+    """What the readers of *states* find for a selection, each message once."""
+
+    def found() -> Iterator[Found[tuple[State, Entry]]]:
+        for state in states:
+            for entry in state.reader.read(access.store, selection.look(state, names)):
+                content, queue = entry.content, access.store.partitions.queue_of(entry.name)
+                identity = (queue, content.tag or entry.payload, content.id)
+                yield Found((state, entry), identity, content.tag is not None, entry.is_sure)
+
+    return without_repetitions(found())
+
+
+def _info(access: Access, state: State, entry: Entry) -> MessageInfo:
+    content = entry.content
+    of_state: dict[str, Any] = {"failures": content.failures, **entry.known}
+    moment = None if entry.moment_ms is None else from_ms(entry.moment_ms)
+    of_state["due" if state.is_ahead else "since"] = moment
+    return MessageInfo(
+        id=content.id,
+        queue=access.store.partitions.queue_of(entry.name),
+        state=state.name,
+        task=content.task,
+        args=content.args,
+        kwargs=content.kwargs,
+        priority=content.priority,
+        size=len(entry.payload),
+        headers=content.headers,
+        payload=entry.payload,
+        **of_state,
+    )

@@ -1,0 +1,118 @@
+"""Moves a broker back from this transport to kombu's own ``redis://``: what its workers do not see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kombu_redisdelay.broker.dead import DeadLists
+from kombu_redisdelay.broker.identity import has_ended, process_of, worker_of
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish, portions
+from kombu_redisdelay.broker.recovery import Holder, Recovery
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.operations.consumers import with_lease
+from kombu_redisdelay.operations.content import Content, with_eta
+from kombu_redisdelay.operations.transfer import InUse, Transfer
+
+
+@dataclass
+class GivenBack:
+    """What was given back, or what there is to give back.
+
+    Attributes:
+        scheduled: scheduled messages.
+        unacked: unacked messages of lost workers.
+        at_once: those of the scheduled ones that workers of ``redis://`` deliver at once, because only
+            Celery's tasks have a time that they know.
+        unknown: those of the scheduled ones that wait for a worker that knows their task. A worker of
+            ``redis://`` that does not know it discards them.
+        dead: dead letters, which stay.
+    """
+
+    scheduled: int = 0
+    unacked: int = 0
+    at_once: int = 0
+    unknown: int = 0
+    dead: int = 0
+
+    @property
+    def messages(self) -> int:
+        return self.scheduled + self.unacked
+
+    def add(self, message: Scheduled) -> None:
+        content = Content.of(message.payload, "")
+        self.scheduled += 1
+        self.at_once += content.task is None
+        self.unknown += content.unknown_ms is not None
+
+
+class ReverseAdoption(Transfer):
+    """A broker that moves back to ``redis://``."""
+
+    def check_not_in_use(self) -> None:
+        """
+        Raises:
+            InUse: consumers of this transport have a lease.
+        """
+        leases = with_lease(self.store, self.names(None))
+        names = {name.decode(errors="replace") for found in leases.values() for name in found}
+        living = sorted(worker_of(n) or n for n in names if not has_ended(process_of(n)))
+        if living:
+            raise InUse(
+                "workers of redisdelay:// consume from these queues",
+                living,
+                "Stop them first (one that was killed on another machine counts until its lease ends)",
+                "they take the messages back into the schedule",
+            )
+
+    def look(self) -> GivenBack:
+        """What there is to give back. Reads it, and changes nothing."""
+        found = GivenBack(dead=self._dead())
+        for name in self.names(None):
+            for message in Schedule(self.store).iter(name, None, None):
+                found.add(message)
+            found.unacked += sum(self._unacked(name).values())
+        return found
+
+    def give_back(self) -> Iterator[GivenBack]:
+        """Move all scheduled messages to the ready lists, where workers of ``redis://`` look, in the order in
+        which they are due. These hold Celery's tasks in memory until then: the header ``eta`` says when. The
+        unacked messages of lost workers go there, too. Yields, after some messages, what was given back so
+        far."""
+        done = GivenBack(dead=self._dead())
+        yield done
+        schedule = Schedule(self.store)
+        for name in self.names(None):
+            for some in portions(self._unacked(name), lambda _: 1, MESSAGES_PER_CALL, MESSAGES_PER_CALL):
+                returned = finish(Recovery(self.store, self.options).give_back(some, "lost"))
+                done.unacked += sum(each.messages for each in returned.values())
+                yield done
+            messages = schedule.iter(name, None, None)
+            for message in schedule.reschedule_all(name, messages, lambda message: (_for_stock(message), 0)):
+                done.add(message)
+                yield done
+
+    def _unacked(self, name: str) -> dict[Holder, int]:
+        """Lost consumer -> how many unacked messages of *name* it has."""
+        keys, now_ms = self.store.keys(name), int(self.store.now_ms())
+        both = (("ZRANGE", keys.consumers, 0, -1), ("ZRANGEBYSCORE", keys.consumers, "-inf", now_ms))
+        everybody, ended = answers(self.store.server, both)
+        holders = []
+        for member in everybody:
+            consumer = member.decode(errors="replace")
+            is_over = has_ended(process_of(consumer))
+            if is_over or member in ended:
+                holders.append(Holder(name, consumer, lease_counts=not is_over))
+        commands = (("HLEN", keys.unacked(holder.consumer)) for holder in holders)
+        return dict(zip(holders, answers(self.store.server, commands), strict=True))
+
+    def _dead(self) -> int:
+        return sum(DeadLists(self.store).counts(self.names(None)))
+
+
+def _for_stock(message: Scheduled) -> bytes:
+    if Content.of(message.payload, "").unknown_ms is not None:
+        # It is due already, and a worker that knows its task may run it at once.
+        return message.payload
+    return with_eta(message.payload, message.due_ms)
