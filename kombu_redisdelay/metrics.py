@@ -26,13 +26,13 @@ except ImportError:
         """
 
     def recovered(queue: str, messages: int) -> None:
-        """Messages were given back, because their consumer is gone."""
+        """Messages were given back, because their consumer is lost."""
 
     def dead_lettered(queue: str, messages: int) -> None:
         """Messages became dead letters."""
 
     def lease_lost(queue: str, messages: int) -> None:
-        """Messages that this consumer held were given to others, because its lease has ended."""
+        """Unacked messages of this consumer were given to others, because its lease has ended."""
 
     def forget(queue: str) -> None:
         """The queue was deleted, and may never be used again."""

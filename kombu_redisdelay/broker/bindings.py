@@ -18,7 +18,7 @@ BINDING = 3
 def bound_queues(store: Store) -> list[str]:
     """The queues that have a binding, sorted. Looks at each key of the database, in portions: kombu has
     no list of exchanges."""
-    # Celery gives a queue that nobody has declared an exchange of its own.
+    # Celery gives a queue without a declaration an exchange of its own.
     pattern = re.sub(r"([*?\[\]\\])", r"\\\1", f"{store.prefix}{bindings(in_slots=False)}.") + "*"
     separator = store.separator.encode()
     found: set[str | None] = set()

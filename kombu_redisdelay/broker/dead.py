@@ -1,4 +1,4 @@
-"""What an operator does with dead letters: look at them, give them back, drop them."""
+"""What an operator does with dead letters: look at them, requeue them, remove them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kombu_redisdelay.broker.walk import walk
 LETTERS_PER_CALL = 20
 LETTER_BYTES_PER_CALL = 1024 * 1024
 
-#: What is done with a dead letter that is taken out: it goes back to its queue, or is gone for good.
+#: What is done with a dead letter that is taken out: it goes back to its queue, or is removed for good.
 REQUEUE, REMOVE = "requeue", "drop"
 
 #: The first line of a dead letter (lua/include/dead.lua). Longer numbers are not ours.
@@ -91,7 +91,7 @@ class DeadLists:
         oldest ones are left to read after it. Those that come meanwhile are not included.
 
         Arguments:
-            left: read only so many of the oldest ones; ``None`` for all.
+            left: how many of the oldest ones to read; ``None`` for all.
         """
         key = self._store.keys(queue).dead
         while left is None or left > 0:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Request(NamedTuple):
-    """What a consumer wants to take.
+    """A request of a consumer for messages.
 
     Attributes:
         queues: all queues that it consumes from. If not *in_turn*, they are taken from in this order.

@@ -1,9 +1,10 @@
-"""Who a consumer is, and when it is certain that its process has ended.
+"""Names of consumers, and whether their processes have ended.
 
 A consumer's name is ``<boot id>:<PID namespace>:<PID>:<start time>:<random>``, and ``/`` and the name of the
 Celery worker, if it is one. If boot id and
-namespace are our own, the kernel can tell whether that very process still exists. If it does not, nobody
-can ack what it held, and there is no need to wait for its lease. In any doubt, only the lease counts.
+namespace are our own, the kernel can tell whether that very process still exists. If it does not, its
+messages cannot be acked any more, and there is no need to wait for its lease. In any doubt, only the lease
+counts.
 """
 
 from __future__ import annotations

@@ -57,11 +57,11 @@ class QueueKeys:
         return f"{self.ready}{self.separator}{step}" if step else self.ready
 
     def unacked(self, consumer: str) -> str:
-        """Hash, delivery tag -> message: what *consumer* holds."""
+        """Hash, delivery tag -> message: the unacked messages of *consumer*."""
         return f"{self.schedule.removesuffix('schedule')}unacked:{consumer}"
 
     def claim(self, what: str) -> str:
-        """Hash, ``by`` -> the worker that does *what*, which is nobody else's work."""
+        """Hash, ``by`` -> the worker that does *what*, so that no other worker does it."""
         return f"{self.schedule.removesuffix('schedule')}claim:{what}"
 
 

@@ -28,13 +28,13 @@ UNRENEWED = Fraction(3, 5)
 #: Others look at all leases each time that this share has passed, or more often.
 LOOKED_AT_AFTER = Fraction(1, 3)
 
-#: A lease that has ended counts once others have watched it for so long without a renewal.
+#: A lease that has ended counts once others have watched it for this share without a renewal.
 WATCHED = Fraction(1, 2)
 
-#: What a consumer holds of a queue that expires outlives the queue by so many leases.
+#: What a consumer holds of a queue that expires outlives the queue by this number of leases.
 OUTLIVES = Fraction(2)
 
-#: A message that is still held so many leases after its callback failed is given back.
+#: A message that is still unacked this number of leases after its callback failed is given back.
 FAILED_KEPT = Fraction(1)
 
 #: The longest time between two looks at all leases, in seconds.
@@ -107,7 +107,7 @@ class LeasePolicy:
 
     @property
     def failed_kept(self) -> float:
-        """For how many seconds a message is held after its callback failed, at most."""
+        """For how many seconds a message may stay unacked after its callback failed."""
         return _seconds(FAILED_KEPT * self.lease_ms)
 
 

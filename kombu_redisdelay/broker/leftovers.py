@@ -96,7 +96,7 @@ class Leftovers:
     def move(
         self, moves: Iterable[tuple[Leftover, Destination]]
     ) -> Iterator[tuple[Leftover, Destination, int]]:
-        """Move messages to their destinations, in bounded steps. Yields what became of each: :data:`MOVED`,
+        """Move messages to their destinations, in portions. Yields what became of each: :data:`MOVED`,
         :data:`ABSENT` if it was not there any more, or :data:`REFUSED` if a key of its queue has a wrong
         type."""
         for some in portions(moves, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):

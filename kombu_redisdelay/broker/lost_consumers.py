@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 #: each time, from anywhere: so the cost of a fleet does not grow with the square of its size.
 CONSUMERS_PER_LOOK = 500
 
-#: The same for the first look, and for each script: who starts a worker again wants the messages back at once
-#: that the killed one held.
+#: The same for the first look, and for each script: after a worker was killed, its successor gets its
+#: messages back at once.
 CONSUMERS_PER_FIRST_LOOK = 5000
 
 #: The same for each queue, and for consumers that should have renewed their leases. There are some only
@@ -38,7 +38,7 @@ QUEUES_PER_SCRIPT = 10
 
 
 class LeaseWatch:
-    """Finds the leases that nobody renews any more.
+    """Finds the leases that are not renewed any more.
 
     It is not enough that a lease has ended. When the server's clock jumps ahead, or Redis was away for longer
     than a lease lasts, the leases of living consumers have ended, too, until they can renew them.
@@ -46,7 +46,7 @@ class LeaseWatch:
     Arguments:
         seconds: how long a living consumer may need to renew its lease
             (:attr:`~kombu_redisdelay.broker.lease_policy.LeasePolicy.watch_time`).
-        clock: a clock in seconds that nobody can set.
+        clock: a clock in seconds that cannot be set.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = monotonic) -> None:
@@ -110,9 +110,9 @@ class Recoverer:
         return self._watch.sees_any
 
     def recover(self, queues: Sequence[str], *, is_first: bool = False) -> RoundTrips[int]:
-        """Give back what consumers that are gone hold in *queues*. Returns the number of messages.
+        """Give back what lost consumers hold in *queues*. Returns the number of messages.
 
-        A consumer is gone if its lease has ended and was not renewed while we watched it, or if its process
+        A consumer is lost if its lease has ended and was not renewed while we watched it, or if its process
         was on this machine and provably does not exist any more. Call this again and again.
 
         Arguments:

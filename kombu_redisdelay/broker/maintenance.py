@@ -50,9 +50,9 @@ MESSAGES_PER_SCRIPT = 100
 #: Queues that one script records: half a millisecond of the server's time at most.
 RECORDED_PER_SCRIPT = 10
 
-#: Seconds after which a queue that nobody has noted is looked at. A process that uses a queue notes it again
-#: after :data:`~kombu_redisdelay.broker.store.KNOWN_FOR`. So no queue is forgotten that a process believes to
-#: have noted.
+#: Seconds after which a queue that was not noted again is looked at. A process that uses a queue notes it
+#: again after :data:`~kombu_redisdelay.broker.store.KNOWN_FOR`. So no queue is forgotten that a process
+#: believes to have noted.
 UNUSED_FOR = 2 * KNOWN_FOR
 
 #: Queues that are looked at together.
@@ -224,9 +224,9 @@ def _recording(store: Store, queues: Sequence[str]) -> ScriptCall:
 
 
 def forget_unused(store: Store) -> RoundTrips[int]:
-    """Look at some of the queues that nobody has noted for :data:`UNUSED_FOR`. Forget their lost consumers
-    that hold nothing, and the queues themselves if they are empty. Any number of processes may do this at the
-    same time.
+    """Look at some of the queues that no process has noted for :data:`UNUSED_FOR`. Forget their lost
+    consumers that hold nothing, and the queues themselves if they are empty. Any number of processes may do
+    this at the same time.
 
     Returns:
         How many queues were looked at. If it is :data:`UNUSED_AT_ONCE`, there may be more.

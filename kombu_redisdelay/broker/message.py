@@ -154,7 +154,7 @@ def ids_to_schedule(unnamed: Sequence[bytes]) -> dict[bytes, str]:
     """For pairs of a delivery tag and a message, as it is stored: tag -> the id to schedule the message
     under. That is the tag for what has no id, or is not a message."""
     pairs = zip(unnamed[::2], unnamed[1::2], strict=True)
-    # Somebody else may have written the tag.
+    # Another program may have written the tag.
     return {
         tag: _published_id(split_stored(stored)[1], tag.decode(errors="replace") or "?")
         for tag, stored in pairs

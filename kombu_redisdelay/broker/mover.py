@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 #: not look at the same time.
 LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.95, 0.75
 
-#: So many queues are looked at together. If there are more, a look is at a third of them.
+#: How many queues are looked at together. If there are more, each look covers a third of them.
 FEW_QUEUES = 16
 LOOKS = 3
 
@@ -66,11 +66,11 @@ class Mover:
 
     @property
     def is_needed(self) -> bool:
-        """Whether nobody else moves what is due for this consumer now."""
+        """Whether the consumer itself does not move what is due now."""
         return bool(self.queues) and monotonic() >= self._attended_until
 
     def leave_it(self, seconds: float) -> None:
-        """Note that the consumer itself moves what is due, for so many seconds from now on. With 0, it does
+        """Note that the consumer itself moves what is due, for *seconds* from now on. With 0, it does
         not."""
         self._attended_until = monotonic() + seconds
 

@@ -85,7 +85,7 @@ class ReadyLists:
         return any(self.remove_all(message.queue, [message]))
 
     def remove_all(self, queue: str, messages: Iterable[Ready]) -> Iterator[Ready]:
-        """Do the same as :meth:`remove` for *messages* of *queue*, in bounded steps. Yields those that were
+        """Do the same as :meth:`remove` for *messages* of *queue*, in portions. Yields those that were
         removed."""
         for step, some in self._searches(queue, messages):
             keys = self._store.keys(queue)

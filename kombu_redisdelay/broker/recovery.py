@@ -1,4 +1,4 @@
-"""Gives back all messages of a consumer: our own when we stop, and those of other consumers that are gone.
+"""Gives back all messages of a consumer: our own when we stop, and those of lost consumers.
 
 The work is done in portions. Each takes one round trip, for many queues together. Between two round trips, a
 consumer does other things.

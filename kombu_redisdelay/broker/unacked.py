@@ -1,4 +1,4 @@
-"""What an operator sees of the messages that consumers hold."""
+"""What an operator sees of unacked messages."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Unacked:
 
 
 class UnackedHashes:
-    """What consumers hold in *store*, queue by queue."""
+    """The unacked messages in *store*, queue by queue."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def counts(self, queues: Sequence[str]) -> list[int]:
-        """How many messages of each of *queues* are held."""
+        """How many messages of each of *queues* are unacked."""
         keys = [self._store.keys(queue) for queue in queues]
         members = answers(self._store.server, (("ZRANGE", k.consumers, 0, -1) for k in keys))
         commands = [
@@ -52,7 +52,7 @@ class UnackedHashes:
         return [sum(islice(lengths, len(its_members))) for its_members in members]
 
     def iter(self, queue: str) -> Iterator[Unacked]:
-        """The messages that are held now, consumer by consumer, in the order in which they were taken."""
+        """The messages that are unacked now, consumer by consumer, in the order in which they were taken."""
         server, key = self._store.server, self._store.keys(queue).consumers
         members = server.call("ZRANGE", key, 0, -1)
         now, *ends_ms = checked(server.call_all(("TIME",), *(("ZSCORE", key, member) for member in members)))

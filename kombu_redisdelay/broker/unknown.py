@@ -21,8 +21,8 @@ LONGEST_NAME = 200
 #: of which this is the first character is listed in the same way.
 _HASHED = "#"
 
-#: A message that was left becomes ready again after so many ms, and then after as long as it has waited. That
-#: is for workers that cannot fetch it: those of ``redis://``, and older ones of ours.
+#: A message that was left becomes ready again after this time, in ms, and then after as long as it has
+#: waited. That is for workers that cannot fetch it: those of ``redis://``, and older ones of ours.
 COMES_BACK_MS = 60_000
 
 #: Tasks of a queue that one script finds.
@@ -54,7 +54,8 @@ def is_known(task: str, names: Collection[str]) -> bool:
 def leaving(
     store: Store, consumer: str, queue: str, tag: str, message_id: str, task: str, wait_ms: int
 ) -> Ack:
-    """What leaves a message that *consumer* holds to those who know its *task*. It is sent as an ack is.
+    """The command that leaves a message of *consumer* to workers that know its *task*. It is sent as an ack
+    is.
 
     Arguments:
         wait_ms: how long it may wait together.

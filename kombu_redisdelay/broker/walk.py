@@ -10,7 +10,7 @@ from kombu_redisdelay.broker.server.scripts import PAGE_LIST
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument
 
-#: How often a walk begins anew because its bookmarks are gone. They go when everything is taken, so that
+#: How often a walk begins anew because its bookmarks are lost. They go when everything is taken, so that
 #: there is nothing left that must be read: a queue that never stands still does not keep a reader for ever.
 MOST_RESTARTS = 5
 

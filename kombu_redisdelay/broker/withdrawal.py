@@ -11,7 +11,7 @@ from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule
 from kombu_redisdelay.broker.server.scripts import CLAIM, WITHDRAW
 from kombu_redisdelay.broker.store import Store
 
-#: Seconds for which nobody else does the same.
+#: Seconds for which no other process does the same.
 CLAIM_FOR = 10.0
 
 
@@ -45,7 +45,7 @@ class Withdrawal:
             yield message.payload
 
     def claim(self, queue: str, what: str, who: str) -> bool:
-        """Whether it is for *who*, and for nobody else, to do *what* with *queue*, for :data:`CLAIM_FOR`."""
+        """Whether *who* is the only one to do *what* with *queue*, for :data:`CLAIM_FOR`."""
         digest = sha1(what.encode(), usedforsecurity=False).hexdigest()
         key = self._store.keys(queue).claim(digest)
         return bool(CLAIM(self._store.server, (key,), (who, round(CLAIM_FOR * 1000))))

@@ -56,7 +56,7 @@ def connect(how: type[AccessT], *, steers: bool = False) -> AccessT:
 
 
 def _meant(queue: str, known: Sequence[str]) -> str:
-    """What somebody may have meant who named this *queue*, if these are known."""
+    """The known queues that were probably meant by this name of a *queue*."""
     if all(name in known for name in queue.split(",")):
         return f" For several, write {' '.join(f'-Q {name}' for name in queue.split(','))}."
     close = get_close_matches(queue, known, 1)

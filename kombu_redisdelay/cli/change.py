@@ -25,11 +25,11 @@ ASKED: dict[str, Callable[..., Any]] = {
         "--countdown", type=Seconds(), help="Time from now: 90, 90s, 10m, 2h, 3d or 1w."
     ),
     "eta": click.option("--eta", type=MomentType(), help="A moment in ISO 8601, such as 2027-01-01T09:00."),
-    "by": click.option("--by", type=Seconds(signed=True), help="Shift each by so much: 2h, or -30m."),
+    "by": click.option("--by", type=Seconds(signed=True), help="Shift each by this time: 2h, or -30m."),
     "over": click.option(
         "--over",
         type=Seconds(),
-        help="Spread them evenly over so long a time, which begins at --countdown, --eta or now.",
+        help="Spread them evenly over this time, which begins at --countdown, --eta or now.",
     ),
     "terminate": click.option("--terminate", is_flag=True, help="Also end tasks that run (prefork)."),
     "mark_revoked": click.option(
@@ -51,7 +51,7 @@ def _command(verb: Verb) -> click.Command:
     def command(**options: Any) -> None:
         _change(verb, selected_for_change(options), **options)
 
-    limit_option = click.option("--limit", type=click.IntRange(1), help="At most so many.")
+    limit_option = click.option("--limit", type=click.IntRange(1), help="At most this number of messages.")
     options = [
         changing(verb.states),
         *(ASKED[name] for name in verb.asks),

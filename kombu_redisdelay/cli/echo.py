@@ -10,7 +10,7 @@ import click
 
 from kombu_redisdelay.broker.printable import printable
 
-#: The exit status when nobody reads the output any more, as with ``| head``. A shell shows it for every tool
+#: The exit status when the output is not read any more, as with ``| head``. A shell shows it for every tool
 #: that SIGPIPE has ended.
 BROKEN_PIPE = 141
 
@@ -19,7 +19,7 @@ def echo(line: str, *, err: bool = False) -> None:
     """Print *line* to standard output, or to standard error if *err* is set.
 
     Raises:
-        click.exceptions.Exit: nobody reads the output any more.
+        click.exceptions.Exit: the output is not read any more.
         click.ClickException: it cannot be written, for example because a disk is full.
     """
     echo_all([line], err=err)

@@ -12,13 +12,13 @@ from kombu_redisdelay.cli.echo import echo
 
 T = TypeVar("T")
 
-#: So many rows are shown on a terminal, unless an option says how many.
+#: How many rows are shown on a terminal, unless an option says another number.
 ON_A_TERMINAL = 100
 
 limit_option = click.option(
     "--limit",
     type=click.IntRange(0),
-    help=f"At most so many; 0: all. By default {ON_A_TERMINAL} on a terminal, and else all.",
+    help=f"At most this number; 0: all. By default {ON_A_TERMINAL} on a terminal, and else all.",
 )
 
 
@@ -34,7 +34,7 @@ def rows_to_show(limit: int | None, as_json: bool) -> int | None:
 
 
 class Limited(Generic[T]):
-    """The first of *items*, so many as there may be.
+    """The first of *items*, as many as may be shown.
 
     Attributes:
         are_left: whether there are more. It is known after the last one was read.

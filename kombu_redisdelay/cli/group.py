@@ -27,7 +27,7 @@ class LazyGroup(click.Group):
         commands: the names of these commands.
         others: a module of the package whose function ``commands`` returns other commands by their names.
         others_after: the command after which the help lists them.
-        hints: what somebody may look for -> what to use instead.
+        hints: name of a command that does not exist -> what to use instead.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ from kombu_redisdelay.words import span, when
 
 _SECONDS = {"minute": 60, "hour": 3600}
 
-#: A period that is so many times as long as a minute or an hour is said to be longer.
+#: A period that is longer than a minute or an hour by this factor is said to be longer.
 _LONGER = 1.5
 
 _HEADERS = ("PUBLISHED", "DELIVERED", "FAILURES", "DEAD")

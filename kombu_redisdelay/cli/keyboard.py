@@ -22,8 +22,8 @@ def key_presses() -> Iterator[Callable[[float], bytes]]:
     """Within the block, each key is read at once, and is not shown.
 
     Yields:
-        a function that waits for so many seconds, and returns early with what was typed. If standard input is
-        not a terminal, it only waits.
+        a function that waits for a number of seconds, and returns early with what was typed. If standard
+        input is not a terminal, it only waits.
     """
     if "termios" not in sys.modules or not sys.stdin.isatty():
         yield _wait

@@ -19,7 +19,7 @@ from kombu_redisdelay.words import span, when
 #: Columns of these kinds at the end may go into a second line of each row.
 _BELOW = (columns.QUEUE, columns.TEXT, columns.WORKER, columns.CALL)
 
-#: The name of a queue may be cut to so many characters beside an id or a worker, which need the room.
+#: To how many characters the name of a queue may be cut beside an id or a worker, which need the room.
 _LEAST_BESIDE = 8
 
 

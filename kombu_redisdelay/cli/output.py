@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 ItemT = TypeVar("ItemT")
 
-#: What is printed at once: so many items, or those that are there so many seconds after the first one.
+#: What is printed at once: this number of items, or those that are there this number of seconds after the
+#: first one.
 PAGE = 1000
 PAGE_SECONDS = 0.3
 

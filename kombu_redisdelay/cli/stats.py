@@ -23,7 +23,7 @@ from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 @queues_option
 @json_option
 def command(queues: tuple[str, ...], as_json: bool) -> None:
-    """Show what is in each queue, and who looks after it.
+    """Show what is in each queue, and how many consumers it has.
 
     WAIT is the time that the next ready message has waited; ? if another transport has published it. NEXT DUE
     is when the first scheduled message is due, or for how long it has been. REASON is there if messages wait

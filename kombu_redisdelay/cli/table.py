@@ -18,8 +18,8 @@ _LEAST_WRAPPED = 20
 #: More than any width.
 _ANY = sys.maxsize
 
-#: Where nothing is cut, a column whose cells may be cut elsewhere gets at most so much room. A longer cell,
-#: such as an id that somebody chose, pushes the rest of its own row, and not that of all rows.
+#: Where nothing is cut, a column whose cells may be cut elsewhere gets at most this room. A longer cell,
+#: such as an id that a user has set, pushes the rest of its own row, and not that of all rows.
 _MOST = 60
 
 
@@ -40,7 +40,7 @@ class Column:
     Attributes:
         header: what stands above it.
         is_right: whether its cells are aligned to the right.
-        least: where a table is too wide, a cell may be cut to so many columns of the terminal. ``None``: it
+        least: where a table is too wide, to how many columns of the terminal a cell may be cut. ``None``: it
             is never cut.
         wraps: whether a cell that is too wide goes on in the next line, instead of being cut.
         style: that of all its cells.
@@ -60,7 +60,7 @@ class Table:
     """
     Attributes:
         gap: blanks between two columns.
-        below: where a table is too wide, so many columns at its end go into a second line of each row.
+        below: where a table is too wide, how many columns at its end go into a second line of each row.
     """
 
     columns: Sequence[Column]

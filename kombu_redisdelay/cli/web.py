@@ -37,7 +37,7 @@ _PATIENCE = 5
     "--users-file",
     "file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Who may come: a line name:password for each.",
+    help="The users: a line name:password for each.",
 )
 @click.option("--prefix", default="", help="The path below which a reverse proxy has the page.")
 @click.option("--insecure", is_flag=True, help="Ask nobody for a password, whatever the address.")
@@ -82,7 +82,7 @@ def command(
     listener = _listen(address, port)
     _log_actions()
     for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn stops at these, and then passes them on to whoever handled them before.
+        # uvicorn stops at these, and then passes them on to the handler that was there before.
         signal.signal(number, lambda *_: None)
     server = uvicorn.Server(
         uvicorn.Config(
@@ -99,7 +99,7 @@ def command(
 
 
 def _users(file: Path | None) -> dict[str, str]:
-    """Name -> password of those who may come."""
+    """Name -> password of the users."""
     password = os.environ.get(PASSWORD)
     if password == "":
         raise click.UsageError(f"{PASSWORD} is empty. Give a password, or unset it.")

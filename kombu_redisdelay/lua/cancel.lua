@@ -10,7 +10,7 @@
 -- Returns  how many of the ids are done; then for each of these, and for the next one, how many messages were
 --          removed
 --
--- Keeps: a message that is delivered in the meantime is in another place by now, and is left alone.
+-- Keeps: a message that is delivered in the meantime is in another place by now, and is left there.
 
 -- include: duplicates
 -- include: history

@@ -8,10 +8,10 @@
 -- ARGV[4]  without a tag: "<priority step>:<message>"
 -- ARGV[5]  1 if it was delivered now, which counts; 0 if it cannot be delivered
 --
--- Returns  1 if it was held, else 0; how many older dead letters were dropped for it
+-- Returns  1 if it was unacked, else 0; how many older dead letters were dropped for it
 --
--- Keeps: the message is in exactly one place. A message that is not held any more is in another
--- place by now, and is left alone.
+-- Keeps: the message is in exactly one place. A message that is not unacked any more is in another place by
+-- now, and is left there.
 
 -- include: expect
 -- include: clock

@@ -73,7 +73,7 @@ for _ = 1, tonumber(ARGV[2]) do
     end
     reply[1] = string.sub(prefix, 1, -2) .. '\32'
   else
-    -- Somebody else has written it.
+    -- Another program has written it.
     reply[1] = entry .. '\0'
   end
   from = '[' .. reply[1]

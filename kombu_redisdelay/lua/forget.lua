@@ -1,4 +1,4 @@
--- Forgets queues that have nothing in them, unless somebody has noted them meanwhile.
+-- Forgets queues that have nothing in them, unless they were noted meanwhile.
 --
 -- KEYS[1]  known queues
 -- ARGV[1]  a queue that was noted less than this long ago is not forgotten, ms

@@ -1,4 +1,4 @@
--- Moves due messages of a queue to their ready lists while nobody takes from it: it has no consumers, or
+-- Moves due messages of a queue to their ready lists while no consumer takes from it: it has no consumers, or
 -- these have no room.
 --
 -- KEYS[1]  ready list of step 0

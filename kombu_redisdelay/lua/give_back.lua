@@ -9,13 +9,13 @@
 -- KEYS[7]  duplicates
 -- ARGV     see below, by their names
 --
--- Returns  how many were held, how many of these are now dead letters, how many older dead letters were
+-- Returns  how many were unacked, how many of these are now dead letters, how many older dead letters were
 --          dropped for them, the briefs of some that are dead letters now (include/brief.lua); pairs of a
 --          delivery tag and a message, as it is stored, for those that must wait and have no id. They are
---          still held: call again with their ids
+--          still unacked: call again with their ids
 --
 -- Keeps: a message leaves the unacked hash only into a ready list, into the schedule or into dead. A message
--- that is not held any more is in another place by now, and is left alone.
+-- that is not unacked any more is in another place by now, and is left there.
 
 -- include: expect
 -- include: clock

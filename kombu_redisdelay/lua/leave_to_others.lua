@@ -18,10 +18,10 @@
 -- ARGV[5]  how long it waits now at least, ms
 -- ARGV[6]  x-expires of the queue, ms (0: none)
 --
--- Returns  1 if it was held, else 0
+-- Returns  1 if it was unacked, else 0
 --
 -- Keeps: the message is in exactly one place, unacked before and scheduled after. It may be sent again: a
--- message that is not held any more is in another place by now, and is left alone.
+-- message that is not unacked any more is in another place by now, and is left there.
 
 -- include: expect
 -- include: clock
@@ -37,7 +37,7 @@
 
 -- Entries that are looked at for each one that is added, so that most of the listed messages wait.
 local LOOKED_AT = 3
--- The list outlasts what is in it by so long, if nobody comes across it.
+-- The list outlasts what is in it by this time, if no script comes across it.
 local KEPT_MS = 3600 * 1000
 
 -- Forgets some entries whose message is not in the schedule any more.
@@ -76,7 +76,7 @@ redis.call('HDEL', KEYS[1], ARGV[1])
 local now_us = clock_us()
 local now_ms, wait_ms = now_us / 1000, tonumber(ARGV[4])
 local since_ms = tonumber(members_of(stored, stored_start(stored)).unknown) or now_ms
--- Later than now: somebody has set the clock.
+-- Later than now: the clock was set.
 since_ms = math.floor(math.min(since_ms, now_ms))
 local due_ms = math.min(since_ms + wait_ms, now_ms + math.max(tonumber(ARGV[5]), now_ms - since_ms))
 local waiting = with_members(stored, 1, { unknown = since_ms })

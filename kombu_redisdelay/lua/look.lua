@@ -10,7 +10,7 @@
 --
 -- Returns  pairs of the index of a queue that has ready messages and the index of the first step that has
 --          one; pairs of the index of a queue and the microseconds until its next message is due, or may be
---          taken if nobody else watches for that. All are separated by spaces
+--          taken if no other consumer watches for that. All are separated by spaces
 
 -- include: clock
 -- include: stored

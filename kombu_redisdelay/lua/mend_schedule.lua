@@ -1,6 +1,6 @@
 -- Moves scheduled messages that have no due time to the dead letters: nothing else would ever look at them.
--- Such messages exist if somebody has deleted a part of the schedule. Also forgets some of the duplicates
--- that are gone.
+-- Such messages exist if a part of the schedule was deleted. Also forgets some of the duplicates that do not
+-- exist any more.
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  messages

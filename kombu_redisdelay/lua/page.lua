@@ -37,8 +37,8 @@ local function comes_before(a, b)
 end
 
 -- How many messages are due before a time, or at that time and have a name that comes before `name`, or is
--- the same if it counts, too. The name may be gone by now: so its place is found by binary search, not by
--- looking it up.
+-- the same if it counts, too. The name may be removed by now: so its position is found by binary search, not
+-- by looking it up.
 local function count_before(time, name, also_same)
   local first = redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. time)
   local last = name == '' and first or redis.call('ZCOUNT', KEYS[1], '-inf', time)

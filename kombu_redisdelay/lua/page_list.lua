@@ -8,7 +8,7 @@
 -- KEYS     lists that are taken from before this one; the last key is the list
 -- ARGV     see below, by their names
 --
--- Returns  { "look", where to look for the bookmarks from in the next call }; or { "lost" }: they are gone;
+-- Returns  { "look", where to look for the bookmarks from in the next call }; or { "lost" }: there are none;
 --          or { "page", position of the next entry ("": there are no more), position of the last one, mark of
 --          the last one that was read, 1 if every entry to the right of these is known to have been read
 --          before, new bookmarks as in ARGV (empty: they stay), entries }. Each entry has two elements: how

@@ -4,7 +4,8 @@
 -- ARGV[1]  how many bytes, roughly; one message may have more
 -- ARGV[2+] delivery tags
 --
--- Returns  for each tag, as far as there was room: the message as it is stored (nil: it is not held any more)
+-- Returns  for each tag, as far as there was room: the message as it is stored (nil: it is not
+--          unacked any more)
 
 local reply, bytes = {}, 0
 for i = 2, #ARGV do

@@ -1,5 +1,5 @@
 -- Records in the histories of queues what has happened since the latest record (see include/history.lua).
--- Does nothing for a queue that has a record of this minute, or that nobody has ever consumed from.
+-- Does nothing for a queue that has a record of this minute, or that never had a consumer.
 --
 -- KEYS     wake of each queue; the other keys are made from it (see include/queue.lua)
 -- ARGV[1]  global_keyprefix
@@ -8,7 +8,7 @@
 -- ARGV[4]  x-expires of each queue, ms (0: none), separated by spaces
 -- ARGV[5+] the priority steps
 --
--- Keeps: a total never shrinks, though stock workers take messages that nobody counts.
+-- Keeps: a total never shrinks, though stock workers take messages without counting them.
 
 -- include: clock
 -- include: history

@@ -1,5 +1,5 @@
--- Gives back what a consumer holds in a queue, if its lease has ended or it is known to be gone, and
--- forgets the consumer once it holds nothing. Bounded: call it until it is done.
+-- Gives back what a consumer holds in a queue, if its lease has ended or its process is known to have ended,
+-- and forgets the consumer once it holds nothing. Bounded: call it until it is done.
 --
 -- KEYS[1]  consumers
 -- KEYS[2]  unacked of the consumer
@@ -11,11 +11,11 @@
 -- KEYS[8]  duplicates
 -- ARGV     see below, by their names
 --
--- Returns  how many of the messages were looked at, how many of these were held, how many of those are now
+-- Returns  how many of the messages were looked at, how many of these were unacked, how many of those are now
 --          dead letters, how many older dead letters were dropped for them, 1 when nothing is left to do, the
 --          briefs of some that went back although their consumer did not give them back, and of some that
 --          are dead letters now (include/brief.lua); pairs of a delivery tag and a message, as it is stored,
---          for those that must wait and have no id. They are still held: call again with their ids
+--          for those that must wait and have no id. They are still unacked: call again with their ids
 --
 -- Keeps: the message that was taken first is at the head again, and is taken first again. A consumer
 -- whose lease was renewed in the meantime keeps what it holds.
@@ -35,7 +35,7 @@
 
 local
   consumer,
-  -- "1" if its lease does not count, because it is known to be gone, or gives back its own messages.
+  -- "1" if its lease does not count, because its process has ended, or gives back its own messages.
   is_lost,
   -- "returned" or "lost" (include/give_back.lua).
   how,
@@ -47,7 +47,7 @@ local
   delivery_limit,
   -- How many dead letters the queue keeps.
   dead_limit,
-  -- How many times a message may be lost before it is held alone (0: each time is a failure).
+  -- How many times a message may be lost before it is isolated (0: each time is a failure).
   suspect_from,
   -- x-expires of the queue, ms (0: none).
   expires_ms,

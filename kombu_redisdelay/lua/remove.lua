@@ -7,7 +7,7 @@
 --
 -- Returns  for each: 1 if it was removed; 0 if it is not scheduled any more, or it is not the same message
 --
--- Keeps: a message that is delivered in the meantime is in another place by now, and is left alone.
+-- Keeps: a message that is delivered in the meantime is in another place by now, and is left there.
 
 -- include: duplicates
 -- include: history

@@ -8,7 +8,7 @@
 --
 -- Returns  for each message 1 if it was ready, else 0
 --
--- Keeps: a message that is taken in the meantime is in another place by now, and is left alone.
+-- Keeps: a message that is taken in the meantime is in another place by now, and is left there.
 
 -- include: history
 

@@ -13,7 +13,7 @@
 -- Returns  for each: 1 if it was done; 0 if it is not scheduled any more, or is not the same message
 --
 -- Keeps: each message is in exactly one place: scheduled before, scheduled or ready after. A message that is
--- delivered in the meantime is in another place by now, and is left alone.
+-- delivered in the meantime is in another place by now, and is left there.
 
 -- include: clock
 -- include: wake

@@ -13,7 +13,7 @@
 -- Returns  for each message 1 if it was ready, else 0
 --
 -- Keeps: the message is in exactly one place, ready before and scheduled after. A message that is taken in
--- the meantime is in another place by now, and is left alone.
+-- the meantime is in another place by now, and is left there.
 
 -- include: expect
 -- include: clock

@@ -6,8 +6,8 @@
 --
 -- Returns  1
 --
--- Keeps: the change counts for each take from now on. What is held stays held. What was taken counts against
--- another rate, too: else each change would allow a burst. A queue is paused since the first pause.
+-- Keeps: the change counts for each take from now on. What is unacked stays unacked. What was taken counts
+-- against another rate, too: else each change would allow a burst. A queue is paused since the first pause.
 
 -- include: clock
 -- include: number

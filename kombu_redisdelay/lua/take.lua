@@ -69,8 +69,8 @@ local
   step_count,
   -- "1": one message from each queue in turn, "0": the first queue until it is empty.
   in_turn,
-  -- How many times a message was lost with a consumer before it is suspected of causing that (0: never). No
-  -- message is taken after it in the same batch, so that the consumer will hold it alone.
+  -- How many times a message was lost with a consumer before it is isolated (0: never). No message is taken
+  -- after it in the same batch, so that the consumer holds nothing else.
   suspect_from,
   -- "1": the reply to an earlier call with the same tags was lost.
   is_repeated,
@@ -168,7 +168,7 @@ local function choose()
     is_hot[tonumber(index)] = true
   end
   if is_repeated then
-    -- The first call may have found queues that were woken, and nobody has heard which.
+    -- The first call may have found queues that were woken, and its reply was lost.
     for index, wake_key in ipairs(KEYS) do
       if not is_hot[index] and redis.call('EXISTS', base_of(wake_key) .. 'unacked:' .. consumer) == 1 then
         hot[#hot + 1] = index
@@ -275,8 +275,8 @@ if any_ready and batch.limit > 0 and not only_migrated then
 end
 hold(queues, consumer, math.floor(now_us / 1000), lease_ms, fresh_ms)
 
--- Who got something has that to do first. But nobody else may know the task of what waits for a worker that
--- does.
+-- A consumer that got messages handles these first. But it may be the only one that knows the task of what
+-- waits for such a worker.
 local comes = comes_again and batch.limit > 0
 local due, with_permits = {}, {}
 for _, queue in ipairs(queues) do

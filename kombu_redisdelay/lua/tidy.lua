@@ -1,4 +1,4 @@
--- Forgets the consumers of a queue that are gone and hold nothing. If the queue has nothing in it then,
+-- Forgets the lost consumers of a queue that hold nothing. If the queue has nothing in it then,
 -- also removes the keys that are left of it. The history stays for a while: a fleet that is scaled to zero at
 -- night has one in the morning.
 --

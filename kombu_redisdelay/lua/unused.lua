@@ -1,4 +1,4 @@
--- Lists known queues that nobody has noted for a while, the longest ago first. Writes nothing.
+-- Lists known queues that were not noted for a while, the longest ago first. Writes nothing.
 --
 -- KEYS[1]  known queues
 -- ARGV[1]  for how long, ms

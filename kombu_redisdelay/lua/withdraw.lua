@@ -10,7 +10,7 @@
 --
 -- Returns  how many of the ids are done; then the messages that were removed, as they were stored
 --
--- Keeps: a message that is delivered in the meantime is in another place by now, and is left alone. Of
+-- Keeps: a message that is delivered in the meantime is in another place by now, and is left there. Of
 -- several callers, one gets the message.
 
 -- include: duplicates

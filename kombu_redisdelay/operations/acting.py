@@ -87,7 +87,7 @@ class Action:
         return self._result(self._so_far.count, self.by_id)
 
     def would(self, count: int, by_id: Mapping[str, int]) -> Done:
-        """What it would do, to so many messages."""
+        """The result of a dry run, for *count* messages."""
         return replace(self._result(count, by_id), is_dry_run=True)
 
     def _result(self, count: int, by_id: Mapping[str, int]) -> Done:
@@ -136,7 +136,7 @@ class Action:
         return filter(matches, self._so_far.watching(state.reader.read(self._store, look)))
 
     def _count(self, state: State, look: Look, matches: Callable[[Entry], bool]) -> int:
-        """To how many messages there it is about to be done."""
+        """How many messages there it will be done to."""
         if self.selection.is_counted(state):
             count = state.reader.count(self._store, look.names, look.span)
         else:

@@ -22,7 +22,7 @@ class Column:
         label: what stands above it.
         kind: how its values are shown, such as :data:`MOMENT`.
         value: that of a message; of a worker or a call, the message itself.
-        least: a text may be cut to so many characters where there is little room. ``None``: never.
+        least: to how many characters a text may be cut where there is little room. ``None``: never.
         usual: if all messages have this value, the column is left out. ``None``: never.
     """
 
@@ -41,7 +41,7 @@ COLUMNS = {
     "since": Column("Since", AGE, lambda message: message.since),
     "position": Column("Position", NUMBER, lambda message: message.position),
     "priority": Column("Priority", NUMBER, lambda message: message.priority, usual=0),
-    # Who wants to cancel a message must see all of its id: a UUID, or the SHA-1 of what is not a message.
+    # To cancel a message, one needs all of its id: a UUID, or the SHA-1 of what is not a message.
     "id": Column("Id", ID, lambda message: message.id, least=48),
     "worker": Column("Worker", WORKER, lambda message: message),
     # It can be read, and copied.

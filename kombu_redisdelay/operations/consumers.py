@@ -1,4 +1,4 @@
-"""Who has a lease in a queue, and whether anybody of them still exists."""
+"""The consumers that have a lease in a queue, and whether any of their processes still exists."""
 
 from __future__ import annotations
 

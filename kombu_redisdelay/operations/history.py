@@ -158,7 +158,7 @@ def _number(value: bytes | None) -> int:
 
 
 def _rows(value: bytes | None, length: int) -> list[list[int]]:
-    """The numbers of those lines that have so many."""
+    """The numbers of those lines that have the right count."""
     rows = [line.split() for line in (value or b"").splitlines()]
     return [list(map(int, row)) for row in rows if len(row) == length and all(map(_NUMBER.fullmatch, row))]
 

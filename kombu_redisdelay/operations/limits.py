@@ -121,7 +121,7 @@ def _rates(
 
 
 def _default_burst(interval: float, count: int) -> int:
-    """For a queue with so many partitions."""
+    """For a queue with this number of partitions."""
     return max(default_burst(interval), count)
 
 

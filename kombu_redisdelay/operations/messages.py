@@ -40,14 +40,15 @@ class NotMarkedRevokedError(Exception):
 class Messages(Access):
     """The messages of a broker, in whatever state.
 
-    What a method is about, a :class:`Selection` says; without one, it is all messages. Queues, ids and tasks
-    that are not known give an empty result, not an error. Only what workers of ``redisdelay://`` hold is
-    seen: those of ``redis://`` keep it elsewhere. Each change of a message is atomic, also against workers
-    that take it at the same time: a message is either cancelled or delivered, never both and never neither.
+    A :class:`Selection` says which messages a method counts, reads or changes; without one, all. Queues, ids
+    and tasks that are not known give an empty result, not an error. Only what workers of ``redisdelay://``
+    hold is seen: those of ``redis://`` keep it elsewhere. Each change of a message is atomic, also against
+    workers that take it at the same time: a message is either cancelled or delivered, never both and never
+    neither.
 
     The methods that change messages have these arguments in common. *selection* or *ids* says which messages,
     and only one of them. *limit* is the largest number of messages. With *dry_run*, nothing is changed.
-    *progress* is called with the number of messages that it was done to so far, between two steps of some
+    *progress* is called with the number of messages that it was done to so far, between two portions of some
     hundred messages; if it raises an exception, the method ends there, and what was done stays done. Messages
     that are published meanwhile may be included or not.
 
@@ -69,7 +70,7 @@ class Messages(Access):
     def select(
         self, selection: Selection | None = None, *, limit: int | None = None
     ) -> Iterator[MessageInfo]:
-        """Iterate over the messages, one state after the other. They are read in bounded steps.
+        """Iterate over the messages, one state after the other. They are read in portions.
 
         Scheduled messages come in the order of their due times. The others come queue by queue: ready ones in
         the order in which they are taken, unacked ones worker by worker, dead letters the oldest first.
@@ -116,12 +117,12 @@ class Messages(Access):
 
     def get(self, id: str) -> MessageInfo | None:
         """The message with this id, in whatever state; ``None`` if there is none. Of several, the first one
-        of :meth:`select`. If it is not scheduled, all ready messages are searched for it, in bounded steps: a
+        of :meth:`select`. If it is not scheduled, all ready messages are searched for it, in portions: a
         million of them take some seconds."""
         return next(self.select(Selection(ids=[id]), limit=1), None)
 
     def tally(self, selection: Selection | None = None, by: str | Sequence[str] = "task") -> Counter[Any]:
-        """How many messages there are of each kind. Reads every message, in bounded steps: a million of them
+        """How many messages there are of each kind. Reads every message, in portions: a million of them
         take minutes.
 
         Arguments:
@@ -157,7 +158,8 @@ class Messages(Access):
         """Remove messages that are scheduled or ready. They will not run.
 
         To remove a ready one, Redis goes through the messages between it and the nearer end of its queue, and
-        serves nobody meanwhile. By ids, all ready messages are searched, unless *state* is "scheduled".
+        serves no other client meanwhile. By ids, all ready messages are searched, unless *state* is
+        "scheduled".
 
         Arguments:
             mark_revoked: also write the state ``REVOKED`` to the app's result backend, so that a program that
@@ -203,9 +205,9 @@ class Messages(Access):
         Arguments:
             countdown: seconds from now, not negative; or a ``timedelta``, or a text such as ``"2h"``.
             eta: a time in the future; a text is in ISO 8601, with an offset.
-            by: shift each due time by so much, written as *countdown*; negative to deliver earlier. What is
+            by: shift each due time by this time, written as *countdown*; negative to deliver earlier. What is
                 due in the past then is delivered at once.
-            over: spread the messages evenly over so long a time, in the order in which they are due. It
+            over: spread the messages evenly over this time, in the order in which they are due. It
                 begins at *countdown* or *eta*; without these, now. Each queue, and each partition, is spread
                 over the whole time.
 

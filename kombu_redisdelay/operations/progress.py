@@ -7,7 +7,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: It is told each time that so many messages were looked at.
+#: It is told each time that this number of messages was looked at.
 _EVERY = 100
 
 #: The argument *progress* of an operation: called with the number of messages that it was done to so far.
@@ -18,7 +18,7 @@ class Progress:
     """Counts what is done, and tells it.
 
     Arguments:
-        tell: called with the count so far, between two round trips; ``None`` for nobody. It may raise an
+        tell: called with the count so far, between two round trips; ``None`` for none. It may raise an
             exception to end the operation there.
 
     Attributes:

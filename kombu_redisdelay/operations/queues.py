@@ -70,7 +70,8 @@ class Queues(Access):
         return found
 
     def stats(self, queue: str) -> QueueStats:
-        """How many messages *queue* has in each state, since when the next one waits, and who consumes."""
+        """How many messages *queue* has in each state, since when the next one waits, and how many consumers
+        there are."""
         [found] = queue_stats(self.store, [queue])
         return found
 

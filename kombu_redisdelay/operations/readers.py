@@ -99,7 +99,7 @@ class Reader(Protocol):
         spans."""
 
     def read(self, store: Store, look: Look) -> Iterator[Entry]:
-        """The messages, in bounded steps."""
+        """The messages, in portions."""
 
     def cursor(self, values: Sequence[Any]) -> Cursor:
         """The cursor with these *values*, which may come from anywhere.

@@ -47,10 +47,10 @@ class QueueStats:
         ready: number of messages that a worker may take now.
         scheduled: number of scheduled messages, including overdue ones.
         overdue: number of scheduled messages that are due but not moved to the ready list yet.
-        unacked: number of messages that consumers hold.
+        unacked: number of messages that are taken and not acked.
         dead: number of dead letters.
         consumers: number of consumers with a lease.
-        consumers_lost: number of consumers that still hold messages although their lease has ended.
+        consumers_lost: number of lost consumers that still have unacked messages: their lease has ended.
         next_due: when the first scheduled message is due, or was due; ``None`` if nothing is scheduled.
         lateness: seconds since the first scheduled message became due, 0 if it is not due yet.
         waiting: seconds for which the ready message has waited that is the next to be taken, the longest of
@@ -59,7 +59,7 @@ class QueueStats:
         limits: whether the queue is paused, and its limits.
         reason: why ready or overdue messages wait although there is a consumer, or, while there are none, why
             messages do that were ready, one of :data:`~kombu_redisdelay.operations.reasons.REASONS`; ``None``
-            if none waits, nobody consumes, or they are about to be taken.
+            if none waits, there is no consumer, or they are about to be taken.
     """
 
     queue: str
@@ -104,7 +104,7 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
 def _found_out(store: Store, found: Mapping[str, QueueStats], listing: Sequence[str]) -> dict[str, str]:
     """The reasons for which only some queues are looked at. *listing* are those that list tasks which a
     consumer did not know."""
-    # The consumer of an isolated message looks full at first: nobody takes the token.
+    # The consumer of an isolated message looks full at first: no consumer takes the token.
     full = {name: stats.consumers for name, stats in found.items() if stats.reason == PREFETCH}
     names = isolated(store, full, [name for name, stats in found.items() if stats.unacked])
     left = [name for name in listing if found[name].consumers and not found[name].ready]
@@ -117,7 +117,7 @@ def _found_out(store: Store, found: Mapping[str, QueueStats], listing: Sequence[
 
 
 def _may_be_deserted(stats: QueueStats) -> bool:
-    """Whether it looks as if nobody did what consumers do at once."""
+    """Whether something waits that a consumer would do at once."""
     is_left_there = stats.reason not in (None, PAUSED) or stats.lateness > NOTICED_AFTER
     return bool(stats.consumers) and is_left_there
 

@@ -57,7 +57,7 @@ class Verb:
         how: name of a state -> how it is done there.
         asks: what its method also asks for: names of arguments.
         prepare: makes of the arguments what the functions of *how* need. Raises ``ValueError``.
-        removes: whether messages are gone afterwards.
+        removes: whether the messages do not exist afterwards.
         needs_app: whether it needs the Celery app, which *prepare* gets as the argument *app*.
         due: when messages are due afterwards, by what is prepared; ``None`` if that is not the same for all.
     """

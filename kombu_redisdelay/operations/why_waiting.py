@@ -1,4 +1,4 @@
-"""Says why a message was not delivered yet."""
+"""Why a message was not delivered yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kombu_redisdelay.words import number_of
 def why_waiting(store: Store, message: MessageInfo) -> list[str]:
     """Why *message*, which is overdue or ready, is with no worker yet, as far as its queue tells now: one
     sentence for each reason. If it is not due, whether it waits because no worker knew its task, or because
-    it has failed. Empty for a message that is held, or dead."""
+    it has failed. Empty for a message that is unacked or dead."""
     if message.state not in (SCHEDULED, READY):
         return []
     if message.state == SCHEDULED and message.reason:

@@ -54,7 +54,7 @@ class BatchPublishError(OperationalError):
 
 
 class Block:
-    """Holds back what is published, by whoever has entered it.
+    """Collects what is published by the thread, greenlet or asyncio task that has entered it.
 
     Arguments:
         connect: lends a channel to publish with, in a ``with`` block.
@@ -160,7 +160,7 @@ class Block:
         self._tell()
 
     def _connected(self) -> AbstractContextManager[Sender]:
-        # The pool may have no other connection as long as somebody holds a producer of it.
+        # The pool may have no other connection as long as a producer of it is in use.
         if self._channel is None or self._channel.closed:
             return self._connect()
         return nullcontext(self._channel)

@@ -178,7 +178,7 @@ class Channel(PublishingChannel):
 
     def look_after_queues(self) -> bool:
         """Make the next round trip of maintaining the queues, if it is time for one. Maintenance gives back
-        the messages of consumers that are gone, and cleans up.
+        the messages of lost consumers, and cleans up.
 
         Returns:
             Whether it is time for another round trip.

@@ -12,24 +12,25 @@ from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 #: Seconds between two looks while such messages come, at least.
 LOOK_EVERY = 0.05
 
-#: After each take in vain, that time is twice as long. Once a take was not, it is this long at most.
+#: After each take that finds nothing, that time is twice as long. After a take that finds something, it is
+#: this long at most.
 LOOK_AGAIN = 8 * LOOK_EVERY
 
 #: After a while without any, the seconds between two looks are that while divided by this.
 LOOKS_IN_A_WHILE = 50
 
-#: When there would be so many seconds between two looks, they end. A consumer that waits in vain for a token
-#: looks about once a second anyway.
+#: With this number of seconds between two looks, they end. A consumer that waits for a token that does not
+#: come looks about once a second anyway.
 LOOK_NO_MORE = 0.9
 
-#: Seconds for which a message must be there to count as one without a token. Whoever was woken by a token
-#: takes the message sooner than that.
+#: Seconds for which a message must be there to count as one without a token. A consumer that was woken by a
+#: token takes the message sooner than that.
 SETTLE = 0.003
 
-#: Tokens can keep a consumer from looking. After so many seconds it looks in spite of them.
+#: Tokens can keep a consumer from looking. After this number of seconds it looks in spite of them.
 LOOK_AT_LEAST_EVERY = 1.0
 
-#: A look is at the queues where such messages were found last, and at so many groups of others, in turn.
+#: A look covers the queues where such messages were found last, and this number of groups of others, in turn.
 GROUPS = 4
 
 #: Queues of which it takes one command to learn whether any of them has something.
@@ -91,19 +92,19 @@ class Foreign:
         return ()
 
     def glanced(self, queues: Sequence[str], any_ready: bool) -> None:
-        """Note that somebody has looked at all *queues*, and whether any of them has something."""
+        """Note that all *queues* were looked at, and whether any of them has something."""
         self._plan()
         self._confirm(groups_of(queues) if any_ready else ())
 
     def taken(self) -> None:
-        """Messages were taken, however they came: nothing holds what is ready back any more."""
+        """Messages were taken, however they came: what is ready is not throttled any more."""
         if self._interval > LOOK_AGAIN:
             self._interval = LOOK_AGAIN
             self._plan()
 
     def found(self, queues: Collection[str]) -> None:
         """Messages of these *queues* came without a token: a look has found them, or they show who has
-        published them. If there are none, another consumer was faster, or what is ready is held back, as by a
+        published them. If there are none, another consumer was faster, or what is ready is throttled, as by a
         limit. This shows when it comes again and again."""
         self._interval = LOOK_EVERY if queues else 2 * self._interval
         for queue in queues:

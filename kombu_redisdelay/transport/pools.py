@@ -1,4 +1,4 @@
-"""Sees that Celery's pools of workers forget no task whose message is held.
+"""Sees that Celery's pools of workers forget no task whose message is unacked.
 
 Otherwise the message keeps its place among those that the worker may hold, and that a limit of the queue
 allows, until the worker ends. A worker with a few of them takes nothing any more.
@@ -134,7 +134,7 @@ def _was_killed(request: Any, callback: Callable[[], Any]) -> None:
     """The greenlet of a task was killed. Celery takes that for a success, and acks a message that it has
     just cancelled, because the connection was lost: this counts on that the ack fails."""
     if request._already_cancelled:
-        # Nobody will ack it, so that it comes back.
+        # It will not be acked, so that it is recovered.
         request.message.is_cancelled = True
     elif not request._already_revoked:
         callback()

@@ -248,7 +248,7 @@ class PublishingChannel(redis.Channel):
             return queue
         name = self.store.partitions.pick(queue, message_id(message))
         if name != queue:
-            # So that who does not know the partitions sees that there is one with messages.
+            # So that a program without the option `partitions` sees that there is one with messages.
             self.store.remember(name)
         return name
 
@@ -353,7 +353,8 @@ class PublishingChannel(redis.Channel):
                 self._tell_of_unbound()
 
     def _tell_of_unbound(self) -> None:
-        """Log each binding once. Who only publishes gets an error instead, and does not come here."""
+        """Log each binding once. A channel that only publishes gets an error instead, and does not come
+        here."""
         for binding, is_told in self._unbound.items():
             if not is_told:
                 exchange, _, _, queue = binding

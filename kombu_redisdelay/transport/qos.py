@@ -216,11 +216,11 @@ class QoS(virtual.QoS):
             self.restore_unacked()
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
-        """Give back the messages of consumers that are gone. kombu's poller calls this."""
+        """Recover the messages of lost consumers. kombu's poller calls this."""
         self.channel.look_after_queues()
 
     def lease_lost(self, queue: str, tags: Collection[str]) -> None:
-        """Report messages that this consumer settled but did not hold any more, and find the others that it
+        """Report messages that this consumer settled when it had lost them, and find the others that it
         has lost.
 
         Arguments:
@@ -234,7 +234,7 @@ class QoS(virtual.QoS):
         held = [tag for tag, name in list(self._queues.items()) if name == queue]
         lost = self.channel.consumer.not_held(queue, held) | untold
         self._lost |= lost - untold
-        # Those that were acked in vain may be unknown by now.
+        # Those that were acked too late may be unknown by now.
         names = [name_of(message) for tag, message in list(self._delivered.items()) if tag in lost]
         logger.warning(
             "The lease of this consumer was lost: %d message(s) of queue %r that it held were given to "

@@ -81,7 +81,7 @@ def is_exit(error: BaseException) -> bool:
 
 
 def note_end_of_the_loop(error: BaseException) -> bool:
-    """If *error* comes from gevent's loop to whoever waits in the main greenlet, note that the worker is told
+    """If *error* comes from gevent's loop to what waits in the main greenlet, note that the worker is told
     to stop at once: Celery's signal handler has failed in the loop. It could not stop the pool, and has not
     come to note that. Returns whether the error comes from there."""
     exceptions = sys.modules.get("gevent.exceptions")

@@ -123,7 +123,7 @@ class Transport(redis.Transport):
         Raises:
             ConnectionError: the server cannot be reached. kombu and Celery try again.
             ValueError: the URL or an option is wrong: the server is of another kind, or has no such database.
-                Trying again would be in vain.
+                Trying again would not help.
         """
         losses = _losses.get(_broker(self.client))
         if losses is not None:
@@ -194,8 +194,8 @@ class Transport(redis.Transport):
     def _collect(self, connection: Any) -> None:
         """Clean up after the connection was lost, in a forked child, or when a pool is emptied. The name is
         kombu's."""
-        # kombu and Celery call this while they handle the error. Who empties a pool handles none: Celery does
-        # so when an application is closed, and the next one must not wait.
+        # kombu and Celery call this while they handle the error. When a pool is emptied, there is no error:
+        # Celery does so when an application is closed, and the next one must not wait.
         was_lost = isinstance(sys.exc_info()[1], self.connection_errors)
         if was_lost and self._pid == os.getpid():
             _losses.setdefault(_broker(self.client), Losses()).note(self._connected_at)

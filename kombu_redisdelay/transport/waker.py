@@ -32,7 +32,7 @@ class Waker:
     def clear(self) -> None:
         """To be called before looking at what may have changed: a change after that wakes again."""
         if self._is_set:
-            # First: who sets it from now on also writes.
+            # First: a thread that sets it from now on also writes.
             self._is_set = False
             with suppress(OSError):
                 self._reader.recv(64)

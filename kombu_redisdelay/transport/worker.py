@@ -90,7 +90,7 @@ def _processing(process: Callable[..., Any], controller: Any) -> Callable[..., A
             if is_exit(exc) or note_end_of_the_loop(exc) or not isinstance(channel, Channel):
                 raise
             if controller.semaphore is not None:
-                # The pool has not got it, so nobody else will give its place back.
+                # The pool has not got it, so its place in the worker would never be free again.
                 controller.semaphore.release()
             channel.qos.has_failed(request.message)
             return None
@@ -102,7 +102,7 @@ def _processing(process: Callable[..., Any], controller: Any) -> Callable[..., A
 def _requeuing(on_failure: Callable[..., Any]) -> Callable[..., Any]:
     """In place of Celery's ``Request.on_failure``. When ``Task.retry()`` cannot publish, Celery rejects the
     message of the task without requeue: it would be lost. Here, it comes back."""
-    # Whoever gets here has a Celery worker.
+    # This runs in a Celery worker only.
     from celery.exceptions import Reject
 
     @wraps(on_failure)

@@ -1,4 +1,4 @@
-"""What a person can do. Each action first asks, and says how many messages it is about."""
+"""What a person can do. Each action first asks, and says how many messages it acts on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kombu_redisdelay.web.questions import name_of, of_which
 from kombu_redisdelay.web.site import Site
 from kombu_redisdelay.web.words import number, plural
 
-#: What an action is about: messages that are selected, all of a list, or a queue.
+#: What an action acts on: messages that are selected, all of a list, or a queue.
 SELECTED, ALL, QUEUE = "selected", "all", "queue"
 
 
@@ -31,13 +31,13 @@ class Action:
         about: :data:`SELECTED`, :data:`ALL` or :data:`QUEUE`.
         button: what the buttons say that ask for it, and do it.
         title: what the question begins with.
-        do: does it, and says what was done. If it takes several steps, it tells how many messages it is done
-            with. Raises ``ValueError`` if a field is filled in wrongly.
+        do: does it, and says what was done. If it takes several round trips, it tells how many messages it is
+            done with. Raises ``ValueError`` if a field is filled in wrongly.
         states: the names of the states whose lists offer it.
         asks: which fields have to be filled in: "time", "limit" or none.
-        removes: whether messages are gone afterwards.
+        removes: whether the messages do not exist afterwards.
         needs_app: whether it needs the Celery app.
-        question: what is asked before, if it is about a queue.
+        question: what is asked before, if it acts on a queue.
     """
 
     about: str

@@ -48,8 +48,8 @@ def create(
 
     Arguments:
         broker: a Celery app, a kombu ``Connection``, or a broker URL.
-        users: name -> password of those who may come. ``None`` or empty: anybody who can reach it, so another
-            layer has to ask who it is.
+        users: name -> password of the users. ``None`` or empty: everybody that can reach it, so another layer
+            has to ask for a password.
         hosts: the names that requests may ask for in their header ``Host``, as in Starlette's
             ``TrustedHostMiddleware``. Without passwords, a page on another site could else reach one that
             listens on this machine, by a name of its own ("DNS rebinding").

@@ -1,4 +1,5 @@
-"""Which messages a list shows, or an action is about: what the fields of a form or of an address say."""
+"""The messages that a list shows, or that an action acts on: what the fields of a form or of an address
+say."""
 
 from __future__ import annotations
 

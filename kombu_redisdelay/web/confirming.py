@@ -94,7 +94,7 @@ def _do(action: Action, site: Site, form: Form, tell: Tell) -> str:
     try:
         return action.do(site, form, tell)
     finally:
-        # Who has done it wants to see it.
+        # The person wants to see the result.
         site.fleet.forget()
 
 
@@ -164,7 +164,7 @@ def _address(request: Request, form: Form, action: Action) -> str:
 
 
 def _line(request: Request, name: str, action: Action, form: Form) -> str:
-    """Who does what, for the log."""
+    """The line for the log: the person, and the action."""
     client = request.client.host if request.client else "an unknown address"
     if action.about == QUEUE:
         about = f"queue={form.choice.queue}"

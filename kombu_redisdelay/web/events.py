@@ -24,7 +24,7 @@ class Event:
 
     Attributes:
         what: for example "Died".
-        moment: when; ``None`` if nobody has written that down.
+        moment: when; ``None`` if that is not known.
         text: what else is known of it; may be empty.
     """
 
@@ -126,7 +126,7 @@ def _expires(headers: Mapping[str, Any], now: datetime) -> Iterator[Event]:
 
 
 def _text(headers: Mapping[str, Any], name: str) -> str:
-    """A header that should be a text. Anybody may have written it."""
+    """A header that should be a text. Any program may have written it."""
     value = headers.get(name)
     return value if isinstance(value, str) else ""
 

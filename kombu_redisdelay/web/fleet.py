@@ -56,7 +56,7 @@ def last_hour(history: QueueHistory) -> Counts:
 
 
 def seconds_kept(queues: int, took: float) -> float:
-    """For how long what was read of so many queues is kept: not at all, if they fit on a page."""
+    """For how long what was read of this number of queues is kept: not at all, if they fit on a page."""
     return max(LEAST_SECONDS, TIMES_AS_LONG * took) if queues > QUEUES_PER_PAGE else 0.0
 
 

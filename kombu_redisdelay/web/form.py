@@ -59,7 +59,7 @@ class Form:
     Attributes:
         fields: name -> value, of all fields but those of the messages that are selected.
         selected: these.
-        choice: the list, or the queue, that the action is about.
+        choice: the list, or the queue, that the action acts on.
     """
 
     fields: Mapping[str, str]
@@ -77,7 +77,7 @@ async def read_ours(request: Request) -> Form:
     Raises:
         HTTPException: it is not, or it is too large.
     """
-    # Who sends from elsewhere must not keep us busy.
+    # Forms from other sites must not keep us busy.
     form = await _read(request) if comes_from_here(request) else None
     if form is None or not is_ours(request, form.fields):
         raise HTTPException(

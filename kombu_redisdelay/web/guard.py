@@ -1,4 +1,4 @@
-"""Who may come: passwords. And the headers of every response."""
+"""Passwords, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HEADERS = {
 
 
 class _User(NamedTuple):
-    """One who may come.
+    """A user with a password.
 
     Attributes:
         password: what has to be given.
@@ -59,7 +59,7 @@ class Guard:
     """Asks for a password, except at :data:`HEALTH`, and adds the headers that make a browser careful.
 
     Arguments:
-        users: name -> password. If it is empty, anybody may come.
+        users: name -> password. If it is empty, no password is asked for.
     """
 
     def __init__(self, app: ASGIApp, users: Mapping[str, str]) -> None:
@@ -88,7 +88,7 @@ class Guard:
         await (refusal or self._app)(scope, receive, send_guarded)
 
     def _let_in(self, scope: Scope) -> PlainTextResponse | None:
-        """Write down whose request it is. Returns what to answer if nobody may come with it."""
+        """Note the user of the request. Returns what to answer if there is no user with this password."""
         state = scope.setdefault("state", {})
         state["user"], state["key"] = ANYBODY, b""
         if not self._users:

@@ -1,4 +1,4 @@
-"""Bounds how many passwords somebody can try."""
+"""Bounds how many passwords can be tried."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-#: Wrong passwords that somebody may give in a row.
+#: Wrong passwords that a person may give in a row.
 MOST = 10
 
 #: Seconds after which one more may be given.
 EVERY_SECONDS = 6.0
 
-#: People who are remembered, so that memory is bounded. Who is forgotten begins anew.
+#: People that are remembered, so that memory is bounded. A person that is forgotten begins anew.
 MOST_PEOPLE = 10_000
 
 
 class Guesses:
-    """Remembers who gave wrong passwords: a token bucket for each person.
+    """Remembers wrong passwords: a token bucket for each person.
 
-    A person is an address and a name. So somebody who guesses the password of one user does not keep the
-    others out who come through the same proxy.
+    A person is an address and a name. So guesses for one user do not keep out the others that come through
+    the same proxy.
 
     Arguments:
         clock: tells the time in seconds.
@@ -28,7 +28,7 @@ class Guesses:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # When the bucket of each person is full again. Who is in nobody's way is not in it.
+        # When the bucket of each person is full again. Entries whose bucket is full again are dropped.
         self._full_at: OrderedDict[tuple[str, bytes], float] = OrderedDict()
 
     def wait_seconds(self, person: tuple[str, bytes]) -> float:

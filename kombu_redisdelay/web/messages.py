@@ -22,7 +22,7 @@ from kombu_redisdelay.web.site import Site, fields_of, render, site_of
 #: Seconds after which the page of a message is brought up to date.
 UPDATE_AFTER = 5
 
-#: The search for a message may take one in so many parts of the time.
+#: The search for a message may take one part in this number of the time.
 SEARCHES = 50
 
 

@@ -76,7 +76,7 @@ def _rows(site: Site, fleet: Fleet, found: list[QueueStats], sorting: Sorting, p
 
 
 def _findings(site: Site, fleet: Fleet) -> Read[list[Finding]] | None:
-    """What the doctor has found that is not in order. ``None`` if nobody has asked."""
+    """What the doctor has found that is not in order. ``None`` if it was not asked."""
     found = site.findings.get() if len(fleet.stats) <= MOST_EXAMINED else site.findings.last
     return found and Read([finding for finding in found.value if finding.level is not Level.OK], found.moment)
 

@@ -1,4 +1,4 @@
-"""What an action is about, in words: how many messages, which ones, and some of them to look at."""
+"""What an action acts on, in words: how many messages, which ones, and some of them to look at."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kombu_redisdelay.web.form import Form, Selected
 from kombu_redisdelay.web.site import Site
 from kombu_redisdelay.web.words import number, plural, text
 
-#: Messages that are looked at to say how many an action is about.
+#: Messages that are looked at to say how many an action acts on.
 COUNTED_AT_MOST = 20_000
 
 #: The same to find those that are selected.
@@ -45,7 +45,7 @@ class Subject:
         count: how many messages there are, as far as that is known.
         found: those that were found, of some.
         missing: those that were not found: they have moved on, or are far down in the list.
-        repeated: how many messages one selection is about, where they are several.
+        repeated: how many messages one id has, where they are several.
     """
 
     count: int

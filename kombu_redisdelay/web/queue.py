@@ -20,7 +20,7 @@ from kombu_redisdelay.web.overview import coming, totals
 from kombu_redisdelay.web.pictures import Bar, bars
 from kombu_redisdelay.web.site import fields_of, render, site_of
 
-#: Tasks that no worker knows, of which the page has so many.
+#: How many of the tasks that no worker knows are on the page.
 MOST_TASKS = 10
 
 
@@ -49,7 +49,7 @@ def queue(request: Request) -> Response:
 
 def happened(periods: Sequence[Period], now: datetime, unit: timedelta, count: int) -> list[Bar]:
     """How much was delivered, as a bar for each of the latest *count* minutes or hours, as *unit* says.
-    A period that took longer, because nobody looked after the queue, is where it began."""
+    A period that took longer, because the queue had no maintenance, is where it began."""
     last = int(now.timestamp() // unit.total_seconds())
     delivered = [0] * count
     for period in periods:

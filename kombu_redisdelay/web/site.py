@@ -108,8 +108,8 @@ class Site:
 
     @property
     def filters(self) -> list[Filter]:
-        """Those that a viewer may use. Who may not see all arguments must not find them out either, letter by
-        letter."""
+        """Those that a viewer may use. A viewer that may not see all arguments must not find them out either,
+        letter by letter."""
         return [each for each in FILTERS if self.arguments == ALL or not each.reads_arguments]
 
     def selection_of(self, choice: Choice) -> Selection:
@@ -129,7 +129,7 @@ class Site:
         return sorted({*self.queues.queues(), *self.queues.declared_queues}, key=natural)
 
     def is_known(self, queue: str) -> bool:
-        """Whether somebody has used *queue*, or the app declares it."""
+        """Whether *queue* was used, or the app declares it."""
         return self.queues.store.exists(queue) or queue in self.queue_names()
 
     def close(self) -> None:

@@ -41,9 +41,9 @@ def comes_from_here(request: Request) -> bool:
 
 
 def is_ours(request: Request, fields: Mapping[str, str]) -> bool:
-    """Whether a form was sent from one of our pages, by who sends it: only these pages know the token, and
-    only this site gets the cookie. (The "signed double-submit cookie" of OWASP's cheat sheet on forged
-    requests.)"""
+    """Whether a form was sent from one of our pages, by the user of the page: only these pages know the
+    token, and only this site gets the cookie. (The "signed double-submit cookie" of OWASP's cheat sheet on
+    forged requests.)"""
     cookie = request.cookies.get(TOKEN, "")
     # A form may carry what is no UTF-8. None of our tokens does.
     is_the_same = secrets.compare_digest(cookie.encode(), fields.get(TOKEN, "").encode(errors="replace"))
@@ -57,5 +57,5 @@ def _is_for(request: Request, token: str) -> bool:
 
 
 def _signature(request: Request, seed: str) -> str:
-    """What only the pages of this user can put behind a *seed*. Without passwords, anybody can."""
+    """What only the pages of this user can put behind a *seed*. Without passwords, all pages can."""
     return hmac.digest(request.state.key, seed.encode(), "sha256").hex()

@@ -26,7 +26,7 @@ _PATIENCE = 5
 
 
 class TooMany(Exception):
-    """So many works run that no other one can begin."""
+    """No other work can begin: the largest number of them run."""
 
 
 class _Stopped(Exception):
@@ -112,7 +112,7 @@ class Work:
         return self._ended.wait(seconds)
 
     def give_up(self) -> None:
-        """Say in the log that nobody waits for its end."""
+        """Say in the log that its end is not waited for."""
         logger.warning(
             "%s: left behind in a step that takes long, after %s", self._line, for_log(self._so_far())
         )

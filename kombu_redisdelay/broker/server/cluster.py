@@ -25,7 +25,7 @@ from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.server.wire import KEYLESS, Argument, Command, Packed, first_key
 
-#: Seconds that a command waits for a slot that nobody serves now. A slot that moves is away for as long as
+#: Seconds that a command waits for a slot that no server has now. A slot that moves is away for as long as
 #: its keys take.
 PATIENCE = 5.0
 
@@ -55,7 +55,7 @@ class ClusterServer:
         self._hurry = local()
         self._servers: dict[Address, SingleServer] = {}
         self._ack_in_vain: AckInVain | None = None
-        #: Acks that were refused by the server that they were sent to, or that is gone.
+        #: Acks that their server has refused, or whose server has left.
         self._stray: list[Ack] = []
         #: Whether a connection has failed since the servers were found out.
         self._is_stale = False
@@ -68,7 +68,7 @@ class ClusterServer:
         """The server that has *key*.
 
         Raises:
-            ConnectionError: nobody has it, or no server can be reached.
+            ConnectionError: no server has it, or none can be reached.
         """
         if self._is_stale:
             self._find_out()
@@ -81,7 +81,7 @@ class ClusterServer:
     def call_all(self, *commands: Command) -> list[Any]:
         """
         Raises:
-            SlotUnavailable: nobody serves a slot. Commands about other slots may have been run.
+            SlotUnavailable: no server has a slot. Commands for other slots may have been run.
         """
         patience = 0.0 if getattr(self._hurry, "is_on", False) else PATIENCE
         return self._call_all([guarded(command) for command in commands], patience)
@@ -114,7 +114,7 @@ class ClusterServer:
         """Run *command*, after all acks so far at its server.
 
         Raises:
-            SlotUnavailable: nobody serves its slot. It does not wait for that.
+            SlotUnavailable: no server has its slot. It does not wait for one.
         """
         command, key = guarded(command), first_key(command)
         try:
@@ -242,7 +242,7 @@ class ClusterServer:
             except ConnectionError as exc:
                 failures.append(exc)
                 if not self.nodes.are_known:
-                    # The next one would only ask in vain once more.
+                    # The next one would get the same answer.
                     break
             else:
                 packets.setdefault(address, []).append(index)
@@ -285,7 +285,8 @@ class ClusterServer:
                 self._ack_in_vain(queue, [ack.tag for ack in vain if ack.queue == queue])
 
     def _find_out(self) -> None:
-        """Find out which servers there are. What was to be confirmed by one that is gone is sent again."""
+        """Find out which servers there are. Acks that a server has not confirmed before it left are sent
+        again."""
         self.nodes.find_out()
         self._is_stale = False
         primaries = self.nodes.primaries()

@@ -6,7 +6,7 @@ from redis.exceptions import ConnectionError
 
 
 class WrongServer(ConnectionError):
-    """The server that answers is of another kind than the broker URL says. Connecting again would be in vain:
+    """The server that answers is of another kind than the broker URL says. Connecting again would not help:
     the URL has to be changed."""
 
 

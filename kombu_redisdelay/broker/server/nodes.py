@@ -67,7 +67,7 @@ class Nodes:
         """The primary that serves *slot*.
 
         Raises:
-            ConnectionError: nobody serves it, or no server can be reached.
+            ConnectionError: no server has it, or none can be reached.
         """
         if slot in self._moved:
             return self._moved[slot]

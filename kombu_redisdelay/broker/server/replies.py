@@ -68,7 +68,7 @@ def explained(error: ResponseError, server: Caller, keys: Sequence[str]) -> Resp
 
 
 def explained_all(replies: Sequence[Any], server: Caller, used: Sequence[Sequence[str]]) -> list[Any]:
-    """The *replies*, with :func:`explained` errors. *used* has the keys that each is about."""
+    """The *replies*, with :func:`explained` errors. *used* has the keys of each."""
     return [
         explained(reply, server, keys) if isinstance(reply, ResponseError) else reply
         for reply, keys in zip(replies, used, strict=True)
@@ -76,7 +76,7 @@ def explained_all(replies: Sequence[Any], server: Caller, used: Sequence[Sequenc
 
 
 def answers(server: Packer, commands: Iterable[Command]) -> list[Any]:
-    """The replies to *commands*, each of which is about the key behind its name.
+    """The replies to *commands*, each of which has its key behind its name.
 
     Raises:
         ResponseError: the first error among them. It names a key that holds something else.

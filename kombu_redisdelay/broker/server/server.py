@@ -3,8 +3,8 @@
 There are two implementations: for one Redis or Valkey, :mod:`kombu_redisdelay.broker.server.single`, and for
 a cluster of them, :mod:`kombu_redisdelay.broker.server.cluster`. The transport chooses one.
 
-A cluster divides the keys into slots. A command, and so a script, is about keys of one slot; a packet of
-commands may be about any.
+A cluster divides the keys into slots. A command, and so a script, has keys of one slot; a packet of commands
+may have any.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 
 
 class SlotUnavailable(ConnectionError):
-    """No server of the cluster serves a slot now: it moves, or its server is gone. Nothing was done."""
+    """No server of the cluster serves a slot now: it moves, or its server has failed. Nothing was done."""
 
 
 class OneServer(Protocol):
@@ -68,7 +68,7 @@ class Server(Protocol):
     def has_slots(self) -> bool: ...
 
     def slot(self, key: str) -> int:
-        """The slot of *key*. One command, or one script, may be about keys of one slot only."""
+        """The slot of *key*. One command, or one script, may have keys of one slot only."""
 
     def call(self, *command: Argument) -> Any:
         """Run *command*. Returns the reply. On a cluster, a command without a key goes to any server.
@@ -107,7 +107,7 @@ class Server(Protocol):
         that. It tries nothing again."""
 
     def hurrying(self) -> AbstractContextManager[None]:
-        """A block in which the calls of this thread do not wait for a slot that nobody serves, but raise
+        """A block in which the calls of this thread do not wait for a slot that no server has, but raise
         :class:`SlotUnavailable` at once. A consumer has other queues to serve."""
 
     def tell_acks_in_vain(self, to: AckInVain) -> None:
@@ -150,7 +150,7 @@ class Server(Protocol):
         """The one of them that has *key*.
 
         Raises:
-            ConnectionError: nobody has it, or no server can be reached.
+            ConnectionError: no server has it, or none can be reached.
         """
 
     def disconnect(self) -> None:

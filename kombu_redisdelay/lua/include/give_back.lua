@@ -1,10 +1,10 @@
--- Gives messages that are held back. `how` says what they have been through:
+-- Gives unacked messages back. `how` says what they have been through:
 --   unseen    no callback has seen it. It goes to the head, where it is the next to be taken, as it was.
 --   returned  its consumer gives it back in good order, which is no failure of the message. It goes to the
 --             head and is marked as redelivered; its count does not grow from one return to the next.
---   lost      its consumer is gone, and may have held others: nobody knows which one has caused that. It goes
---             to the head, which keeps the order. At the `suspect_from`-th time it goes to the tail, and from
---             then on it is held alone. So further deaths are its own: it has failed.
+--   lost      its consumer is lost, and may have held others: it is not known which one has caused that. It
+--             goes to the head, which keeps the order. At the `suspect_from`-th time it goes to the tail, and from
+--             then on it is isolated. So further deaths are its own: it has failed.
 --   failed    its callback failed, or rejected it. The first time it goes to the tail, then it waits for
 --             longer and longer: others are served before it.
 -- Failures are the deliveries that failed, less those that were lost. A message with `delivery_limit` of them
@@ -13,7 +13,7 @@
 -- The longest wait, unless the first one is longer.
 local LONGEST_WAIT_MS = 60000
 
--- How long a message waits after so many failures, ms.
+-- How long a message waits after this number of failures, ms.
 local function wait_ms(failures, queue)
   if queue.delay_ms then
     return queue.delay_ms
@@ -49,11 +49,11 @@ local function judge(stored, start, how, queue)
 end
 
 -- What give_back() has done with several messages:
---   held       how many were held, and are not any more
+--   held       how many were unacked, and are not any more
 --   dead       how many of these are dead letters now, `buried` the briefs of some (brief.lua), and `dropped`
 --              how many older dead letters were dropped for them
---   unnamed    pairs of a delivery tag and a message, of those that are still held: they must wait, and the
---              name for the schedule was not given. The caller comes again with it
+--   unnamed    pairs of a delivery tag and a message, of those that are still unacked: they must wait, and
+--              the name for the schedule was not given. The caller comes again with it
 local function nothing_given_back()
   return { held = 0, dead = 0, dropped = 0, buried = {}, unnamed = {} }
 end
@@ -62,7 +62,8 @@ end
 -- `queue` has the keys unacked, ready (the list of step 0), wake, dead, schedule, messages and duplicates;
 -- separator, dead_limit, delivery_limit, suspect_from (0: each death is a failure), retry_wait_ms (the first
 -- wait), delay_ms (nil: by retry_wait_ms) and expires_ms.
--- Returns the message as it was stored, nil if it is not held, and where it went; nil if it is still held.
+-- Returns the message as it was stored, nil if it is not unacked, and where it went; nil if it is still
+-- unacked.
 local function give_back(tag, id, how, queue, done)
   local stored = redis.call('HGET', queue.unacked, tag)
   if not stored then
@@ -109,7 +110,7 @@ end
 -- To be called when all were given back.
 local function tell_of_given_back(how, queue, done)
   note_given_back(queue.wake, how, done.held, done.dead)
-  -- Also for those in the schedule: the queue may be one of which only so many may be held.
+  -- Also for those in the schedule: the queue may have a limited concurrency.
   if done.held > done.dead then
     wake(queue.wake)
     expire(queue.expires_ms, { queue.wake })

@@ -54,7 +54,7 @@ local function next_entry(queue, group)
 end
 
 -- Takes the next message of a step out of the schedule, of one group after the other. Returns nil if there is
--- none, or if so many entries had none that the rest is left to another script.
+-- none, or if the rest is left to another script, because ABSENT_AT_MOST entries had none.
 local function fetch(queue, step_index)
   local groups = queue.waits[step_index] or {}
   while #groups > 0 and queue.waits.absent < ABSENT_AT_MOST do

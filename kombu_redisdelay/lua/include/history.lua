@@ -11,7 +11,7 @@
 --                             seconds it had, and by how much the same four have grown
 -- Times are whole seconds by the server's clock. The numbers of a line are separated by spaces.
 
--- It is kept for so long after the latest record, unless the queue is deleted or expires.
+-- It is kept for this time after the latest record, unless the queue is deleted or expires.
 local HISTORY_KEPT_MS = 7 * 24 * 3600 * 1000
 
 -- A take begins a history, and so does a record if there is a consumer that acks. A history must not stop
@@ -29,7 +29,8 @@ local function note(key, field, count)
   end
 end
 
--- Of so many messages that were given back, `dead` became dead letters. `how` is that of give_back.lua.
+-- Notes that `count` messages were given back, of which `dead` became dead letters. `how` is that of
+-- give_back.lua.
 local function note_given_back(key, how, count, dead)
   note(key, 'other', count - dead)
   note(key, 'dead', dead)

@@ -2,17 +2,17 @@
 --   paused_ms     since when nothing may be taken, ms since the epoch
 --   interval_us   with a rate: microseconds from one message to the next, with a fraction
 --   burst         with a rate: how many messages may be taken at once, after a while without any
---   full_at_us    with a rate: when so many may be taken again, microseconds since the epoch
+--   full_at_us    with a rate: when `burst` messages may be taken again, microseconds since the epoch
 --   watcher       with a rate: the consumer that comes when the next message may be taken
 --   watched_us    when that is, microseconds since the epoch
---   concurrency   how many messages all consumers may hold together
---   held_back     how many takes left ready messages where they were because of this
+--   concurrency   how many messages may be unacked together
+--   held_back     how many takes were throttled: they left ready messages where they were because of this
 -- Of what is not limited, the field is missing. Most queues have no such hash. What is no number_in(), or no
 -- hash at all, was written by another program, and counts as missing: an error would stop all queues of a
 -- consumer.
 --
--- If every consumer came when a rate allows the next message, all but one would come in vain. So one of those
--- that have nothing else to do watches: only it is told when to come. Who takes a message wakes another one,
+-- If every consumer came when a rate allows the next message, all but one would find nothing. So one of the
+-- idle consumers watches: only it is told when to come. A consumer that takes a message wakes another one,
 -- which watches next. If a watcher dies, the next consumer that looks finds that the time is over.
 
 -- How many messages of a queue are unacked, counted up to `most`.
@@ -50,7 +50,7 @@ local function read_limits_of(queue, limits_key, unacked_prefix, now_us)
   if interval_us and burst then
     full_at_us = math.max(number_in(full_at_us) or 0, now_us)
     if full_at_us > now_us + burst * interval_us then
-      -- Somebody has set the clock, or changed the rate.
+      -- The clock was set, or the rate was changed.
       full_at_us, queue.is_put_right = now_us + burst * interval_us, true
     end
     queue.interval_us, queue.burst, queue.full_at_us = interval_us, burst, full_at_us
@@ -97,8 +97,8 @@ local function token_at_us(queue)
   return math.ceil(queue.full_at_us - (queue.burst - 1) * queue.interval_us)
 end
 
--- Whether it is the rate that holds messages back, and no other consumer comes when it allows the next one.
--- If messages were taken since, or the rate was changed, another one watches in vain.
+-- Whether only the rate throttles the queue, and no other consumer comes when it allows the next message. If
+-- messages were taken since, or the rate was changed, the other one watches for the wrong time.
 local function is_unwatched(queue, consumer)
   if queue.tokens > 0 or queue.permits <= 0 then
     return false

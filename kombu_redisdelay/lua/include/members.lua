@@ -16,7 +16,7 @@ local MEMBERS = { 'deliveries', 'lost', 'due', 'unknown' }
 local IS_MEMBER = { deliveries = true, lost = true, due = true, unknown = true }
 local MEMBER = '^"redisdelay%-(%l+)": ?(%d+), ?()'
 
--- A count of more digits is written by somebody else. Longer numbers lose digits in Lua.
+-- A count of more digits was written by another program. Longer numbers lose digits in Lua.
 local LONGEST_COUNT, GREATEST_COUNT = 9, 999999999
 
 -- Returns the digits of each member by its name, the index of the opening brace (nil: it is not an object),

@@ -12,9 +12,9 @@ local function until_us(due_ms, now_us)
 end
 
 -- Moves due messages of a queue to the tails of their ready lists, in due order. `ready_at` has the list of
--- each priority step. A message with a step that is no longer used goes to `ready_name`, because nobody would
--- look at the list of its step. `budget` says how many `messages` and `bytes` may still be moved, and is
--- reduced by those that were. If `takes_over` returns true for a message, it has put it in another place.
+-- each priority step. A message with a step that is no longer used goes to `ready_name`, because no consumer
+-- would look at the list of its step. `budget` says how many `messages` and `bytes` may still be moved, and
+-- is reduced by those that were. If `takes_over` returns true for a message, it has put it in another place.
 -- Returns how many were moved, how many due ids had no message, and the microseconds until the next one
 -- left is due (-1: none is scheduled).
 local function migrate(schedule_key, messages_key, ready_name, ready_at, now_us, budget, takes_over)

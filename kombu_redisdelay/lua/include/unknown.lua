@@ -5,7 +5,7 @@
 -- stand together, the oldest first. broker/unknown.py makes the text of a task, which has no \31.
 --
 -- A message that leaves the schedule in another way (because it is due, or cancelled) stays listed until
--- somebody comes across its entry. It never means another message: that has no such member, or another time.
+-- a script comes across its entry. It never means another message: that has no such member, or another time.
 
 -- What the entries of a task and a step begin with.
 local function listed_under(task, step)

@@ -2,7 +2,7 @@
 
 -- One command gets no more keys than this: Lua has a limited stack.
 local KEYS_AT_ONCE = 1000
--- Where there is a token among so many keys, each of them is looked at.
+-- Where there is a token among this number of keys, each of them is looked at.
 local GROUP = 16
 
 -- How many of keys[first] to keys[last] exist.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-#: What :attr:`Finding.check` begins with if it is about one queue, whose name follows.
+#: What :attr:`Finding.check` of one queue begins with. The name of the queue follows.
 OF_QUEUE = "queue "
 
 
@@ -28,7 +28,7 @@ class Finding:
         check: what was checked, in a word or two.
         found: the result.
         advice: what to do about it; empty if there is nothing to do.
-        server: which of several servers it is about; empty if it is about all of them, or there is one.
+        server: which of several servers it is of; empty for all of them, or if there is one.
     """
 
     level: Level
@@ -39,7 +39,7 @@ class Finding:
 
     @property
     def queue(self) -> str:
-        """The queue that it is about; empty if it is about none, or all."""
+        """The queue that it is of; empty for none, or all."""
         return self.check.removeprefix(OF_QUEUE) if self.check.startswith(OF_QUEUE) else ""
 
 

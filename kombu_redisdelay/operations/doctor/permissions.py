@@ -66,7 +66,7 @@ def check_permissions(store: Store, names: Names, silent: Collection[str]) -> It
 def _refused_of(server: OneServer, store: Store, names: Names) -> Iterable[tuple[Use, str]]:
     """The uses that *names* need and the server refuses."""
     if len(names.queues) > _MANY:
-        # Rules only allow, so who may use a name that nobody has may use any queue.
+        # Rules only allow. So a user that may use an invented name may use any queue.
         nobodys = f"\0{uuid4().hex}"
         any_queue = replace(names, queues=[Name(nobodys, nobodys)])
         if not list(_refused(server, uses(store, any_queue))):
