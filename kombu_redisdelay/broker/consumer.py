@@ -12,7 +12,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.delivery import Delivery, Glance, Looked, Request, Taken, Waiting
+from kombu_redisdelay.broker.delivery import Delivery, Looked, Peek, Request, Taken, Waiting
 from kombu_redisdelay.broker.identity import worker_of
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.message import ids_to_schedule
@@ -121,17 +121,17 @@ class Consumer:
         """The messages that the *reply* to *request* has brought."""
         return self._noted(request, self._takes_of(request.queues).taken(request, reply))
 
-    def glance(self, queues: Sequence[str]) -> Glance:
+    def peek(self, queues: Sequence[str]) -> Peek:
         """Look whether anything in *queues* is ready, and when messages of some of them are due.
 
         A consumer does this when nothing has woken it for a while: a token may be lost, a stock producer adds
-        none, and somebody may have set the clock. It costs a fraction of a take. A few glances are enough for
+        none, and somebody may have set the clock. It costs a fraction of a take. A few peeks are enough for
         all schedules, or one if there are few.
         """
-        return self._takes_of(queues).glance(queues)
+        return self._takes_of(queues).peek(queues)
 
     def have_ready(self, groups: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-        """Those of the *groups* of queues that have ready messages. It costs a fraction of a glance."""
+        """Those of the *groups* of queues that have ready messages. It costs a fraction of a peek."""
         return self._takes_of(groups[0]).have_ready(groups)
 
     def look(self, queues: Sequence[str]) -> Looked:
@@ -218,27 +218,27 @@ class Consumer:
             return True
         worker, why = worker_of(self.name), failure()
         reason = f"rejected{f' by {worker}' if worker else ''}{f': {why}' if why else ''}"
-        return self.bury(queue, tag, reason, counts=True)
+        return self.make_dead(queue, tag, reason, counts=True)
 
-    def bury(self, queue: str, tag: str, reason: str, counts: bool = False) -> bool:
+    def make_dead(self, queue: str, tag: str, reason: str, counts: bool = False) -> bool:
         """Make a delivered message a dead letter. Returns ``False`` if it was not held any more.
 
         Arguments:
             reason: why, in a line.
             counts: whether this delivery counts. That of a message that cannot be handled does not.
         """
-        [was_held] = checked(self._bury([(queue, tag, reason, b"", int(counts))]))
-        return bool(was_held)
+        [was_unacked] = checked(self._make_dead([(queue, tag, reason, b"", int(counts))]))
+        return bool(was_unacked)
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
         """Put messages that never reached a callback back where they were taken from, unchanged."""
-        held: dict[str, list[Delivery]] = {}
+        by_queue: dict[str, list[Delivery]] = {}
         for delivery in reversed(list(deliveries)):
             if delivery.needs_ack:
-                held.setdefault(delivery.queue, []).append(delivery)
+                by_queue.setdefault(delivery.queue, []).append(delivery)
             else:
                 self.store.run(self.store.put(delivery.queue, delivery.step, delivery.payload, "head"))
-        for queue, unseen in held.items():
+        for queue, unseen in by_queue.items():
             for some in portions(unseen, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
                 self._give_back(queue, [delivery.tag for delivery in some], "unseen")
 
@@ -262,7 +262,7 @@ class Consumer:
         """Move messages that cannot be delivered to the dead letters of their queues, in one round trip. Each
         is a delivery and the reason. Returns for each message whether it was held, or a ``ResponseError`` if
         the server refused."""
-        return self._bury(
+        return self._make_dead(
             [
                 (
                     delivery.queue,
@@ -275,11 +275,11 @@ class Consumer:
             ]
         )
 
-    def not_held(self, queue: str, tags: Collection[str]) -> set[str]:
+    def lost_tags(self, queue: str, tags: Collection[str]) -> set[str]:
         """Those of *tags* that this consumer does not hold any more, because it lost its lease."""
         unacked = self.store.keys(queue).unacked(self.name)
-        held = set(self.store.server.call("HKEYS", unacked))
-        lost = {tag for tag in tags if tag.encode() not in held}
+        still_unacked = set(self.store.server.call("HKEYS", unacked))
+        lost = {tag for tag in tags if tag.encode() not in still_unacked}
         for tag in lost:
             self._failed.pop(tag, None)
         return lost
@@ -385,7 +385,7 @@ class Consumer:
         count = 0
         ids: dict[str, str] | dict[bytes, str] = dict.fromkeys(tags, "")
         while ids:
-            held, dead, dropped, buried, unnamed = GIVE_BACK(
+            settled, dead, dropped, briefs, unnamed = GIVE_BACK(
                 self.store.server,
                 (k.unacked(self.name), k.ready, k.wake, k.dead, *k.scheduling),
                 GIVE_BACK.arguments(
@@ -400,8 +400,8 @@ class Consumer:
                     count=len(ids),
                 ),
             )
-            count += held
-            self._report(queue, dead, buried, dropped)
+            count += settled
+            self._report(queue, dead, briefs, dropped)
             ids = ids_to_schedule(unnamed)
             if ids:
                 self.store.remember(queue)
@@ -409,13 +409,13 @@ class Consumer:
                 self._permits.leave([queue])
         return count
 
-    def _report(self, queue: str, dead: int, buried: Sequence[bytes], dropped: int) -> None:
-        """Say how many messages are dead letters now, *buried* what some of them are, and how many older ones
+    def _report(self, queue: str, dead: int, briefs: Sequence[bytes], dropped: int) -> None:
+        """Say how many messages are dead letters now, *briefs* what some of them are, and how many older ones
         had to go."""
-        report_dead(self.store, self._options, queue, dead, buried)
+        report_dead(self.store, self._options, queue, dead, briefs)
         report_dropped(self._options, queue, dropped)
 
-    def _bury(self, burials: Sequence[tuple[str, str, str, bytes, int]]) -> list[Any]:
+    def _make_dead(self, burials: Sequence[tuple[str, str, str, bytes, int]]) -> list[Any]:
         """Each of *burials* is a queue, delivery tag, reason, stored message, and 1 if it was delivered now,
         else 0. Returns for each whether it was held, or an error."""
         queues = dict.fromkeys(queue for queue, *_ in burials)
@@ -431,10 +431,10 @@ class Consumer:
         outcomes = try_each(self.store.server, calls)
         for index, (queue, *_) in enumerate(burials):
             if not isinstance(outcomes[index], ResponseError):
-                held, dropped = outcomes[index]
-                metrics.dead_lettered(queue, held)
+                was_unacked, dropped = outcomes[index]
+                metrics.dead_lettered(queue, was_unacked)
                 report_dropped(self._options, queue, dropped)
-                outcomes[index] = bool(held)
+                outcomes[index] = bool(was_unacked)
         self._permits.leave(queues)
         return outcomes
 

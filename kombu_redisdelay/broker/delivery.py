@@ -87,8 +87,8 @@ class Looked(NamedTuple):
     due: Mapping[str, float]
 
 
-class Glance(NamedTuple):
-    """What a glance at queues has shown.
+class Peek(NamedTuple):
+    """What a peek at queues has shown.
 
     Attributes:
         any_ready: whether any of them has a ready message.

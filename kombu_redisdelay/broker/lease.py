@@ -81,11 +81,11 @@ class Lease:
             ready_keys: its ready lists.
             expires_ms: its ``x-expires`` in ms.
         """
-        held_for_ms = self._policy.held_for_ms(expires_ms)
+        unacked_ttl_ms = self._policy.unacked_ttl_ms(expires_ms)
         queue = (*ready_keys, *keys.waiting, keys.wake, keys.history)
         self._refreshing[keys.consumers] = (
             *(("PEXPIRE", key, expires_ms) for key in queue),
-            *(("PEXPIRE", key, held_for_ms) for key in (keys.consumers, keys.unacked(self._consumer))),
+            *(("PEXPIRE", key, unacked_ttl_ms) for key in (keys.consumers, keys.unacked(self._consumer))),
         )
         self._expires_ms[keys.consumers] = expires_ms
         self._start()

@@ -97,7 +97,7 @@ class LeasePolicy:
         """Seconds from one look at the leases of others to the next."""
         return min(LONGEST_LOOK_INTERVAL, _seconds(LOOKED_AT_AFTER * self.lease_ms))
 
-    def held_for_ms(self, expires_ms: int) -> int:
+    def unacked_ttl_ms(self, expires_ms: int) -> int:
         """Time to live, in ms, of what a consumer holds of a queue that expires.
 
         Arguments:

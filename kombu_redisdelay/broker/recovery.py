@@ -139,7 +139,7 @@ class Recovery:
                 separator=k.separator,
                 delivery_limit=options.delivery_limit or 0,
                 dead_limit=options.dead_letter_limit,
-                suspect_from=options.isolated_after,
+                isolated_from=options.isolated_after,
                 expires_ms=self._store.expires_ms.get(queue, 0),
                 retry_wait_ms=options.retry_wait_ms,
                 count=len(tags),

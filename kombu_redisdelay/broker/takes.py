@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.delivery import Delivery, Glance, Looked, Request, Taken, Waiting
+from kombu_redisdelay.broker.delivery import Delivery, Looked, Peek, Request, Taken, Waiting
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 #: A take works on no more queues than this, as take.lua says.
 QUEUES_PER_TAKE = 16
 
-#: So many glances are enough for all schedules.
-GLANCES = 3
+#: So many peeks are enough for all schedules.
+PEEKS = 3
 
 
 class Takes:
@@ -78,14 +78,14 @@ class Takes:
         """Take messages, after moving what is due to the ready lists."""
         return self.taken(request, self._take(request))
 
-    def glance(self, queues: Sequence[str]) -> Glance:
+    def peek(self, queues: Sequence[str]) -> Peek:
         """Look whether anything in *queues* is ready, and when messages of some of them are due.
 
-        All schedules have been looked at after :data:`GLANCES` glances, or after one if there are few.
+        All schedules have been looked at after :data:`PEEKS` peeks, or after one if there are few.
         """
         server, roster = self._store.server, self._roster_of(queues)
         has_few = len(queues) <= QUEUES_PER_TAKE
-        some = roster.next_slice(len(queues) if has_few else -(-len(queues) // GLANCES))
+        some = roster.next_slice(len(queues) if has_few else -(-len(queues) // PEEKS))
         schedules = [self._store.keys(queue).schedule for queue in some]
         first: list[Command] = [("ZRANGE", schedule, 0, 0, "WITHSCORES") for schedule in schedules]
         exist: list[Command] = [("EXISTS", roster.ready_keys.packed), ("EXISTS", roster.unknown_keys.packed)]
@@ -98,7 +98,7 @@ class Takes:
         now_ms = clock_ms(now)
         due_ms = zip(some, map(first_score, rows), strict=True)
         due = {queue: max(0.0, ms - now_ms) / 1000 for queue, ms in due_ms if ms is not None}
-        return Glance(bool(any_ready), due, some, bool(any_unknown))
+        return Peek(bool(any_ready), due, some, bool(any_unknown))
 
     def waiting_tasks(
         self, queues: Sequence[str], after: Mapping[str, str]
@@ -228,7 +228,7 @@ class Takes:
             braces=int(store.server.has_slots),
             step_count=len(store.steps),
             in_turn=int(request.in_turn),
-            suspect_from=self._options.isolated_after,
+            isolated_from=self._options.isolated_after,
             is_repeated=int(is_repeated),
             look_from=look_from,
             hot_indices=roster.indices(hot),
@@ -254,17 +254,17 @@ class Takes:
         """The tasks that the consumer knows, as take.lua wants it."""
         if not request.known:
             return ""
-        places = ((roster.index(queue), some) for queue, some in request.known.items())
-        return named((index, some) for index, some in places if index is not None)
+        known = ((roster.index(queue), some) for queue, some in request.known.items())
+        return named((index, some) for index, some in known if index is not None)
 
     def _peculiarities(self, roster: Roster, no_ack: Collection[str]) -> str:
         """What is particular to some of the queues, as take.lua wants it."""
         if not no_ack and not self._store.expires_ms:
             return ""
-        expires_ms, held_for_ms = self._store.expires_ms, self._lease.held_for_ms
+        expires_ms, unacked_ttl_ms = self._store.expires_ms, self._lease.unacked_ttl_ms
         return " ".join(
             [
-                f"{index} {int(queue in no_ack)} {ms} {held_for_ms(ms)}"
+                f"{index} {int(queue in no_ack)} {ms} {unacked_ttl_ms(ms)}"
                 for index, queue in enumerate(roster.queues, 1)
                 for ms in [expires_ms.get(queue, 0)]
                 if queue in no_ack or queue in expires_ms

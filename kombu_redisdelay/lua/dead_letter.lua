@@ -31,4 +31,4 @@ if ARGV[1] ~= '' then
 end
 note(KEYS[2], 'dead', 1)
 local count = deliveries(stored, stored_start(stored)) + tonumber(ARGV[5])
-return { 1, bury(KEYS[2], tonumber(ARGV[3]), count, ARGV[2], stored) }
+return { 1, add_dead_letter(KEYS[2], tonumber(ARGV[3]), count, ARGV[2], stored) }

@@ -63,11 +63,11 @@ local queue = {
   expires_ms = tonumber(expires_ms),
   retry_wait_ms = tonumber(retry_wait_ms),
   delay_ms = tonumber(delay_ms),
-  suspect_from = 0,
+  isolated_from = 0,
 }
 local done = nothing_given_back()
 for i = #ARGV - 2 * count + 1, #ARGV, 2 do
   give_back(ARGV[i], ARGV[i + 1], how, queue, done)
 end
 tell_of_given_back(how, queue, done)
-return { done.held, done.dead, done.dropped, done.buried, done.unnamed }
+return { done.settled, done.dead, done.dropped, done.briefs, done.unnamed }

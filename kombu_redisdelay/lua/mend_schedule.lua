@@ -42,7 +42,7 @@ for i = 1, #scan[2], 2 do
   if not redis.call('ZSCORE', KEYS[1], id) then
     local count = deliveries(stored, stored_start(stored))
     redis.call('HDEL', KEYS[2], id)
-    dropped = dropped + bury(KEYS[3], tonumber(ARGV[3]), count, 'no due time', stored)
+    dropped = dropped + add_dead_letter(KEYS[3], tonumber(ARGV[3]), count, 'no due time', stored)
     found = found + 1
     add_brief(briefs, stored)
   end

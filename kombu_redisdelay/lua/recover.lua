@@ -48,7 +48,7 @@ local
   -- How many dead letters the queue keeps.
   dead_limit,
   -- How many times a message may be lost before it is isolated (0: each time is a failure).
-  suspect_from,
+  isolated_from,
   -- x-expires of the queue, ms (0: none).
   expires_ms,
   -- How long a message waits after its second failure, ms; each time twice as long.
@@ -74,7 +74,7 @@ local queue = {
   separator = separator,
   delivery_limit = tonumber(delivery_limit),
   dead_limit = tonumber(dead_limit),
-  suspect_from = tonumber(suspect_from),
+  isolated_from = tonumber(isolated_from),
   expires_ms = tonumber(expires_ms),
   retry_wait_ms = tonumber(retry_wait_ms),
 }
@@ -96,4 +96,4 @@ if redis.call('EXISTS', KEYS[2]) == 0 then
   redis.call('ZREM', KEYS[1], consumer)
   is_done = 1
 end
-return { looked_at, done.held, done.dead, done.dropped, is_done, lost, done.buried, done.unnamed }
+return { looked_at, done.settled, done.dead, done.dropped, is_done, lost, done.briefs, done.unnamed }

@@ -71,7 +71,7 @@ local
   in_turn,
   -- How many times a message was lost with a consumer before it is isolated (0: never). No message is taken
   -- after it in the same batch, so that the consumer holds nothing else.
-  suspect_from,
+  isolated_from,
   -- "1": the reply to an earlier call with the same tags was lost.
   is_repeated,
   -- The index of the queue from which on tokens are looked for.
@@ -95,14 +95,14 @@ braces = tonumber(braces)
 local steps = { unpack(ARGV, #ARGV - step_count + 1) }
 
 local options = {}
-for index, no_ack, expires_ms, held_for_ms in string.gmatch(peculiarities, '(%d+) (%d) (%d+) (%d+)') do
+for index, no_ack, expires_ms, unacked_ttl_ms in string.gmatch(peculiarities, '(%d+) (%d) (%d+) (%d+)') do
   options[tonumber(index)] = {
     needs_ack = no_ack ~= '1',
     expires_ms = tonumber(expires_ms),
-    held_for_ms = tonumber(held_for_ms),
+    unacked_ttl_ms = tonumber(unacked_ttl_ms),
   }
 end
-local usual = { needs_ack = true, expires_ms = 0, held_for_ms = 0 }
+local usual = { needs_ack = true, expires_ms = 0, unacked_ttl_ms = 0 }
 
 local function queue_at(index)
   local wake_key, option = KEYS[index], options[index] or usual
@@ -119,7 +119,7 @@ local function queue_at(index)
     history = base .. 'history',
     needs_ack = option.needs_ack,
     expires_ms = option.expires_ms,
-    held_for_ms = option.held_for_ms,
+    unacked_ttl_ms = option.unacked_ttl_ms,
     ready = ready_lists(name, separator, steps),
     counts = {},
     taken = {},
@@ -236,7 +236,7 @@ local batch = {
   limit = tonumber(limit),
   byte_limit = tonumber(byte_limit),
   first_tag = tonumber(first_tag),
-  suspect_from = tonumber(suspect_from),
+  isolated_from = tonumber(isolated_from),
   count = 0,
   bytes = 0,
   messages = {},

@@ -91,7 +91,7 @@ class Foreign:
         self._confirm(ready)
         return ()
 
-    def glanced(self, queues: Sequence[str], any_ready: bool) -> None:
+    def peeked(self, queues: Sequence[str], any_ready: bool) -> None:
         """Note that all *queues* were looked at, and whether any of them has something."""
         self._plan()
         self._confirm(groups_of(queues) if any_ready else ())

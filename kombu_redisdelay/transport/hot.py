@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from itertools import islice
 from time import monotonic
 
-from kombu_redisdelay.broker.delivery import Glance, Looked, Taken
+from kombu_redisdelay.broker.delivery import Looked, Peek, Taken
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 
 #: Seconds that a consumer with many queues goes on taking before it looks at all of them again.
@@ -66,9 +66,9 @@ class HotQueues:
         """Note what a look at some of the queues has shown."""
         self._add(looked.ready)
 
-    def glanced(self, glance: Glance) -> None:
-        """Note what a glance has shown."""
-        self._note_due(glance.schedules_of, glance.due)
+    def peeked(self, peek: Peek) -> None:
+        """Note what a peek has shown."""
+        self._note_due(peek.schedules_of, peek.due)
 
     def woken(self, queue: str) -> None:
         """A token has come from *queue*."""

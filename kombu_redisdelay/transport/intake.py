@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 CONFIRM_AFTER = 1.0
 
 #: A message that must be held alone waits until all others are settled, but at most for this many seconds.
-ALONE_PATIENCE = 2.0
+ISOLATION_PATIENCE = 2.0
 
 
 class Waiting(NamedTuple):
     """A message that was taken and waits to be delivered.
 
     Attributes:
-        alone_at: ``None`` for most messages. For a message that must be held alone: when to stop waiting, and
-            to deliver it although others are held; seconds of the monotonic clock.
+        waits_until: ``None`` for most messages. For a message to isolate: when to stop waiting, and
+            to deliver it although others are unacked; seconds of the monotonic clock.
     """
 
     delivery: Delivery
     message: virtual.Message
-    alone_at: float | None
+    waits_until: float | None
 
 
 class Intake:
@@ -97,13 +97,13 @@ class Intake:
         """Whether a message can be delivered now."""
         if not self._taken:
             return False
-        alone_at = self._taken[0].alone_at
-        return alone_at is None or not self._channel.qos.holds_any or monotonic() >= alone_at
+        waits_until = self._taken[0].waits_until
+        return waits_until is None or not self._channel.qos.holds_any or monotonic() >= waits_until
 
     @property
-    def has_one_to_be_alone(self) -> bool:
+    def has_one_to_isolate(self) -> bool:
         """Whether a message waits until no other message is held. It can only be the one taken last."""
-        return bool(self._taken) and self._taken[-1].alone_at is not None
+        return bool(self._taken) and self._taken[-1].waits_until is not None
 
     @property
     def consumed(self) -> Collection[str]:
@@ -305,14 +305,14 @@ class Intake:
         if not lost or not delivery.needs_ack or not 0 < self._channel.options.isolated_after <= lost:
             return Waiting(delivery, message, None)
         self._channel.qos.report_isolated(delivery.queue, message, lost)
-        return Waiting(delivery, message, monotonic() + ALONE_PATIENCE)
+        return Waiting(delivery, message, monotonic() + ISOLATION_PATIENCE)
 
     def _hold(self, waiting: Waiting, no_ack: bool) -> None:
-        qos, (delivery, message, alone_at) = self._channel.qos, waiting
+        qos, (delivery, message, waits_until) = self._channel.qos, waiting
         if delivery.needs_ack and no_ack:
             # The message was taken for a consumer that acks, and is now delivered without an ack.
             self._channel.consumer.ack(delivery.queue, delivery.tag)
         elif delivery.needs_ack:
-            qos.hold(delivery.tag, delivery.queue, alone=alone_at is not None)
+            qos.hold(delivery.tag, delivery.queue, isolated=waits_until is not None)
         if not no_ack:
             qos.append(message, delivery.tag)

@@ -262,14 +262,14 @@ class Lane:
             return False
         try:
             with self._channel.store.server.hurrying():
-                glance = consumer.glance(queues)
-                if self._waiting.glanced(glance.any_unknown):
+                peek = consumer.peek(queues)
+                if self._waiting.peeked(peek.any_unknown):
                     self._look_for_waiting()
         except SlotUnavailable:
             self._rest()
             return False
-        self._hot.glanced(glance)
-        self._foreign.glanced(queues, glance.any_ready)
+        self._hot.peeked(peek)
+        self._foreign.peeked(queues, peek.any_ready)
         return self._hot.has_any
 
     def _look_for_foreign(self, has_room: bool) -> None:

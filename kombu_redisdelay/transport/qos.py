@@ -47,15 +47,15 @@ class QoS(virtual.QoS):
         self._lost: set[str] = set()
         self._unsettled: WeakValueDictionary[str, virtual.Message] = WeakValueDictionary()
 
-    def hold(self, delivery_tag: str, queue: str, alone: bool) -> None:
+    def hold(self, delivery_tag: str, queue: str, isolated: bool) -> None:
         """Note that a message of *queue* is about to be delivered, and that Redis holds it. Fanout messages
         are only counted in this process, because they come over PUB/SUB.
 
         Arguments:
-            alone: take no other message as long as this one is held, for :data:`ISOLATED_FOR` at most.
+            isolated: take no other message as long as this one is unacked, for :data:`ISOLATED_FOR` at most.
         """
         self._queues[delivery_tag] = queue
-        if alone:
+        if isolated:
             self._isolated[delivery_tag] = monotonic() + ISOLATED_FOR
 
     def report_isolated(self, queue: str, message: virtual.Message, lost: int) -> None:
@@ -81,7 +81,7 @@ class QoS(virtual.QoS):
     def can_consume(self) -> bool:
         if self._isolated and max(self._isolated.values()) > monotonic():
             return False
-        if self.channel.intake.has_one_to_be_alone:
+        if self.channel.intake.has_one_to_isolate:
             return False
         return bool(super().can_consume())
 
@@ -119,12 +119,12 @@ class QoS(virtual.QoS):
         if queue is not None:
             if requeue and is_terminated():
                 # The worker has killed the task, which has not failed.
-                was_held = consumer.give_back(queue, delivery_tag)
+                was_unacked = consumer.give_back(queue, delivery_tag)
             elif requeue:
-                was_held = consumer.requeue(queue, delivery_tag)
+                was_unacked = consumer.requeue(queue, delivery_tag)
             else:
-                was_held = consumer.discard(queue, delivery_tag, failure)
-            if not was_held:
+                was_unacked = consumer.discard(queue, delivery_tag, failure)
+            if not was_unacked:
                 self.lease_lost(queue, [delivery_tag])
         self._forget(delivery_tag)
 
@@ -145,7 +145,7 @@ class QoS(virtual.QoS):
         self.fail(tag)
         self.reject(tag, requeue=True)
 
-    def bury(self, message: virtual.Message, wrong: str) -> None:
+    def make_dead(self, message: virtual.Message, wrong: str) -> None:
         """Move a message that no worker can handle to the dead letters. One that was delivered without acks
         is only dropped.
 
@@ -154,7 +154,7 @@ class QoS(virtual.QoS):
         """
         tag = message.delivery_tag
         queue = self._queues.get(tag)
-        if queue is not None and not self.channel.consumer.bury(queue, tag, wrong):
+        if queue is not None and not self.channel.consumer.make_dead(queue, tag, wrong):
             self.lease_lost(queue, [tag])
         self._forget(tag)
         logger.error(
@@ -231,8 +231,8 @@ class QoS(virtual.QoS):
         self._lost.difference_update(tags)
         if not untold:
             return
-        held = [tag for tag, name in list(self._queues.items()) if name == queue]
-        lost = self.channel.consumer.not_held(queue, held) | untold
+        unsettled = [tag for tag, name in list(self._queues.items()) if name == queue]
+        lost = self.channel.consumer.lost_tags(queue, unsettled) | untold
         self._lost |= lost - untold
         # Those that were acked too late may be unknown by now.
         names = [name_of(message) for tag, message in list(self._delivered.items()) if tag in lost]

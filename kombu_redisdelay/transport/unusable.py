@@ -125,7 +125,7 @@ def _buries(original: Callable[..., Any], reason: Callable[..., tuple[Any, str]]
 def _dead_letter(qos: Any, message: Any, reason: str, original: Callable[..., Any], *args: Any) -> Any:
     """Make the message a dead letter, and then let Celery do what it does with it. Celery may fail before it
     gets rid of it: it cannot even write a report of some messages. When it does, nothing is held any more."""
-    qos.bury(message, reason)
+    qos.make_dead(message, reason)
     return original(*args)
 
 

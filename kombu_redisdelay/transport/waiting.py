@@ -34,8 +34,8 @@ class WaitingTasks:
         """Whether to look before the next take."""
         return monotonic() - self._looked_at >= LOOK_AFTER and self._names() is not None
 
-    def glanced(self, any_unknown: bool) -> bool:
-        """Note what a glance has shown. Returns whether to look now."""
+    def peeked(self, any_unknown: bool) -> bool:
+        """Note what a peek has shown. Returns whether to look now."""
         if any_unknown and self._names() is not None:
             return True
         self.looked({})

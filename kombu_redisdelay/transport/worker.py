@@ -144,7 +144,7 @@ def _checking(create_task_handler: Callable[..., Any]) -> Callable[..., Any]:
                 wrong = "id is no text, or an empty one, and the result is kept under it"
             if wrong is None:
                 return handler(message)
-            message.channel.qos.bury(message, wrong)
+            message.channel.qos.make_dead(message, wrong)
             return None
 
         return on_task_received

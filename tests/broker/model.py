@@ -139,18 +139,18 @@ class Queue:
             message.due, message.number = due, number
             self.schedule(message, message.id)
 
-    def lose(self, message: Message, suspect_from: int) -> None:
+    def lose(self, message: Message, isolated_from: int) -> None:
         """Put a message back whose consumer is gone."""
         message.deliveries += 1
         message.lost += 1
-        (self.put if message.lost == suspect_from else self.put_first)(message)
+        (self.put if message.lost == isolated_from else self.put_first)(message)
 
 
 class Broker:
     """Queues, and what is taken from them.
 
     Arguments:
-        suspect_from: a message that was lost so many times is the last that is taken.
+        isolated_from: a message that was lost so many times is the last that is taken.
 
     Attributes:
         held: how many messages of a queue all consumers hold.
@@ -158,8 +158,8 @@ class Broker:
 
     held: Callable[[str], int] = staticmethod(lambda name: 0)
 
-    def __init__(self, names: tuple[str, ...], steps: tuple[int, ...], suspect_from: int) -> None:
-        self.suspect_from = suspect_from
+    def __init__(self, names: tuple[str, ...], steps: tuple[int, ...], isolated_from: int) -> None:
+        self.isolated_from = isolated_from
         self.queues = {name: Queue(steps) for name in names}
         self.steps = steps
         self.now = 0
@@ -185,7 +185,7 @@ class Broker:
             controls[name].full_at += controls[name].interval
             self.queues[name].ready[message.step].remove(message)
             taken.append((name, message))
-            if acked and message.lost >= self.suspect_from:
+            if acked and message.lost >= self.isolated_from:
                 break
         return taken
 

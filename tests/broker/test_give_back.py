@@ -44,7 +44,7 @@ class TestAck:
         consumer = rig.consumer()
         a, b = taken(consumer, "q")
         consumer.ack("q", a.tag)
-        assert consumer.not_held("q", [a.tag, b.tag]) == {a.tag}
+        assert consumer.lost_tags("q", [a.tag, b.tag]) == {a.tag}
 
 
 class TestRequeue:
@@ -178,7 +178,7 @@ class TestDeliveryLimit:
         consumer.fail("q", lost.tag)
         rig.end_lease("q")
         assert rig.recover("q") == 1
-        assert consumer.not_held("q", [lost.tag]) == {lost.tag}
+        assert consumer.lost_tags("q", [lost.tag]) == {lost.tag}
 
         taken(consumer, "q")
         consumer.give_back_all(crashed=True)

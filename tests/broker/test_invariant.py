@@ -376,7 +376,7 @@ def test_every_message_is_in_one_place(database: Database, consumed: tuple[str, 
 
 
 def test_the_model_itself_takes_in_turn() -> None:
-    model = Broker(QUEUES, PRIORITIES, suspect_from=2)
+    model = Broker(QUEUES, PRIORITIES, isolated_from=2)
     for id in ("0", "1", "2"):
         model.queues["a"].put(Message(id, 0))
     model.queues["b"].put(Message("b", 0))
@@ -385,7 +385,7 @@ def test_the_model_itself_takes_in_turn() -> None:
 
 
 def test_the_model_itself_takes_nothing_behind_a_suspect() -> None:
-    model = Broker(QUEUES, PRIORITIES, suspect_from=2)
+    model = Broker(QUEUES, PRIORITIES, isolated_from=2)
     for id, lost in (("0", 1), ("suspect", 2), ("behind", 0)):
         model.queues["a"].put(Message(id, 0, deliveries=3, lost=lost))
     assert [message.id for _, message in model.take(3, QUEUES, in_turn=False)] == ["0", "suspect"]

@@ -70,8 +70,8 @@ def test_a_look_that_hangs_leaves_time_for_a_renewal(policy: LeasePolicy) -> Non
 def test_what_a_dead_consumer_holds_is_there_until_others_have_noticed(policy: LeasePolicy) -> None:
     """Also if they come when its lease ends, and have not watched it before."""
     noticed_ms = policy.lease_ms + ms(policy.watch_time + policy.look_interval)
-    assert noticed_ms < policy.held_for_ms(1)
-    assert policy.held_for_ms(0) == 0
+    assert noticed_ms < policy.unacked_ttl_ms(1)
+    assert policy.unacked_ttl_ms(0) == 0
 
 
 def test_a_failed_message_returns_as_soon_as_that_of_a_dead_consumer(policy: LeasePolicy) -> None:
@@ -89,7 +89,7 @@ def test_the_default() -> None:
     policy = LeasePolicy(60_000)
     assert (policy.renewal_interval(), policy.renewal_interval(beside_looks=True)) == (20, 10)
     assert (policy.reply_limit, policy.retry_interval()) == (20, 1)
-    assert (policy.fresh_ms, policy.unrenewed_ms, policy.held_for_ms(1_000)) == (40_000, 36_000, 121_000)
+    assert (policy.fresh_ms, policy.unrenewed_ms, policy.unacked_ttl_ms(1_000)) == (40_000, 36_000, 121_000)
     assert (policy.watch_time, policy.look_interval, policy.failed_kept) == (30, 10, 60)
 
 

@@ -117,7 +117,7 @@ def test_a_priority_step_of_many_digits_leaves_a_dead_letter_readable(rig: Rig, 
     consumer = rig.consumer()
     [delivery] = taken(consumer, "q")
     rig.client.hset(rig.store.keys("q").unacked(consumer.name), delivery.tag, f"{step}:{written({})}")
-    assert consumer.bury("q", delivery.tag, "no good")
+    assert consumer.make_dead("q", delivery.tag, "no good")
     [letter] = rig.dead("q")
     said, _, payload = letter.partition("\n")
     assert said.split(" ", 1)[1] == f"0 {step if len(step) < 10 else 0} no good"

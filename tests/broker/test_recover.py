@@ -119,7 +119,7 @@ class TestLeaseThatEnded:
         rig.recover("q")
         assert not rig.ack(lost, "q", delivery.tag)
         assert not lost.requeue("q", delivery.tag)
-        assert lost.not_held("q", [delivery.tag]) == {delivery.tag}
+        assert lost.lost_tags("q", [delivery.tag]) == {delivery.tag}
         assert rig.ready("q") == ["m"]
 
     def test_other_queues_are_left_alone(self, rig: Rig) -> None:

@@ -289,11 +289,11 @@ class TestFetching:
         queues = [f"q{number}" for number in range(40)]
         rig.put("q30", payload("a"))
         leave(old, "a", queue="q30")
-        assert new.glance(queues).any_unknown
+        assert new.peek(queues).any_unknown
         found = known(new, "t", queues=queues)
         reply = new.take(Request(queues, 5, hot=["q30"], known=found))
         assert ids(reply) == ["a"]
-        assert not new.glance(queues).any_unknown
+        assert not new.peek(queues).any_unknown
 
 
 class TestTasks:

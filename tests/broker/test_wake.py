@@ -6,7 +6,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.store import TOKEN_MS
-from kombu_redisdelay.broker.takes import GLANCES
+from kombu_redisdelay.broker.takes import PEEKS
 from tests.broker.rig import Rig, park, taken
 
 HOUR = 3_600_000
@@ -124,26 +124,26 @@ class TestGlance:
     """By a consumer that was not woken."""
 
     def test_nothing_at_all(self, rig: Rig) -> None:
-        assert rig.consumer().glance(["a", "b"]) == (False, {}, ("a", "b"), False)
+        assert rig.consumer().peek(["a", "b"]) == (False, {}, ("a", "b"), False)
 
     @pytest.mark.parametrize("in_ms", [-1000, 10_000])
     def test_something_scheduled(self, rig: Rig, in_ms: int) -> None:
         rig.schedule("b", "m", 10_000)
         rig.client.zincrby(rig.store.keys("b").schedule, in_ms - 10_000, "m")
-        glance = rig.consumer().glance(["a", "b"])
-        assert not glance.any_ready
-        assert list(glance.due) == ["b"]
-        assert glance.due["b"] == pytest.approx(max(0, in_ms / 1000), abs=5)
+        peek = rig.consumer().peek(["a", "b"])
+        assert not peek.any_ready
+        assert list(peek.due) == ["b"]
+        assert peek.due["b"] == pytest.approx(max(0, in_ms / 1000), abs=5)
 
     @pytest.mark.parametrize("step", [0, 9])
     def test_something_ready(self, rig: Rig, step: int) -> None:
         rig.put("b", "m", step=step)
-        assert rig.consumer().glance(["a", "b"]).any_ready
+        assert rig.consumer().peek(["a", "b"]).any_ready
 
     def test_a_key_that_holds_something_else_is_named(self, rig: Rig) -> None:
         rig.client.set(rig.store.keys("b").schedule, "x")
         with pytest.raises(ResponseError, match=r"redisdelay:\{b\}:schedule' holds a string"):
-            rig.consumer().glance(["a", "b"])
+            rig.consumer().peek(["a", "b"])
 
     @pytest.mark.parametrize("count", [16, 17, 80, 101, 250])
     def test_a_few_are_enough_for_all_schedules(self, rig: Rig, count: int) -> None:
@@ -154,11 +154,11 @@ class TestGlance:
         consumer = rig.consumer()
         for _ in range(2):
             due: list[str] = []
-            for _ in range(GLANCES if count > 16 else 1):
-                glance = consumer.glance(queues)
-                assert glance.any_ready
-                assert list(glance.due) == list(glance.schedules_of)
-                due += glance.due
+            for _ in range(PEEKS if count > 16 else 1):
+                peek = consumer.peek(queues)
+                assert peek.any_ready
+                assert list(peek.due) == list(peek.schedules_of)
+                due += peek.due
             assert due == queues
 
 

@@ -68,7 +68,7 @@ def test_it_waits_for_those_before_it(site: Site, run: Any) -> None:
 
 
 def test_not_for_ever(site: Site, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake_module, "ALONE_PATIENCE", 0.3)
+    monkeypatch.setattr(intake_module, "ISOLATION_PATIENCE", 0.3)
     channel = site.channel()
     publish(channel, "long")
     publish_suspect(site)

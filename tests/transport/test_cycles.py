@@ -139,7 +139,7 @@ def wrong_types(site: Site, channel: Any) -> None:
     with suppress(RedisError):
         channel.consumer.look(["wrong"])
     with suppress(RedisError):
-        channel.consumer.glance(["wrong"])
+        channel.consumer.peek(["wrong"])
 
 
 def lost_connections(site: Site, channel: Any) -> None:

@@ -39,11 +39,11 @@ class TestForeign:
 
     def test_at_first_nothing_is_looked_for(self, foreign: Foreign) -> None:
         assert foreign.next_look() is None
-        foreign.glanced(FEW, any_ready=False)
+        foreign.peeked(FEW, any_ready=False)
         assert foreign.next_look() is None
 
     def test_what_is_there_twice_counts(self, foreign: Foreign, clock: Clock) -> None:
-        foreign.glanced(FEW, any_ready=True)
+        foreign.peeked(FEW, any_ready=True)
         assert foreign.next_look() == pytest.approx(SETTLE)
         clock.now += SETTLE
         groups = foreign.begin(FEW)
@@ -53,7 +53,7 @@ class TestForeign:
 
     def test_what_is_gone_at_the_second_look_does_not(self, foreign: Foreign) -> None:
         """Somebody was woken by a token, and has it."""
-        foreign.glanced(FEW, any_ready=True)
+        foreign.peeked(FEW, any_ready=True)
         foreign.begin(FEW)
         assert foreign.looked([]) == []
         assert foreign.next_look() is None
@@ -105,7 +105,7 @@ class TestForeign:
         assert foreign.next_look() == pytest.approx(LOOK_EVERY)
 
     def test_tokens_do_not_keep_us_from_looking(self, foreign: Foreign, clock: Clock) -> None:
-        foreign.glanced(FEW, any_ready=False)
+        foreign.peeked(FEW, any_ready=False)
         clock.now += LOOK_AT_LEAST_EVERY / 2
         foreign.woken()
         assert foreign.next_look() is None

@@ -9,7 +9,7 @@ import pytest
 from kombu.entity import Queue
 from kombu.transport import virtual
 
-from kombu_redisdelay.broker.delivery import Glance, Looked, Taken
+from kombu_redisdelay.broker.delivery import Looked, Peek, Taken
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 from kombu_redisdelay.transport.hot import LOOK_AFTER, QUEUES_OF_MORE, HotQueues
 from tests.clock import Clock
@@ -97,7 +97,7 @@ class TestHotQueues:
 
     def test_of_schedules_that_were_not_looked_at_nothing_is_forgotten(self, hot: HotQueues) -> None:
         hot.looked(looked(due={"q05": 7, "q15": 6}))
-        hot.glanced(Glance(False, {}, MANY[10:]))
+        hot.peeked(Peek(False, {}, MANY[10:]))
         assert hot.next_due() == 7
 
     def test_a_queue_that_was_cancelled_stays_away(self, hot: HotQueues) -> None:
@@ -205,7 +205,7 @@ class TestChannel:
     ) -> None:
         channel = site.channel()
         # A second later it would be found anyway.
-        monkeypatch.setattr(channel.consumer, "glance", lambda queues: Glance(False, {}, ()))
+        monkeypatch.setattr(channel.consumer, "peek", lambda queues: Peek(False, {}, ()))
         monkeypatch.setattr(channel.consumer, "look", lambda queues: Looked({}, {}))
         inbox = Inbox(channel, *MANY, on_message=virtual.Message.ack)
         drain(channel.connection.client, lambda: waits(channel))

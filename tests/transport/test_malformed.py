@@ -284,7 +284,7 @@ def test_a_consumer_that_is_none(site: Site) -> None:
     [key] = site.redis.keys("*unacked*")
     site.redis.hset(key, b"\xff", "garbage")
     tag = inbox.messages[0].delivery_tag
-    assert channel.consumer.not_held("q", [tag, "2"]) == {"2"}
+    assert channel.consumer.lost_tags("q", [tag, "2"]) == {"2"}
     channel.close()
     assert site.unacked() == 0
     assert site.ready() == 2

@@ -1,6 +1,6 @@
 -- A dead letter is one line "<when, ms> <deliveries> <priority step> <why>" and, below it, the bytes that
 -- the publisher wrote. Only the latest `limit` are kept. Returns how many older ones were dropped.
-local function bury(dead_key, limit, count, reason, stored)
+local function add_dead_letter(dead_key, limit, count, reason, stored)
   local why = table.concat({ clock_ms(), count, stored_step(stored), reason }, ' ')
   local ours = { deliveries = false, lost = false, unknown = false }
   local payload = with_members(stored, stored_start(stored), ours)

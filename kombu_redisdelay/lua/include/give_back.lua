@@ -3,8 +3,8 @@
 --   returned  its consumer gives it back in good order, which is no failure of the message. It goes to the
 --             head and is marked as redelivered; its count does not grow from one return to the next.
 --   lost      its consumer is lost, and may have held others: it is not known which one has caused that. It
---             goes to the head, which keeps the order. At the `suspect_from`-th time it goes to the tail, and from
---             then on it is isolated. So further deaths are its own: it has failed.
+--             goes to the head, which keeps the order. At the `isolated_from`-th time it goes to the tail,
+--             and from then on it is isolated. So further deaths are its own: it has failed.
 --   failed    its callback failed, or rejected it. The first time it goes to the tail, then it waits for
 --             longer and longer: others are served before it.
 -- Failures are the deliveries that failed, less those that were lost. A message with `delivery_limit` of them
@@ -37,8 +37,8 @@ local function judge(stored, start, how, queue)
     return math.max(1, count), lost, 'head'
   end
   count = count + 1
-  if how == 'lost' and lost < queue.suspect_from then
-    return count, lost + 1, lost + 1 == queue.suspect_from and 'tail' or 'head'
+  if how == 'lost' and lost < queue.isolated_from then
+    return count, lost + 1, lost + 1 == queue.isolated_from and 'tail' or 'head'
   end
   local failures = count - lost
   if queue.delivery_limit > 0 and failures >= queue.delivery_limit then
@@ -49,18 +49,18 @@ local function judge(stored, start, how, queue)
 end
 
 -- What give_back() has done with several messages:
---   held       how many were unacked, and are not any more
---   dead       how many of these are dead letters now, `buried` the briefs of some (brief.lua), and `dropped`
+--   settled    how many were unacked, and are not any more
+--   dead       how many of these are dead letters now, `briefs` the briefs of some (brief.lua), and `dropped`
 --              how many older dead letters were dropped for them
 --   unnamed    pairs of a delivery tag and a message, of those that are still unacked: they must wait, and
 --              the name for the schedule was not given. The caller comes again with it
 local function nothing_given_back()
-  return { held = 0, dead = 0, dropped = 0, buried = {}, unnamed = {} }
+  return { settled = 0, dead = 0, dropped = 0, briefs = {}, unnamed = {} }
 end
 
 -- `id` is the name that the message gets in the schedule if it must wait; '' if the caller does not know it.
 -- `queue` has the keys unacked, ready (the list of step 0), wake, dead, schedule, messages and duplicates;
--- separator, dead_limit, delivery_limit, suspect_from (0: each death is a failure), retry_wait_ms (the first
+-- separator, dead_limit, delivery_limit, isolated_from (0: each death is a failure), retry_wait_ms (the first
 -- wait), delay_ms (nil: by retry_wait_ms) and expires_ms.
 -- Returns the message as it was stored, nil if it is not unacked, and where it went; nil if it is still
 -- unacked.
@@ -81,14 +81,14 @@ local function give_back(tag, id, how, queue, done)
     -- A worker knew its task.
     changes.unknown = false
   end
-  done.held = done.held + 1
+  done.settled = done.settled + 1
   if where == 'dead' then
     expect_list(queue.dead)
     redis.call('HDEL', queue.unacked, tag)
     local reason = 'delivery limit of ' .. queue.delivery_limit .. ' reached'
     done.dead = done.dead + 1
-    done.dropped = done.dropped + bury(queue.dead, queue.dead_limit, count, reason, stored)
-    add_brief(done.buried, stored)
+    done.dropped = done.dropped + add_dead_letter(queue.dead, queue.dead_limit, count, reason, stored)
+    add_brief(done.briefs, stored)
   elseif where == 'later' then
     expect_schedule(queue.schedule, queue.messages)
     redis.call('HDEL', queue.unacked, tag)
@@ -109,9 +109,9 @@ end
 
 -- To be called when all were given back.
 local function tell_of_given_back(how, queue, done)
-  note_given_back(queue.wake, how, done.held, done.dead)
+  note_given_back(queue.wake, how, done.settled, done.dead)
   -- Also for those in the schedule: the queue may have a limited concurrency.
-  if done.held > done.dead then
+  if done.settled > done.dead then
     wake(queue.wake)
     expire(queue.expires_ms, { queue.wake })
   end

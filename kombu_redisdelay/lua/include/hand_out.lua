@@ -2,10 +2,10 @@
 --   limit, byte_limit        how many messages and bytes at most
 --   count, bytes             how many so far
 --   first_tag                delivery tag of the first message; the others follow it
---   suspect_from             how many times lost a message is the last of a batch (0: never)
+--   isolated_from            how many times lost a message is the last of a batch (0: never)
 --   messages, from           the messages, as they are stored, and the index of the queue of each
--- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `held_for_ms` (time to live
--- of what a consumer holds of a queue that expires, else 0), `lease_end_ms`, what limits.lua allows, and
+-- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `unacked_ttl_ms` (time to
+-- live of what a consumer holds of a queue that expires, else 0), `lease_end_ms`, what limits.lua allows, and
 -- `taken`: the fields and values that hold() writes.
 
 -- The delivery tag of the message after `n` others. As text: what Redis does to a number that a script gives
@@ -23,8 +23,8 @@ local function hand_out(batch, queue, stored, start)
   batch.count, batch.bytes = batch.count + 1, batch.bytes + #stored
   batch.from[batch.count] = queue.index
   batch.messages[batch.count] = stored
-  local suspect_from = batch.suspect_from
-  if queue.needs_ack and suspect_from > 0 and losses(stored, start) >= suspect_from then
+  local isolated_from = batch.isolated_from
+  if queue.needs_ack and isolated_from > 0 and losses(stored, start) >= isolated_from then
     batch.limit = batch.count
   end
 end
@@ -59,8 +59,8 @@ local function hold(queues, consumer, now_ms, lease_ms, fresh_ms)
       if queue.lease_end_ms < now_ms + fresh_ms then
         redis.call('ZADD', queue.consumers, now_ms + lease_ms, consumer)
       end
-      if queue.held_for_ms > 0 then
-        expire(queue.held_for_ms, { queue.unacked, queue.consumers })
+      if queue.unacked_ttl_ms > 0 then
+        expire(queue.unacked_ttl_ms, { queue.unacked, queue.consumers })
       end
     end
   end
