@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.goals import GOALS, Goal, largest, measured, publish_limit, quotient
+from benchmarks.goals import GOALS, Goal
 from benchmarks.peers import MEMORY, OURS, REDIS
+from benchmarks.quotients import largest, measured, publish_limit, quotient
 from benchmarks.results import Record, Results, Spread
 from benchmarks.workloads.publish import NAMED
 

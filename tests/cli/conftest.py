@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.redis_server import RedisServer
-from tests.cli.site import Site
+from tests.cli.site import QUEUE, Site, bury_long_ago, payload
 
 
 @pytest.fixture
@@ -15,3 +15,34 @@ def site(server: RedisServer) -> Iterator[Site]:
     site = Site(server)
     yield site
     site.close()
+
+
+@pytest.fixture
+def taken(site: Site) -> Iterator[str]:
+    """The id of a message that this process holds."""
+    task_id = site.send()
+    with site.app.connection_for_read() as connection:
+        assert connection.channel().basic_get(QUEUE).headers["id"] == task_id
+        yield task_id
+
+
+@pytest.fixture
+def in_each_state(site: Site, taken: str) -> dict[str, str]:
+    """State -> the id of a message in that state."""
+    site.bury(payload("the dead one"), "rejected")
+    return {
+        "scheduled": site.send(countdown=3600),
+        "ready": site.send(),
+        "unacked": taken,
+        "dead": "the dead one",
+    }
+
+
+@pytest.fixture
+def full(site: Site) -> Site:
+    """In three queues a scheduled message and a dead letter of each of two tasks."""
+    for hours, queue in enumerate(("a", "b", "c"), 1):
+        for task in ("shop.close", "mail.send"):
+            site.send(task, queue=queue, task_id=f"{queue} {task}", countdown=3600 * hours)
+            bury_long_ago(site, f"{queue} {task}", task, hours, queue)
+    return site

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from typing import Any
+from uuid import uuid4
 
 from celery import Celery
 from celery.bin.base import CLIContext
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 from kombu import pools
 
 from harness.redis_server import RedisServer
+from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.unknown import listed
 from kombu_redisdelay.cli import delayed
 from kombu_redisdelay.operations.access import Access
@@ -72,6 +74,12 @@ class Site:
         self.redis.zadd(keys.unknown, {f"{listed(task)}\x1f{step}\x1f{since_ms:015}\x1f{id}": 0})
         return id
 
+    def findings(self, level: str) -> dict[str, str]:
+        """What of this level the doctor finds, by check."""
+        rows = self.rows("doctor", status=1 if level == "wrong" else 0)
+        assert all(bool(row["advice"]) == (row["level"] != "ok") for row in rows)
+        return {row["check"]: row["found"] for row in rows if row["level"] == level}
+
     def now_ms(self) -> int:
         seconds, microseconds = self.redis.time()
         return int(seconds) * 1000 + int(microseconds) // 1000
@@ -106,3 +114,31 @@ def consumer_that_is_gone() -> str:
     program = "from kombu_redisdelay.broker.identity import new_consumer as n; print(n())"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     return done.stdout.strip()
+
+
+def payload(id: str) -> str:
+    """A message of the task ``shop.close_order``."""
+    headers = {"id": id, "task": "shop.close_order", "argsrepr": "()", "kwargsrepr": "{}"}
+    return json.dumps({"body": "", "headers": headers, "properties": {"delivery_tag": f"tag of {id}"}})
+
+
+def bury_long_ago(site: Site, id: str, task: str, hours_ago: float, queue: str) -> None:
+    headers = {"id": id, "task": task, "argsrepr": "()", "kwargsrepr": "{}"}
+    payload = json.dumps({"body": "", "headers": headers, "properties": {"delivery_tag": str(uuid4())}})
+    site.store.remember(queue)
+    since_ms = int(site.now_ms() - hours_ago * 3_600_000)
+    site.redis.lpush(site.store.keys(queue).dead, f"{since_ms} 1 0 rejected\n{payload}")
+
+
+def states(site: Site) -> dict[str, list[Any]]:
+    with Messages(site.app) as queues:
+        return {
+            state: [(message.id, message.due) for message in queues.select(Selection(state=state))]
+            for state in ("scheduled", "ready", "dead")
+        }
+
+
+def count_of(rows: list[dict[str, Any]]) -> int:
+    """What a command says in JSON that it was done to, or would be."""
+    [row] = rows
+    return int(row["messages"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -11,16 +10,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from subprocess import PIPE, Popen
-from typing import Any
-from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import pytest
-from celery import Celery
 
 from harness.redis_server import RedisServer
-from kombu_redisdelay import Messages, Selection
-from tests.cli.site import QUEUE, Site
+from tests.cli.site import QUEUE, Site, bury_long_ago, count_of, states
 
 PICKING: dict[str, tuple[str, ...]] = {
     "cancel": ("cancel", "--state", "scheduled"),
@@ -38,38 +33,6 @@ DONE = {
     "remove": "removed",
 }
 OF_DEAD = ("requeue", "remove")
-
-
-def count_of(rows: list[dict[str, Any]]) -> int:
-    """What a command says in JSON that it was done to, or would be."""
-    [row] = rows
-    return int(row["messages"])
-
-
-def bury(site: Site, id: str, task: str, hours_ago: float, queue: str) -> None:
-    headers = {"id": id, "task": task, "argsrepr": "()", "kwargsrepr": "{}"}
-    payload = json.dumps({"body": "", "headers": headers, "properties": {"delivery_tag": str(uuid4())}})
-    site.store.remember(queue)
-    since_ms = int(site.now_ms() - hours_ago * 3_600_000)
-    site.redis.lpush(site.store.keys(queue).dead, f"{since_ms} 1 0 rejected\n{payload}")
-
-
-@pytest.fixture
-def full(site: Site) -> Site:
-    """In three queues a scheduled message and a dead letter of each of two tasks."""
-    for hours, queue in enumerate(("a", "b", "c"), 1):
-        for task in ("shop.close", "mail.send"):
-            site.send(task, queue=queue, task_id=f"{queue} {task}", countdown=3600 * hours)
-            bury(site, f"{queue} {task}", task, hours, queue)
-    return site
-
-
-def states(site: Site) -> dict[str, list[Any]]:
-    with Messages(site.app) as queues:
-        return {
-            state: [(message.id, message.due) for message in queues.select(Selection(state=state))]
-            for state in ("scheduled", "ready", "dead")
-        }
 
 
 #: What picks messages -> how many of the six it picks.
@@ -253,7 +216,7 @@ def test_ids_of_one_queue(full: Site) -> None:
 
 
 def test_several_ids_are_shown(full: Site) -> None:
-    bury(full, "c dead", "t", 1, "c")
+    bury_long_ago(full, "c dead", "t", 1, "c")
     result = full.run("show", "a mail.send", "nothing", "c dead")
     assert result.exit_code == 1
     assert re.findall("^id +(.*)$", result.stdout, re.MULTILINE)[-1] == "c dead"
@@ -261,118 +224,6 @@ def test_several_ids_are_shown(full: Site) -> None:
     assert result.stderr == "Error: No message has the id nothing.\n"
     rows = full.rows("show", "c dead", "a mail.send")
     assert [row["id"] for row in rows][:2] == ["c dead", "a mail.send"]
-
-
-class TestSeveralUnderOneId:
-    def test_cancel(self, site: Site) -> None:
-        for queue in ("a", "b"):
-            site.send(task_id="twice", queue=queue, countdown=60)
-        site.send(task_id="once")
-        rows = site.rows("cancel", "twice", "once", "--dry-run")
-        assert [(row["id"], row["messages"]) for row in rows] == [("twice", 2), ("once", 1)]
-        assert site.text("cancel", "twice", "once") == "twice cancelled (2 messages)\nonce cancelled\n"
-
-    def test_reschedule_each(self, site: Site) -> None:
-        for id, countdown in (("a", 3600), ("b", 7200)):
-            site.send(task_id=id, countdown=countdown)
-        assert site.text("reschedule", "--all", "--yes", "--by", "-30m") == "Rescheduled 2 messages.\n"
-        assert site.text("reschedule", "a", "--by", "+1h") == "a rescheduled\n"
-        [a, b] = site.rows("list")
-        assert (a["id"], b["id"]) == ("a", "b")
-        assert (datetime.fromisoformat(b["due"]) - datetime.fromisoformat(a["due"])).seconds in (0, 1)
-        site.text("reschedule", "--all", "--yes", "--countdown", "1h", "--over", "2h")
-        [a, b] = site.rows("list")
-        assert datetime.fromisoformat(b["due"]) - datetime.fromisoformat(a["due"]) == timedelta(hours=1)
-
-    @pytest.mark.parametrize(
-        ("words", "said"),
-        [
-            (("--by", "soon"), "'soon' is not a length of time"),
-            (("--by", "1h", "--over", "1h"), "by goes without countdown, eta and over"),
-            (("--over", "0s"), "over must be longer than 0"),
-            ((), "give a countdown, an eta, or by how much to shift each"),
-        ],
-    )
-    def test_times_that_make_no_sense(self, site: Site, words: tuple[str, ...], said: str) -> None:
-        result = site.run("reschedule", "--all", "--yes", *words)
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert said.lower() in result.stderr.lower()
-
-    def test_reschedule_and_deliver_now(self, site: Site) -> None:
-        for _ in range(2):
-            site.send(task_id="twice", countdown=60)
-        told = site.text("reschedule", "twice", "--countdown", "1h")
-        assert re.fullmatch(
-            r"twice rescheduled \(2 messages\), due \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+00:00 \(in 1h\)\n", told
-        )
-        assert site.text("deliver-now", "twice") == "twice delivered (2 messages)\n"
-
-    def test_dead_ones(self, site: Site) -> None:
-        for _ in range(2):
-            bury(site, "twice", "t", 1, QUEUE)
-        assert len(site.rows("show", "twice")) == 2
-        assert site.text("requeue", "twice") == "twice requeued (2 messages)\n"
-
-
-class TestCancelByState:
-    def test_ready_ones(self, full: Site) -> None:
-        full.send("mail.send", queue="a", task_id="ready")
-        assert count_of(full.rows("cancel", "-Q", "a", "--dry-run")) == 3
-        assert count_of(full.rows("cancel", "--task", "mail.*", "--dry-run")) == 4
-        ready = ("cancel", "--state", "ready", "--task", "mail.*")
-        assert count_of(full.rows(*ready, "--before", "1h", "--dry-run")) == 0
-        assert "Cancel 1 ready message of all queues?" in full.run(*ready, input="n\n").stderr
-        assert count_of(full.rows(*ready, "--after", "1h", "--yes")) == 1
-        assert (
-            "Cancel 2 scheduled or ready messages of the queue 'a'?" in full.run("cancel", "-Q", "a").stderr
-        )
-        assert count_of(full.rows("cancel", "--all", "--yes")) == 6
-        assert {row["state"] for row in full.rows("list")} == {"dead"}
-
-    def test_a_group(self, site: Site) -> None:
-        ids = [site.send(group_id="g", countdown=60), site.send(group_id="g")]
-        other = site.send(group_id="other")
-        assert [row["id"] for row in site.rows("list", "--related", "g")] == ids
-        assert count_of(site.rows("cancel", "--related", "g", "--dry-run")) == 2
-        assert site.run("cancel", "--related", "g", input="n\n").exit_code == 1
-        assert site.text("cancel", "--related", "g", "--yes") == "Cancelled 2 messages.\n"
-        assert site.rows("show", other)[0]["state"] == "ready"
-        assert site.text("cancel", "--related", "g") == "Cancelled 0 messages.\n"
-
-    def test_mark_revoked(self, full: Site, server: RedisServer) -> None:
-        app = Celery("shop", broker=server.url(), backend="cache+memory://", set_as_current=False)
-        words = ("cancel", "-Q", "a", "--mark-revoked", "--yes")
-        assert full.run(*words, app=app).stdout == "Cancelled 2 messages.\n"
-        assert app.AsyncResult("a mail.send").state == "REVOKED"
-        app.close()
-
-    @pytest.mark.parametrize(
-        "words",
-        [
-            ("--before", "1h"),
-            ("--after", "1h", "-Q", "a"),
-            ("--state", "ready"),
-            ("id", "--related", "g"),
-            ("--all", "--state", "dead"),
-        ],
-    )
-    def test_a_choice_that_makes_no_sense_is_a_usage_error(self, full: Site, words: tuple[str, ...]) -> None:
-        before = states(full)
-        assert full.run("cancel", *words, "--yes").exit_code == 2
-        assert states(full) == before
-
-
-def test_a_backend_that_cannot_be_told(site: Site, server: RedisServer) -> None:
-    # Nothing listens there.
-    app = Celery("shop", broker=server.url(), backend="redis://127.0.0.1:1/0", set_as_current=False)
-    ids = [site.send(countdown=60), site.send()]
-    result = site.run("cancel", *ids, "--mark-revoked", app=app)
-    assert result.exit_code == 1
-    assert result.stdout == "".join(f"{id} cancelled\n" for id in ids)
-    [line] = result.stderr.splitlines()
-    assert line.startswith("Error: Cancelled, but not marked as revoked in the result backend: ")
-    assert site.rows("list") == []
-    app.close()
 
 
 class TestTimes:
@@ -455,7 +306,7 @@ class TestHowMany:
     ) -> None:
         for number in range(101):
             site.send(countdown=60 + number)
-            bury(site, f"{number}", "t", 1, QUEUE)
+            bury_long_ago(site, f"{number}", "t", 1, QUEUE)
         lines, told = on_a_terminal(server, tmp_path, *words)
         has_all = "--json" in words or "--limit" in words
         found = [line for line in lines if "shop.close_order" in line or " rejected " in line]
@@ -484,30 +335,3 @@ def on_a_terminal(server: RedisServer, folder: Path, *words: str) -> tuple[Seque
         told = process.stderr.read().decode()
     assert process.returncode == 0, told
     return text.decode().splitlines(), told
-
-
-class TestRevoke:
-    @pytest.fixture
-    def taken(self, site: Site) -> Site:
-        site.send(task_id="a")
-        site.send(task_id="b")
-        site.add_consumer("w", 60_000)
-        payload = site.redis.rpop(QUEUE)
-        site.redis.hset(site.store.keys(QUEUE).unacked("w"), "1", f"0:{payload}")
-        return site
-
-    def test_is_about_what_workers_have(self, taken: Site) -> None:
-        assert taken.text("revoke", "--all", "--dry-run") == "Would revoke 1 message.\n"
-        assert taken.text("revoke", "a", "--yes") == "a revoked\n"
-        result = taken.run("revoke", "b")
-        assert (result.exit_code, result.stderr) == (1, "b is ready in the queue 'celery'\n")
-        assert "Revoke 1 unacked message of all queues?" in taken.run("revoke", "--all", input="n\n").stderr
-
-    def test_terminate_asks_once_more(self, taken: Site) -> None:
-        words = ("revoke", "--all", "--terminate")
-        result = taken.run(*words, input="y\nn\n")
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert "Some of them may run. End these in the middle of what they do?" in result.stderr
-        assert taken.run("revoke", "a", "--terminate", input="n\n").exit_code == 1
-        assert taken.text(*words, input="y\ny\n") == "Revoked 1 message.\n"
-        assert taken.text(*words, "--yes") == "Revoked 1 message.\n"

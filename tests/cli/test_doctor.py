@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,8 +9,6 @@ from celery import Celery
 
 from harness.cluster import Cluster
 from harness.redis_server import RedisServer
-from kombu_redisdelay.broker.members import DUE
-from kombu_redisdelay.operations import limits
 from kombu_redisdelay.operations.access import natural
 from tests.cli.site import QUEUE, Site, run_delayed
 
@@ -38,19 +34,12 @@ def server(good_server: RedisServer) -> RedisServer:
     return good_server
 
 
-def _findings(site: Site, level: str) -> dict[str, str]:
-    """What of this level is found, by check."""
-    rows = site.rows("doctor", status=1 if level == "wrong" else 0)
-    assert all(bool(row["advice"]) == (row["level"] != "ok") for row in rows)
-    return {row["check"]: row["found"] for row in rows if row["level"] == level}
-
-
 def test_all_is_well(site: Site) -> None:
     site.send()
     site.send(countdown=60)
     site.add_consumer("alive", 60_000, holds=3)
     assert {row["level"] for row in site.rows("doctor")} == {"ok"}
-    assert set(_findings(site, "ok")) == {
+    assert set(site.findings("ok")) == {
         *("clock", "version", "role", "persistence", "eviction", "memory", "permissions"),
         *("transport options", "visibility_timeout", "result backend", "redis:// leftovers", "queues"),
     }
@@ -61,8 +50,8 @@ def test_queues_in_order_are_one_line(site: Site) -> None:
         site.store.remember(f"q{number}")
     for number in (10, 2):
         site.send(queue=f"q{number}")
-    assert _findings(site, "ok")["queues"] == "3 in order"
-    assert [check for check in _findings(site, "warning") if check.startswith("queue")] == [
+    assert site.findings("ok")["queues"] == "3 in order"
+    assert [check for check in site.findings("warning") if check.startswith("queue")] == [
         "queue q2",
         "queue q10",
     ]
@@ -102,7 +91,7 @@ def test_settings_of_the_server(
     try:
         for name, value in settings.items():
             site.redis.config_set(name, value)
-        assert found in _findings(site, level)[check]
+        assert found in site.findings(level)[check]
     finally:
         for name, value in before.items():
             site.redis.config_set(name, value)
@@ -114,7 +103,7 @@ def test_memory_that_is_almost_full(site: Site) -> None:
     used = site.redis.info("memory")["used_memory"]
     site.redis.config_set("maxmemory", used * 10 // 9)
     try:
-        assert "(maxmemory)" in _findings(site, "warning")["memory"]
+        assert "(maxmemory)" in site.findings("warning")["memory"]
     finally:
         site.redis.config_set("maxmemory", 0)
 
@@ -198,22 +187,22 @@ class TestPartitions:
 
     def test_a_queue_that_nobody_uses(self, site: Site) -> None:
         self.spread(site, celery=2, mial=8)
-        assert _findings(site, "warning") == {
+        assert site.findings("warning") == {
             "queue mial": "it is in the option `partitions`, and nobody has used it yet"
         }
 
 
 def test_a_lease_that_was_long_because_tasks_are(site: Site) -> None:
     site.app.conf.broker_transport_options = {"visibility_timeout": 43_200}
-    assert "43200 seconds" in _findings(site, "warning")["visibility_timeout"]
+    assert "43200 seconds" in site.findings("warning")["visibility_timeout"]
 
 
 @pytest.mark.parametrize(("pool", "warns"), [("gevent", True), ("eventlet", True), ("prefork", False)])
 def test_a_prefetch_count_that_sinks(site: Site, pool: str, warns: bool) -> None:
     site.app.conf.worker_pool = pool
-    assert ("prefetch count" in _findings(site, "warning")) is warns
+    assert ("prefetch count" in site.findings("warning")) is warns
     site.app.conf.worker_enable_prefetch_count_reduction = False
-    assert "prefetch count" not in _findings(site, "warning")
+    assert "prefetch count" not in site.findings("warning")
 
 
 def test_transport_options_that_nobody_reads(site: Site) -> None:
@@ -232,65 +221,14 @@ def test_transport_options_that_nobody_reads(site: Site) -> None:
 def test_a_replica(site: Site) -> None:
     site.redis.execute_command("REPLICAOF", "127.0.0.1", "1")
     try:
-        assert "read-only" in _findings(site, "wrong")["role"]
+        assert "read-only" in site.findings("wrong")["role"]
     finally:
         site.redis.execute_command("REPLICAOF", "NO", "ONE")
 
 
 def test_another_clock(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kombu_redisdelay.operations.doctor.server.time", lambda: site.now_ms() / 1000 + 90)
-    assert "are 90.0 s apart" in _findings(site, "wrong")["clock"]
-
-
-def test_a_queue_that_nobody_has_used(site: Site) -> None:
-    site.send(queue="emails")
-    site.add_consumer("alive", 60_000, queue="emails")
-    rows = site.rows("doctor", "-Q", "nosuch", "-Q", "emails", "-Q", QUEUE)
-    found = {row["check"]: (row["level"], row["found"]) for row in rows}
-    assert found["queue nosuch"] == ("warning", "nobody has used it yet, and the app does not declare it")
-    assert found["queues"] == ("ok", "2 in order")
-
-
-def test_overdue_messages_without_a_worker(site: Site) -> None:
-    site.make_due(site.send(countdown=60), -30_000)
-    assert "overdue" in _findings(site, "wrong")[f"queue {QUEUE}"]
-
-
-def test_overdue_messages_that_workers_leave(site: Site) -> None:
-    site.add_consumer("alive", 60_000)
-    site.make_due(site.send(countdown=60), -30_000)
-    assert "that no worker moves" in _findings(site, "wrong")[f"queue {QUEUE}"]
-
-
-def test_workers_that_are_merely_busy_are_no_problem(site: Site) -> None:
-    site.add_consumer("busy", 60_000, holds=2)
-    site.send()
-    assert f"queue {QUEUE}" not in _findings(site, "ok"), "it was published just now"
-    site.redis.rpush(QUEUE, json.dumps({DUE: site.now_ms() - 40_000, "body": ""}))
-    found = _findings(site, "ok")
-    assert re.fullmatch(r"2 messages ready, for up to \d+ s: all workers are busy", found[f"queue {QUEUE}"])
-    assert found["queues"] == "1 in order"
-    assert f"queue {QUEUE}" not in _findings(site, "warning")
-
-
-def test_scheduled_messages_without_a_worker(site: Site) -> None:
-    site.send(countdown=3600)
-    assert _findings(site, "warning")[f"queue {QUEUE}"] == "1 message scheduled, and no worker"
-    site.add_consumer("alive", 60_000)
-    assert _findings(site, "ok")["queues"] == "1 in order"
-
-
-def test_ready_messages_without_a_worker(site: Site) -> None:
-    site.send()
-    assert "ready, and no worker" in _findings(site, "warning")[f"queue {QUEUE}"]
-
-
-def test_consumers_whose_lease_ended(site: Site) -> None:
-    site.add_consumer("gone", -1000, holds=2)
-    site.add_consumer("gone, and holds nothing", -1000)
-    assert _findings(site, "wrong")[f"queue {QUEUE}"].endswith("held by 1 consumer whose lease ended")
-    site.add_consumer("alive", 60_000)
-    assert _findings(site, "warning")[f"queue {QUEUE}"].endswith("held by 1 consumer whose lease ended")
+    assert "are 90.0 s apart" in site.findings("wrong")["clock"]
 
 
 def test_leftovers_of_stock_workers(site: Site) -> None:
@@ -298,22 +236,9 @@ def test_leftovers_of_stock_workers(site: Site) -> None:
     site.redis.hset("unacked", mapping={"a": "[]", "b": "[]"})
     now = site.now_ms() // 1000
     site.redis.zadd("unacked_index", {"a": now - 10, "b": now - 60})
-    assert _findings(site, "warning")[check].startswith("2 messages in 'unacked'")
+    assert site.findings("warning")[check].startswith("2 messages in 'unacked'")
     site.redis.zadd("unacked_index", {"b": now - 7200})
-    assert "; 1 for more than an hour" in _findings(site, "wrong")[check]
-
-
-def test_a_schedule_of_which_a_part_is_gone(site: Site) -> None:
-    task_id = site.send(countdown=60)
-    site.redis.hdel(site.store.keys(QUEUE).messages, task_id)
-    assert "1 scheduled id, but 0 messages" in _findings(site, "wrong")[f"queue {QUEUE}"]
-
-
-@pytest.mark.parametrize("name", ["ready", "schedule", "messages", "consumers", "wake", "dead", "history"])
-def test_a_key_of_the_wrong_type(site: Site, name: str) -> None:
-    key = getattr(site.store.keys(QUEUE), name)
-    site.redis.set(key, "")
-    assert f"{key!r} holds a string" in _findings(site, "wrong")[f"queue {QUEUE}"]
+    assert "; 1 for more than an hour" in site.findings("wrong")[check]
 
 
 def _limited(site: Site, server: RedisServer, *rules: str) -> Celery:
@@ -333,108 +258,5 @@ def test_a_server_whose_settings_may_not_be_asked_for(site: Site, server: RedisS
     assert "warning persistence: no append-only file; whether there are snapshots" in result.stdout
 
 
-def test_messages_that_are_held_for_long(site: Site) -> None:
-    site.add_consumer("boot:4026531836:4711:99:abc", 60_000, holds=1)
-    hours_ago_us = (site.now_ms() - 3 * 3_600_000) * 1000
-    unacked = site.store.keys(QUEUE).unacked("boot:4026531836:4711:99:abc")
-    site.redis.hset(unacked, str(hours_ago_us), "0:{}")
-    site.redis.hset(unacked, str(site.now_ms() * 1000), "0:{}")
-    [found] = _findings(site, "warning").values()
-    assert found.startswith("1 message held for more than an hour, for up to 3.0 h")
-    assert "process 4711" in found
-
-
-def test_a_paused_queue(site: Site) -> None:
-    limits.pause(site.store, [QUEUE])
-    assert _findings(site, "warning")[f"queue {QUEUE}"].startswith("paused since ")
-
-
-def test_partitions_of_which_some_are_limited(site: Site) -> None:
-    limits.limit(site.store, QUEUE, rate="1/s")
-    site.app.conf.broker_transport_options = {"partitions": {QUEUE: 2}}
-    assert _findings(site, "warning") == {
-        f"queue {QUEUE}": "its partitions are not all paused or limited alike"
-    }
-
-
-def test_limited_places_and_early_acks(site: Site) -> None:
-    limits.limit(site.store, QUEUE, concurrency=3)
-    found = "workers may hold 3 messages together, but tasks without acks_late are acked before they run"
-    assert _findings(site, "warning") == {f"queue {QUEUE}": found}
-    site.app.conf.task_acks_late = True
-    assert _findings(site, "warning") == {}
-
-
 def _work() -> None:
     """What the tasks below do."""
-
-
-def test_early_acks_of_the_tasks_of_a_queue(site: Site) -> None:
-    site.app.conf.task_routes = {"shop.other": "other"}
-    site.app.task(name="shop.late", acks_late=True)(_work)
-    site.app.task(name="shop.other")(_work)
-    limits.limit(site.store, QUEUE, concurrency=3)
-    assert _findings(site, "warning") == {}
-    site.app.task(name="shop.early")(_work)
-    [found] = _findings(site, "warning").values()
-    assert found.endswith("but these tasks are acked before they run: shop.early")
-
-
-def test_a_queue_with_a_warning_is_not_in_order(site: Site) -> None:
-    site.store.remember("other")
-    limits.pause(site.store, [QUEUE])
-    rows = [row for row in site.rows("doctor") if row["check"].startswith("queue")]
-    assert [(row["check"], row["level"]) for row in rows] == [(f"queue {QUEUE}", "warning"), ("queues", "ok")]
-    assert rows[1]["found"] == "1 in order"
-
-
-def test_a_pause_is_told_in_the_time_zone_of_the_app(site: Site) -> None:
-    site.app.conf.timezone = "Asia/Tokyo"
-    limits.pause(site.store, [QUEUE])
-    assert _findings(site, "warning")[f"queue {QUEUE}"].endswith("+09:00")
-
-
-@pytest.mark.parametrize(("key", "field"), [("control", "interval_us"), ("history", "delivered")])
-def test_a_foreign_value(site: Site, key: str, field: str) -> None:
-    name = getattr(site.store.keys(QUEUE), key)
-    site.store.remember(QUEUE)
-    site.redis.hset(name, mapping={field: "abc", "burst": 1})
-    found = _findings(site, "wrong")[f"queue {QUEUE}"]
-    assert found == f"key {name!r} has what does not belong there: {field}"
-
-
-def test_stock_workers_know_no_limits(site: Site) -> None:
-    site.redis.hset("unacked", "tag", "[]")
-    assert "pauses and limits" not in _findings(site, "warning")
-    limits.limit(site.store, QUEUE, rate="1/s")
-    assert _findings(site, "warning")["pauses and limits"].startswith("workers of redis:// take")
-
-
-def test_a_queue_that_never_had_a_consumer(site: Site) -> None:
-    """Its name is misspelt."""
-    for _ in range(3):
-        site.send(queue="tpyo")
-    # The app of another process has not sent to it.
-    del site.app.amqp.queues["tpyo"]
-    said = site.run("doctor").output
-    assert "queue tpyo: 3 messages ready, and no worker" in said
-    assert "The app does not declare it: is its name misspelt?" in " ".join(said.split())
-    [row] = [row for row in site.rows("stats") if row["queue"] == "tpyo"]
-    assert row["ready"] == 3
-
-
-def test_tasks_that_no_worker_takes(site: Site) -> None:
-    site.add_consumer("alive", 60_000)
-    site.leave_unknown("shop.soon", 2)
-    assert "queue celery" not in _findings(site, "warning")
-    site.leave_unknown("shop.new", 90)
-    site.leave_unknown("shop.new", 3600)
-    site.leave_unknown("\x1b[31m", 20)
-    for number in range(10):
-        site.leave_unknown(f"shop.task{number}", 30)
-    found = _findings(site, "warning")["queue celery"]
-    assert found.startswith(
-        "messages of 12 tasks wait for a worker that knows it: shop.new (for 1h), shop.task0 (for "
-    )
-    assert found.endswith(", ...")
-    assert "\x1b" not in found

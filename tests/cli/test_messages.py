@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 from uuid import uuid4
@@ -17,7 +16,7 @@ from celery import Celery
 from kombu_redisdelay import MessageInfo
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.operations.states import STATES
-from tests.cli.site import QUEUE, Site, consumer_that_is_gone
+from tests.cli.site import QUEUE, Site, consumer_that_is_gone, payload
 
 #: A worker on another machine: boot id, PID namespace, PID, start time and what tells it from others.
 ELSEWHERE = "3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d:4026531836:4321:99:consumer"
@@ -25,32 +24,6 @@ ELSEWHERE = "3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d:4026531836:4321:99:consumer"
 
 def _scheduled(site: Site) -> list[str]:
     return list(site.redis.zrange(site.store.keys(QUEUE).schedule, 0, -1))
-
-
-def _payload(id: str) -> str:
-    headers = {"id": id, "task": "shop.close_order", "argsrepr": "()", "kwargsrepr": "{}"}
-    return json.dumps({"body": "", "headers": headers, "properties": {"delivery_tag": f"tag of {id}"}})
-
-
-@pytest.fixture
-def taken(site: Site) -> Iterator[str]:
-    """The id of a message that this process holds."""
-    task_id = site.send()
-    with site.app.connection_for_read() as connection:
-        assert connection.channel().basic_get(QUEUE).headers["id"] == task_id
-        yield task_id
-
-
-@pytest.fixture
-def in_each_state(site: Site, taken: str) -> dict[str, str]:
-    """State -> the id of a message in that state."""
-    site.bury(_payload("the dead one"), "rejected")
-    return {
-        "scheduled": site.send(countdown=3600),
-        "ready": site.send(),
-        "unacked": taken,
-        "dead": "the dead one",
-    }
 
 
 def _on_a_terminal(site: Site, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
@@ -181,7 +154,7 @@ def test_list_of_ready_ones_is_in_the_order_in_which_they_are_taken(site: Site) 
 
 
 def test_a_message_of_another_transport_does_not_say_how_long_it_waits(site: Site) -> None:
-    site.redis.lpush(QUEUE, _payload("stock"))
+    site.redis.lpush(QUEUE, payload("stock"))
     _, row = site.text("list", "--state", "ready", "-Q", QUEUE).splitlines()
     assert row.split()[:3] == ["0", "?", "stock"]
 
@@ -190,7 +163,7 @@ def test_a_worker_elsewhere(site: Site, monkeypatch: pytest.MonkeyPatch) -> None
     id = str(uuid4())
     site.store.remember(QUEUE)
     site.add_consumer(ELSEWHERE, -1000)
-    site.redis.hset(site.store.keys(QUEUE).unacked(ELSEWHERE), "1", f"0:{_payload(id)}")
+    site.redis.hset(site.store.keys(QUEUE).unacked(ELSEWHERE), "1", f"0:{payload(id)}")
     _, row = site.text("list", "--state", "unacked").splitlines()
     assert row.split()[2] == "3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d:4321"
     fields = _fields(site.text("show", id))
@@ -339,107 +312,6 @@ def test_show_of_an_unknown_id_fails(site: Site) -> None:
         "",
         "Error: No message has the id nothing.\n",
     )
-
-
-def test_cancel_says_what_became_of_each_id(site: Site) -> None:
-    ids = [site.send(countdown=3600) for _ in range(3)]
-    assert site.rows("cancel", *ids[:2]) == [
-        {"verb": "cancel", "dry_run": False, "id": task_id, "messages": 1} for task_id in ids[:2]
-    ]
-    assert _scheduled(site) == [ids[2]]
-    result = site.run("cancel", ids[0], ids[2])
-    assert result.exit_code == 1
-    assert result.stdout == f"{ids[2]} cancelled\n"
-    assert result.stderr == f"{ids[0]} not found\n"
-    assert _scheduled(site) == []
-
-
-def test_cancel_of_what_is_ready_but_not_of_what_a_worker_has(
-    site: Site, in_each_state: dict[str, str]
-) -> None:
-    result = site.run("cancel", *in_each_state.values())
-    assert result.exit_code == 1
-    assert result.stdout == "".join(f"{in_each_state[state]} cancelled\n" for state in ("scheduled", "ready"))
-    held, dead = (in_each_state[state] for state in ("unacked", "dead"))
-    worker = f"{socket.gethostname()}:{os.getpid()}"
-    assert result.stderr == f"{held} is unacked, at {worker}\n{dead} is a dead letter in the queue 'celery'\n"
-    rows = site.rows("cancel", held, dead, "nothing", status=1)
-    assert [row.get("state") for row in rows] == ["unacked", "dead", None]
-    result = site.run("cancel", held, "nothing", "--dry-run")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"{held} is unacked, at {worker}\nnothing not found\n"
-    assert {row["state"] for row in site.rows("list")} == {"unacked", "dead"}
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "seconds"),
-    [("--countdown", "7200", 7200), ("--eta", "2099-01-01T00:00:00Z", None), ("--eta", "2099-01-01", None)],
-)
-def test_reschedule(site: Site, option: str, value: str, seconds: int | None) -> None:
-    task_id = site.send(countdown=3600)
-    [row] = site.rows("reschedule", task_id, option, value)
-    told = datetime.fromisoformat(row.pop("due"))
-    assert row == {"verb": "reschedule", "dry_run": False, "id": task_id, "messages": 1}
-    due_ms = site.redis.zscore(site.store.keys(QUEUE).schedule, task_id)
-    if seconds is None:
-        assert due_ms == datetime(2099, 1, 1, tzinfo=timezone.utc).timestamp() * 1000
-    else:
-        assert 0 <= site.store.now_ms() + seconds * 1000 - due_ms < 60_000
-    assert 0 <= due_ms - told.timestamp() * 1000 < 10_000
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        (),
-        ("--countdown", "1", "--eta", "2099-01-01"),
-        ("--countdown", "-1"),
-        ("--eta", "2001-01-01"),
-        ("--eta", "soon"),
-    ],
-)
-def test_a_time_that_makes_no_sense_is_a_usage_error(site: Site, options: tuple[str, ...]) -> None:
-    task_id = site.send(countdown=3600)
-    result = site.run("reschedule", task_id, *options)
-    assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1].startswith("Error: ")
-    assert _scheduled(site) == [task_id]
-
-
-def test_deliver_now(site: Site) -> None:
-    task_id = site.send(countdown=3600)
-    [row] = site.rows("deliver-now", task_id)
-    assert (row["verb"], row["id"], row["messages"]) == ("deliver_now", task_id, 1)
-    assert _scheduled(site) == []
-    assert task_id in site.redis.lindex(QUEUE, 0)
-    missing = {"dry_run": False, "id": task_id, "messages": 0, "state": "ready"}
-    assert site.rows("deliver-now", task_id, status=1) == [{**missing, "verb": "deliver_now"}]
-    words = ("reschedule", task_id, "--countdown", "60")
-    assert site.rows(*words, status=1) == [{**missing, "verb": "reschedule"}]
-    assert site.run(*words).stderr == f"{task_id} is ready in the queue 'celery'\n"
-
-
-def test_what_changes_many_asks_first(site: Site) -> None:
-    site.send(countdown=3600)
-    result = site.run("cancel", "--all", "--state", "scheduled", input="n\n")
-    assert result.exit_code == 1
-    assert "Cancel 1 scheduled message of all queues?" in result.stderr
-    assert len(_scheduled(site)) == 1
-    assert site.text("cancel", "--all", input="y\n").splitlines()[-1] == "Cancelled 1 message."
-    assert _scheduled(site) == []
-
-
-def test_cancel_of_a_part(site: Site) -> None:
-    soon = site.send("shop.remind", countdown=60)
-    later = site.send("shop.remind", countdown=7200)
-    other = site.send(countdown=60)
-    ready = site.send()
-    words = ("cancel", "--yes", "--state", "scheduled")
-    assert site.rows(*words, "--task", "shop.remind", "--before", "1h")[0]["messages"] == 1
-    assert set(_scheduled(site)) == {later, other}
-    assert site.rows(*words, "-Q", QUEUE)[0]["messages"] == 2
-    assert ready in site.redis.lindex(QUEUE, 0)
-    assert soon not in _scheduled(site)
 
 
 def test_bytes_that_are_no_message(site: Site) -> None:

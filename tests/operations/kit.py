@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from celery import Celery
 
 from kombu_redisdelay import MessageInfo, Selection
+from kombu_redisdelay.operations.states import STATES
 from tests.transport.kit import Inbox, Site, drain
+
+#: A message that is none, and its id.
+GARBAGE = b"\xff not\na message"
+GARBAGE_ID = hashlib.sha1(GARBAGE).hexdigest()
+
+each_state = pytest.mark.parametrize("state", STATES)
 
 
 def send(app: Celery, *ids: str, task: str = "shop.close", **options: Any) -> None:

@@ -2,131 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
-from collections import Counter
-from datetime import datetime, timedelta, timezone
-from socket import gethostname
 from typing import Any
 from uuid import UUID
 
 import pytest
 from celery import Celery
 
-from harness.process import wait_until
-from kombu_redisdelay import MessageInfo, Messages, Selection, requeue
+from kombu_redisdelay import Messages, Selection, requeue
 from kombu_redisdelay.operations.selection import FILTERS, MOST_TEXTS
-from kombu_redisdelay.operations.states import STATES
-from tests.operations.kit import dead, give_up, hold, ids, in_each_state, ready, scheduled, send
-from tests.transport.kit import Inbox, Site, drain, in_seconds, publish
-
-GARBAGE = b"\xff not\na message"
-GARBAGE_ID = hashlib.sha1(GARBAGE).hexdigest()
-
-each_state = pytest.mark.parametrize("state", STATES)
-
-
-class TestAMessage:
-    def test_in_each_state(self, site: Site, app: Celery, messages: Messages) -> None:
-        before = in_seconds(-0.001)
-        in_each_state(site, app)
-        found = list(messages.select())
-        assert ids(found) == [message.state for message in found] == list(STATES)
-        assert [messages.get(id) for id in STATES] == found
-        assert [messages.count(Selection(state=state)) for state in STATES] == [1, 1, 1, 1]
-        assert messages.count() == messages.count(Selection(queue="celery")) == 4
-        for message in found:
-            assert isinstance(message, MessageInfo)
-            assert (message.queue, message.task, message.kwargs) == (
-                "celery",
-                "shop.close",
-                "{'really': True}",
-            )
-            assert message.args == f"[{message.id!r}]"
-            assert message.arguments() == ([message.id], {"really": True})
-            assert message.headers["id"] == message.id
-            assert message.size == len(message.payload)
-            assert message.id.encode() in message.payload
-            assert message.moment is not None
-            assert message.moment.tzinfo is timezone.utc
-        waits, is_ready, unacked, letter = found
-        assert waits.due is not None
-        assert in_seconds(590) <= waits.due <= in_seconds(600)
-        assert is_ready.position == 0
-        assert (unacked.host, unacked.pid, unacked.lost) == (gethostname(), os.getpid(), "")
-        for message in found[1:]:
-            assert message.since is not None
-            assert before <= message.since <= in_seconds(0)
-        assert (letter.reason, letter.failures) == ("rejected", 1)
-        of_state = ("due", "since", "position", "host", "pid")
-        has = [{name for name in of_state if getattr(message, name) is not None} for message in found]
-        assert has == [{"due"}, {"since", "position"}, {"since", "host", "pid"}, {"since"}]
-
-    def test_what_it_was_published_with(self, app: Celery, messages: Messages) -> None:
-        send(app, "order-42", countdown=60, priority=5, headers={"customer": "Ada"})
-        message = messages.get("order-42")
-        assert message is not None
-        assert (message.priority, message.headers["customer"]) == (5, "Ada")
-
-    @pytest.mark.parametrize("name", ["message_id", "correlation_id"])
-    @pytest.mark.parametrize("delay_ms", [0, 60_000])
-    def test_of_plain_kombu(self, site: Site, messages: Messages, name: str, delay_ms: int) -> None:
-        publish(site.channel(), "later", headers={"x-delay": delay_ms}, **{name: "mine"})
-        publish(site.channel(), "a note of the queue", headers={"x-delay": 60_000})
-        message = messages.get("mine")
-        assert message is not None
-        assert (message.task, message.args, message.kwargs, message.priority) == (None, "", "", 0)
-
-    def test_it_is_due_at_its_eta_to_the_microsecond(self, app: Celery, messages: Messages) -> None:
-        eta = in_seconds(60).replace(microsecond=123_457)
-        app.send_task("shop.close", eta=eta, task_id="a")
-        [message] = messages.select(scheduled(after=eta))
-        assert message.due == eta
-        assert (messages.count(scheduled(after=eta)), messages.count(scheduled(before=eta))) == (1, 0)
-
-    def test_failed_deliveries_are_counted(self, site: Site, app: Celery, messages: Messages) -> None:
-        send(app, "a")
-        site.channel().basic_get("celery").requeue()
-        [found] = messages.select(ready())
-        assert (found.id, found.failures) == ("a", 1)
-
-    def test_of_a_worker_whose_lease_has_ended(self, site: Site, app: Celery, messages: Messages) -> None:
-        send(app, "a")
-        _ = hold(site, "a")
-
-        def has_ended() -> bool:
-            site.end_leases("celery")
-            [message] = messages.select(Selection(state="unacked"))
-            return message.lost == "lease ended"
-
-        # Its heartbeat may renew it just now, and then not for a third of the lease.
-        wait_until(has_ended, 30, "the lease lasts")
-
-    def test_that_is_no_message(self, site: Site, app: Celery, messages: Messages) -> None:
-        send(app, "a", countdown=600)
-        site.redis.rpush("celery", GARBAGE, b"other", GARBAGE)
-        first, other, second = messages.select(ready())
-        assert first.id == second.id == GARBAGE_ID
-        assert (first.payload, first.task, first.headers, first.position) == (GARBAGE, None, {}, 0)
-        assert other.payload == b"other"
-        assert ids(messages.select(Selection(ids=[GARBAGE_ID]))) == [GARBAGE_ID] * 2
-        assert messages.cancel(ids=[GARBAGE_ID])
-        assert ids(messages.select(ready())) == [other.id]
-
-    def test_that_is_no_message_and_scheduled(self, site: Site, messages: Messages) -> None:
-        site.redis.zadd("redisdelay:known-queues", {"q": 0})
-        for id, data in {"a": b"0:\xff", "b": b"[]", "c": b'0:{"headers": 1}', "d": b""}.items():
-            site.redis.hset("redisdelay:{q}:messages", id, data)
-            site.redis.zadd("redisdelay:{q}:schedule", {id: 1e18})
-        found = list(messages.select())
-        assert ids(found) == list("abcd")
-        assert {message.task for message in found} == {None}
-        # The time that is nearest to a due time that no datetime can hold.
-        assert found[0].due == datetime.max.replace(microsecond=999_000, tzinfo=timezone.utc)
-        assert messages.deliver_now(ids=["a"])
-        assert messages.reschedule(ids=["c"], countdown=60)
-        assert messages.cancel(scheduled(ids=list("abcd"))).by_id == {"a": 0, "b": 1, "c": 1, "d": 1}
+from tests.operations.kit import (
+    dead,
+    give_up,
+    hold,
+    ids,
+    in_each_state,
+    ready,
+    scheduled,
+    send,
+)
+from tests.transport.kit import Inbox, Site, drain, publish
 
 
 class TestSelecting:
@@ -372,82 +267,6 @@ class TestIds:
     def test_together_with_what_messages_have_in_common(self, other: tuple[str, str]) -> None:
         with pytest.raises(ValueError, match="either ids"):
             Selection(ids=["a"], **dict([other]))
-
-
-class TestTimes:
-    def test_of_each_state(self, site: Site, app: Celery, messages: Messages) -> None:
-        in_each_state(site, app)
-        for message in list(messages.select()):
-            moment, state = message.moment, message.state
-            assert moment is not None
-            just_after = moment + timedelta(milliseconds=1)
-
-            def found(state: str = state, **times: Any) -> list[str]:
-                chosen = Selection(state=state, **times)
-                found = ids(messages.select(chosen))
-                assert messages.count(chosen) == len(found)
-                return found
-
-            assert found(after=moment) == found(before=just_after) == [message.id]
-            assert found(before=moment) == found(after=just_after) == []
-            assert found(after=moment.replace(tzinfo=None), before=just_after) == [message.id]
-            elsewhere = moment.astimezone(timezone(timedelta(hours=5)))
-            assert found(after=elsewhere, before=just_after.isoformat()) == [message.id]
-
-    def test_distances_are_ahead_or_back(self, site: Site, app: Celery, messages: Messages) -> None:
-        in_each_state(site, app)
-        for state in STATES:
-            for near, far in (("1m", "20m"), (timedelta(minutes=1), timedelta(minutes=20))):
-                is_ahead = state == "scheduled"
-                assert messages.count(Selection(state=state, before=near)) == 0
-                assert messages.count(Selection(state=state, before=far)) == int(is_ahead)
-                assert messages.count(Selection(state=state, after=near)) == 1
-                assert messages.count(Selection(state=state, after=far)) == int(not is_ahead)
-
-    def test_what_has_no_known_time_is_left_out(self, site: Site, messages: Messages) -> None:
-        site.redis.lpush("celery", GARBAGE)
-        assert ids(messages.select(ready(queue="celery"))) == [GARBAGE_ID]
-        assert ids(messages.select(ready(queue="celery", before=in_seconds(10_000)))) == []
-        assert ids(messages.select(ready(queue="celery", after=in_seconds(-10_000)))) == []
-
-    @pytest.mark.parametrize("name", ["before", "after"])
-    @pytest.mark.parametrize("wrong", [5, "soon", b"10m", True])
-    def test_that_is_none_is_a_value_error(self, name: str, wrong: Any) -> None:
-        with pytest.raises(ValueError, match=name):
-            Selection(**{name: wrong})
-
-    def test_each_state_has_its_own(self, messages: Messages) -> None:
-        for chosen in (Selection(before="10m"), Selection(after="10m", state=["scheduled", "ready"])):
-            for method in (messages.count, messages.select, messages.cancel, messages.tally):
-                with pytest.raises(ValueError, match="need one state"):
-                    method(chosen)
-        # A verb that knows one state needs no other.
-        assert messages.deliver_now(Selection(before="10m")).count == 0
-
-
-class TestCounting:
-    def test_says_how_far_it_looked(self, app: Celery, messages: Messages) -> None:
-        send(app, *map(str, range(30)))
-        send(app, "other", task="mail.send")
-        count = messages.count(ready())
-        assert (count, count.is_exact, count.looked_at) == (31, True, 0)
-        count = messages.count(ready(task="shop.*"))
-        assert (count, count.is_exact, count.looked_at) == (30, True, 31)
-        count = messages.count(ready(task="shop.*"), at_most=10)
-        assert (count, count.is_exact, count.looked_at) == (10, False, 10)
-        assert messages.count(ready(task="shop.*"), at_most=31).is_exact
-
-    def test_tally(self, site: Site, app: Celery, messages: Messages) -> None:
-        send(app, "a", "b", priority=3)
-        send(app, "c", task="mail.send", countdown=60)
-        site.redis.lpush("celery", GARBAGE)
-        assert messages.tally() == {"shop.close": 2, "mail.send": 1, None: 1}
-        assert messages.tally(by="priority") == {0: 2, 3: 2}
-        both = messages.tally(by=("task", "priority"))
-        assert both == Counter({("shop.close", 3): 2, ("mail.send", 0): 1, (None, 0): 1})
-        assert messages.tally(scheduled(), by=["task"]) == {("mail.send",): 1}
-        with pytest.raises(ValueError, match="a message has no 'colour'"):
-            messages.tally(by="colour")
 
 
 class TestWhileTheQueueMoves:

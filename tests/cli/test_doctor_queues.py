@@ -1,0 +1,199 @@
+"""`celery delayed doctor`: what is wrong with queues."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from harness.redis_server import RedisServer
+from kombu_redisdelay.broker.members import DUE
+from kombu_redisdelay.operations import limits
+from tests.cli.site import QUEUE, Site
+
+
+@pytest.fixture(scope="module")
+def good_server() -> Iterator[RedisServer]:
+    """As the doctor wants it."""
+    with RedisServer(appendonly=True) as server:
+        yield server
+
+
+@pytest.fixture
+def server(good_server: RedisServer) -> RedisServer:
+    with good_server.client() as client:
+        client.flushall()
+    return good_server
+
+
+def _work() -> None:
+    """What the tasks below do."""
+
+
+def test_a_queue_that_nobody_has_used(site: Site) -> None:
+    site.send(queue="emails")
+    site.add_consumer("alive", 60_000, queue="emails")
+    rows = site.rows("doctor", "-Q", "nosuch", "-Q", "emails", "-Q", QUEUE)
+    found = {row["check"]: (row["level"], row["found"]) for row in rows}
+    assert found["queue nosuch"] == ("warning", "nobody has used it yet, and the app does not declare it")
+    assert found["queues"] == ("ok", "2 in order")
+
+
+def test_overdue_messages_without_a_worker(site: Site) -> None:
+    site.make_due(site.send(countdown=60), -30_000)
+    assert "overdue" in site.findings("wrong")[f"queue {QUEUE}"]
+
+
+def test_overdue_messages_that_workers_leave(site: Site) -> None:
+    site.add_consumer("alive", 60_000)
+    site.make_due(site.send(countdown=60), -30_000)
+    assert "that no worker moves" in site.findings("wrong")[f"queue {QUEUE}"]
+
+
+def test_workers_that_are_merely_busy_are_no_problem(site: Site) -> None:
+    site.add_consumer("busy", 60_000, holds=2)
+    site.send()
+    assert f"queue {QUEUE}" not in site.findings("ok"), "it was published just now"
+    site.redis.rpush(QUEUE, json.dumps({DUE: site.now_ms() - 40_000, "body": ""}))
+    found = site.findings("ok")
+    assert re.fullmatch(r"2 messages ready, for up to \d+ s: all workers are busy", found[f"queue {QUEUE}"])
+    assert found["queues"] == "1 in order"
+    assert f"queue {QUEUE}" not in site.findings("warning")
+
+
+def test_scheduled_messages_without_a_worker(site: Site) -> None:
+    site.send(countdown=3600)
+    assert site.findings("warning")[f"queue {QUEUE}"] == "1 message scheduled, and no worker"
+    site.add_consumer("alive", 60_000)
+    assert site.findings("ok")["queues"] == "1 in order"
+
+
+def test_ready_messages_without_a_worker(site: Site) -> None:
+    site.send()
+    assert "ready, and no worker" in site.findings("warning")[f"queue {QUEUE}"]
+
+
+def test_consumers_whose_lease_ended(site: Site) -> None:
+    site.add_consumer("gone", -1000, holds=2)
+    site.add_consumer("gone, and holds nothing", -1000)
+    assert site.findings("wrong")[f"queue {QUEUE}"].endswith("held by 1 consumer whose lease ended")
+    site.add_consumer("alive", 60_000)
+    assert site.findings("warning")[f"queue {QUEUE}"].endswith("held by 1 consumer whose lease ended")
+
+
+def test_a_schedule_of_which_a_part_is_gone(site: Site) -> None:
+    task_id = site.send(countdown=60)
+    site.redis.hdel(site.store.keys(QUEUE).messages, task_id)
+    assert "1 scheduled id, but 0 messages" in site.findings("wrong")[f"queue {QUEUE}"]
+
+
+@pytest.mark.parametrize("name", ["ready", "schedule", "messages", "consumers", "wake", "dead", "history"])
+def test_a_key_of_the_wrong_type(site: Site, name: str) -> None:
+    key = getattr(site.store.keys(QUEUE), name)
+    site.redis.set(key, "")
+    assert f"{key!r} holds a string" in site.findings("wrong")[f"queue {QUEUE}"]
+
+
+def test_messages_that_are_held_for_long(site: Site) -> None:
+    site.add_consumer("boot:4026531836:4711:99:abc", 60_000, holds=1)
+    hours_ago_us = (site.now_ms() - 3 * 3_600_000) * 1000
+    unacked = site.store.keys(QUEUE).unacked("boot:4026531836:4711:99:abc")
+    site.redis.hset(unacked, str(hours_ago_us), "0:{}")
+    site.redis.hset(unacked, str(site.now_ms() * 1000), "0:{}")
+    [found] = site.findings("warning").values()
+    assert found.startswith("1 message held for more than an hour, for up to 3.0 h")
+    assert "process 4711" in found
+
+
+def test_a_paused_queue(site: Site) -> None:
+    limits.pause(site.store, [QUEUE])
+    assert site.findings("warning")[f"queue {QUEUE}"].startswith("paused since ")
+
+
+def test_partitions_of_which_some_are_limited(site: Site) -> None:
+    limits.limit(site.store, QUEUE, rate="1/s")
+    site.app.conf.broker_transport_options = {"partitions": {QUEUE: 2}}
+    assert site.findings("warning") == {
+        f"queue {QUEUE}": "its partitions are not all paused or limited alike"
+    }
+
+
+def test_limited_places_and_early_acks(site: Site) -> None:
+    limits.limit(site.store, QUEUE, concurrency=3)
+    found = "workers may hold 3 messages together, but tasks without acks_late are acked before they run"
+    assert site.findings("warning") == {f"queue {QUEUE}": found}
+    site.app.conf.task_acks_late = True
+    assert site.findings("warning") == {}
+
+
+def test_early_acks_of_the_tasks_of_a_queue(site: Site) -> None:
+    site.app.conf.task_routes = {"shop.other": "other"}
+    site.app.task(name="shop.late", acks_late=True)(_work)
+    site.app.task(name="shop.other")(_work)
+    limits.limit(site.store, QUEUE, concurrency=3)
+    assert site.findings("warning") == {}
+    site.app.task(name="shop.early")(_work)
+    [found] = site.findings("warning").values()
+    assert found.endswith("but these tasks are acked before they run: shop.early")
+
+
+def test_a_queue_with_a_warning_is_not_in_order(site: Site) -> None:
+    site.store.remember("other")
+    limits.pause(site.store, [QUEUE])
+    rows = [row for row in site.rows("doctor") if row["check"].startswith("queue")]
+    assert [(row["check"], row["level"]) for row in rows] == [(f"queue {QUEUE}", "warning"), ("queues", "ok")]
+    assert rows[1]["found"] == "1 in order"
+
+
+def test_a_pause_is_told_in_the_time_zone_of_the_app(site: Site) -> None:
+    site.app.conf.timezone = "Asia/Tokyo"
+    limits.pause(site.store, [QUEUE])
+    assert site.findings("warning")[f"queue {QUEUE}"].endswith("+09:00")
+
+
+@pytest.mark.parametrize(("key", "field"), [("control", "interval_us"), ("history", "delivered")])
+def test_a_foreign_value(site: Site, key: str, field: str) -> None:
+    name = getattr(site.store.keys(QUEUE), key)
+    site.store.remember(QUEUE)
+    site.redis.hset(name, mapping={field: "abc", "burst": 1})
+    found = site.findings("wrong")[f"queue {QUEUE}"]
+    assert found == f"key {name!r} has what does not belong there: {field}"
+
+
+def test_stock_workers_know_no_limits(site: Site) -> None:
+    site.redis.hset("unacked", "tag", "[]")
+    assert "pauses and limits" not in site.findings("warning")
+    limits.limit(site.store, QUEUE, rate="1/s")
+    assert site.findings("warning")["pauses and limits"].startswith("workers of redis:// take")
+
+
+def test_a_queue_that_never_had_a_consumer(site: Site) -> None:
+    """Its name is misspelt."""
+    for _ in range(3):
+        site.send(queue="tpyo")
+    # The app of another process has not sent to it.
+    del site.app.amqp.queues["tpyo"]
+    said = site.run("doctor").output
+    assert "queue tpyo: 3 messages ready, and no worker" in said
+    assert "The app does not declare it: is its name misspelt?" in " ".join(said.split())
+    [row] = [row for row in site.rows("stats") if row["queue"] == "tpyo"]
+    assert row["ready"] == 3
+
+
+def test_tasks_that_no_worker_takes(site: Site) -> None:
+    site.add_consumer("alive", 60_000)
+    site.leave_unknown("shop.soon", 2)
+    assert "queue celery" not in site.findings("warning")
+    site.leave_unknown("shop.new", 90)
+    site.leave_unknown("shop.new", 3600)
+    site.leave_unknown("\x1b[31m", 20)
+    for number in range(10):
+        site.leave_unknown(f"shop.task{number}", 30)
+    found = site.findings("warning")["queue celery"]
+    assert found.startswith(
+        "messages of 12 tasks wait for a worker that knows it: shop.new (for 1h), shop.task0 (for "
+    )
+    assert found.endswith(", ...")
+    assert "\x1b" not in found
