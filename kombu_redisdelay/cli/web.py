@@ -40,7 +40,7 @@ _PATIENCE = 5
     help="The users: a line name:password for each.",
 )
 @click.option("--prefix", default="", help="The path below which a reverse proxy has the page.")
-@click.option("--insecure", is_flag=True, help="Ask nobody for a password, whatever the address.")
+@click.option("--insecure", is_flag=True, help="Ask for no password, whatever the address.")
 def command(
     port: int,
     address: str,
