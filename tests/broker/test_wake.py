@@ -7,7 +7,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.store import TOKEN_MS
 from kombu_redisdelay.broker.takes import GLANCES
-from tests.broker.rig import Rig, park, taken
+from tests.broker.rig import Rig, park, taken, takes_of
 
 HOUR = 3_600_000
 
@@ -124,13 +124,13 @@ class TestGlance:
     """By a consumer that was not woken."""
 
     def test_nothing_at_all(self, rig: Rig) -> None:
-        assert rig.consumer().glance(["a", "b"]) == (False, {}, ("a", "b"), False)
+        assert takes_of(rig.consumer(), ["a", "b"]).glance() == (False, {}, ("a", "b"), False)
 
     @pytest.mark.parametrize("in_ms", [-1000, 10_000])
     def test_something_scheduled(self, rig: Rig, in_ms: int) -> None:
         rig.schedule("b", "m", 10_000)
         rig.client.zincrby(rig.store.keys("b").schedule, in_ms - 10_000, "m")
-        glance = rig.consumer().glance(["a", "b"])
+        glance = takes_of(rig.consumer(), ["a", "b"]).glance()
         assert not glance.any_ready
         assert list(glance.due) == ["b"]
         assert glance.due["b"] == pytest.approx(max(0, in_ms / 1000), abs=5)
@@ -138,12 +138,12 @@ class TestGlance:
     @pytest.mark.parametrize("step", [0, 9])
     def test_something_ready(self, rig: Rig, step: int) -> None:
         rig.put("b", "m", step=step)
-        assert rig.consumer().glance(["a", "b"]).any_ready
+        assert takes_of(rig.consumer(), ["a", "b"]).glance().any_ready
 
     def test_a_key_that_holds_something_else_is_named(self, rig: Rig) -> None:
         rig.client.set(rig.store.keys("b").schedule, "x")
         with pytest.raises(ResponseError, match=r"redisdelay:\{b\}:schedule' holds a string"):
-            rig.consumer().glance(["a", "b"])
+            takes_of(rig.consumer(), ["a", "b"]).glance()
 
     @pytest.mark.parametrize("count", [16, 17, 80, 101, 250])
     def test_a_few_are_enough_for_all_schedules(self, rig: Rig, count: int) -> None:
@@ -155,7 +155,7 @@ class TestGlance:
         for _ in range(2):
             due: list[str] = []
             for _ in range(GLANCES if count > 16 else 1):
-                glance = consumer.glance(queues)
+                glance = takes_of(consumer, queues).glance()
                 assert glance.any_ready
                 assert list(glance.due) == list(glance.schedules_of)
                 due += glance.due
@@ -164,7 +164,7 @@ class TestGlance:
 
 class TestLook:
     def test_nothing_at_all(self, rig: Rig) -> None:
-        assert rig.consumer().look(["a", "b"]) == ({}, {})
+        assert takes_of(rig.consumer(), ["a", "b"]).look() == ({}, {})
 
     def test_at_many_queues(self, rig: Rig) -> None:
         queues = [f"q{number}" for number in range(250)]
@@ -172,7 +172,7 @@ class TestLook:
         rig.put("q249", "m", step=3)
         for queue in ("q0", "q100", "q249"):
             rig.schedule(queue, "m", 10_000)
-        looked = rig.consumer().look(queues)
+        looked = takes_of(rig.consumer(), queues).look()
         assert looked.ready == {"q7": 1, "q249": 2}
         assert list(looked.due) == ["q0", "q100", "q249"]
         assert looked.due["q100"] == pytest.approx(10, abs=5)
@@ -180,4 +180,4 @@ class TestLook:
     def test_a_key_that_holds_something_else_is_named(self, rig: Rig) -> None:
         rig.client.set(rig.store.keys("b").schedule, "x")
         with pytest.raises(ResponseError, match=r"redisdelay:\{b\}:schedule' holds a string"):
-            rig.consumer().look(["a", "b"])
+            takes_of(rig.consumer(), ["a", "b"]).look()
