@@ -56,7 +56,7 @@ class Intake:
         self._confirmed_at = monotonic()
         #: For each slot, the fetcher of its queues.
         self._fetchers: dict[int, SlotFetcher] = {}
-        #: The fetchers that expect a reply with messages.
+        #: The fetchers that expect a reply with messages. After an error, it may have others.
         self._taking: set[SlotFetcher] = set()
         #: The queues that the fetchers were made for.
         self._in_fetchers: Sequence[str] = ()
@@ -226,7 +226,7 @@ class Intake:
     def has_no_room(self, fetcher: SlotFetcher) -> bool:
         """Whether *fetcher* knows of more messages, and others have asked for all that may be held. Their
         replies come soon."""
-        return fetcher.has_hot and bool(self._taking) and not self.credit()
+        return fetcher.has_hot and any(each.is_taking for each in self._taking) and not self.credit()
 
     # -- delivering ------------------------------------------------------------------------------------
 
@@ -318,7 +318,8 @@ class Intake:
 
     def _divide(self, queues: Sequence[str]) -> None:
         """Give each queue its fetcher."""
-        channel, in_slots = self._channel, dict[int, list[str]]()
+        channel = self._channel
+        in_slots: dict[int, list[str]] = {}
         for queue in queues:
             in_slots.setdefault(channel.store.slot(queue), []).append(queue)
         for slot in in_slots.keys() - self._fetchers.keys():
