@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from time import monotonic
 from typing import Any
@@ -12,19 +12,14 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.delivery import Delivery, Looked, Peek, Request, Taken, Waiting
+from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.identity import worker_of
 from kombu_redisdelay.broker.lease import Lease
+from kombu_redisdelay.broker.membership import Membership
 from kombu_redisdelay.broker.message import ids_to_schedule
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.permits import Permits
-from kombu_redisdelay.broker.portions import (
-    BYTES_PER_CALL,
-    MESSAGES_PER_CALL,
-    NAME_BYTES_PER_CALL,
-    finish,
-    portions,
-)
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.report import report_dead, report_dropped
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
@@ -32,27 +27,18 @@ from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import (
     DEAD_LETTER,
     GIVE_BACK,
-    LEAVE,
     PARK,
-    run_each,
     try_each,
 )
-from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Tags, Takes
 from kombu_redisdelay.broker.unknown import leaving
 
 logger = logging.getLogger(__name__)
 
-#: A consumer tries to leave the queues that it took from once and does not consume from, as soon as there are
-#: more than this.
-MOST_LEFT = 100
-
 
 class Consumer:
     """A consumer of some of the queues in *store*.
-
-    The queues of one request are in one slot.
 
     Arguments:
         store: its line carries the acks, so no other consumer may use it.
@@ -60,6 +46,9 @@ class Consumer:
         lease: kept until :meth:`stop`.
         lease_lost: called with a queue and the delivery tags of acks that found no message there.
         consumed: the queues that are asked for again and again. The caller changes them.
+
+    Attributes:
+        membership: the queues that it is a consumer of.
     """
 
     def __init__(
@@ -75,18 +64,14 @@ class Consumer:
         self.name = name
         self._lease = lease
         self._options = options
+        self.membership = Membership(store, name, lease, consumed)
         self._recovery = Recovery(store, options)
         self._pid = os.getpid()
-        self._queues: set[str] = set()
-        self._consumed = consumed
-        self._most_queues = MOST_LEFT
-        #: Queues that were cancelled and not left yet.
-        self._cancelled: set[str] = set()
         #: Messages whose callback has failed: delivery tag -> queue, and when by the monotonic clock.
         self._failed: dict[str, tuple[str, float]] = {}
         store.server.tell_acks_in_vain(lease_lost)
         self._tags = Tags()
-        #: For each slot, the takes from its queues.
+        #: By slot.
         self._takes: dict[int, Takes] = {}
         self._permits = Permits(store)
 
@@ -100,59 +85,18 @@ class Consumer:
         """Whether this process is the consumer, not a child that was forked from it."""
         return self._pid == os.getpid()
 
+    def takes_in(self, slot: int) -> Takes:
+        """What makes the requests to queues of this *slot*, the same for each call."""
+        takes = self._takes.get(slot)
+        if takes is None:
+            takes = self._takes[slot] = Takes(
+                self.store, self.name, self._options, self._tags, self.membership, self._permits
+            )
+        return takes
+
     def take(self, request: Request) -> Taken:
-        """Take messages, after moving what is due to the ready lists."""
-        takes = self._takes_of(request.queues)
-        self._join(request, takes)
-        return self._noted(request, takes.take(request))
-
-    def ask_for(self, request: Request) -> Command:
-        """Begin to :meth:`take`, without waiting for the reply.
-
-        Returns:
-            The command to send, over any connection. :meth:`taken` must get the reply before anything else
-            is taken. If the reply is an error, call :meth:`take` instead, which raises the explained error.
-        """
-        takes = self._takes_of(request.queues)
-        self._join(request, takes)
-        return takes.ask_for(request)
-
-    def taken(self, request: Request, reply: Any) -> Taken:
-        """The messages that the *reply* to *request* has brought."""
-        return self._noted(request, self._takes_of(request.queues).taken(request, reply))
-
-    def peek(self, queues: Sequence[str]) -> Peek:
-        """Look whether anything in *queues* is ready, and when messages of some of them are due.
-
-        A consumer does this when nothing has woken it for a while: a token may be lost, a stock producer adds
-        none, and somebody may have set the clock. It costs a fraction of a take. A few peeks are enough for
-        all schedules, or one if there are few.
-        """
-        return self._takes_of(queues).peek(queues)
-
-    def have_ready(self, groups: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-        """Those of the *groups* of queues that have ready messages. It costs a fraction of a peek."""
-        return self._takes_of(groups[0]).have_ready(groups)
-
-    def look(self, queues: Sequence[str]) -> Looked:
-        """Look which of *queues* have ready messages, and when the next ones are due."""
-        return self._takes_of(queues).look(queues)
-
-    def waiting_tasks(
-        self, queues: Sequence[str], after: Mapping[str, str]
-    ) -> dict[str, tuple[list[Waiting], str] | None]:
-        """Find the tasks of which messages wait for a worker that knows them. As
-        :meth:`Takes.waiting_tasks <kombu_redisdelay.broker.takes.Takes.waiting_tasks>`."""
-        return self._takes_of(queues).waiting_tasks(queues, after)
-
-    def wait_for(self, queues: Sequence[str], timeout: float) -> Command:
-        """The command that waits until one of *queues* is woken, *timeout* seconds at most. :meth:`woken`
-        tells which."""
-        return self._takes_of(queues).wait_for(queues, timeout)
-
-    def woken(self, queues: Sequence[str], reply: Sequence[Any]) -> str:
-        """The queue that was woken, from the *reply* to :meth:`wait_for` with these *queues*."""
-        return self._takes_of(queues).woken(reply)
+        """As :meth:`Takes.take <kombu_redisdelay.broker.takes.Takes.take>`, whatever the slot is."""
+        return self.takes_in(self.store.slot(request.queues[0])).take(request)
 
     def ack(self, queue: str, tag: str) -> None:
         """Forget a message for good. The ack has been written when this returns. If the message was not held
@@ -299,43 +243,13 @@ class Consumer:
         for tag, (queue, _) in list(self._failed.items()):
             if tag not in keep:
                 self.requeue(queue, tag)
-        holders = [Holder(queue, self.name, lease_counts=False) for queue in self._queues]
+        holders = [Holder(queue, self.name, lease_counts=False) for queue in self.membership.queues]
         outcome = finish(self._recovery.give_back(holders, how, keep))
         return all(returned.holds_none for returned in outcome.values())
 
-    def cancel(self, queue: str) -> None:
-        """Stop taking from *queue*. Messages that are held stay held. Nothing is sent."""
-        self._lease.let_expire(self.store.keys(queue))
-        self._cancelled.add(queue)
-
-    def leave_cancelled(self) -> None:
-        """Stop being a consumer of those cancelled queues in which nothing is held any more."""
-        if self._cancelled:
-            self.leave(self._cancelled)
-            self._cancelled &= self._queues
-
-    def leave(self, queues: Collection[str]) -> None:
-        """Stop being a consumer of those *queues* in which nothing is held. Held messages stay held."""
-        names = [queue for queue in queues if queue in self._queues]
-        for queue in queues:
-            self._lease.uncover(self.store.keys(queue))
-        for some in portions(names, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
-            keys = [self.store.keys(queue) for queue in some]
-            calls = [(LEAVE, (k.consumers, k.unacked(self.name)), (self.name,)) for k in keys]
-            for queue, k, has_left in zip(some, keys, run_each(self.store.server, calls), strict=True):
-                if has_left:
-                    self._queues.discard(queue)
-                else:
-                    self._lease.cover(k)
-
     def forget_queue(self, queue: str) -> None:
         """Drop the messages that are held of a deleted queue, and stop being its consumer."""
-        k = self.store.keys(queue)
-        self._lease.uncover(k)
-        if queue in self._queues:
-            self._queues.remove(queue)
-            self.store.server.call("ZREM", k.consumers, self.name)
-            self.store.server.call("UNLINK", k.unacked(self.name))
+        if self.membership.forget(queue):
             self._failed = {tag: failed for tag, failed in self._failed.items() if failed[0] != queue}
 
     def stop(self) -> None:
@@ -349,35 +263,6 @@ class Consumer:
     def disconnect(self) -> None:
         """Close the connections. The next command opens one again, and sends the unconfirmed acks first."""
         self.store.disconnect()
-
-    def _takes_of(self, queues: Sequence[str]) -> Takes:
-        """Makes the requests about *queues*, which are in one slot."""
-        slot = self.store.slot(queues[0])
-        takes = self._takes.get(slot)
-        if takes is None:
-            takes = self._takes[slot] = Takes(self.store, self.name, self._options, self._tags)
-        return takes
-
-    def _noted(self, request: Request, taken: Taken) -> Taken:
-        self._permits.note(request, taken)
-        return taken
-
-    def _join(self, request: Request, takes: Takes) -> None:
-        """Be a consumer of the queues of *request*, and keep those alive that expire."""
-        self._lease.tell()
-        names = takes.names(request.queues)
-        self._cancelled -= names
-        if len(self._queues) > self._most_queues + max(len(names), len(self._consumed)):
-            # Some callers get messages of new queues again and again.
-            others = self._queues.difference(names, self._consumed)
-            self.leave(others)
-            self._most_queues = len(others & self._queues) + MOST_LEFT
-        for queue in names.difference(self._queues, request.no_ack):
-            self._queues.add(queue)
-            self._lease.cover(self.store.keys(queue))
-        for queue, expires_ms in self.store.expires_ms.items():
-            if queue in names and not self._lease.keeps_alive(self.store.keys(queue), expires_ms):
-                self._lease.keep_alive(self.store.keys(queue), self.store.ready_keys(queue), expires_ms)
 
     def _give_back(self, queue: str, tags: Sequence[str], how: str, delay_ms: float | None = None) -> int:
         """Returns how many of them were held."""

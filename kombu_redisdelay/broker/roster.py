@@ -47,7 +47,7 @@ class Roster:
         return PackedKeys(self._store.keys(queue).unknown for queue in self.queues)
 
     def index(self, queue: str) -> int | None:
-        """The place of *queue*, ``None`` if it is another one."""
+        """The index of *queue*, ``None`` if it is another one."""
         return self._index.get(queue)
 
     def next_slice(self, count: int) -> Sequence[str]:
@@ -58,20 +58,20 @@ class Roster:
         return self.queues[first : first + count]
 
     def indices(self, queues: Sequence[str]) -> str:
-        """The places of *queues*, separated by spaces."""
+        """The indices of *queues*, separated by spaces."""
         return " ".join([str(self._index[queue]) for queue in queues])
 
     def at(self, indices: bytes) -> list[str]:
-        """The queues at these places."""
+        """The queues at these *indices*."""
         return [self.queues[int(index) - 1] for index in indices.split()]
 
     def pairs(self, numbers: bytes) -> Iterator[tuple[str, int]]:
-        """Pairs of a queue and a number, from pairs of a place and a number."""
+        """Pairs of a queue and a number, from pairs of an index and a number."""
         each = map(int, numbers.split())
         return ((self.queues[index - 1], number) for index, number in zip(each, each, strict=True))
 
     def due(self, numbers: bytes) -> dict[str, float]:
-        """Queue -> seconds, from pairs of a place and microseconds."""
+        """Queue -> seconds, from pairs of an index and microseconds."""
         return {queue: microseconds / 1_000_000 for queue, microseconds in self.pairs(numbers)}
 
     def woken(self, wake_key: bytes) -> str:

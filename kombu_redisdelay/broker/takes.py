@@ -12,8 +12,10 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.delivery import Delivery, Looked, Peek, Request, Taken, Waiting
+from kombu_redisdelay.broker.membership import Membership
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.permits import Permits
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.roster import Roster
 from kombu_redisdelay.broker.server.replies import checked, explained, explained_all
@@ -34,19 +36,32 @@ PEEKS = 3
 class Takes:
     """Makes the requests of one consumer to queues of one slot, and reads the replies.
 
-    The methods are those of :class:`~kombu_redisdelay.broker.consumer.Consumer`, which also holds a lease in
-    the queues.
-
     Arguments:
-        name: of the consumer.
+        consumer: its name.
         tags: where its delivery tags come from.
+        membership: the queues that it is a consumer of. It joins those that it takes from.
+        permits: those of them that have a limited concurrency.
+
+    Attributes:
+        server: the way to the server.
     """
 
-    def __init__(self, store: Store, name: str, options: Options, tags: Tags) -> None:
+    def __init__(
+        self,
+        store: Store,
+        consumer: str,
+        options: Options,
+        tags: Tags,
+        membership: Membership,
+        permits: Permits,
+    ) -> None:
+        self.server = store.server
         self._store = store
-        self._name = name
+        self._consumer = consumer
         self._options = options
         self._tags = tags
+        self._membership = membership
+        self._permits = permits
         self._lease = options.lease_policy
         self._fresh_ms = self._lease.fresh_ms
         self._clock = ServerClock()
@@ -54,38 +69,54 @@ class Takes:
         self._unanswered: Request | None = None
         #: The delivery tag of the first message of the latest take, and how many tags were reserved for it.
         self._first_tag = self._reserved = 0
-        nothing = Roster(store, ())
-        #: The latest ones. There are two, because an application may get messages of one queue while it
-        #: consumes from others.
-        self._rosters = (nothing, nothing)
+        self._roster = Roster(store, ())
+        #: Of the latest take from other queues than :attr:`queues`, or from the same in another order.
+        self._another = self._roster
         #: The queues that the latest take told the server of.
-        self._asked = nothing
+        self._asked = self._roster
         #: The queues that the latest wait was for.
-        self._waited_for = nothing
+        self._waited_for = self._roster
         #: Where the next take begins to look for queues that were woken.
         self._look_from = 0
+
+    @property
+    def queues(self) -> Sequence[str]:
+        """The queues that the consumer asks for again and again. Looks and waits are about these."""
+        return self._roster.queues
+
+    @queues.setter
+    def queues(self, queues: Sequence[str]) -> None:
+        self._roster = Roster(self._store, queues)
 
     @property
     def is_unanswered(self) -> bool:
         """Whether a take has no reply yet. It may not even have reached the server."""
         return self._unanswered is not None
 
-    def names(self, queues: Sequence[str]) -> frozenset[str]:
-        """The *queues* as a set, which is made once for queues that are asked for again and again."""
-        return self._roster_of(queues).names
-
     def take(self, request: Request) -> Taken:
         """Take messages, after moving what is due to the ready lists."""
+        self._join(request)
         return self.taken(request, self._take(request))
 
-    def peek(self, queues: Sequence[str]) -> Peek:
-        """Look whether anything in *queues* is ready, and when messages of some of them are due.
+    def ask_for(self, request: Request) -> Command:
+        """Begin to :meth:`take`, without waiting for the reply.
 
-        All schedules have been looked at after :data:`PEEKS` peeks, or after one if there are few.
+        Returns:
+            The command to send, over any connection. :meth:`taken` must get the reply before anything else
+            is taken. If the reply is an error, call :meth:`take` instead, which raises the explained error.
         """
-        server, roster = self._store.server, self._roster_of(queues)
-        has_few = len(queues) <= QUEUES_PER_TAKE
-        some = roster.next_slice(len(queues) if has_few else -(-len(queues) // PEEKS))
+        self._join(request)
+        return self.server.prepared(TAKE.command(*self._begin(request)))
+
+    def peek(self) -> Peek:
+        """Look whether anything is ready, and when messages of some of the queues are due.
+
+        A consumer does this when nothing has woken it for a while: a token may be lost, a stock producer adds
+        none, and somebody may have set the clock. It costs a fraction of a take. All schedules have been
+        looked at after :data:`PEEKS` peeks, or after one if there are few.
+        """
+        server, roster, count = self.server, self._roster, len(self._roster.queues)
+        some = roster.next_slice(count if count <= QUEUES_PER_TAKE else -(-count // PEEKS))
         schedules = [self._store.keys(queue).schedule for queue in some]
         first: list[Command] = [("ZRANGE", schedule, 0, 0, "WITHSCORES") for schedule in schedules]
         exist: list[Command] = [("EXISTS", roster.ready_keys.packed), ("EXISTS", roster.unknown_keys.packed)]
@@ -100,19 +131,17 @@ class Takes:
         due = {queue: max(0.0, ms - now_ms) / 1000 for queue, ms in due_ms if ms is not None}
         return Peek(bool(any_ready), due, some, bool(any_unknown))
 
-    def waiting_tasks(
-        self, queues: Sequence[str], after: Mapping[str, str]
-    ) -> dict[str, tuple[list[Waiting], str] | None]:
+    def waiting_tasks(self, after: Mapping[str, str]) -> dict[str, tuple[list[Waiting], str] | None]:
         """Find the tasks of which messages wait for a worker that knows them.
 
         Arguments:
             after: queue -> where to go on; the others begin with their first task.
 
         Returns:
-            For each of *queues* that may have any: some of the tasks, and where to go on, empty if there are
-            no more; ``None`` if there are too many such queues, and this one was not looked at.
+            For each queue that may have any: some of the tasks, and where to go on, empty if there are no
+            more; ``None`` if there are too many such queues, and this one was not looked at.
         """
-        server, roster = self._store.server, self._roster_of(queues)
+        server, roster = self.server, self._roster
         keys = roster.unknown_keys
         if not server.call("EXISTS", keys.packed):
             return {}
@@ -123,50 +152,40 @@ class Takes:
         return found | find_waiting(self._store, {q: after.get(q, "") for q in some}, forget=True)
 
     def have_ready(self, groups: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-        """Those of the *groups* of queues that have ready messages."""
-        server = self._store.server
+        """Those of the *groups* of queues that have ready messages. It costs a fraction of a peek."""
         keys = [self._made(group).ready_keys for group in groups]
-        replies = server.call_all(*(("EXISTS", ready_keys.packed) for ready_keys in keys))
+        replies = self.server.call_all(*(("EXISTS", ready_keys.packed) for ready_keys in keys))
         counts = checked(replies)
         return [group for group, count in zip(groups, counts, strict=True) if count]
 
-    def look(self, queues: Sequence[str]) -> Looked:
-        """Look which of *queues* have ready messages, and when the next ones are due."""
-        store, roster = self._store, self._made(queues)
-        has_slots = int(store.server.has_slots)
-        args: list[Argument] = [store.prefix, store.separator, has_slots, self._name, *store.steps]
+    def look(self, some: Sequence[str] | None = None) -> Looked:
+        """Look which queues have ready messages, and when the next ones are due: all, or only *some*."""
+        store, roster = self._store, self._roster if some is None else self._made(some)
+        has_slots = int(self.server.has_slots)
+        args: list[Argument] = [store.prefix, store.separator, has_slots, self._consumer, *store.steps]
         calls: list[ScriptCall] = [(LOOK, part.wake_keys, args) for part in roster.parts]
         ready: dict[str, int] = {}
         due: dict[str, float] = {}
-        replies = try_each(store.server, calls)
+        replies = try_each(self.server, calls)
         try:
             for part, (its_ready, its_due) in zip(roster.parts, checked(replies), strict=True):
                 ready |= part.pairs(its_ready)
                 due |= part.due(its_due)
         except ResponseError as exc:
-            raise self._explained(exc, queues) from None
+            raise self._explained(exc, roster.queues) from None
         finally:
             del replies
         return Looked(ready, due)
 
-    def wait_for(self, queues: Sequence[str], timeout: float) -> Command:
-        """The command that waits until one of *queues* is woken, *timeout* seconds at most. :meth:`woken`
+    def wait(self, timeout: float) -> Command:
+        """The command that waits until one of the queues is woken, *timeout* seconds at most. :meth:`woken`
         tells which."""
-        self._waited_for = self._roster_of(queues)
+        self._waited_for = self._roster
         return ("BZPOPMIN", self._waited_for.wake_keys.packed, timeout)
 
     def woken(self, reply: Sequence[Any]) -> str:
-        """The queue that was woken, from the *reply* to :meth:`wait_for`."""
+        """The queue that was woken, from the *reply* to :meth:`wait`."""
         return self._waited_for.woken(reply[0])
-
-    def ask_for(self, request: Request) -> Command:
-        """Begin to :meth:`take`, without waiting for the reply.
-
-        Returns:
-            The command to send, over any connection. :meth:`taken` must get the reply before anything else
-            is taken. If the reply is an error, call :meth:`take` instead, which raises the explained error.
-        """
-        return self._store.server.prepared(TAKE.command(*self._begin(request)))
 
     def taken(self, request: Request, reply: Any) -> Taken:
         """The messages that the *reply* to *request* has brought."""
@@ -184,14 +203,19 @@ class Takes:
             deliveries.append(Delivery(str(tag), queue, step, payload, queue not in no_ack))
         if only_migrated:
             return self.taken(request, self._take(request, migrate=0))
-        return Taken(
+        taken = Taken(
             deliveries, now_us / 1000, roster.due(due), dict(roster.pairs(more)), roster.at(with_permits)
         )
+        self._permits.note(request, taken)
+        return taken
+
+    def _join(self, request: Request) -> None:
+        self._membership.join(self._roster_of(request.queues).names, request.no_ack)
 
     def _take(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> Any:
         keys, args = self._begin(request, migrate)
         try:
-            return TAKE(self._store.server.after_acks(keys[0]), keys, args)
+            return TAKE(self.server.after_acks(keys[0]), keys, args)
         except ResponseError as exc:
             raise self._explained(exc, request.queues) from None
 
@@ -220,12 +244,12 @@ class Takes:
             migrate_limit=migrate,
             byte_limit=BYTES_PER_CALL,
             first_tag=self._first_tag,
-            consumer=self._name,
+            consumer=self._consumer,
             lease_ms=self._lease.lease_ms,
             fresh_ms=self._fresh_ms,
             prefix=store.prefix,
             separator=store.separator,
-            braces=int(store.server.has_slots),
+            braces=int(self.server.has_slots),
             step_count=len(store.steps),
             in_turn=int(request.in_turn),
             isolated_from=self._options.isolated_after,
@@ -238,24 +262,25 @@ class Takes:
         )
 
     def _roster_of(self, queues: Sequence[str]) -> Roster:
-        roster = self._made(queues)
-        if roster not in self._rosters:
-            self._rosters = (roster, self._rosters[0])
-        return roster
+        if queues is self._roster.queues:
+            return self._roster
+        names = tuple(queues)
+        if names == self._roster.queues:
+            return self._roster
+        if names != self._another.queues:
+            self._another = Roster(self._store, names)
+        return self._another
 
-    def _made(self, queues: Sequence[str]) -> Roster:
-        """The same, but not kept: for queues that are asked for once."""
-        for roster in self._rosters:
-            if queues is roster.queues or tuple(queues) == roster.queues:
-                return roster
-        return Roster(self._store, queues)
+    def _made(self, some: Sequence[str]) -> Roster:
+        """One that is not kept, unless it is that of all queues: *some* are looked at once."""
+        return self._roster if tuple(some) == self._roster.queues else Roster(self._store, some)
 
     def _known(self, roster: Roster, request: Request) -> str:
         """The tasks that the consumer knows, as take.lua wants it."""
         if not request.known:
             return ""
-        known = ((roster.index(queue), some) for queue, some in request.known.items())
-        return named((index, some) for index, some in known if index is not None)
+        each = ((roster.index(queue), some) for queue, some in request.known.items())
+        return named((index, some) for index, some in each if index is not None)
 
     def _peculiarities(self, roster: Roster, no_ack: Collection[str]) -> str:
         """What is particular to some of the queues, as take.lua wants it."""
@@ -281,10 +306,10 @@ class Takes:
             for k in [store.keys(queue)]
             for key in (
                 *store.ready_keys(queue),
-                *(*k.waiting, k.wake, k.unacked(self._name), k.consumers, k.limits),
+                *(*k.waiting, k.wake, k.unacked(self._consumer), k.consumers, k.limits),
             )
         ]
-        return explained(error, store.server, keys)
+        return explained(error, self.server, keys)
 
 
 def taken_ms(tag: bytes | str) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -25,13 +25,13 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.connections import PlainConnection, SecureConnection, ToPrimary
 from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.server.server import SlotUnavailable
-from kombu_redisdelay.transport.caretaker import Caretaker
 from kombu_redisdelay.transport.intake import Intake
-from kombu_redisdelay.transport.lane import Lane
+from kombu_redisdelay.transport.orphan_keeper import OrphanKeeper
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
 from kombu_redisdelay.transport.receive import check_fanout
 from kombu_redisdelay.transport.revoker import Revoker
+from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
 from kombu_redisdelay.transport.tasks import has_crashed, worker_name
 
 logger = logging.getLogger(__name__)
@@ -61,8 +61,6 @@ class Channel(PublishingChannel):
         self.revoker: Revoker | None = None
         self._gets = 0
         self._was_silent = False
-        #: What `active_queues` is, ``None`` if it has changed.
-        self._known_active: tuple[str, ...] | None = None
         super().__init__(*args, **kwargs)
         self.brpop_timeout = self.connection.brpop_timeout
 
@@ -84,7 +82,7 @@ class Channel(PublishingChannel):
                 lease,
                 options,
                 lambda queue, tags: self.qos.lease_lost(queue, tags),
-                self.intake.consumed,
+                self.intake.consumed.callbacks,
             )
             recoverer = Recoverer(self.store, name, options, LeaseWatch(policy.watch_time))
             unnoted = self.auto_delete_queues
@@ -107,7 +105,7 @@ class Channel(PublishingChannel):
         # The consumer belongs to the parent process. This process must not touch its messages or its lease.
         super()._after_fork()
         self._consumer = self._consumer_to_stop = self._maintenance = self.mover = None
-        self.intake.cancel_all()
+        self.intake.after_fork()
 
     # -- consuming -------------------------------------------------------------------------------------
 
@@ -140,7 +138,7 @@ class Channel(PublishingChannel):
             for name in self.store.partitions.names(queue):
                 taken += self.intake.cancel(name)
                 if self._consumer is not None:
-                    self._consumer.cancel(name)
+                    self._consumer.membership.cancel(name)
             if taken and self.do_restore:
                 with _leaving_it_to_the_lease():
                     self.consumer.put_back(taken)
@@ -157,17 +155,15 @@ class Channel(PublishingChannel):
         return None
 
     @property
-    def active_queues(self) -> tuple[str, ...]:
+    def active_queues(self) -> Sequence[str]:
         """The queues that the channel consumes from, without fanout queues, and with all partitions. They are
         in the order in which consuming began, because ``queue_order_strategy`` may depend on it."""
-        if self._known_active is None:
-            queues = [queue for queue in self._active_queues if queue not in self.active_fanout_queues]
-            self._known_active = tuple(self.store.partitions.all_names(queues))
-        return self._known_active
+        return self.intake.consumed.queues
 
     def _update_queue_cycle(self) -> None:
         # kombu calls this after each change.
-        self._known_active = None
+        queues = [queue for queue in self._active_queues if queue not in self.active_fanout_queues]
+        self.intake.consumed.queues = tuple(self.store.partitions.all_names(queues))
         self._move_nothing()
         super()._update_queue_cycle()
 
@@ -242,11 +238,11 @@ class Channel(PublishingChannel):
         super()._on_connection_disconnect(connection)
 
     def _flush_brpop_reauth(self) -> None:
-        """Leave it to the lanes to send new credentials over the poll connection: they know when no reply is
-        outstanding. kombu 5.7 calls this from a timer."""
+        """Leave it to the fetchers to send new credentials over the poll connection: they know when no reply
+        is outstanding. kombu 5.7 calls this from a timer."""
 
     def _poll_error(self, type: Any, **options: Any) -> None:
-        if isinstance(type, Lane):
+        if isinstance(type, SlotFetcher):
             # This raises the error.
             type.client.connection.read_response()
         else:
@@ -320,13 +316,13 @@ class Channel(PublishingChannel):
 
     def abandon(self) -> None:
         """Close the channel after its connection was lost, without sending anything to the server. Tasks may
-        still be running, and their acks still count; see :mod:`kombu_redisdelay.transport.caretaker`."""
+        still be running, and their acks still count; see :mod:`kombu_redisdelay.transport.orphan_keeper`."""
         self.do_restore = False
         self.auto_delete_queues.clear()
         self.intake.cancel_all()
         consumer, self._consumer_to_stop = self._consumer_to_stop, None
         if consumer is not None and consumer.is_ours:
-            Caretaker(consumer, self.qos.let_go(), self.qos.fail).start()
+            OrphanKeeper(consumer, self.qos.let_go(), self.qos.fail).start()
         self.close()
 
     def close(self) -> None:
@@ -353,9 +349,9 @@ class Channel(PublishingChannel):
             if self._has_given_back or not consumer.is_ours:
                 consumer.stop()
             else:
-                # Redis cannot be reached. When it is back, the caretaker sends the acks that are not
+                # Redis cannot be reached. When it is back, the orphan keeper sends the acks that are not
                 # confirmed. Otherwise, these messages would be delivered again.
-                Caretaker(consumer, {}, self.qos.fail).start()
+                OrphanKeeper(consumer, {}, self.qos.fail).start()
         if self._store is not None:
             self._store.disconnect()
 

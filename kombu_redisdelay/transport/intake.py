@@ -13,8 +13,9 @@ from kombu.transport import virtual
 
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.server.server import SlotUnavailable
-from kombu_redisdelay.transport.lane import Lane
+from kombu_redisdelay.transport.consumed import ConsumedQueues
 from kombu_redisdelay.transport.receive import Received, receive
+from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
 from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
 
 if TYPE_CHECKING:
@@ -41,37 +42,33 @@ class Waiting(NamedTuple):
 
 
 class Intake:
-    """Takes messages from the broker for a channel, and delivers them. A lane asks for them: there is one for
-    each slot of the queues, so there is one with a single Redis."""
+    """Takes messages from the broker for a channel, and delivers them. A fetcher asks for them: there is one
+    for each slot of the queues, so there is one with a single Redis.
+
+    Attributes:
+        consumed: the queues that the channel consumes from.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._callbacks: dict[str, Callable[[virtual.Message], Any]] = {}
-        self._no_ack_queues: set[str] = set()
+        self.consumed = ConsumedQueues()
         self._taken: deque[Waiting] = deque()
         self._confirmed_at = monotonic()
-        #: For each slot, the lane of its queues.
-        self._lanes: dict[int, Lane] = {}
-        #: The lanes that expect a reply with messages.
-        self.taking: set[Lane] = set()
-        #: The queues that the lanes were made for.
-        self._in_lanes: Sequence[str] = ()
+        #: For each slot, the fetcher of its queues.
+        self._fetchers: dict[int, SlotFetcher] = {}
+        #: The fetchers that expect a reply with messages. After an error, it may have others.
+        self._taking: set[SlotFetcher] = set()
+        #: The queues that the fetchers were made for.
+        self._in_fetchers: Sequence[str] = ()
         #: Those of them that are consumed from with acks.
         self._with_acks: Sequence[str] = ()
-        #: The names of the tasks that the worker knows; ``None`` if it is no worker of Celery, or discards
-        #: what it does not know.
-        self.known_tasks: Collection[str] | None = None
 
     def consume(self, queue: str, no_ack: bool, callback: Callable[[virtual.Message], Any]) -> None:
-        self._callbacks[queue] = callback
-        self._no_ack_queues.discard(queue)
-        if no_ack:
-            self._no_ack_queues.add(queue)
+        self.consumed.add(queue, callback, no_ack, is_held=not self._without_acks(no_ack))
 
     def cancel(self, queue: str) -> list[Delivery]:
         """Stop delivering from *queue*. Returns the messages of it that were taken and not delivered."""
-        self._callbacks.pop(queue, None)
-        self._no_ack_queues.discard(queue)
+        self.consumed.remove(queue)
         return self.forget_queue(queue)
 
     def forget_queue(self, queue: str) -> list[Delivery]:
@@ -106,41 +103,36 @@ class Intake:
         return bool(self._taken) and self._taken[-1].waits_until is not None
 
     @property
-    def consumed(self) -> Collection[str]:
-        """The queues that are consumed from."""
-        return self._callbacks.keys()
-
-    @property
-    def lanes(self) -> Collection[Lane]:
-        """The lanes of the queues that the channel consumes from."""
-        queues = self._channel.active_queues
-        if queues is not self._in_lanes:
+    def fetchers(self) -> Collection[SlotFetcher]:
+        """The fetchers of the queues that the channel consumes from."""
+        queues = self.consumed.queues
+        if queues is not self._in_fetchers:
             self._divide(queues)
-        return self._lanes.values()
+        return self._fetchers.values()
 
     @property
-    def lanes_in_order(self) -> Collection[Lane]:
+    def fetchers_in_order(self) -> Collection[SlotFetcher]:
         """The same, in the order in which they may ask."""
-        lanes = self.lanes
-        if len(lanes) <= 1:
-            return lanes
-        order = self._channel._queue_cycle.consume(len(self._in_lanes))
-        in_order = dict.fromkeys(self._lanes[self._channel.store.slot(queue)] for queue in order)
-        return [*in_order, *(lane for lane in lanes if lane not in in_order)]
+        fetchers = self.fetchers
+        if len(fetchers) <= 1:
+            return fetchers
+        order = self._channel._queue_cycle.consume(len(self._in_fetchers))
+        in_order = dict.fromkeys(self._fetchers[self._channel.store.slot(queue)] for queue in order)
+        return [*in_order, *(fetcher for fetcher in fetchers if fetcher not in in_order)]
 
     @property
     def expects_more(self) -> bool:
         """Whether more messages are ready, or it is not known whether there are any."""
-        return any(lane.expects_more for lane in self.lanes)
+        return any(fetcher.expects_more for fetcher in self.fetchers)
 
     @property
     def longest_wait(self) -> float:
-        """Seconds after which each lane that waits has an answer, even if nothing comes."""
+        """Seconds after which each fetcher that waits has an answer, even if nothing comes."""
         timeout = self._channel.brpop_timeout
-        return max((lane.longest_wait(timeout) for lane in self._lanes.values()), default=0.0)
+        return max((each.longest_wait(timeout) for each in self._fetchers.values()), default=0.0)
 
     def attend(self, seconds: float) -> None:
-        """Tell the mover that the lanes move what is due for so many seconds. With 0, they do not."""
+        """Tell the mover that the fetchers move what is due for so many seconds. With 0, they do not."""
         mover = self._channel.mover
         if mover is not None:
             mover.queues = self._with_acks
@@ -148,26 +140,60 @@ class Intake:
 
     def next_due(self) -> float | None:
         """Seconds until the next message is due, ``None`` if none is scheduled."""
-        each = [due for lane in self._lanes.values() if (due := lane.next_due()) is not None]
+        each = [due for fetcher in self._fetchers.values() if (due := fetcher.next_due()) is not None]
         return min(each, default=None)
 
     def take_due(self) -> float | None:
         """Take messages where some are due, or have come without a token. Returns the same as
         :meth:`next_due`."""
-        for lane in self.lanes:
-            lane.take_due()
+        for fetcher in self.fetchers:
+            self._keep(fetcher, fetcher.take_due(self.credit))
         return self.next_due()
+
+    def take(self, fetcher: SlotFetcher) -> float | None:
+        """Have *fetcher* take messages. Returns the seconds until the next message in its queues is due,
+        ``None`` if none is scheduled."""
+        self._keep(fetcher, fetcher.take(self.credit))
+        return fetcher.next_due()
+
+    def client_of(self, fetcher: SlotFetcher) -> Any:
+        """The client of redis-py whose connection is the poll connection of *fetcher*."""
+        if fetcher.client is None:
+            fetcher.client = self._channel.new_poll_client(fetcher.queues[0])
+        return fetcher.client
+
+    def ask(self, fetcher: SlotFetcher) -> None:
+        """Have *fetcher* ask over its poll connection."""
+        fetcher.ask(self.credit, self._channel.brpop_timeout)
+        if fetcher.is_taking:
+            self._taking.add(fetcher)
+
+    def answer(self, fetcher: SlotFetcher) -> float | None:
+        """Have *fetcher* read the reply that came over its poll connection. Returns the same as
+        :meth:`take`."""
+        self._keep(fetcher, fetcher.answer(self.credit))
+        return fetcher.next_due()
 
     def finish_taking(self) -> None:
         """Read all replies with messages that are on their way."""
-        for lane in self._lanes.values():
-            if lane.is_taking:
-                lane.answer()
+        for fetcher in self._fetchers.values():
+            if fetcher.is_taking:
+                self.answer(fetcher)
 
     def close(self) -> None:
         """Close the poll connections. Replies that are still on their way are lost."""
-        for lane in self._lanes.values():
-            lane.close()
+        self._taking.clear()
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+
+    def after_fork(self) -> None:
+        """Drop what belongs to the parent process."""
+        self._taken.clear()
+        self._taking.clear()
+        self._fetchers.clear()
+        self._in_fetchers = ()
+
+    # -- room ------------------------------------------------------------------------------------------
 
     @property
     def is_told_by_application(self) -> bool:
@@ -180,7 +206,7 @@ class Intake:
         qos, max_batch = self._channel.qos, self._channel.options.max_batch
         if not qos.can_consume():
             return 0
-        reserved = sum(lane.reserved for lane in self.taking) if len(self._lanes) > 1 else 0
+        reserved = sum(each.reserved for each in self._taking) if len(self._fetchers) > 1 else 0
         if self.is_told_by_application:
             return 0 if reserved else 1
         room: int | None = qos.can_consume_max_estimate()
@@ -188,19 +214,35 @@ class Intake:
             return max_batch
         return max(0, min(max_batch, room - len(self._taken) - reserved))
 
-    def no_ack_queues(self, queues: Collection[str]) -> Collection[str]:
-        """Those of *queues* whose messages need no ack."""
-        return frozenset(self._no_ack_queues) if self._channel.ack_emulation else queues
+    def is_patient(self, fetcher: SlotFetcher) -> bool:
+        """Whether *fetcher* waits until there is room for more messages, for
+        :data:`~kombu_redisdelay.transport.slot_fetcher.PAUSE` at most. A take of one message costs about as
+        much as a take of ten."""
+        if not fetcher.expects_more or self.is_told_by_application:
+            return False
+        half = min(self._channel.qos.prefetch_count, self._channel.options.max_batch) / 2
+        return self.credit() < half and fetcher.has_just_asked
 
-    def receive(self, taken: Taken) -> None:
-        """Keep the messages that a take has brought, until they are delivered."""
-        channel = self._channel
-        wanted = [delivery for delivery in taken.deliveries if delivery.queue in self._callbacks]
+    def has_no_room(self, fetcher: SlotFetcher) -> bool:
+        """Whether *fetcher* knows of more messages, and others have asked for all that may be held. Their
+        replies come soon."""
+        return fetcher.has_hot and any(each.is_taking for each in self._taking) and not self.credit()
+
+    # -- delivering ------------------------------------------------------------------------------------
+
+    def _keep(self, fetcher: SlotFetcher, taken: Taken | None) -> None:
+        """Keep the messages that *fetcher* has taken, until they are delivered."""
+        if not fetcher.is_taking:
+            self._taking.discard(fetcher)
+        if taken is None:
+            return
+        channel, callbacks = self._channel, self.consumed.callbacks
+        wanted = [delivery for delivery in taken.deliveries if delivery.queue in callbacks]
         for delivery in wanted:
             channel._queue_cycle.rotate(delivery.queue)
         self._taken += map(self._waiting, self._messages(wanted, taken.now_ms))
         # These queues were cancelled while the reply was on its way.
-        unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in self._callbacks]
+        unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in callbacks]
         channel.consumer.put_back(unwanted)
 
     def get(self, queue: str, no_ack: bool) -> virtual.Message | None:
@@ -226,14 +268,14 @@ class Intake:
 
     def deliver_one(self) -> None:
         """Hand the next message that was taken to its callback."""
-        waiting = self._taken.popleft()
+        waiting, consumed = self._taken.popleft(), self.consumed
         delivery = waiting.delivery
-        self._hold(waiting, delivery.queue in self._no_ack_queues)
+        self._hold(waiting, delivery.queue in consumed.no_ack)
         if self._channel.mover is not None:
-            # Until the lanes ask again. In a solo worker, the callback runs the task.
+            # Until the fetchers ask again. In a solo worker, the callback runs the task.
             self._channel.mover.leave_it(0.0)
         try:
-            self._callbacks[delivery.queue](waiting.message)
+            consumed.callbacks[delivery.queue](waiting.message)
         except BaseException as exc:
             if note_end_of_the_loop(exc):
                 raise
@@ -257,41 +299,43 @@ class Intake:
         # What waits for a slot is done another time.
         with suppress(SlotUnavailable), self._channel.store.server.hurrying():
             consumer.confirm_acks()
-            consumer.leave_cancelled()
+            consumer.membership.leave_cancelled()
             # The application has caught the exception of the callback and goes on consuming. It will not ack
             # these messages.
             for tag in consumer.long_failed():
                 self._channel.qos.reject(tag, requeue=True)
 
     def check_silence(self, silence_limit: float) -> None:
-        """Check that the servers answer. As :meth:`Lane.check_silence`."""
-        for lane in self._lanes.values():
-            lane.check_silence(silence_limit)
+        """Check that the servers answer. As :meth:`SlotFetcher.check_silence`."""
+        for fetcher in self._fetchers.values():
+            fetcher.check_silence(silence_limit)
 
     def is_disconnected(self, connection: Any) -> None:
         """Note that *connection* was closed. It may be a poll connection."""
-        for lane in self._lanes.values():
-            lane.is_disconnected(connection)
+        for fetcher in self._fetchers.values():
+            if fetcher.is_disconnected(connection):
+                self._taking.discard(fetcher)
 
     def _divide(self, queues: Sequence[str]) -> None:
-        """Give each queue its lane."""
-        self._in_lanes, no_ack = queues, self.no_ack_queues(queues)
+        """Give each queue its fetcher."""
+        channel = self._channel
         in_slots: dict[int, list[str]] = {}
-        store = self._channel.store
         for queue in queues:
-            in_slots.setdefault(store.slot(queue), []).append(queue)
-        for slot in in_slots.keys() - self._lanes.keys():
-            self._lanes[slot] = Lane(self._channel, self)
-        for slot, lane in list(self._lanes.items()):
+            in_slots.setdefault(channel.store.slot(queue), []).append(queue)
+        for slot in in_slots.keys() - self._fetchers.keys():
+            takes = channel.consumer.takes_in(slot)
+            self._fetchers[slot] = SlotFetcher(takes, self.consumed, channel._queue_cycle)
+        self._in_fetchers = queues
+        for slot, fetcher in list(self._fetchers.items()):
             some = in_slots.get(slot, ())
-            lane.consume_from(queues if len(some) == len(queues) else tuple(some))
+            fetcher.consume_from(queues if len(some) == len(queues) else tuple(some))
             if not some:
-                if lane.is_taking:
+                if fetcher.is_taking:
                     # What it brings goes back.
-                    lane.answer()
-                lane.close()
-                del self._lanes[slot]
-        self._with_acks = tuple(queue for queue in queues if queue not in no_ack)
+                    self.answer(fetcher)
+                fetcher.close()
+                del self._fetchers[slot]
+        self._with_acks = tuple(queue for queue in queues if queue not in self.consumed.lost_tags)
 
     def _messages(self, deliveries: Sequence[Delivery], now_ms: float) -> list[Received]:
         channel = self._channel

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import redis
 from kombu.utils.eventio import READ
 
-from kombu_redisdelay.transport.lane import PAUSE, Lane
 from kombu_redisdelay.transport.signals import stop_waking_on_signals
+from kombu_redisdelay.transport.slot_fetcher import PAUSE, SlotFetcher
 from kombu_redisdelay.transport.waker import Waker
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class Poller(redis.MultiChannelPoller):
             super().on_readable(fileno)
         elif kind.is_waiting:
             # Also without credit: the take passes the wake-up on to a consumer that has credit.
-            self._received(channel, kind.answer())
+            self._received(channel, channel.intake.answer(kind))
         else:
             # No reply was expected, so the server has closed the connection. The next wait opens it again.
             kind.client.connection.disconnect()
@@ -298,39 +298,40 @@ class Poller(redis.MultiChannelPoller):
 
     def _ask(self, channel: Channel) -> None:
         attends = True
-        for lane in channel.intake.lanes_in_order:
-            lane.see_that_poll_is_open()
+        for fetcher in channel.intake.fetchers_in_order:
+            fetcher.see_that_poll_is_open()
             if not channel.qos.can_consume():
                 # One that waits is told of what comes meanwhile.
-                if not lane.is_waiting:
-                    lane.expects_more = True
+                if not fetcher.is_waiting:
+                    fetcher.expects_more = True
                     attends = False
-            elif lane.queues and not lane.is_resting:
-                self._ask_for_messages(channel, lane)
+            elif fetcher.queues and not fetcher.is_resting:
+                self._ask_for_messages(channel, fetcher)
         # The event loop turns when the answers come.
         longest = LONGEST_POLL if self._in_protected_read else channel.intake.longest_wait
         channel.intake.attend(longest + WAIT_SLACK if attends else 0.0)
 
-    def _ask_for_messages(self, channel: Channel, lane: Lane) -> None:
+    def _ask_for_messages(self, channel: Channel, fetcher: SlotFetcher) -> None:
         intake = channel.intake
         if not self._in_protected_read:
             # Only wait for more room while a timer is running that ends the wait. Nothing else may wake us.
-            is_patient = self._is_pausing and lane.is_patient
-            if lane.is_waiting or not (is_patient or lane.has_no_room):
-                self._poll(channel, lane)
+            is_patient = self._is_pausing and intake.is_patient(fetcher)
+            if fetcher.is_waiting or not (is_patient or intake.has_no_room(fetcher)):
+                self._poll(channel, fetcher)
         else:
             # drain_events may block, so a take can wait for its reply. Messages are likely to be there.
-            if lane.expects_more and not intake.can_deliver:
-                self._received(channel, lane.take())
-            if not intake.can_deliver and not lane.is_resting:
-                self._poll(channel, lane)
+            if fetcher.expects_more and not intake.can_deliver:
+                self._received(channel, intake.take(fetcher))
+            if not intake.can_deliver and not fetcher.is_resting:
+                self._poll(channel, fetcher)
 
-    def _poll(self, channel: Channel, lane: Lane) -> None:
-        """Poll the connection of *lane*, and ask over it, unless a reply is expected."""
-        if not self._client_registered(channel, lane.client, lane):
-            self._register(channel, lane.client, lane)
-        if not lane.is_waiting:
-            lane.ask(channel.brpop_timeout)
+    def _poll(self, channel: Channel, fetcher: SlotFetcher) -> None:
+        """Poll the connection of *fetcher*, and ask over it, unless a reply is expected."""
+        client = channel.intake.client_of(fetcher)
+        if not self._client_registered(channel, client, fetcher):
+            self._register(channel, client, fetcher)
+        if not fetcher.is_waiting:
+            channel.intake.ask(fetcher)
 
     def _received(self, channel: Channel, next_due: float | None) -> None:
         self.set_alarm(channel, next_due)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from json import JSONDecoder
 from typing import Any, NamedTuple
 
@@ -40,6 +41,16 @@ _JSON_BEGINS = ("[", "{")
 
 #: The longest reason, in characters. A reason may quote a part of the entry, and the entry may be large.
 LONGEST_REASON = 200
+
+
+class _Decoder:
+    """What a message needs of a channel while it is made."""
+
+    codecs = virtual.Channel.codecs
+    decode_body = virtual.Channel.decode_body
+
+
+_decode_only = partial(virtual.Message, channel=_Decoder())
 
 
 class _NotDue(Exception):
@@ -147,8 +158,8 @@ def unknown_for(message: virtual.Message) -> float:
     return float(getattr(message, "unknown_for", 0.0))
 
 
-def message_in_schedule(payload: bytes, message_of: MessageOf) -> virtual.Message:
-    """The message *payload*, which was not taken.
+def message_in_schedule(payload: bytes) -> virtual.Message:
+    """The message *payload*, which was not taken. It has no channel, so it cannot be acked.
 
     Raises:
         MalformedMessage: it is not a message.
@@ -156,7 +167,9 @@ def message_in_schedule(payload: bytes, message_of: MessageOf) -> virtual.Messag
     decoded = _decode(payload)
     decoded["properties"].setdefault("delivery_tag", "")
     mark_delivery(decoded)
-    return _to_message(decoded, message_of)
+    message = _to_message(decoded, _decode_only)
+    message.channel = None
+    return message
 
 
 def check_fanout(channel_name: str, data: bytes) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from functools import wraps
 from inspect import signature
 from typing import Any
 
@@ -93,8 +93,8 @@ def _take_out(state: Any, **what: Any) -> None:
     if channel.revoker is None:
         # With connections of its own: the event loop uses those of the channel meanwhile.
         store = channel.store.with_own_connections(socket_timeout=channel.silence_limit)
-        channel.revoker = Revoker(store, state.hostname, announcer(state, channel))
-    channel.revoker.revoke(channel.active_queues, **what)
+        channel.revoker = Revoker(store, state.hostname)
+    channel.revoker.revoke(channel.active_queues, announcer(state), **what)
 
 
 # -- inspect scheduled -----------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def _scheduled(state: Any, reply: list[Any], arguments: Mapping[str, Any]) -> li
         return reply
     shown, size = list(reply), 0
     for found in upcoming(channel.store, channel.active_queues):
-        task = _task(state, channel, found)
+        task = _task(state, found)
         size += len(found.stored)
         if task is not None:
             shown.append(task)
@@ -115,10 +115,10 @@ def _scheduled(state: Any, reply: list[Any], arguments: Mapping[str, Any]) -> li
     return shown
 
 
-def _task(state: Any, channel: Channel, found: Scheduled) -> dict[str, Any] | None:
+def _task(state: Any, found: Scheduled) -> dict[str, Any] | None:
     """What Celery says of a task that waits for its time; ``None`` if it is not a task."""
     try:
-        message = message_in_schedule(found.payload, partial(channel.Message, channel=channel))
+        message = message_in_schedule(found.payload)
         headers, properties, delivery_info = message.headers, message.properties, message.delivery_info
         id, type = headers["id"], headers["task"]
     except Exception:

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 from threading import Lock, Thread
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kombu.serialization import prepare_accept_content
 from kombu.transport import virtual
@@ -23,9 +23,6 @@ from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.transport.receive import message_in_schedule
-
-if TYPE_CHECKING:
-    from kombu_redisdelay.transport.channel import Channel
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +38,9 @@ _NO_STAMPS = b'"stamps": {}'
 #: Header -> the values that are revoked.
 Stamps = Mapping[str, Sequence[Any]]
 
+#: Tells of a message that was removed. No other worker gets the message.
+Announce = Callable[[bytes], None]
+
 
 class Revoker:
     """Takes revoked tasks out of the schedule, in a thread, so that a worker's event loop goes on meanwhile.
@@ -49,24 +49,30 @@ class Revoker:
     Arguments:
         store: used by nobody else.
         who: name of this worker.
-        announce: called with each message that was removed. No other worker gets the message.
     """
 
-    def __init__(self, store: Store, who: str, announce: Callable[[bytes], None]) -> None:
+    def __init__(self, store: Store, who: str) -> None:
         self._store = store
         self._who = who
-        self._announce = announce
         self._lock = Lock()
         self._is_running = False
         #: What waits to be done.
         self._queues: Sequence[str] = ()
+        #: ``None`` while the thread does not run. What announces leads to the worker, and so to our channel.
+        self._announce: Announce | None = None
         self._ids: dict[str, None] = {}
         self._stamps: deque[Stamps] = deque()
 
-    def revoke(self, queues: Sequence[str], ids: Iterable[str] = (), stamps: Stamps | None = None) -> None:
+    def revoke(
+        self,
+        queues: Sequence[str],
+        announce: Announce,
+        ids: Iterable[str] = (),
+        stamps: Stamps | None = None,
+    ) -> None:
         """Begin to remove the messages of *queues* that have one of these *ids* or *stamps*."""
         with self._lock:
-            self._queues = queues
+            self._queues, self._announce = queues, announce
             self._ids.update(dict.fromkeys(map(stored_id, ids)))
             if stamps:
                 self._stamps.append(stamps)
@@ -78,22 +84,22 @@ class Revoker:
     def _run(self) -> None:
         while True:
             with self._lock:
-                queues, ids, self._ids = self._queues, list(self._ids), {}
+                queues, announce, ids, self._ids = self._queues, self._announce, list(self._ids), {}
                 stamps = self._stamps.popleft() if self._stamps and not ids else None
-                if not ids and stamps is None:
+                if announce is None or (not ids and stamps is None):
                     self._store.disconnect()
-                    self._is_running = False
+                    self._announce, self._is_running = None, False
                     return
             try:
-                self._insist(lambda: self._withdraw(queues, ids, stamps))  # noqa: B023
+                self._insist(announce, lambda: self._withdraw(queues, ids, stamps))  # noqa: B023
             except Exception:
                 logger.exception("Could not take revoked tasks out of the schedule")
 
-    def _insist(self, withdraw: Callable[[], Iterator[bytes]]) -> None:
+    def _insist(self, announce: Announce, withdraw: Callable[[], Iterator[bytes]]) -> None:
         for attempt in count(1):
             try:
                 for payload in withdraw():
-                    self._announce(payload)
+                    announce(payload)
                 return
             except (RedisError, OSError):
                 if attempt == ATTEMPTS:
@@ -132,7 +138,7 @@ def _as_list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else (value,)
 
 
-def announcer(state: Any, channel: Channel) -> Callable[[bytes], None]:
+def announcer(state: Any) -> Announce:
     """What tells everybody that a task was revoked before it was due, as a worker does that skips a revoked
     task: result, event, signal, log.
 
@@ -143,7 +149,7 @@ def announcer(state: Any, channel: Channel) -> Callable[[bytes], None]:
 
     def announce(payload: bytes) -> None:
         try:
-            message = message_in_schedule(payload, partial(channel.Message, channel=channel))
+            message = message_in_schedule(payload)
             message.accept = accept
             _announce(state, message)
         except Exception as exc:

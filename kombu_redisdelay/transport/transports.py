@@ -20,9 +20,9 @@ from kombu_redisdelay.public import public
 from kombu_redisdelay.tls import answers_without, verifying
 from kombu_redisdelay.transport import remote_control, unusable
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.losses import Losses
 from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.poller import Poller
+from kombu_redisdelay.transport.reconnect_backoff import ReconnectBackoff
 from kombu_redisdelay.transport.settling import settle_where_called
 from kombu_redisdelay.transport.signals import wake_on_signals
 from kombu_redisdelay.transport.start_log import warn_when_ready
@@ -39,7 +39,7 @@ OTHER_MODES = {
 }
 
 #: By broker.
-_losses: dict[Any, Losses] = {}
+_backoffs: dict[Any, ReconnectBackoff] = {}
 
 
 @public
@@ -125,9 +125,9 @@ class Transport(redis.Transport):
             ValueError: the URL or an option is wrong: the server is of another kind, or has no such database.
                 Trying again would not help.
         """
-        losses = _losses.get(_broker(self.client))
-        if losses is not None:
-            losses.pause()
+        backoff = _backoffs.get(_broker(self.client))
+        if backoff is not None:
+            backoff.pause()
         try:
             connection = super().establish_connection()
             self._check_mode(self._avail_channels[-1])
@@ -198,7 +198,7 @@ class Transport(redis.Transport):
         # Celery does so when an application is closed, and the next one must not wait.
         was_lost = isinstance(sys.exc_info()[1], self.connection_errors)
         if was_lost and self._pid == os.getpid():
-            _losses.setdefault(_broker(self.client), Losses()).note(self._connected_at)
+            _backoffs.setdefault(_broker(self.client), ReconnectBackoff()).note_loss(self._connected_at)
         for channel in dict.fromkeys((*self._avail_channels, *self.channels)):
             channel.abandon()
         self.close_connection(connection)

@@ -62,7 +62,7 @@ def _tells_what_it_knows(original: Callable[..., Any]) -> Callable[..., Any]:
     def create_task_handler(self: Any, *args: Any, **kwargs: Any) -> Any:
         channel = getattr(self.task_consumer, "channel", None)
         if isinstance(channel, Channel) and channel.options.unknown_task_wait is not None:
-            channel.intake.known_tasks = self.strategies
+            channel.intake.consumed.known_tasks = self.strategies
         return original(self, *args, **kwargs)
 
     return create_task_handler

@@ -13,7 +13,7 @@ LOOK_AFTER = 1.0
 
 
 class WaitingTasks:
-    """Keeps track of the queues of a lane in which tasks wait that this worker knows.
+    """Keeps track of the queues of a slot in which tasks wait that this worker knows.
 
     Arguments:
         names: returns the names of the tasks that the worker knows; ``None`` if it takes none of them.

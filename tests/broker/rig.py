@@ -26,6 +26,7 @@ from kombu_redisdelay.broker.server.scripts import TAKE, Script
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.server.wire import pack
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.takes import Takes
 from tests.broker.database import Database
 
 SEPARATOR = "\x06\x16"
@@ -177,7 +178,7 @@ class Rig:
         self.load(TAKE)
         connection = self.store.server.new_connection(self.key(request.queues[0], "wake"))
         try:
-            connection.send_packed_command((pack(*consumer.ask_for(request)),))
+            connection.send_packed_command((pack(*takes_of(consumer, request.queues).ask_for(request)),))
             return connection.read_response()
         finally:
             connection.disconnect()
@@ -230,6 +231,14 @@ class Rig:
 
     def use_up_token(self, queue: str) -> None:
         self.client.delete(self.store.keys(queue).wake)
+
+
+def takes_of(consumer: Consumer, queues: Sequence[str]) -> Takes:
+    """What makes the requests of *consumer*, which asks for these *queues* again and again."""
+    takes = consumer.takes_in(consumer.store.slot(queues[0]))
+    if takes.queues != tuple(queues):
+        takes.queues = queues
+    return takes
 
 
 def taken(

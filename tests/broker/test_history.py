@@ -184,7 +184,7 @@ def test_is_kept_for_a_week_after_its_queue_was_forgotten(rig: Rig, is_recorded:
     assert rig.ack(me, "q", delivery.tag)
     if is_recorded:
         record(rig.store, ["q"])
-    me.leave(["q"])
+    me.membership.leave(["q"])
     rig.database.advance(round(UNUSED_FOR * 1000) + 1000)
     assert finish(forget_unused(rig.new_store())) == 1
     key = rig.store.keys("q").history

@@ -9,7 +9,7 @@ import pytest
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Request, Taken
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
-from tests.broker.rig import Rig, payload, texts
+from tests.broker.rig import Rig, payload, takes_of, texts
 
 HOUR = 3_600_000
 MANY = [f"q{number:03}" for number in range(300)]
@@ -97,7 +97,7 @@ class TestWhatWasWoken:
     def test_nothing_is_hot_and_nobody_asks_for_it(self, rig: Rig, me: Consumer, limit: int) -> None:
         """As when an alarm goes off for a message that was cancelled, while there is no credit."""
         assert me.take(Request(MANY, limit, hot=[], also_woken=False)).deliveries == []
-        me.ask_for(Request(MANY, limit, hot=[], also_woken=False))
+        takes_of(me, MANY).ask_for(Request(MANY, limit, hot=[], also_woken=False))
 
     def test_none_is_passed_over_for_ever(self, rig: Rig, me: Consumer) -> None:
         """Also if all others are woken again and again."""
@@ -154,7 +154,7 @@ class TestLostReply:
         assert texts(take(me).deliveries) == ["later"]
 
     def test_the_first_never_arrived(self, rig: Rig, me: Consumer) -> None:
-        me.ask_for(Request(MANY, 64, hot=[]))
+        takes_of(me, MANY).ask_for(Request(MANY, 64, hot=[]))
         rig.put(MANY[250], "woken")
         # Tokens are looked at by the take after this one.
         assert texts(take(me).deliveries) == []

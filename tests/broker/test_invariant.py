@@ -27,7 +27,7 @@ from tests.broker.machine import (
     choices,
 )
 from tests.broker.model import Broker, Control, Message
-from tests.broker.rig import dead_letter, park, payload, texts, timeless, with_count
+from tests.broker.rig import dead_letter, park, payload, takes_of, texts, timeless, with_count
 from tests.broker.test_mover import look, mover_of
 
 #: A consumer with more queues than one take works on.
@@ -106,11 +106,11 @@ class BrokerMachine(PublishingMachine):
             names = self.worked_on(request)
             reply = self.rig.exchange(held.consumer, request)
             # The copy reads the reply, the consumer does not hear of it.
-            taken = copy_of(held.consumer).taken(request, reply).deliveries
+            taken = takes_of(copy_of(held.consumer), request.queues).taken(request, reply).deliveries
             held.unseen = self.as_the_model_says(taken, request, names)
             if not taken:
                 # A loss of nothing would only have the next take leave out queues that were woken.
-                held.consumer.taken(request, reply)
+                takes_of(held.consumer, request.queues).taken(request, reply)
 
     @precondition(lambda self: any(held.unseen for held in self.consumers))
     @rule(limit=st.integers(0, 6), hot=hot_queues)

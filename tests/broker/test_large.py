@@ -12,7 +12,7 @@ from kombu_redisdelay.broker import takes as takes_module
 from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
-from tests.broker.rig import Rig, payload, taken, texts, with_count
+from tests.broker.rig import Rig, payload, taken, takes_of, texts, with_count
 
 pytestmark = pytest.mark.one_server
 
@@ -91,7 +91,7 @@ class TestLarge:
         consumer, request = rig.consumer(), Request(["q"], 1)
         reply = rig.exchange(consumer, request)
         assert rig.unacked("q") == {}
-        assert texts(consumer.taken(request, reply).deliveries) == ["ready"]
+        assert texts(takes_of(consumer, request.queues).taken(request, reply).deliveries) == ["ready"]
 
     def test_without_credit_it_becomes_ready(self, rig: Rig) -> None:
         rig.schedule("q", self.LARGE, 1000, step=3)

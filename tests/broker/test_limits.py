@@ -9,7 +9,7 @@ from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.limits import Limits, LimitStore, default_burst, interval_us
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from kombu_redisdelay.operations.limits import MOST
-from tests.broker.rig import LEASE_MS, Rig, dead_letter, park, payload, taken, texts
+from tests.broker.rig import LEASE_MS, Rig, dead_letter, park, payload, taken, takes_of, texts
 
 HOUR = 3_600_000
 HOUR_US = HOUR * 1000.0
@@ -104,7 +104,7 @@ class TestPause:
         LimitStore(rig.store).pause(["q"])
         took = rig.consumer().take(Request(["q"], 1))
         assert (took.more, took.due, rig.tokens("q")) == ({}, {}, 0)
-        assert rig.consumer().look(["q"]) == ({}, {})
+        assert takes_of(rig.consumer(), ["q"]).look() == ({}, {})
 
     def test_resuming_wakes(self, rig: Rig) -> None:
         put(rig, 1)
@@ -153,7 +153,7 @@ class TestRate:
         took = rig.consumer().take(Request(["q"], 1))
         assert took.due["q"] == pytest.approx(3600, abs=5)
         assert (took.more, rig.tokens("q")) == ({}, 0)
-        looked = rig.consumer().look(["q"])
+        looked = takes_of(rig.consumer(), ["q"]).look()
         assert looked.due["q"] == pytest.approx(3600, abs=5)
         assert looked.ready == {}
 
@@ -178,8 +178,8 @@ class TestRate:
         assert rig.tokens("q") == 1
         for _ in range(2):
             assert watcher.take(Request(["q"], 1)).due["q"] == pytest.approx(3600, abs=5)
-            assert (other.take(Request(["q"], 1)).due, other.look(["q"]).due) == ({}, {})
-            assert watcher.look(["q"]).due["q"] == pytest.approx(3600, abs=5)
+            assert (other.take(Request(["q"], 1)).due, takes_of(other, ["q"]).look().due) == ({}, {})
+            assert takes_of(watcher, ["q"]).look().due["q"] == pytest.approx(3600, abs=5)
         assert rig.tokens("q") == 0
         rig.database.advance(HOUR)
         took = watcher.take(Request(["q"], 1))
@@ -193,7 +193,7 @@ class TestRate:
         for name in ("busy", "watcher"):
             taken(rig.consumer(name), "q", limit=1)
         rig.database.advance(HOUR)
-        assert rig.consumer("other").look(["q"]).ready == {"q": 1}
+        assert takes_of(rig.consumer("other"), ["q"]).look().ready == {"q": 1}
         assert len(taken(rig.consumer("other"), "q")) == 1
 
     def test_a_new_rate_is_watched_anew(self, rig: Rig) -> None:
@@ -408,7 +408,7 @@ class TestLimitStore:
         put(rig, 1)
         put(rig, 1, "other")
         rig.client.set(rig.key("q", "control"), "x")
-        assert rig.consumer().look(["q"]).ready == {"q": 1}
+        assert takes_of(rig.consumer(), ["q"]).look().ready == {"q": 1}
         assert len(taken(rig.consumer(), "q", "other")) == 2
         limits, named = LimitStore(rig.store), r"redisdelay:\{q\}:control' holds a string"
         for use in (lambda: limits.get(["q"]), lambda: limits.pause(["q"])):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kombu_redisdelay.broker import lost_consumers
-from kombu_redisdelay.broker.consumer import MOST_LEFT
 from kombu_redisdelay.broker.lost_consumers import CONSUMERS_PER_LOOK
+from kombu_redisdelay.broker.membership import MOST_LEFT
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish
 from kombu_redisdelay.broker.recovery import Recovery
 from tests.broker.rig import WATCH_SECONDS, Rig, payload, taken, texts, with_count
@@ -238,21 +238,21 @@ class TestLeave:
         rig.put("q", payload("m"))
         me = rig.consumer()
         [delivery] = taken(me, "q")
-        me.cancel("q")
-        me.leave_cancelled()
+        me.membership.cancel("q")
+        me.membership.leave_cancelled()
         assert rig.client.zcard(rig.store.keys("q").consumers) == 1
         assert rig.ack(me, "q", delivery.tag)
-        me.leave_cancelled()
+        me.membership.leave_cancelled()
         assert rig.all_keys("*redisdelay:*") == [rig.key("q", "history").encode()]
 
     def test_not_one_that_is_consumed_again(self, rig: Rig) -> None:
         rig.put("q", payload("a"), payload("b"))
         me = rig.consumer()
         [first] = taken(me, "q", limit=1)
-        me.cancel("q")
+        me.membership.cancel("q")
         assert rig.ack(me, "q", first.tag)
         taken(me, "q")
-        me.leave_cancelled()
+        me.membership.leave_cancelled()
         assert rig.client.zcard(rig.store.keys("q").consumers) == 1
 
     def test_queues_that_are_asked_once(self, rig: Rig) -> None:
@@ -262,7 +262,7 @@ class TestLeave:
             [delivery] = taken(me, f"q{number}")
             assert rig.ack(me, f"q{number}", delivery.tag)
         assert len(rig.all_keys("*redisdelay:*:consumers")) <= 2 * MOST_LEFT
-        assert len(me._queues) <= 2 * MOST_LEFT
+        assert len(me.membership.queues) <= 2 * MOST_LEFT
 
 
 class TestFleet:

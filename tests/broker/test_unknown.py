@@ -15,7 +15,7 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.unknown import LONGEST_NAME, TASKS_PER_CALL, find_waiting, is_known, listed
 from kombu_redisdelay.broker.withdrawal import Withdrawal
-from tests.broker.rig import Rig, dead_letter, payload, take_out, taken, texts, with_count
+from tests.broker.rig import Rig, dead_letter, payload, take_out, taken, takes_of, texts, with_count
 
 HOUR = 3_600_000
 MINUTE = 60_000
@@ -36,7 +36,7 @@ def leave(consumer: Consumer, *ids: str, task: str = "t", queue: str = "q") -> N
 
 def known(consumer: Consumer, *tasks: str, queues: Sequence[str] = ("q",)) -> dict[str, list[Waiting]]:
     """What a consumer that knows *tasks* finds."""
-    found = consumer.waiting_tasks(queues, {})
+    found = takes_of(consumer, queues).waiting_tasks({})
     return {
         queue: [each for each in some[0] if is_known(each.task, tasks)]
         for queue, some in found.items()
@@ -289,11 +289,11 @@ class TestFetching:
         queues = [f"q{number}" for number in range(40)]
         rig.put("q30", payload("a"))
         leave(old, "a", queue="q30")
-        assert new.peek(queues).any_unknown
+        assert takes_of(new, queues).peek().any_unknown
         found = known(new, "t", queues=queues)
         reply = new.take(Request(queues, 5, hot=["q30"], known=found))
         assert ids(reply) == ["a"]
-        assert not new.peek(queues).any_unknown
+        assert not takes_of(new, queues).peek().any_unknown
 
 
 class TestTasks:

@@ -16,7 +16,7 @@ from kombu_redisdelay.broker.unknown import COMES_BACK_MS, is_known
 from tests.broker.database import Database
 from tests.broker.machine import OPTIONS, UNIT_MS, choices, queues
 from tests.broker.model import Message
-from tests.broker.rig import timeless
+from tests.broker.rig import takes_of, timeless
 from tests.broker.test_invariant import Held, consumers, copy_of, run_machine
 from tests.broker.test_limits_invariant import LimitsMachine
 
@@ -71,17 +71,17 @@ class UnknownMachine(LimitsMachine):
         request = Request(self.consumed, limit, hot=[queue], also_woken=False, known=known)
         if is_lost:
             reply = self.rig.exchange(held.consumer, request)
-            deliveries = copy_of(held.consumer).taken(request, reply).deliveries
+            deliveries = takes_of(copy_of(held.consumer), request.queues).taken(request, reply).deliveries
             held.unseen = self.fetched(deliveries, queue, limit, tasks)
             if not deliveries:
-                held.consumer.taken(request, reply)
+                takes_of(held.consumer, request.queues).taken(request, reply)
         else:
             deliveries = held.consumer.take(request).deliveries
             held.deliveries += self.fetched(deliveries, queue, limit, tasks)
 
     @staticmethod
     def known(consumer: Consumer, queue: str, tasks: Sequence[str]) -> dict[str, list[Waiting]]:
-        found = consumer.waiting_tasks([queue], {}).get(queue) or ([], "")
+        found = takes_of(consumer, [queue]).waiting_tasks({}).get(queue) or ([], "")
         return {queue: [each for each in found[0] if is_known(each.task, tasks)]}
 
     def fetched(

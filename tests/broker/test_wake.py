@@ -7,7 +7,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.store import TOKEN_MS
 from kombu_redisdelay.broker.takes import PEEKS
-from tests.broker.rig import Rig, park, taken
+from tests.broker.rig import Rig, park, taken, takes_of
 
 HOUR = 3_600_000
 
@@ -124,13 +124,13 @@ class TestGlance:
     """By a consumer that was not woken."""
 
     def test_nothing_at_all(self, rig: Rig) -> None:
-        assert rig.consumer().peek(["a", "b"]) == (False, {}, ("a", "b"), False)
+        assert takes_of(rig.consumer(), ["a", "b"]).peek() == (False, {}, ("a", "b"), False)
 
     @pytest.mark.parametrize("in_ms", [-1000, 10_000])
     def test_something_scheduled(self, rig: Rig, in_ms: int) -> None:
         rig.schedule("b", "m", 10_000)
         rig.client.zincrby(rig.store.keys("b").schedule, in_ms - 10_000, "m")
-        peek = rig.consumer().peek(["a", "b"])
+        peek = takes_of(rig.consumer(), ["a", "b"]).peek()
         assert not peek.any_ready
         assert list(peek.due) == ["b"]
         assert peek.due["b"] == pytest.approx(max(0, in_ms / 1000), abs=5)
@@ -138,12 +138,12 @@ class TestGlance:
     @pytest.mark.parametrize("step", [0, 9])
     def test_something_ready(self, rig: Rig, step: int) -> None:
         rig.put("b", "m", step=step)
-        assert rig.consumer().peek(["a", "b"]).any_ready
+        assert takes_of(rig.consumer(), ["a", "b"]).peek().any_ready
 
     def test_a_key_that_holds_something_else_is_named(self, rig: Rig) -> None:
         rig.client.set(rig.store.keys("b").schedule, "x")
         with pytest.raises(ResponseError, match=r"redisdelay:\{b\}:schedule' holds a string"):
-            rig.consumer().peek(["a", "b"])
+            takes_of(rig.consumer(), ["a", "b"]).peek()
 
     @pytest.mark.parametrize("count", [16, 17, 80, 101, 250])
     def test_a_few_are_enough_for_all_schedules(self, rig: Rig, count: int) -> None:
@@ -155,7 +155,7 @@ class TestGlance:
         for _ in range(2):
             due: list[str] = []
             for _ in range(PEEKS if count > 16 else 1):
-                peek = consumer.peek(queues)
+                peek = takes_of(consumer, queues).peek()
                 assert peek.any_ready
                 assert list(peek.due) == list(peek.schedules_of)
                 due += peek.due
@@ -164,7 +164,7 @@ class TestGlance:
 
 class TestLook:
     def test_nothing_at_all(self, rig: Rig) -> None:
-        assert rig.consumer().look(["a", "b"]) == ({}, {})
+        assert takes_of(rig.consumer(), ["a", "b"]).look() == ({}, {})
 
     def test_at_many_queues(self, rig: Rig) -> None:
         queues = [f"q{number}" for number in range(250)]
@@ -172,7 +172,7 @@ class TestLook:
         rig.put("q249", "m", step=3)
         for queue in ("q0", "q100", "q249"):
             rig.schedule(queue, "m", 10_000)
-        looked = rig.consumer().look(queues)
+        looked = takes_of(rig.consumer(), queues).look()
         assert looked.ready == {"q7": 1, "q249": 2}
         assert list(looked.due) == ["q0", "q100", "q249"]
         assert looked.due["q100"] == pytest.approx(10, abs=5)
@@ -180,4 +180,4 @@ class TestLook:
     def test_a_key_that_holds_something_else_is_named(self, rig: Rig) -> None:
         rig.client.set(rig.store.keys("b").schedule, "x")
         with pytest.raises(ResponseError, match=r"redisdelay:\{b\}:schedule' holds a string"):
-            rig.consumer().look(["a", "b"])
+            takes_of(rig.consumer(), ["a", "b"]).look()

@@ -14,7 +14,7 @@ from termios import FIONREAD
 import pytest
 
 from harness.process import wait_until
-from kombu_redisdelay.transport.caretaker import INTERVAL, PREFORK_GRACE
+from kombu_redisdelay.transport.orphan_keeper import INTERVAL, PREFORK_GRACE
 from tests.end_to_end.installation import QUEUE, Installation
 from tests.faults.workers import LOST_CONNECTION, kill_connections, lose_connections
 

@@ -15,7 +15,7 @@ def test_a_connection_that_breaks_while_there_is_no_credit(site: Site, broken: s
     inbox = Inbox(channel, prefetch=1)
     loop = event_loop(connection)
     publish(site.channel(), "a", "b")
-    turn(loop, lambda: len(inbox) == 1 and not any(lane.is_waiting for lane in channel.intake.lanes))
+    turn(loop, lambda: len(inbox) == 1 and not any(fetcher.is_waiting for fetcher in channel.intake.fetchers))
 
     ours = str(site.redis.client_id())
     for client in site.redis.client_list():

@@ -65,7 +65,7 @@ def turn(loop: Iterator[object], until: Callable[[], object]) -> None:
 
 def waits(channel: Any) -> bool:
     """Whether *channel* has asked to be woken, for all its queues."""
-    return all(lane.is_waiting and not lane.is_taking for lane in channel.intake.lanes)
+    return all(fetcher.is_waiting and not fetcher.is_taking for fetcher in channel.intake.fetchers)
 
 
 def look_after_queues(channel: Any) -> None:

@@ -15,7 +15,7 @@ def asking(site: Site) -> tuple[Any, Inbox, Iterator[object]]:
     inbox = Inbox(channel, prefetch=2)
     loop = event_loop(channel.connection.client)
     channel.connection.cycle.on_poll_start()
-    assert all(lane.is_taking for lane in channel.intake.lanes)
+    assert all(fetcher.is_taking for fetcher in channel.intake.fetchers)
     return channel, inbox, loop
 
 

@@ -133,7 +133,8 @@ class TestBasicGet:
         channel.basic_get("other").ack()
         # Asked for by the consumer, which does not hear of the reply.
         connection = channel.store.server.new_connection(site.keys().wake)
-        connection.send_packed_command((pack(*channel.consumer.ask_for(Request(["q"], 3))),))
+        takes = channel.consumer.takes_in(channel.store.slot("q"))
+        connection.send_packed_command((pack(*takes.ask_for(Request(["q"], 3))),))
         connection.read_response()
         assert [channel.basic_get("q").payload for _ in range(3)] == ["a", "b", "c"]
 

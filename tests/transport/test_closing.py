@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from harness.process import wait_until
 from harness.redis_server import RedisServer
-from kombu_redisdelay.transport import caretaker
+from kombu_redisdelay.transport import orphan_keeper
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
 
 
@@ -161,8 +161,8 @@ class TestLostConnection:
 
     def test_what_a_failover_undoes_is_done_again(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nobody waits for replicas when a message is given back or acked."""
-        monkeypatch.setattr(caretaker, "INTERVAL", 0.1)
-        monkeypatch.setattr(caretaker, "AGAIN", (1.0, 1.0, 1.0))
+        monkeypatch.setattr(orphan_keeper, "INTERVAL", 0.1)
+        monkeypatch.setattr(orphan_keeper, "AGAIN", (1.0, 1.0, 1.0))
         connection = site.connect()
         channel = connection.channel()
         publish(channel, "a", "b")
@@ -172,13 +172,13 @@ class TestLostConnection:
         before = site.redis.hgetall(unacked)
         inbox.messages[0].ack()
         del inbox.messages[:]
-        others = set(caretaker._at_work)
+        others = set(orphan_keeper._at_work)
         connection.collect()
         wait_until(lambda: (site.ready(), site.unacked()) == (1, 0), PATIENCE, "what was held is given back")
         site.redis.delete(site.keys().ready)
         site.redis.hset(unacked, mapping=before)
         wait_until(lambda: (site.ready(), site.unacked()) == (1, 0), PATIENCE, "it is given back again")
-        wait_until(lambda: caretaker._at_work <= others, PATIENCE, "that nobody looks any more")
+        wait_until(lambda: orphan_keeper._at_work <= others, PATIENCE, "that nobody looks any more")
 
     def test_is_noticed_and_the_connection_is_of_use_again(self, site: Site) -> None:
         connection = site.connect()

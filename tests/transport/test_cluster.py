@@ -16,7 +16,7 @@ from harness.cluster import Cluster
 from harness.cluster_node import Node
 from harness.cluster_view import slot_of
 from harness.redis_server import RedisServer
-from kombu_redisdelay.broker.consumer import MOST_LEFT
+from kombu_redisdelay.broker.membership import MOST_LEFT
 from tests.transport.kit import Inbox, Site, drain, event_loop, publish, turn, waits
 
 QUEUES = [f"q{number:02}" for number in range(12)]
@@ -126,7 +126,7 @@ class TestManySlots:
             publish(other, queue, queue=queue)
         wait(channel.connection.client, lambda: len(inbox) == len(QUEUES[1::2]))
         assert sorted(inbox.bodies) == QUEUES[1::2]
-        assert len(channel.intake.lanes) == len(QUEUES[1::2])
+        assert len(channel.intake.fetchers) == len(QUEUES[1::2])
         for queue in QUEUES[::2]:
             inbox.consumer.add_queue(Queue(queue))
         inbox.consumer.consume()
@@ -256,7 +256,7 @@ class TestPrefix:
         drain(channel.connection.client, lambda: len(inbox) == 7)
         drain(other.connection.client, lambda: listener)
         assert all(key.startswith(prefix.encode()) for key in cluster_site.all_keys())
-        assert len(channel.intake.lanes) == (4 if prefix == "app:" else 1)
+        assert len(channel.intake.fetchers) == (4 if prefix == "app:" else 1)
 
     @pytest.mark.parametrize("prefix", ["{", "{}", "a{b"])
     def test_one_that_would_divide_a_queue(self, cluster_site: Site, prefix: str) -> None:

@@ -136,10 +136,12 @@ def wrong_types(site: Site, channel: Any) -> None:
         publish(channel, "a", queue="wrong", **LATER)
     with suppress(RedisError):
         channel.basic_get("wrong")
+    takes = channel.consumer.takes_in(channel.store.slot("wrong"))
+    takes.queues = ["wrong"]
     with suppress(RedisError):
-        channel.consumer.look(["wrong"])
+        takes.look()
     with suppress(RedisError):
-        channel.consumer.peek(["wrong"])
+        takes.peek()
 
 
 def lost_connections(site: Site, channel: Any) -> None:

@@ -178,8 +178,8 @@ class TestChannel:
         run(lambda: len(inbox) == 1)
         monkeypatch.setattr(channel, "brpop_timeout", LONG_POLL)
         inbox.messages[0].ack()
-        [lane] = channel.intake.lanes
-        run(lambda: waits(channel) and lane._timeout >= LONG_POLL)
+        [fetcher] = channel.intake.fetchers
+        run(lambda: waits(channel) and fetcher._timeout >= LONG_POLL)
         # The same queue, and others.
         for number, queue in enumerate((MANY[count - 1], MANY[count // 2], MANY[0]), 2):
             self.push(site, channel, str(number), queue)
@@ -210,7 +210,7 @@ class TestChannel:
         for number in range(1, 6):
             publish(channel, "ours", queue=MANY[number % count])
             run(lambda number=number: len(inbox) == number)  # type: ignore[misc]
-        [lane] = channel.intake.lanes
-        due = lane.next_due()
+        [fetcher] = channel.intake.fetchers
+        due = fetcher.next_due()
         assert due is None or due <= LOOK_EVERY
-        run(lambda: lane.next_due() is None)
+        run(lambda: fetcher.next_due() is None)

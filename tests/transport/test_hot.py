@@ -10,7 +10,7 @@ from kombu.entity import Queue
 from kombu.transport import virtual
 
 from kombu_redisdelay.broker.delivery import Looked, Peek, Taken
-from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
+from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE, Takes
 from kombu_redisdelay.transport.hot import LOOK_AFTER, QUEUES_OF_MORE, HotQueues
 from tests.clock import Clock
 from tests.transport.kit import Inbox, Site, drain, publish, waits
@@ -205,8 +205,8 @@ class TestChannel:
     ) -> None:
         channel = site.channel()
         # A second later it would be found anyway.
-        monkeypatch.setattr(channel.consumer, "peek", lambda queues: Peek(False, {}, ()))
-        monkeypatch.setattr(channel.consumer, "look", lambda queues: Looked({}, {}))
+        monkeypatch.setattr(Takes, "peek", lambda takes: Peek(False, {}, ()))
+        monkeypatch.setattr(Takes, "look", lambda takes: Looked({}, {}))
         inbox = Inbox(channel, *MANY, on_message=virtual.Message.ack)
         drain(channel.connection.client, lambda: waits(channel))
         assert channel.basic_get("another") is None

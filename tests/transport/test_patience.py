@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kombu_redisdelay.transport import lane, poller
+from kombu_redisdelay.transport import poller, slot_fetcher
 from tests.transport.kit import Inbox, Site, event_loop, publish, turn
 
 pytestmark = pytest.mark.one_server
@@ -20,7 +20,7 @@ TRIES = 3
 
 
 def set_pause(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    for module in (lane, poller):
+    for module in (slot_fetcher, poller):
         monkeypatch.setattr(module, "PAUSE", seconds)
 
 
@@ -77,8 +77,8 @@ def test_half_of_the_room_is_enough(
     for message in inbox.messages[: acks - 1]:
         message.ack()
     channel: Any = inbox.consumer.channel
-    [only] = channel.intake.lanes
-    assert only.is_patient
+    [only] = channel.intake.fetchers
+    assert channel.intake.is_patient(only)
     inbox.messages[acks - 1].ack()
     turn(loop, lambda: len(inbox) == prefetch + acks)
 

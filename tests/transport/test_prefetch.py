@@ -51,9 +51,9 @@ def test_what_is_not_delivered_yet_counts_in_every_take(site: Site) -> None:
     channel = site.channel()
     publish(channel, *map(str, range(10)))
     inbox = Inbox(channel, prefetch=4)
-    [lane] = channel.intake.lanes
-    lane.take()
-    lane.take()
+    [fetcher] = channel.intake.fetchers
+    channel.intake.take(fetcher)
+    channel.intake.take(fetcher)
     assert (len(inbox), site.unacked(), site.ready()) == (0, 4, 6)
 
 

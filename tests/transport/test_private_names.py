@@ -27,7 +27,7 @@ import kombu_redisdelay
 
 PACKAGE = Path(kombu_redisdelay.__file__).parent
 
-# A process that has this module is taken for a worker with a prefork pool (transport/caretaker.py).
+# A process that has this module is taken for a worker with a prefork pool (transport/orphan_keeper.py).
 _MODULE_OF_THE_POOL = sys.modules.pop(AsynPool.__module__)
 
 

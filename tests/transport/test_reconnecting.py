@@ -8,7 +8,7 @@ import pytest
 from kombu.utils import eventio
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from kombu_redisdelay.transport import losses, transports
+from kombu_redisdelay.transport import reconnect_backoff, transports
 from tests.clock import Clock
 from tests.transport.kit import Inbox, Site, drain, publish, waits
 
@@ -16,7 +16,7 @@ from tests.transport.kit import Inbox, Site, drain, publish, waits
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(losses, "monotonic", clock)
+    monkeypatch.setattr(reconnect_backoff, "monotonic", clock)
     monkeypatch.setattr(transports, "monotonic", clock)
     return clock
 
@@ -30,8 +30,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[float]:
         found.append(round(seconds, 3))
         clock.now += seconds
 
-    monkeypatch.setattr(losses, "sleep", sleep)
-    monkeypatch.setattr(transports, "_losses", {})
+    monkeypatch.setattr(reconnect_backoff, "sleep", sleep)
+    monkeypatch.setattr(transports, "_backoffs", {})
     return found
 
 
@@ -73,24 +73,24 @@ def test_a_connection_that_is_closed_is_not_polled(site: Site) -> None:
     connection.transport.cycle.poller = poller = eventio._select()
     inbox = Inbox(channel)
     drain(connection, lambda: waits(channel))
-    [lane] = channel.intake.lanes
+    [fetcher] = channel.intake.fetchers
     waker = channel.connection.cycle._waker
     assert len(poller._rfd) == 2
-    lane.close()
+    fetcher.close()
     assert poller._rfd == {waker.fd}
     publish(channel, "a")
     drain(connection, lambda: len(inbox) == 1)
 
 
-def lost(found: losses.Losses, clock: Clock, after: float = 0.0) -> None:
+def lost(found: reconnect_backoff.ReconnectBackoff, clock: Clock, after: float = 0.0) -> None:
     """A connection is opened, and lost *after* some seconds."""
     connected_at = clock.now
     clock.now += after
-    found.note(connected_at)
+    found.note_loss(connected_at)
 
 
 def test_the_first_loss_costs_nothing(clock: Clock, pauses: list[float]) -> None:
-    found = losses.Losses()
+    found = reconnect_backoff.ReconnectBackoff()
     for _ in range(3):
         lost(found, clock, 0.01)
         found.pause()
@@ -99,25 +99,25 @@ def test_the_first_loss_costs_nothing(clock: Clock, pauses: list[float]) -> None
 
 
 def test_one_that_was_of_use_does_not_count(clock: Clock, pauses: list[float]) -> None:
-    found = losses.Losses()
+    found = reconnect_backoff.ReconnectBackoff()
     for _ in range(3):
-        lost(found, clock, losses.SHORT_LIVED)
+        lost(found, clock, reconnect_backoff.SHORT_LIVED)
         found.pause()
     assert pauses == []
 
 
 def test_those_that_are_lost_together_count_once(clock: Clock, pauses: list[float]) -> None:
     """As when the server restarts, in a process whose threads have a connection each."""
-    found, connected_at = losses.Losses(), clock.now
+    found, connected_at = reconnect_backoff.ReconnectBackoff(), clock.now
     for _ in range(5):
         clock.now += 0.01
-        found.note(connected_at)
+        found.note_loss(connected_at)
     found.pause()
     assert pauses == []
 
 
 def test_who_has_waited_otherwise_waits_for_the_rest(clock: Clock, pauses: list[float]) -> None:
-    found = losses.Losses()
+    found = reconnect_backoff.ReconnectBackoff()
     for _ in range(5):
         lost(found, clock)
     clock.now += 0.5

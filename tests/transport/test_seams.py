@@ -161,9 +161,9 @@ class TestChannel:
         Inbox(channel)
         publish(channel, "a")
         channel.connection.cycle.on_poll_start()
-        [lane] = channel.intake.lanes
-        assert lane.client is channel.client
-        assert lane.is_waiting
+        [fetcher] = channel.intake.fetchers
+        assert fetcher.client is channel.client
+        assert fetcher.is_waiting
 
     def test_cancel_within_a_read_waits(self, site: Site) -> None:
         channel = site.channel()
@@ -232,7 +232,7 @@ class TestPoller:
         Inbox(channel)
         poller = channel.connection.cycle
         poller.on_poll_start()
-        assert list(poller._fd_to_chan.values()) == [(channel, *channel.intake.lanes)]
+        assert list(poller._fd_to_chan.values()) == [(channel, *channel.intake.fetchers)]
 
     def test_read_events_come_to_on_readable(self, site: Site) -> None:
         channel = site.channel()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from vine import promise
 
-from kombu_redisdelay.transport import caretaker, settling
+from kombu_redisdelay.transport import orphan_keeper, settling
 from tests.transport.kit import Inbox, Site, drain, publish
 
 
@@ -206,15 +206,15 @@ def test_celery_has_the_seam(site: Site) -> None:
 def test_what_waits_for_the_loop_is_kept_while_the_connection_is_lost(
     held: Any, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caretaker believes references for a few seconds only, if there is a prefork pool: then a task that
-    Celery does not count as running would come back, and run again."""
+    """The orphan keeper believes references for a few seconds only, if there is a prefork pool: then a task
+    that Celery does not count as running would come back, and run again."""
     monkeypatch.setitem(sys.modules, "celery.concurrency.asynpool", ModuleType("asynpool"))
     messages = {held.delivery_tag: held}
-    assert caretaker._in_use(messages, caretaker.PREFORK_GRACE) == set()
+    assert orphan_keeper._in_use(messages, orphan_keeper.PREFORK_GRACE) == set()
     consumer = Loop()
     held.channel.consumer.disconnect()
     in_a_thread(received(consumer, held).on_ack, None, ())
     assert consumer.later
-    assert caretaker._in_use(messages, caretaker.PREFORK_GRACE) == {held.delivery_tag}
+    assert orphan_keeper._in_use(messages, orphan_keeper.PREFORK_GRACE) == {held.delivery_tag}
     consumer.perform()
     assert site.unacked() == 0

@@ -93,7 +93,7 @@ def test_what_it_knows_is_told_where_its_tasks_come_from(site: Site) -> None:
         consumer.strategies, consumer.task_consumer.channel = {"a": None}, channel
         consumer.create_task_handler()
         assert isinstance(channel, Channel)
-        assert channel.intake.known_tasks == known
+        assert channel.intake.consumed.known_tasks == known
 
 
 def test_another_broker_is_left_alone() -> None:

@@ -29,7 +29,9 @@ def waiting(site: Site) -> list[Inbox]:
 def woken(inboxes: list[Inbox], timeout: float) -> list[Inbox]:
     """Those to which the server has sent a token, at most one second after it was asked to wait."""
     by_socket = {
-        lane.client.connection._sock: inbox for inbox in inboxes for lane in channel_of(inbox).intake.lanes
+        fetcher.client.connection._sock: inbox
+        for inbox in inboxes
+        for fetcher in channel_of(inbox).intake.fetchers
     }
     readable, _, _ = select.select(list(by_socket), [], [], timeout)
     return [by_socket[sock] for sock in readable]

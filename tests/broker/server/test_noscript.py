@@ -147,7 +147,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "held": lambda rig, consumer, delivery: len(list(UnackedHashes(rig.store).iter("q"))),
     "adopt": adopt,
     "schedule_ready": schedule_ready,
-    "leave": lambda rig, consumer, delivery: consumer.leave(["q"]),
+    "leave": lambda rig, consumer, delivery: consumer.membership.leave(["q"]),
 }
 
 

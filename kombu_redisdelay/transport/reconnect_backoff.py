@@ -1,4 +1,4 @@
-"""Connections that are lost as soon as they are there, and how long the next one waits.
+"""How long the next connection waits when the last ones were lost as soon as they were there.
 
 One server of a cluster may be away, or a primary lack replicas. Then connecting succeeds, and Celery, which
 pauses for longer and longer if it fails, would connect again and again. But a producer whose connection was
@@ -19,14 +19,14 @@ FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 1.0
 
 
-class Losses:
-    """Those of one broker."""
+class ReconnectBackoff:
+    """Tracks the connections to one broker that were lost."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
         self._last_at = float("-inf")
 
-    def note(self, connected_at: float) -> None:
+    def note_loss(self, connected_at: float) -> None:
         """Note that a connection was lost.
 
         Arguments:

@@ -1,4 +1,4 @@
-"""Looks after messages whose connection was lost while they were being handled.
+"""Keeps messages whose connection was lost while they were being handled.
 
 The tasks go on, and their acks still count. So the consumer keeps a message as long as a task works on it. A
 message that nobody can ack any more is given back at once.
@@ -40,15 +40,15 @@ LATE_TAKE = 60.0
 #: ends. The next failover often comes soon after the first.
 AGAIN = (2.0, 4.0, 8.0, 16.0, 30.0)
 
-#: Seconds that the end of the program waits for all caretakers together.
+#: Seconds that the end of the program waits for all orphan keepers together.
 END_PATIENCE = 1.0
 
-#: The caretakers that are at work in this process.
-_at_work: set[Caretaker] = set()
+#: The orphan keepers that are at work in this process.
+_at_work: set[OrphanKeeper] = set()
 
 
-class Caretaker(Thread):
-    """Looks after the messages that a consumer holds, until each of them was acked or given back. What is
+class OrphanKeeper(Thread):
+    """Keeps the messages that a consumer holds, until each of them was acked or given back. What is
     left when the program ends is given back then. The consumer leaves its queues, so that no worker is listed
     that has ended.
 
@@ -65,7 +65,7 @@ class Caretaker(Thread):
         messages: Mapping[str, virtual.Message],
         fail: Callable[[str], None],
     ) -> None:
-        super().__init__(name="redisdelay-caretaker", daemon=True)
+        super().__init__(name="redisdelay-orphan-keeper", daemon=True)
         self._consumer = consumer
         self._messages = messages
         self._fail = fail
@@ -78,7 +78,7 @@ class Caretaker(Thread):
 
     def run(self) -> None:
         try:
-            self._look_after()
+            self._keep()
             self._consumer.stop()
             self._look_again()
         finally:
@@ -88,7 +88,7 @@ class Caretaker(Thread):
         """Give back all that is held, because nobody can ack it any more, and stop."""
         self._is_end.set()
 
-    def _look_after(self) -> None:
+    def _keep(self) -> None:
         in_touch_since: float | None = None
         while not self._is_end.is_set():
             self._is_end.wait(INTERVAL)
@@ -126,11 +126,11 @@ class Caretaker(Thread):
 
 @atexit.register
 def _end_all() -> None:
-    deadline, caretakers = monotonic() + END_PATIENCE, list(_at_work)
-    for caretaker in caretakers:
-        caretaker.end()
-    for caretaker in caretakers:
-        caretaker.join(max(0.0, deadline - monotonic()))
+    deadline, keepers = monotonic() + END_PATIENCE, list(_at_work)
+    for keeper in keepers:
+        keeper.end()
+    for keeper in keepers:
+        keeper.join(max(0.0, deadline - monotonic()))
 
 
 # They belong to the parent process.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kombu.utils.scheduling import priority_cycle
-from redis.exceptions import ConnectionError, ResponseError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.delivery import Request, Taken, Waiting
@@ -17,14 +17,11 @@ from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
 from kombu_redisdelay.broker.server.replies import RELOCATIONS
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.broker.server.wire import pack
-from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
+from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE, Takes
+from kombu_redisdelay.transport.consumed import ConsumedQueues
 from kombu_redisdelay.transport.foreign import Foreign
 from kombu_redisdelay.transport.hot import HotQueues
 from kombu_redisdelay.transport.waiting import WaitingTasks
-
-if TYPE_CHECKING:
-    from kombu_redisdelay.transport.channel import Channel
-    from kombu_redisdelay.transport.intake import Intake
 
 #: Seconds to wait after a request, if the next one would be for less than half of what may be held.
 PAUSE = 0.001
@@ -40,28 +37,45 @@ LONGER = 2
 RELOCATION_PAUSE = 0.2
 
 
-class Lane:
+#: Says for how many messages there is room now. It is asked when a request is made: a look before that takes
+#: time, and makes room.
+Credit = Callable[[], int]
+
+
+class SlotFetcher:
     """Asks for the messages of queues of one slot. On one Redis, these are all queues of a channel.
 
     There are two ways to ask, each over its own connection. :meth:`take` waits for the reply. :meth:`ask`
     sends a request over the poll connection and returns at once. It asks for messages or, if none are
     expected, for a wake-up. The poller tells when :meth:`answer` can read the reply.
 
+    What was taken is returned, and the caller keeps it; ``None`` means that nothing was asked for. Every
+    method that takes needs *credit*.
+
+    Arguments:
+        takes: makes the requests. Their queues are those of :meth:`consume_from`.
+        consumed: the queues that the channel consumes from, those of other slots, too.
+        cycle: kombu's, which says in which order these are taken from.
+
     Attributes:
         queues: the queues, in the order in which consuming began.
+        client: of redis-py; its ``connection`` is the poll connection. ``None`` if the caller has to open one
+            before it calls :meth:`ask`.
         expects_more: whether to ask for messages instead of a wake-up. True if more messages are ready, or if
             it is not known whether there are any.
     """
 
-    def __init__(self, channel: Channel, intake: Intake) -> None:
-        self._channel = channel
-        self._intake = intake
+    def __init__(self, takes: Takes, consumed: ConsumedQueues, cycle: Any) -> None:
+        self._takes = takes
+        self._consumed = consumed
+        self._cycle = cycle
+        self._in_turn = not isinstance(cycle, priority_cycle)
         self.queues: Sequence[str] = ()
+        self.client: Any = None
         self.expects_more = True
-        self._hot = HotQueues(intake.consumed)
+        self._hot = HotQueues(consumed.callbacks)
         self._foreign = Foreign()
-        self._waiting = WaitingTasks(lambda: intake.known_tasks)
-        self._client: Any = None
+        self._waiting = WaitingTasks(lambda: consumed.known_tasks)
         #: When the latest request was sent over the poll connection, if it has no reply yet; seconds of the
         #: monotonic clock.
         self._sent_at: float | None = None
@@ -83,19 +97,14 @@ class Lane:
         if not set(queues).issubset(self.queues):
             self._hot.look_soon()
             self.expects_more = True
-        self.queues = queues
-
-    @property
-    def client(self) -> Any:
-        """A client of redis-py whose ``connection`` is the poll connection."""
-        if self._client is None:
-            self._client = self._channel.new_poll_client(self.queues[0])
-        return self._client
+        if queues != self.queues:
+            self._takes.queues = queues
+            self.queues = self._takes.queues
 
     def close(self) -> None:
         """Close the poll connection. A reply that is still on its way is lost."""
-        self._expects_nothing()
-        client, self._client = self._client, None
+        self._sent_at = None
+        client, self.client = self.client, None
         if client is not None and client.connection is not None:
             client.connection.disconnect()
 
@@ -117,77 +126,62 @@ class Lane:
         return self._asked_for.limit if self._sent_at is not None and self._asked_for is not None else 0
 
     @property
-    def has_no_room(self) -> bool:
-        """Whether more messages are ready, and other lanes have asked for all that may be held. Their replies
-        come soon."""
-        return bool(self._hot) and bool(self._intake.taking) and not self._intake.credit()
+    def has_hot(self) -> bool:
+        """Whether any queue is known to have something ready."""
+        return bool(self._hot)
+
+    @property
+    def has_just_asked(self) -> bool:
+        """Whether the latest request was made less than :data:`PAUSE` ago."""
+        return monotonic() - self._requested_at < PAUSE
 
     @property
     def is_resting(self) -> bool:
         """Whether nothing is asked now, because the cluster moves the slot or does not serve it."""
         return monotonic() < self._rests_until
 
-    @property
-    def is_patient(self) -> bool:
-        """Whether to wait until there is room for more messages, for :data:`PAUSE` at most. A take of one
-        message costs about as much as a take of ten."""
-        qos = self._channel.qos
-        if not self.expects_more or self._intake.is_told_by_application:
-            return False
-        half = min(qos.prefetch_count, self._channel.options.max_batch) / 2
-        return self._intake.credit() < half and monotonic() - self._requested_at < PAUSE
-
     def next_due(self) -> float | None:
-        """Seconds until the next message is due, the lane has rested, or is to look for what came without a
-        token; ``None`` for never."""
+        """Seconds until the next message is due, the fetcher has rested, or is to look for what came without
+        a token; ``None`` for never."""
         rest = self._rests_until - monotonic()
         if rest > 0:
             return rest
         each = [due for due in (self._hot.next_due(), self._foreign.next_look()) if due is not None]
         return min(each, default=None)
 
-    def take_due(self) -> None:
+    def take_due(self, credit: Credit) -> Taken | None:
         """Take messages if some are due, or have come without a token."""
         if self.is_resting:
-            return
-        has_room = self._intake.credit() > 0
+            return None
+        has_room = credit() > 0
         # Also without room: what is due becomes ready.
         if self._hot.next_due() == 0 or (self.expects_more and has_room and not self.is_taking):
-            self.take()
-        elif self._foreign.next_look() == 0:
-            self._look_for_foreign(has_room)
+            return self.take(credit)
+        if self._foreign.next_look() == 0:
+            return self._look_for_foreign(credit, has_room)
+        return None
 
-    def take(self, also_woken: bool = True) -> float | None:
-        """Take as many messages as the prefetch count leaves room for.
+    def take(self, credit: Credit, also_woken: bool = True) -> Taken | None:
+        """Take as many messages as there is room for.
 
         Arguments:
             also_woken: whether to take from queues that nobody knows to be hot, if they were woken.
-
-        Returns:
-            Seconds until the next message is due, ``None`` if none is scheduled.
         """
         if self.is_taking:
-            return self.answer()
-        self._take(also_woken)
-        return self.next_due()
-
-    def _take(self, also_woken: bool) -> Collection[str]:
-        """Returns the queues of the messages that were taken."""
+            return self.answer(credit)
         try:
-            request = self._request(also_woken)
+            request = self._request(credit, also_woken)
             if request.queues:
-                taken = self._channel.consumer.take(request)
-                self._receive(request, taken)
-                return {delivery.queue for delivery in taken.deliveries}
+                return self._note(request, self._takes.take(request))
         except SlotUnavailable:
             self._rest()
-        return ()
+        return None
 
     def longest_wait(self, timeout: float) -> float:
         """Seconds after which an answer to :meth:`ask` comes, even without a wake-up token."""
         return timeout * (LONGER if len(self.queues) > QUEUES_PER_TAKE else 1)
 
-    def ask(self, timeout: float) -> None:
+    def ask(self, credit: Credit, timeout: float) -> None:
         """Ask for messages or for a wake-up over the poll connection.
 
         Arguments:
@@ -197,145 +191,137 @@ class Lane:
         self._timeout = self.longest_wait(timeout)
         connection = self.client.connection
         try:
-            self._asked_for = self._request() if self.expects_more else None
+            self._asked_for = self._request(credit) if self.expects_more else None
         except SlotUnavailable:
             self._rest()
             return
         if self._asked_for is not None:
-            command = self._channel.consumer.ask_for(self._asked_for)
+            command = self._takes.ask_for(self._asked_for)
         else:
-            command = self._channel.consumer.wait_for(self.queues, self._timeout)
+            command = self._takes.wait(self._timeout)
         connection.send_packed_command((pack(*command),))
         self._was_overdue = False
         self._sent_at = monotonic()
-        if self._asked_for is not None:
-            self._intake.taking.add(self)
 
-    def answer(self) -> float | None:
-        """Read the reply that came over the poll connection. If it is a wake-up, take messages.
-
-        Returns:
-            Seconds until the next message is due, ``None`` if none is scheduled or nothing was taken.
-        """
-        channel, request, sent_at = self._channel, self._asked_for, self._sent_at
+    def answer(self, credit: Credit) -> Taken | None:
+        """Read the reply that came over the poll connection. If it is a wake-up, take messages."""
+        request, sent_at = self._asked_for, self._sent_at
         connection = self.client.connection
         reply = None
         try:
             reply = connection.read_response()
         except (*RELOCATIONS, NotThePrimary) as exc:
-            channel.store.server.relocated(exc)
+            self._takes.server.relocated(exc)
             self._rest()
-            return self.next_due()
+            return None
         except ResponseError:
             if request is None:
                 raise
             # The take is made again below. It succeeds, or raises an error that says more.
-        except channel.connection_errors:
+        except (ConnectionError, TimeoutError, OSError):
             connection.disconnect()
             raise
         finally:
-            self._expects_nothing()
+            self._sent_at = None
             self._rested_since = monotonic()
         re_authenticate(connection)
         if request is not None and reply is not None:
-            self._receive(request, channel.consumer.taken(request, reply))
-            return self.next_due()
+            return self._note(request, self._takes.taken(request, reply))
         if request is None and reply is not None:
             assert sent_at is not None
-            return self._take_what_woke_us(reply, was_there=monotonic() - sent_at < AT_ONCE)
+            return self._take_what_woke_us(credit, reply, was_there=monotonic() - sent_at < AT_ONCE)
         if request is None and not self._finds_something():
-            return self.next_due()
-        return self.take()
+            return None
+        return self.take(credit)
 
-    def _take_what_woke_us(self, reply: Any, was_there: bool) -> float | None:
-        queue = self._channel.consumer.woken(self.queues, reply)
+    def _take_what_woke_us(self, credit: Credit, reply: Any, was_there: bool) -> Taken | None:
+        queue = self._takes.woken(reply)
         self._hot.woken(queue)
         self._foreign.woken()
         # If a token was there at once, others may have been there, too: among them, the order counts.
-        return self.take(also_woken=was_there or queue not in self._intake.consumed)
+        return self.take(credit, also_woken=was_there or queue not in self._consumed.callbacks)
 
     def _finds_something(self) -> bool:
         """Look at all queues. Returns whether there is something to take now. What is ready is taken soon, if
         nobody takes it who was woken."""
-        queues, consumer = self.queues, self._channel.consumer
-        if not queues:
+        if not self.queues:
             return False
         try:
-            with self._channel.store.server.hurrying():
-                peek = consumer.peek(queues)
+            with self._takes.server.hurrying():
+                peek = self._takes.peek()
                 if self._waiting.peeked(peek.any_unknown):
                     self._look_for_waiting()
         except SlotUnavailable:
             self._rest()
             return False
         self._hot.peeked(peek)
-        self._foreign.peeked(queues, peek.any_ready)
+        self._foreign.peeked(self.queues, peek.any_ready)
         return self._hot.has_any
 
-    def _look_for_foreign(self, has_room: bool) -> None:
+    def _look_for_foreign(self, credit: Credit, has_room: bool) -> Taken | None:
         """Take what has come without a token, if it is there now."""
         groups = self._foreign.begin(self.queues)
         # Who does not wait for tokens cannot know which message has come without one.
         if not has_room or not self.is_waiting or self.is_taking:
-            return
-        consumer = self._channel.consumer
+            return None
         try:
-            with self._channel.store.server.hurrying():
-                seen = consumer.have_ready(groups)
+            with self._takes.server.hurrying():
+                seen = self._takes.have_ready(groups)
                 if seen and self.client.connection.can_read():
                     # It came with a token, which is here and was not read yet.
-                    self.answer()
-                    return
+                    return self.answer(credit)
                 ready = self._foreign.looked(seen)
                 if ready and len(self.queues) > QUEUES_PER_TAKE:
-                    self._hot.found(consumer.look([*dict.fromkeys(chain(*ready))]))
+                    self._hot.found(self._takes.look([*dict.fromkeys(chain(*ready))]))
         except SlotUnavailable:
             self._rest()
-            return
-        if ready:
-            self._foreign.found(self._take(also_woken=False))
+            return None
+        if not ready:
+            return None
+        taken = self.take(credit, also_woken=False)
+        self._foreign.found({each.queue for each in taken.deliveries} if taken is not None else ())
+        return taken
 
     def _look_for_waiting(self) -> None:
         """Look for tasks that other workers did not know and this one does."""
-        self._waiting.looked(self._channel.consumer.waiting_tasks(self.queues, self._waiting.after))
+        self._waiting.looked(self._takes.waiting_tasks(self._waiting.after))
         for queue in self._waiting.known:
             self._hot.woken(queue)
 
-    def _request(self, also_woken: bool = True) -> Request:
+    def _request(self, credit: Credit, also_woken: bool = True) -> Request:
         self._requested_at = monotonic()
-        queues, queue_cycle = self.queues, self._channel._queue_cycle
+        queues, consumed, in_turn = self.queues, self._consumed, self._in_turn
         if self._hot.needs_look(queues):
-            with self._channel.store.server.hurrying():
-                self._hot.looked(self._channel.consumer.look(queues))
+            with self._takes.server.hurrying():
+                self._hot.looked(self._takes.look())
         if self._waiting.needs_look and queues:
-            with self._channel.store.server.hurrying():
+            with self._takes.server.hurrying():
                 self._look_for_waiting()
-        order = queue_cycle.consume(len(self._channel.active_queues))
+        order = self._cycle.consume(len(consumed.queues))
         if len(order) > len(queues):
             ours = frozenset(queues)
             order = [queue for queue in order if queue in ours]
-        in_turn = not isinstance(queue_cycle, priority_cycle)
-        credit = self._intake.credit()
+        limit = credit()
         hot, others_wait = self._hot.choose(order)
         # In turn, those come first that wait already. A look finds the woken ones within a second.
         is_full = in_turn and others_wait
         return Request(
             queues if in_turn else order,
-            credit,
+            limit,
             in_turn,
-            no_ack=self._intake.no_ack_queues(queues),
+            no_ack=consumed.lost_tags,
             hot=hot,
-            also_woken=also_woken and credit > 0 and not is_full,
-            known=self._known_in(queues) if credit > 0 else {},
+            also_woken=also_woken and limit > 0 and not is_full,
+            known=self._known() if limit > 0 else {},
         )
 
-    def _known_in(self, queues: Sequence[str]) -> Mapping[str, Sequence[Waiting]]:
-        """The tasks that wait in those of *queues* whose messages are acked, and that this worker knows."""
-        known = self._waiting.known
-        no_ack = self._intake.no_ack_queues(queues) if known else ()
-        return {queue: known[queue] for queue in known if queue not in no_ack}
+    def _known(self) -> Mapping[str, Sequence[Waiting]]:
+        """The tasks that this worker knows, and that wait in queues whose messages are held."""
+        known, lost_tags = self._waiting.known, self._consumed.lost_tags
+        return {queue: known[queue] for queue in known if queue not in lost_tags}
 
-    def _receive(self, request: Request, taken: Taken) -> None:
+    def _note(self, request: Request, taken: Taken) -> Taken:
+        """Note what the reply to *request* has said. Returns what was taken."""
         self._hot.taken(request.hot or (), taken)
         if foreign := {each.queue for each in taken.deliveries if not members.has_any(each.payload)}:
             self._foreign.found(foreign)
@@ -344,11 +330,7 @@ class Lane:
         # Of few queues, all are told of that have more. Of others, that are not known to be hot, some.
         is_known = not request.limit and len(self.queues) <= QUEUES_PER_TAKE
         self.expects_more = bool(self._hot) or (not is_known and len(taken.deliveries) >= request.limit)
-        self._intake.receive(taken)
-
-    def _expects_nothing(self) -> None:
-        self._sent_at = None
-        self._intake.taking.discard(self)
+        return taken
 
     def _rest(self) -> None:
         """The cluster does not serve the slot here, or now. Ask again soon, over a new connection."""
@@ -358,15 +340,17 @@ class Lane:
 
     # -- the poll connection ---------------------------------------------------------------------------
 
-    def is_disconnected(self, connection: Any) -> None:
-        """Note that *connection* was closed, if it is the poll connection."""
-        if self._client is not None and self._client.connection is connection:
-            self._expects_nothing()
+    def is_disconnected(self, connection: Any) -> bool:
+        """Note that *connection* was closed, if it is the poll connection. Returns whether it is."""
+        if self.client is None or self.client.connection is not connection:
+            return False
+        self._sent_at = None
+        return True
 
     def see_that_poll_is_open(self) -> None:
         """Close the poll connection if the server has closed it while no reply was expected. The next wait
         opens it again."""
-        connection = self._client and self._client.connection
+        connection = self.client and self.client.connection
         if connection is None or self.is_waiting or monotonic() - self._rested_since < REST:
             return
         if not is_open(connection):
