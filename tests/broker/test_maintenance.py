@@ -41,7 +41,7 @@ def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return packets
 
 
-def test_one_round_trip_a_step(
+def test_one_round_trip_at_a_time(
     rig: Rig, maintenance: Maintenance, round_trips: list[int], clock: Clock
 ) -> None:
     queues = [f"q{number}" for number in range(3 * QUEUES_AT_ONCE)]

@@ -153,7 +153,7 @@ def test_a_pause_is_told_in_the_time_zone_of_the_app(site: Site) -> None:
     assert site.findings("warning")[f"queue {QUEUE}"].endswith("+09:00")
 
 
-@pytest.mark.parametrize(("key", "field"), [("control", "interval_us"), ("history", "delivered")])
+@pytest.mark.parametrize(("key", "field"), [("limits", "interval_us"), ("history", "delivered")])
 def test_a_foreign_value(site: Site, key: str, field: str) -> None:
     name = getattr(site.store.keys(QUEUE), key)
     site.store.remember(QUEUE)

@@ -71,8 +71,8 @@ def waits(channel: Any) -> bool:
 def look_after_queues(channel: Any) -> None:
     """Have *channel* make a whole round of its queues, now."""
     assert channel.consumer
-    channel._rounds._known.clear()
-    channel._rounds.queues_have_changed()
+    channel._maintenance._known.clear()
+    channel._maintenance.queues_have_changed()
     while channel.look_after_queues():
         pass
 
