@@ -29,7 +29,7 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.partitions import Partitions, taken
 from kombu_redisdelay.broker.server.confirming import Confirming
 from kombu_redisdelay.broker.server.pool import Pool
-from kombu_redisdelay.broker.server.replies import explained
+from kombu_redisdelay.broker.server.replies import explained, without_frames
 from kombu_redisdelay.broker.server.scripts import SCHEDULE
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.single import SingleServer
@@ -228,9 +228,12 @@ class PublishingChannel(redis.Channel):
             self.store.remember(*dict.fromkeys(each.queue for _, each in calls if each.call[0] is SCHEDULE))
             replies = self.store.run_all([each.call for _, each in calls])
             self.note_use(dict.fromkeys(each.queue for _, each in calls))
-            for (_, each), reply in zip(calls, replies, strict=True):
-                if reply == 0 and each.routed is not None:
-                    self._publish_anew(each.routed)
+            for index, (_, each) in enumerate(calls):
+                if replies[index] == 0 and each.routed is not None:
+                    try:
+                        self._publish_anew(each.routed)
+                    except ResponseError as exc:
+                        replies[index] = without_frames(exc)
         if commands:
             with self.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
                 for name, args in commands:
