@@ -10,6 +10,7 @@ import pytest
 from celery import Celery
 
 from harness.cluster import Cluster
+from harness.full import fill
 from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.members import DUE
 from kombu_redisdelay.operations import limits
@@ -20,7 +21,7 @@ from tests.cli.site import QUEUE, Site, run_delayed
 @pytest.fixture(scope="module")
 def good_server() -> Iterator[RedisServer]:
     """As the doctor wants it."""
-    with RedisServer(appendonly=True) as server:
+    with RedisServer(appendonly=True, args=("--maxmemory", "256mb")) as server:
         yield server
 
 
@@ -89,6 +90,7 @@ def test_the_text_has_the_advice_below(site: Site) -> None:
     ("settings", "level", "check", "found"),
     [
         ({"maxmemory-policy": "allkeys-lru"}, "wrong", "eviction", "allkeys-lru"),
+        ({"maxmemory-policy": "volatile-lru"}, "wrong", "eviction", "x-expires"),
         ({"appendonly": "no"}, "wrong", "persistence", "none"),
         ({"appendonly": "no", "save": "3600 1"}, "warning", "persistence", "snapshots only"),
         ({"appendfsync": "no"}, "warning", "persistence", "appendfsync no"),
@@ -111,12 +113,24 @@ def test_settings_of_the_server(
 def test_memory_that_is_almost_full(site: Site) -> None:
     # So large that it makes no difference what the server frees meanwhile: buffers of clients, for instance.
     site.redis.setrange("ballast", 2**25, "x")
-    used = site.redis.info("memory")["used_memory"]
-    site.redis.config_set("maxmemory", used * 10 // 9)
+    info = site.redis.info("memory")
+    site.redis.config_set("maxmemory", info["used_memory"] * 10 // 9)
     try:
         assert "(maxmemory)" in _findings(site, "warning")["memory"]
     finally:
-        site.redis.config_set("maxmemory", 0)
+        site.redis.config_set("maxmemory", info["maxmemory"])
+
+
+def test_it_examines_a_server_that_is_full(site: Site) -> None:
+    site.send()
+    site.add_consumer("alive", 60_000)
+    before = site.redis.info("memory")["maxmemory"]
+    fill(site.redis)
+    try:
+        assert set(_findings(site, "wrong")) == {"memory"}
+        assert _findings(site, "wrong")["memory"].endswith("it is full, and publishing fails")
+    finally:
+        site.redis.config_set("maxmemory", before)
 
 
 class TestServersOfACluster:
