@@ -90,7 +90,11 @@ def test_the_memory_of_each_server(site: Site) -> None:
     finally:
         site.redis.config_set("maxmemory-policy", "noeviction")
         site.redis.config_set("maxmemory", 0)
-    assert found["redisdelay_redis_memory_used_bytes"] > found["redisdelay_redis_memory_limit_bytes"] > BALLAST / 2
+    assert (
+        found["redisdelay_redis_memory_used_bytes"]
+        > found["redisdelay_redis_memory_limit_bytes"]
+        > BALLAST / 2
+    )
     assert found["redisdelay_redis_evicts"] == 1
     assert memory()["redisdelay_redis_evicts"] == 0
 
