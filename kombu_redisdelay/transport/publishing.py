@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from time import monotonic
@@ -331,10 +331,21 @@ class PublishingChannel(redis.Channel):
         try:
             super()._queue_bind(exchange, routing_key, pattern, queue)
         except ResponseError as exc:
-            if not isinstance(explained(exc, self.store.server, ()), OutOfMemoryError):
+            if not self.is_out_of_memory(exc):
                 raise
             # A worker must be able to start: the tasks that it runs give memory back.
             self._unbound[exchange, routing_key, pattern, queue] = False
+
+    def is_out_of_memory(self, error: ResponseError) -> bool:
+        """Whether Redis refused because it is full."""
+        return isinstance(explained(error, self.store.server, ()), OutOfMemoryError)
+
+    def bind_later(self, queues: Iterable[str]) -> None:
+        """Have the bindings of *queues* noted again when Redis has memory for it."""
+        for queue in queues:
+            for exchange, routing_key, args in self.state.queue_bindings(queue):
+                _, pattern, _ = self.typeof(exchange).prepare_bind(queue, exchange, routing_key, args)
+                self._unbound.setdefault((exchange, routing_key, pattern, queue), False)
 
     def _bind_again(self) -> None:
         """Note the bindings that Redis had no memory for.

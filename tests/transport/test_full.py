@@ -9,6 +9,7 @@ import pytest
 from celery import Celery
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
+from kombu.transport import redis
 from redis.exceptions import OutOfMemoryError
 
 from harness.full import fill
@@ -80,6 +81,29 @@ def test_a_batch_names_what_is_routed_anew(site: Site, app: Celery) -> None:
             block.__exit__(None, None, None)
     assert caught.value.unpublished == [result.id for result in results]
     assert caught.value.uncertain == []
+
+
+@pytest.mark.skipif(not hasattr(redis.Channel, "maybe_refresh_binding_expiry"), reason="new in kombu 5.7")
+def test_bindings_are_refreshed_when_there_is_room(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """kombu's timer would log a traceback each second, in every worker: all have such a queue."""
+    channel = site.channel()
+    bound = Queue("expiring", Exchange("shop"), "key", expires=60, channel=channel)
+    bound.declare()
+    inbox = Inbox(channel, "expiring")
+    site.redis.delete("_kombu.binding.shop")
+    fill(site.redis)
+    transport = channel.connection
+    for _ in range(2):
+        transport.maybe_refresh_binding_expiry()
+        channel._bind_at = 0.0
+        channel.try_to_bind()
+    assert [record.exc_info for record in caplog.records] == [None]
+    assert "'expiring' is bound to exchange 'shop'" in caplog.text
+    site.redis.config_set("maxmemory", 0)
+    channel._bind_at = 0.0
+    channel.try_to_bind()
+    publish(channel, "m", exchange=bound.exchange, routing_key="key")
+    drain(transport.client, lambda: inbox.bodies == ["m"])
 
 
 def everything(messages: Messages, queues: Queues) -> Iterator[tuple[str, Callable[[], Any], Any]]:
