@@ -265,8 +265,8 @@ class Channel(PublishingChannel):
 
     def _refresh_bindings(self, queues: list[str]) -> None:
         """Refresh bindings, for kombu 5.7. kombu calls this from a timer, and after a timeout it tries again
-        and again. Here, a timeout means that the connection is lost. While Redis is out of memory, kombu would
-        log a traceback each second."""
+        and again. Here, a timeout means that the connection is lost. While Redis is out of memory, kombu logs
+        a traceback each second."""
         try:
             super()._refresh_bindings(queues)
         except RedisTimeoutError:

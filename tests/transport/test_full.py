@@ -83,18 +83,16 @@ def test_a_batch_names_what_is_routed_anew(site: Site, app: Celery) -> None:
     assert caught.value.uncertain == []
 
 
-@pytest.mark.skipif(not hasattr(redis.Channel, "maybe_refresh_binding_expiry"), reason="new in kombu 5.7")
+@pytest.mark.skipif(not hasattr(redis.Channel, "_refresh_bindings"), reason="new in kombu 5.7")
 def test_bindings_are_refreshed_when_there_is_room(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """kombu's timer would log a traceback each second, in every worker: all have such a queue."""
     channel = site.channel()
-    bound = Queue("expiring", Exchange("shop"), "key", expires=60, channel=channel)
-    bound.declare()
-    inbox = Inbox(channel, "expiring")
+    bound = Queue("expiring", Exchange("shop"), "key", expires=60)
+    inbox = Inbox(channel, bound)
     site.redis.delete("_kombu.binding.shop")
     fill(site.redis)
-    transport = channel.connection
     for _ in range(2):
-        transport.maybe_refresh_binding_expiry()
+        channel._refresh_bindings(["expiring"])
         channel._bind_at = 0.0
         channel.try_to_bind()
     assert [record.exc_info for record in caplog.records] == [None]
@@ -103,7 +101,7 @@ def test_bindings_are_refreshed_when_there_is_room(site: Site, caplog: pytest.Lo
     channel._bind_at = 0.0
     channel.try_to_bind()
     publish(channel, "m", exchange=bound.exchange, routing_key="key")
-    drain(transport.client, lambda: inbox.bodies == ["m"])
+    drain(channel.connection.client, lambda: inbox.bodies == ["m"])
 
 
 def everything(messages: Messages, queues: Queues) -> Iterator[tuple[str, Callable[[], Any], Any]]:
