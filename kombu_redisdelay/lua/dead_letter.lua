@@ -28,7 +28,7 @@ if ARGV[1] ~= '' then
     return { 0, 0 }
   end
 end
--- Also without a tag: then a full Redis allows what follows (include/full.lua), and nobody else has the message.
+-- Also without a tag: so a full Redis allows what follows (include/full.lua). The message is nowhere else.
 redis.call('HDEL', KEYS[1], ARGV[1])
 note(KEYS[2], 'dead', 1)
 local count = deliveries(stored, stored_start(stored)) + tonumber(ARGV[5])

@@ -35,8 +35,8 @@ local REPLACED_AT_MOST = 500
 
 local id, on_conflict = ARGV[3], ARGV[6]
 
--- A full Redis would not refuse this message any more once others were removed for it. So it gets a command to
--- refuse first, which never changes anything.
+-- A full Redis would not refuse this message any more once others were removed for it. So it gets a command
+-- to refuse first, which never changes anything.
 local function refuse_when_full()
   redis.call('ZADD', KEYS[3], 'XX', 'GT', '-inf', id)
 end

@@ -36,17 +36,24 @@ def info() -> Iterator[dict[str, Any]]:
         yield dict(client.info())
 
 
-def tree(root: Path, *, name: str = "valkey-server", age: float = 100, groups: str, **limits: str) -> Path:
+def tree(
+    root: Path,
+    groups: str,
+    limits: dict[str, str] | None = None,
+    *,
+    name: str = "valkey-server",
+    age: float = 100,
+) -> Path:
     """The files of Linux about process 7.
 
     Arguments:
-        limits: path of a control group, with ``__`` for ``/`` -> its limit in version 2.
+        limits: path of a control group -> its limit in version 2.
     """
     ticks = round((1000 - age) * os.sysconf("SC_CLK_TCK"))
     fields = " ".join(["S", *["0"] * 18, str(ticks), "0"])
     files = {"proc/uptime": "1000.00 1.00", "proc/7/stat": f"7 ({name}) {fields}", "proc/7/cgroup": groups}
-    for group, limit in limits.items():
-        files[f"sys/fs/cgroup/{group.strip('_').replace('__', '/')}/memory.max"] = limit
+    for group, limit in (limits or {}).items():
+        files[f"sys/fs/cgroup/{group}/memory.max"] = limit
     for path, text in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text + "\n")
@@ -59,18 +66,18 @@ def limit(root: Path) -> int | None:
 
 class TestLimitOfAProcess:
     def test_of_its_container(self, tmp_path: Path) -> None:
-        assert limit(tree(tmp_path, groups="0::/pod/redis", pod__redis=str(512 * MIB))) == 512 * MIB
+        assert limit(tree(tmp_path, "0::/pod/redis", {"pod/redis": str(512 * MIB)})) == 512 * MIB
 
     def test_the_least_of_those_around_it(self, tmp_path: Path) -> None:
-        groups = {"pod__redis": "max", "pod": str(256 * MIB), "_": str(512 * MIB)}
-        assert limit(tree(tmp_path, groups="0::/pod/redis", **groups)) == 256 * MIB
+        limits = {"pod/redis": "max", "pod": str(256 * MIB), "": str(512 * MIB)}
+        assert limit(tree(tmp_path, "0::/pod/redis", limits)) == 256 * MIB
 
     def test_from_within_a_container(self, tmp_path: Path) -> None:
-        assert limit(tree(tmp_path, groups="0::/", _=str(512 * MIB))) == 512 * MIB
+        assert limit(tree(tmp_path, "0::/", {"": str(512 * MIB)})) == 512 * MIB
 
     def test_of_version_1(self, tmp_path: Path) -> None:
         """Whose container sees its own group only, under another path."""
-        tree(tmp_path, groups="5:cpu:/docker/1\n4:memory:/docker/1\n0::/")
+        tree(tmp_path, "5:cpu:/docker/1\n4:memory:/docker/1\n0::/")
         group = tmp_path / "sys/fs/cgroup/memory"
         group.mkdir(parents=True)
         (group / "memory.limit_in_bytes").write_text(f"{512 * MIB}\n")
@@ -81,24 +88,22 @@ class TestLimitOfAProcess:
     @pytest.mark.parametrize("other", [{"name": "python"}, {"age": 90}], ids=str)
     def test_not_of_another_process_with_its_number(self, tmp_path: Path, other: dict[str, Any]) -> None:
         """The server runs on another machine, or in another container."""
-        assert limit(tree(tmp_path, groups="0::/", _=str(512 * MIB), **other)) is None
+        assert limit(tree(tmp_path, "0::/", {"": str(512 * MIB)}, **other)) is None
 
     def test_nothing_is_known_elsewhere(self, tmp_path: Path) -> None:
         assert limit(tmp_path) is None
-        assert limit(tree(tmp_path, groups="0::/", _="max")) is None
+        assert limit(tree(tmp_path, "0::/", {"": "max"})) is None
 
     def test_the_real_process_is_found(self, info: dict[str, Any], tmp_path: Path) -> None:
         """Its group may have no limit here: so it gets one."""
         pid = info["process_id"]
         executable = Path(info["executable"]).name
-        groups = Path(f"/proc/{pid}/cgroup").read_text()
-        tree(tmp_path, groups="", _=str(512 * MIB))
+        tree(tmp_path, "", {"": str(512 * MIB)})
         (tmp_path / "sys/fs/cgroup/memory").mkdir()
         (tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes").write_text(str(512 * MIB))
         (tmp_path / f"proc/{pid}").mkdir()
         for name in ("uptime", f"{pid}/stat", f"{pid}/cgroup"):
             (tmp_path / "proc" / name).write_text((Path("/proc") / name).read_text())
-        assert groups
         assert memory_limit(pid, executable, info["uptime_in_seconds"], tmp_path) == 512 * MIB
         assert memory_limit(pid, executable, info["uptime_in_seconds"] + 60, tmp_path) is None
 
