@@ -14,7 +14,7 @@
 -- include: number
 -- include: wake
 
--- That is when queues are paused.
+-- A full Redis is when queues are paused.
 work_when_full(KEYS[1])
 
 local interval_before, full_at_us = unpack(redis.call('HMGET', KEYS[1], 'interval_us', 'full_at_us'))

@@ -90,11 +90,11 @@ def test_the_text_has_the_advice_below(site: Site) -> None:
     ("settings", "level", "check", "found"),
     [
         ({"maxmemory-policy": "allkeys-lru"}, "wrong", "eviction", "allkeys-lru"),
-        ({"maxmemory-policy": "volatile-lru"}, "wrong", "eviction", "x-expires"),
         ({"appendonly": "no"}, "wrong", "persistence", "none"),
         ({"appendonly": "no", "save": "3600 1"}, "warning", "persistence", "snapshots only"),
         ({"appendfsync": "no"}, "warning", "persistence", "appendfsync no"),
         ({"maxmemory": "1000"}, "wrong", "memory", "it is full"),
+        ({"maxmemory-policy": "volatile-lru"}, "wrong", "eviction", "x-expires"),
     ],
 )
 def test_settings_of_the_server(
