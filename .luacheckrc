@@ -12,7 +12,7 @@ read_globals = {
   "may_take", "members_of", "migrate", "HISTORY_KEPT_MS", "note", "note_delivered", "note_given_back", "nothing_given_back", "number_in", "read_limits",
   "read_known", "read_list", "ready_key", "ready_lists", "ready_of", "schedule", "sooner", "spend", "still_bound",
   "stop_watching", "store_under_id", "stored_payload", "stored_start", "stored_step", "tell_of_given_back", "time_and_member", "unknown_entry", "unschedule",
-  "until_permit_us", "until_token_us", "until_us", "waiting_step", "waits_since", "wake", "watch", "with_members",
+  "until_permit_us", "until_token_us", "until_us", "waiting_step", "waits_since", "wake", "watch", "with_members", "work_when_full",
 }
 
 -- Used where they are pasted in; a local of the file they stand in, since Redis forbids new globals.

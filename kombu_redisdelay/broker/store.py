@@ -17,7 +17,17 @@ from kombu_redisdelay.broker.options import ISOLATED_AFTER
 from kombu_redisdelay.broker.partitions import Partitions
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import answers, checked, explained_all
-from kombu_redisdelay.broker.server.scripts import CLEAR, PUT, REMEMBER, SCHEDULE, SCHEDULE_ALL, Script
+from kombu_redisdelay.broker.server.scripts import (
+    CLEAR,
+    PUT,
+    REMEMBER,
+    SCHEDULE,
+    SCHEDULE_ALL,
+    UNWAKE,
+    Script,
+    ScriptCall,
+    try_each,
+)
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument, Command, clock_ms
 
@@ -40,7 +50,7 @@ class Push:
     """Adds a message to the tail of its ready list, as put.lua does, but faster, because it needs no script.
 
     The wake-up token is added by commands of its own. If these are lost or refused, consumers notice the
-    message about a second later.
+    message about a second later. If only the message is refused, the token is taken back.
 
     KEYS are the ready list and the wake zset, ARGV is the message.
     """
@@ -48,15 +58,6 @@ class Push:
     def command(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
         """The command that adds the message, without the one that adds the token."""
         return ("LPUSH", keys[0], args[0])
-
-    def __call__(self, server: Publisher, keys: Sequence[str], args: Sequence[Argument]) -> Any:
-        """Run it. Raises what redis-py raises. If a key has a wrong type, the error names the key."""
-        replies = server.call_all(self.command(keys, args), *_token(keys[1]))
-        replies = explained_all(replies[:1], server, [keys])
-        try:
-            return checked(replies)[0]
-        finally:
-            del replies
 
 
 def _token(wake_key: str) -> tuple[Command, Command]:
@@ -169,7 +170,17 @@ class Store:
             NotReplicatedError: it is done, and too few replicas have confirmed that.
         """
         operation, keys, args = call
-        return operation(self._publisher, keys, args)
+        return self._push(call) if isinstance(operation, Push) else operation(self._publisher, keys, args)
+
+    def _push(self, call: Call) -> Any:
+        _, keys, args = call
+        replies = self._publisher.call_all(PUSH.command(keys, args), *_token(keys[1]))
+        replies, added = explained_all(replies[:1], self.server, [keys]), replies[1:2]
+        try:
+            self._take_back([call], replies, added)
+            return checked(replies)[0]
+        finally:
+            del replies
 
     def run_all(self, calls: Sequence[Call]) -> list[Any]:
         """Run *calls* one after the other, in one round trip.
@@ -188,9 +199,33 @@ class Store:
         commands = [operation.command(keys, args) for (operation, keys, args), _ in units]
         wakes = dict.fromkeys(keys[1] for operation, keys, _ in calls if operation is PUSH)
         replies = self._publisher.call_all(*loading, *commands, *chain.from_iterable(map(_token, wakes)))
+        added = replies[len(loading) + len(units) :: 2]
         replies = replies[len(loading) : len(loading) + len(units)]
         replies = explained_all(replies, self.server, [keys for (_, keys, _), _ in units])
+        self._take_back([call for call, _ in units], replies, added)
         return [reply for reply, (_, count) in zip(replies, units, strict=True) for _ in range(count)]
+
+    def _take_back(self, calls: Sequence[Call], replies: Sequence[Any], added: Sequence[Any]) -> None:
+        """Remove the tokens of messages that a full Redis has refused. The arguments of a command count as
+        memory that is used, so the smaller one for the token may be accepted.
+
+        Arguments:
+            replies: to *calls*.
+            added: the replies to the commands that add tokens, one for each queue: 1 if it had none.
+        """
+        if not any(isinstance(reply, OutOfMemoryError) for reply in replies):
+            return
+        pushes: dict[str, list[tuple[Sequence[str], Any]]] = {}
+        for (operation, keys, _), reply in zip(calls, replies, strict=True):
+            if operation is PUSH:
+                pushes.setdefault(keys[1], []).append((keys, reply))
+        needless: list[ScriptCall] = [
+            (UNWAKE, each[0][0], ())
+            for is_new, each in zip(added, pushes.values(), strict=True)
+            if is_new == 1 and all(isinstance(reply, OutOfMemoryError) for _, reply in each)
+        ]
+        with suppress(RedisError, OSError):
+            try_each(self.server, needless)
 
     def now_ms(self) -> float:
         """The server's clock, ms since the epoch, with a fraction. The servers of a cluster may have

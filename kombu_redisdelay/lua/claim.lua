@@ -6,6 +6,10 @@
 --
 -- Returns  1 if the claim is theirs, else 0
 
+-- include: full
+
+work_when_full(KEYS[1])
+
 if redis.call('HSETNX', KEYS[1], 'by', ARGV[1]) == 0 and redis.call('HGET', KEYS[1], 'by') ~= ARGV[1] then
   return 0
 end

@@ -8,8 +8,7 @@
 
 local lease_end_ms = clock_ms() + tonumber(ARGV[2])
 for _, consumers in ipairs(KEYS) do
-  -- Removed first, so that a server that is out of memory allows it (see take.lua): a lease must not be lost
-  -- for that.
+  -- Removed first, so that a full Redis allows it: a lease must not be lost for that.
   redis.call('ZREM', consumers, ARGV[1])
   redis.call('ZADD', consumers, lease_end_ms, ARGV[1])
 end

@@ -50,6 +50,8 @@ for i = 2, #ARGV, 4 do
     if due_ms <= now_ms then
       deliver(member, stored)
     else
+      -- Removed first, so that a full Redis allows it.
+      redis.call('ZREM', KEYS[1], member)
       redis.call('HSET', KEYS[2], member, stored)
       redis.call('ZADD', KEYS[1], due_ms, member)
       scheduled[member] = true

@@ -35,6 +35,12 @@ local REPLACED_AT_MOST = 500
 
 local id, on_conflict = ARGV[3], ARGV[6]
 
+-- A full Redis would not refuse this message any more once others were removed for it. So it gets a command
+-- to refuse first, which never changes anything.
+local function refuse_when_full()
+  redis.call('ZADD', KEYS[3], 'XX', 'GT', '-inf', id)
+end
+
 local function is_scheduled()
   if redis.call('HEXISTS', KEYS[4], id) == 1 then
     return true
@@ -55,6 +61,7 @@ if on_conflict == 'ignore' and is_scheduled() then
 end
 if on_conflict == 'replace' then
   expect_list(KEYS[1])
+  refuse_when_full()
   local replaced = unschedule(KEYS[3], KEYS[4], KEYS[5], id)
   for _, member in ipairs(duplicates_of(KEYS[5], id, '', REPLACED_AT_MOST)) do
     replaced = replaced + unschedule(KEYS[3], KEYS[4], KEYS[5], member)

@@ -10,12 +10,12 @@
 -- against another rate, too: else each change would allow a burst. A queue is paused since the first pause.
 
 -- include: clock
+-- include: full
 -- include: number
 -- include: wake
 
--- A server that is out of memory refuses a command that may need some, unless the script has written before.
--- That is when queues are paused.
-redis.call('HDEL', KEYS[1], '')
+-- A full Redis is when queues are paused.
+work_when_full(KEYS[1])
 
 local interval_before, full_at_us = unpack(redis.call('HMGET', KEYS[1], 'interval_us', 'full_at_us'))
 for i = 1, #ARGV, 2 do

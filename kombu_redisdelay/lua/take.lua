@@ -17,9 +17,6 @@
 --          then the messages, as they are stored (see include/stored.lua). The index of a queue is that in
 --          KEYS. All numbers of a list are separated by spaces
 --
--- A server that is out of memory refuses a script if its first write could need more memory. It does not
--- stop a script that has already written. So every script that must work then removes before it adds.
---
 -- Keeps: a message leaves a ready list, or the schedule if it is large or waits for a worker that knows its
 -- task, only into this consumer's unacked hash, in the same instant. (If it is consumed without acks, it
 -- leaves into the reply.) A delivery tag that was taken is never used again: if a call is repeated because

@@ -10,8 +10,10 @@ from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.broker.server.eviction import evicted_by
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
+from kombu_redisdelay.operations.memory import memories
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 
@@ -83,6 +85,7 @@ class QueueCollector(Collector):
             up = 1
         for name, error in refused.items():
             logger.error("Cannot read queue %r: %s", name, printable(str(error)))
+        yield from self._memories() if up else ()
         stats, histories = [each for each, _ in found], [each for _, each in found]
         yield GaugeMetricFamily("redisdelay_up", "Whether Redis answered.", value=up)
         messages = GaugeMetricFamily(
@@ -112,6 +115,28 @@ class QueueCollector(Collector):
         for queue in stats:
             throttled.add_metric([printable(queue.queue)], queue.limits.throttled)
         yield throttled
+
+    def _memories(self) -> Iterator[Metric]:
+        used = GaugeMetricFamily(
+            "redisdelay_redis_memory_used_bytes", "Bytes that Redis uses.", labels=["server"]
+        )
+        limit = GaugeMetricFamily(
+            "redisdelay_redis_memory_limit_bytes",
+            "Bytes that Redis may use: maxmemory, or what its container or machine has. Missing if unknown.",
+            labels=["server"],
+        )
+        evicts = GaugeMetricFamily(
+            "redisdelay_redis_evicts",
+            "1 if Redis may throw messages away when it is full.",
+            labels=["server"],
+        )
+        for server, memory in memories(self._store):
+            address = [printable(server.address)]
+            used.add_metric(address, memory.used)
+            evicts.add_metric(address, bool(evicted_by(memory.policy)))
+            if memory.limit:
+                limit.add_metric(address, memory.limit)
+        yield from (used, limit, evicts)
 
 
 def _read(store: Store, queues: Sequence[str]) -> list[tuple[QueueStats, QueueHistory]]:

@@ -11,7 +11,7 @@ from kombu.transport import virtual
 from kombu.utils.encoding import bytes_to_str, str_to_bytes
 from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay import metrics
@@ -262,12 +262,17 @@ class Channel(PublishingChannel):
 
     def _refresh_bindings(self, queues: list[str]) -> None:
         """Refresh bindings, for kombu 5.7. kombu calls this from a timer, and after a timeout it tries again
-        and again. Here, a timeout means that the connection is lost."""
+        and again. Here, a timeout means that the connection is lost. While Redis is out of memory, kombu logs
+        a traceback each second."""
         try:
             super()._refresh_bindings(queues)
         except RedisTimeoutError:
             self._was_silent = True
             raise
+        except ResponseError as exc:
+            if not self.is_out_of_memory(exc):
+                raise
+            self.bind_later(queues)
 
     # -- queues ----------------------------------------------------------------------------------------
 

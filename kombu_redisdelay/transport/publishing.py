@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from time import monotonic
@@ -29,7 +29,7 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.partitions import Partitions, taken
 from kombu_redisdelay.broker.server.confirming import Confirming
 from kombu_redisdelay.broker.server.pool import Pool
-from kombu_redisdelay.broker.server.replies import explained
+from kombu_redisdelay.broker.server.replies import explained, without_frames
 from kombu_redisdelay.broker.server.scripts import SCHEDULE
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.single import SingleServer
@@ -228,9 +228,12 @@ class PublishingChannel(redis.Channel):
             self.store.remember(*dict.fromkeys(each.queue for _, each in calls if each.call[0] is SCHEDULE))
             replies = self.store.run_all([each.call for _, each in calls])
             self.note_use(dict.fromkeys(each.queue for _, each in calls))
-            for (_, each), reply in zip(calls, replies, strict=True):
-                if reply == 0 and each.routed is not None:
-                    self._publish_anew(each.routed)
+            for index, (_, each) in enumerate(calls):
+                if replies[index] == 0 and each.routed is not None:
+                    try:
+                        self._publish_anew(each.routed)
+                    except ResponseError as exc:
+                        replies[index] = without_frames(exc)
         if commands:
             with self.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
                 for name, args in commands:
@@ -328,10 +331,21 @@ class PublishingChannel(redis.Channel):
         try:
             super()._queue_bind(exchange, routing_key, pattern, queue)
         except ResponseError as exc:
-            if not isinstance(explained(exc, self.store.server, ()), OutOfMemoryError):
+            if not self.is_out_of_memory(exc):
                 raise
             # A worker must be able to start: the tasks that it runs give memory back.
             self._unbound[exchange, routing_key, pattern, queue] = False
+
+    def is_out_of_memory(self, error: ResponseError) -> bool:
+        """Whether Redis refused because it is full."""
+        return isinstance(explained(error, self.store.server, ()), OutOfMemoryError)
+
+    def bind_later(self, queues: Iterable[str]) -> None:
+        """Have the bindings of *queues* noted again when Redis has memory for it."""
+        for queue in queues:
+            for exchange, routing_key, args in self.state.queue_bindings(queue):
+                _, pattern, _ = self.typeof(exchange).prepare_bind(queue, exchange, routing_key, args)
+                self._unbound.setdefault((exchange, routing_key, pattern, queue), False)
 
     def _bind_again(self) -> None:
         """Note the bindings that Redis had no memory for.

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import attrgetter
 
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
+from kombu_redisdelay.operations.memory import Memory, memories
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span, timeline
 
@@ -27,11 +29,13 @@ class Fleet:
         stats: of each queue.
         spans: when their scheduled messages become due.
         refused: queues that cannot be read, and why.
+        memory: that of the fullest server; ``None`` if none may be asked.
     """
 
     stats: Sequence[QueueStats]
     spans: list[Span]
     refused: Mapping[str, Exception]
+    memory: Memory | None = None
 
     @property
     def is_large(self) -> bool:
@@ -41,7 +45,9 @@ class Fleet:
 
 def read_fleet(store: Store, names: Sequence[str]) -> Fleet:
     stats, refused = read_each(queue_stats, store, names)
-    return Fleet(stats, timeline(store, [queue.queue for queue in stats if queue.scheduled]), refused)
+    spans = timeline(store, [queue.queue for queue in stats if queue.scheduled])
+    fullest = max((memory for _, memory in memories(store)), key=attrgetter("share"), default=None)
+    return Fleet(stats, spans, refused, fullest)
 
 
 def read_hours(store: Store, names: Sequence[str]) -> dict[str, Counts]:

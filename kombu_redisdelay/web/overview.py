@@ -55,6 +55,7 @@ def overview(request: Request) -> Response:
         totals=totals(found),
         coming=coming(fleet.spans),
         refused=fleet.refused,
+        memory=fleet.memory,
         read=read.moment if fleet.is_large else None,
         examined=_findings(site, fleet),
     )

@@ -15,6 +15,7 @@ import fakeredis
 from redis import ConnectionPool
 
 from harness.cluster import Cluster
+from harness.full import BALLAST, fill
 from harness.redis_server import HOST, RedisServer
 from harness.server_binary import ServerBinary, servers
 from kombu_redisdelay.broker.server.cluster import ClusterServer
@@ -53,6 +54,18 @@ class Database(ABC):
 
     def all_keys(self, pattern: str) -> list[bytes]:
         return list(self.client.keys(pattern))
+
+    def fill(self, room: int = -BALLAST // 4) -> None:
+        """Have the server refuse what could need memory, until :meth:`relieve`.
+
+        Arguments:
+            room: bytes that it still has for others. Whatever is taken out makes no difference, because
+                a ballast dominates its memory.
+        """
+        fill(self.client, room)
+
+    def relieve(self) -> None:
+        self.client.config_set("maxmemory", 0)
 
     def now_us(self) -> int:
         seconds, microseconds = self.client.time()
@@ -127,6 +140,14 @@ class ClusterDatabase(Database):
 
     def all_keys(self, pattern: str) -> list[bytes]:
         return [key for node in self._cluster.primaries for key in node.call("KEYS", pattern)]
+
+    def fill(self, room: int = -BALLAST // 4) -> None:
+        """Only the node that has the queues."""
+        with self._cluster.node_of(f"{self.prefix}x").client() as client:
+            fill(client, room, ballast=f"{self.prefix}ballast")
+
+    def relieve(self) -> None:
+        self._cluster.everywhere("CONFIG", "SET", "maxmemory", 0)
 
     def advance(self, ms: int) -> None:
         for node in self._cluster.primaries:

@@ -8,6 +8,7 @@ import pytest
 from celery import Celery
 
 from harness.cluster import Cluster
+from harness.full import fill
 from harness.redis_server import RedisServer
 from kombu_redisdelay.operations.access import natural
 from tests.cli.site import QUEUE, Site, run_delayed
@@ -16,7 +17,7 @@ from tests.cli.site import QUEUE, Site, run_delayed
 @pytest.fixture(scope="module")
 def good_server() -> Iterator[RedisServer]:
     """As the doctor wants it."""
-    with RedisServer(appendonly=True) as server:
+    with RedisServer(appendonly=True, args=("--maxmemory", "256mb")) as server:
         yield server
 
 
@@ -82,6 +83,7 @@ def test_the_text_has_the_advice_below(site: Site) -> None:
         ({"appendonly": "no", "save": "3600 1"}, "warning", "persistence", "snapshots only"),
         ({"appendfsync": "no"}, "warning", "persistence", "appendfsync no"),
         ({"maxmemory": "1000"}, "wrong", "memory", "it is full"),
+        ({"maxmemory-policy": "volatile-lru"}, "wrong", "eviction", "x-expires"),
     ],
 )
 def test_settings_of_the_server(
@@ -100,12 +102,24 @@ def test_settings_of_the_server(
 def test_memory_that_is_almost_full(site: Site) -> None:
     # So large that it makes no difference what the server frees meanwhile: buffers of clients, for instance.
     site.redis.setrange("ballast", 2**25, "x")
-    used = site.redis.info("memory")["used_memory"]
-    site.redis.config_set("maxmemory", used * 10 // 9)
+    info = site.redis.info("memory")
+    site.redis.config_set("maxmemory", info["used_memory"] * 10 // 9)
     try:
         assert "(maxmemory)" in site.findings("warning")["memory"]
     finally:
-        site.redis.config_set("maxmemory", 0)
+        site.redis.config_set("maxmemory", info["maxmemory"])
+
+
+def test_it_examines_a_server_that_is_full(site: Site) -> None:
+    site.send()
+    site.add_consumer("alive", 60_000)
+    before = site.redis.info("memory")["maxmemory"]
+    fill(site.redis)
+    try:
+        assert set(site.findings("wrong")) == {"memory"}
+        assert site.findings("wrong")["memory"].endswith("it is full, and publishing fails")
+    finally:
+        site.redis.config_set("maxmemory", before)
 
 
 class TestServersOfACluster:

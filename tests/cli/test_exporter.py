@@ -11,6 +11,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from harness.full import BALLAST, fill
 from harness.redis_server import RedisServer
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.maintenance import record
@@ -72,6 +73,30 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
     assert {value for (_, queue), value in found.items() if queue == "other"} == {0}
     assert found["redisdelay_up", ""] == 1
     assert second
+
+
+def test_the_memory_of_each_server(site: Site) -> None:
+    def memory() -> dict[str, float]:
+        registry = CollectorRegistry()
+        registry.register(QueueCollector(site.store, lambda: []))
+        samples = (sample for family in registry.collect() for sample in family.samples)
+        [address] = {one.address for one in site.store.server.servers()}
+        return {sample.name: sample.value for sample in samples if sample.labels.get("server") == address}
+
+    fill(site.redis)
+    try:
+        site.redis.config_set("maxmemory-policy", "volatile-lru")
+        found = memory()
+    finally:
+        site.redis.config_set("maxmemory-policy", "noeviction")
+        site.redis.config_set("maxmemory", 0)
+    assert (
+        found["redisdelay_redis_memory_used_bytes"]
+        > found["redisdelay_redis_memory_limit_bytes"]
+        > BALLAST / 2
+    )
+    assert found["redisdelay_redis_evicts"] == 1
+    assert memory()["redisdelay_redis_evicts"] == 0
 
 
 def test_the_totals_of_the_history_are_counters(site: Site) -> None:

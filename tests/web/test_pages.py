@@ -9,6 +9,7 @@ from html import unescape
 
 import pytest
 
+from harness.full import fill
 from harness.redis_server import RedisServer
 from kombu_redisdelay import MessageInfo, Messages, Selection
 from kombu_redisdelay.broker.identity import new_consumer
@@ -46,6 +47,16 @@ def test_the_overview_counts(viewer: Viewer, site: Site) -> None:
         "/messages?state=dead&queue=celery",
     ]
     assert "≤ 1h" in page.text
+
+
+def test_the_overview_says_how_full_redis_is(viewer: Viewer, site: Site) -> None:
+    fill(site.redis)
+    try:
+        text = viewer.open("/").text
+    finally:
+        site.redis.config_set("maxmemory", 0)
+    assert re.search(r"Memory of Redis: \d+ MiB used of \d+ MiB \(maxmemory\)\.", text)
+    assert "it is full, and publishing fails" in text
 
 
 def test_the_doctor_speaks_below_the_queues(viewer: Viewer, site: Site) -> None:

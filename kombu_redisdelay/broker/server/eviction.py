@@ -10,20 +10,28 @@ from kombu_redisdelay.broker.server.server import Server
 
 logger = logging.getLogger(__name__)
 
-#: These policies never evict keys without a time to live. Our keys have none, unless their queue was
-#: declared with ``x-expires``.
-SAFE_POLICIES = ("noeviction", "volatile-")
+
+def evicted_by(policy: str) -> str:
+    """What of ours a server with this ``maxmemory-policy`` throws away when it runs out of memory, in words;
+    empty if it throws nothing away."""
+    if policy == "noeviction":
+        return ""
+    if policy.startswith("volatile-"):
+        # Only what has a time to live. Of other keys with one, none is missed (docs/design-notes.rst).
+        return "queues that were declared with x-expires, with their messages,"
+    return "queues, with their messages,"
 
 
 def warn_of_eviction(server: Server) -> None:
     """Log a warning if the server may evict queues when it runs out of memory."""
     try:
-        policies = [one.info("memory").get("maxmemory_policy", "noeviction") for one in server.servers()]
+        policies = {one.info("memory").get("maxmemory_policy", "noeviction") for one in server.servers()}
     except ResponseError:
         return  # This user may not ask.
-    for policy in {policy for policy in policies if not policy.startswith(SAFE_POLICIES)}:
+    for policy in filter(evicted_by, policies):
         logger.warning(
-            "When Redis runs out of memory it may evict queues, with their messages: maxmemory-policy is %s. "
+            "When Redis runs out of memory, %s may be thrown away: maxmemory-policy is %s. "
             "Set it to noeviction.",
+            evicted_by(policy),
             policy,
         )

@@ -60,8 +60,9 @@ _OUT_OF_MEMORY = "-OOM "
 
 def explained(error: ResponseError, server: Caller, keys: Sequence[str]) -> ResponseError:
     """The *error* of an operation on *keys*, or one that says more."""
-    if _OUT_OF_MEMORY in str(error):
-        return OutOfMemoryError(str(error))
+    _, is_out_of_memory, said = str(error).partition(_OUT_OF_MEMORY)
+    if is_out_of_memory:
+        return OutOfMemoryError(said)
     if "WRONGTYPE" in str(error):
         return ResponseError(_explain_wrong_type(server, keys) or str(error))
     return error

@@ -126,6 +126,7 @@ def run_each(server: Server, calls: Sequence[ScriptCall]) -> list[Any]:
 
 
 PUT = Script("put")
+UNWAKE = Script("unwake")
 SCHEDULE = Script("schedule")
 SCHEDULE_ALL = Script("schedule_all")
 SCHEDULE_READY = Script("schedule_ready")

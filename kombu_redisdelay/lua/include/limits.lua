@@ -146,6 +146,8 @@ local function spend(queue, how_many, is_throttled)
   if queue.interval_us and (how_many > 0 or queue.is_put_right) then
     -- Rounded up: never more than the rate.
     queue.full_at_us = math.ceil(queue.full_at_us + how_many * queue.interval_us)
+    -- Removed first, so that a full Redis allows it: a take may have written nothing yet.
+    redis.call('HDEL', queue.base .. 'control', 'full_at_us')
     redis.call('HSET', queue.base .. 'control', 'full_at_us', string.format('%.0f', queue.full_at_us))
   end
   if is_throttled then

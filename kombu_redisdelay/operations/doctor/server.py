@@ -8,16 +8,25 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.server.eviction import SAFE_POLICIES
+from kombu_redisdelay.broker.server.eviction import evicted_by
 from kombu_redisdelay.broker.server.server import OneServer
 from kombu_redisdelay.broker.server.wire import clock_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
+from kombu_redisdelay.operations.memory import CONTAINER, UNKNOWN, Memory, mebibytes, memory_in
 from kombu_redisdelay.words import number_of
 
 OLDEST_VERSION = (6, 2)
 
 #: From this share of its memory on, there is a warning.
 MEMORY_SHARE = 0.8
+
+#: A larger ``maxmemory`` than this share of the limit of the server's container leaves no room for a rewrite.
+ROOM_SHARE = 0.75
+
+_HALF = (
+    "Set maxmemory to about half of the limit. A rewrite of its file may need as much again, and the kernel "
+    "kills a server that needs more than the limit."
+)
 
 #: Seconds that the clocks of this machine and of the server may differ. Tasks run early or late by the
 #: difference.
@@ -34,8 +43,9 @@ def check_server(server: OneServer) -> Iterator[Finding]:
     yield _version(info)
     yield _role(info)
     yield _persistence(info, server.setting("save"), server.setting("appendfsync"))
-    yield _eviction(info)
-    yield _memory(info)
+    memory = memory_in(info)
+    yield _eviction(memory)
+    yield _memory(memory)
 
 
 def _clock(server: OneServer) -> Finding:
@@ -97,30 +107,28 @@ def _persistence(info: Mapping[str, Any], save: str | None, fsync: str | None) -
     return warning(check, "snapshots only: a crash loses what came after the last one", advice)
 
 
-def _eviction(info: Mapping[str, Any]) -> Finding:
-    policy = str(info.get("maxmemory_policy", "noeviction"))
-    if policy.startswith(SAFE_POLICIES):
-        return ok("eviction", f"maxmemory-policy {policy}")
+def _eviction(memory: Memory) -> Finding:
+    evicted = evicted_by(memory.policy)
+    if not evicted:
+        return ok("eviction", f"maxmemory-policy {memory.policy}")
     return wrong(
         "eviction",
-        f"maxmemory-policy {policy}: when memory runs out, queues may be thrown away",
+        f"maxmemory-policy {memory.policy}: when memory runs out, {evicted} may be thrown away",
         "CONFIG SET maxmemory-policy noeviction, and in the server's configuration.",
     )
 
 
-def _memory(info: Mapping[str, Any]) -> Finding:
-    used, limit = int(info["used_memory"]), int(info.get("maxmemory", 0))
-    total = limit or int(info.get("total_system_memory", 0))
-    of_what = "maxmemory" if limit else "the machine's memory, maxmemory is not set"
-    found = f"{_mebibytes(used)} used of {_mebibytes(total)} ({of_what})"
-    # What replicas and the append-only file wait for does not count, as the server sees it.
-    if limit and used - int(info.get("mem_not_counted_for_evict", 0)) > limit:
-        advice = "Give it more. Messages can still be taken, and removed by cancel and purge."
-        return wrong("memory", f"{found}: it is full, and publishing fails", advice)
-    if total and used > MEMORY_SHARE * total:
-        return warning("memory", found, "Give it more: when it is full, publishing fails.")
-    return ok("memory", found)
-
-
-def _mebibytes(count: int) -> str:
-    return f"{count / 2**20:,.0f} MiB"
+def _memory(memory: Memory) -> Finding:
+    check, found = "memory", str(memory)
+    if memory.is_full:
+        advice = "Give it more. Workers go on, and messages can be removed by cancel and purge."
+        return wrong(check, f"{found}: it is full, and publishing fails", advice)
+    if memory.of_what == UNKNOWN:
+        return warning(check, found, _HALF)
+    if memory.share > MEMORY_SHARE:
+        return warning(check, found, "Give it more: when it is full, publishing fails.")
+    if memory.of_what == CONTAINER:
+        return warning(check, found, _HALF)
+    if memory.container and memory.limit > ROOM_SHARE * memory.container:
+        return warning(check, f"{found}, in a container or unit with {mebibytes(memory.container)}", _HALF)
+    return ok(check, found)

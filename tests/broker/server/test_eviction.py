@@ -24,7 +24,7 @@ def own_rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
         yield Rig(RealDatabase(server))
 
 
-@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random", "volatile-lru", "volatile-ttl"])
 def test_a_policy_that_evicts_queues_is_said(
     own_rig: Rig, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -33,11 +33,11 @@ def test_a_policy_that_evicts_queues_is_said(
     [record] = caplog.records
     assert policy in record.getMessage()
     assert "noeviction" in record.getMessage()
+    assert ("x-expires" in record.getMessage()) == policy.startswith("volatile")
 
 
-@pytest.mark.parametrize("policy", ["noeviction", "volatile-lru", "volatile-ttl"])
-def test_a_policy_that_does_not_is_not(own_rig: Rig, policy: str, caplog: pytest.LogCaptureFixture) -> None:
-    own_rig.client.config_set("maxmemory-policy", policy)
+def test_the_policy_that_does_not_is_not(own_rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    own_rig.client.config_set("maxmemory-policy", "noeviction")
     warn_of_eviction(own_rig.store.server)
     assert caplog.records == []
 

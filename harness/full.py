@@ -1,0 +1,20 @@
+"""A Redis that is full, for certain and for as long as a test wants it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Bytes of a key that dominates the memory of the server. What a test frees, and buffers that come and go,
+#: are small against it.
+BALLAST = 32 * 2**20
+
+
+def fill(client: Any, room: int = -BALLAST // 4, ballast: str = "ballast") -> None:
+    """Give the server a *ballast*, and a ``maxmemory``.
+
+    Arguments:
+        room: bytes that it still has for others; below 0, it has to free so many before it accepts any.
+    """
+    client.config_set("maxmemory", 0)
+    client.setrange(ballast, BALLAST, "x")
+    client.config_set("maxmemory", client.info("memory")["used_memory"] + room)

@@ -1,0 +1,235 @@
+"""A full Redis drains: it refuses what is published, as a whole, and all that takes messages out, moves them
+or stops them goes on. So it is on a node of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kombu_redisdelay.broker.maintenance import record
+from redis.exceptions import OutOfMemoryError
+
+from harness.full import BALLAST
+from kombu_redisdelay.broker.dead import REMOVE, REQUEUE
+from kombu_redisdelay.broker.limits import LimitStore
+from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE, Due
+from kombu_redisdelay.broker.schedule import Schedule
+from kombu_redisdelay.broker.withdrawal import Withdrawal
+from tests.broker.database import REAL_SERVERS, ClusterDatabase, Database
+from tests.broker.database import database as open_database
+from tests.broker.rig import Rig, dead_letter, payload, take_out, taken, texts
+from tests.environments import CLUSTER, CLUSTERS
+
+HOUR = 3_600_000
+
+
+@pytest.fixture(scope="module", params=[*REAL_SERVERS, *CLUSTERS])
+def real(request: pytest.FixtureRequest) -> Iterator[Database]:
+    if request.param == CLUSTER:
+        yield ClusterDatabase(request.getfixturevalue("shared_cluster"))
+        return
+    with open_database(request.param) as database:
+        yield database
+
+
+@pytest.fixture
+def rig(real: Database) -> Iterator[Rig]:
+    real.reset()
+    yield Rig(real)
+    real.relieve()
+
+
+def contents(rig: Rig) -> dict[bytes, bytes]:
+    return {key: rig.client.dump(key) for key in rig.all_keys() if b"ballast" not in key}
+
+
+def scheduling(rig: Rig, id: str, on_conflict: str = KEEP, in_ms: float = HOUR) -> Any:
+    return rig.store.schedule("q", 0, payload(id), Due(delay_ms=in_ms), "same", on_conflict)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda rig: rig.store.put("q", 0, "new"), id="ready"),
+        pytest.param(lambda rig: rig.store.put("q", 0, "new", "head"), id="head"),
+        pytest.param(lambda rig: scheduling(rig, "new"), id="duplicate"),
+        pytest.param(lambda rig: scheduling(rig, "new", REPLACE), id="replace"),
+        pytest.param(lambda rig: scheduling(rig, "new", REPLACE, 0), id="replace by one that is due"),
+        pytest.param(
+            lambda rig: rig.store.schedule("q", 0, "new", Due(delay_ms=HOUR), "new", REPLACE), id="nothing"
+        ),
+        pytest.param(
+            lambda rig: rig.store.schedule("q", 0, "new", Due(delay_ms=HOUR), "new", IGNORE), id="ignore"
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_together", [False, True], ids=["alone", "together"])
+def test_a_publish_is_refused_as_a_whole(rig: Rig, call: Callable[[Rig], Any], is_together: bool) -> None:
+    rig.store.run(scheduling(rig, "old"))
+    rig.use_up_token("q")
+    rig.database.fill()
+    before = contents(rig)
+    if is_together:
+        errors = rig.store.run_all([call(rig)] * 2)
+        assert [type(error) for error in errors] == [OutOfMemoryError] * 2
+    else:
+        with pytest.raises(OutOfMemoryError, match=r"^command not allowed when used memory > 'maxmemory'"):
+            rig.store.run(call(rig))
+    assert contents(rig) == before
+
+
+#: A message that does not fit, whatever buffers of earlier ones are given back meanwhile.
+HUGE = BALLAST // 2
+#: A message, and how much room Redis has for it. How much it takes while it is read depends on buffers. From
+#: the second on, there was room for the token of a message that was refused.
+LARGE = BALLAST // 16
+ROOMS = [LARGE * quarters // 4 for quarters in range(2, 10)]
+
+
+@pytest.mark.parametrize("is_together", [False, True], ids=["alone", "together"])
+def test_there_is_no_token_of_a_message_that_did_not_fit(rig: Rig, is_together: bool) -> None:
+    """Its own bytes fill Redis, which has room again for what follows it."""
+    run = rig.store.run_all if is_together else lambda calls: [rig.store.run(calls[0])]
+    for room in ROOMS:
+        rig.database.reset()
+        rig.database.fill(room)
+        try:
+            is_refused = isinstance(run([rig.store.put("q", 0, "x" * LARGE)])[0], OutOfMemoryError)
+        except OutOfMemoryError:
+            is_refused = True
+        # A message may be without a token: that delays it by a second.
+        assert (len(rig.ready("q")), is_refused and rig.tokens("q")) == (not is_refused, 0), room
+
+
+def test_the_token_of_others_stays(rig: Rig) -> None:
+    rig.put("q", "small")
+    rig.database.fill(room=LARGE)
+    with pytest.raises(OutOfMemoryError):
+        rig.put("q", "x" * HUGE)
+    assert rig.tokens("q") == 1
+
+
+def test_of_those_published_together_each_that_was_refused_is_told(rig: Rig) -> None:
+    texts = ["before", "x" * HUGE, "behind"]
+    rig.database.fill(room=LARGE // 2)
+    replies = rig.store.run_all([rig.store.put("q", 0, text) for text in texts])
+    are_refused = [isinstance(reply, OutOfMemoryError) for reply in replies]
+    assert are_refused[1]
+    assert rig.ready("q") == [
+        text for text, is_refused in zip(texts, are_refused, strict=True) if not is_refused
+    ]
+
+
+def test_one_that_is_ignored_is_published_already(rig: Rig) -> None:
+    rig.store.run(scheduling(rig, "old"))
+    rig.database.fill()
+    assert rig.store.run(scheduling(rig, "new", IGNORE)) == 1
+
+
+def test_everything_is_taken_and_acked(rig: Rig) -> None:
+    rig.put("q", *map(str, range(5)))
+    for number in range(5):
+        rig.schedule("q", f"due {number}", -1000)
+    rig.database.fill()
+    me = rig.consumer()
+    deliveries = taken(me, "q", limit=100)
+    assert len(deliveries) == 10
+    assert all(rig.ack(me, "q", delivery.tag) for delivery in deliveries)
+    assert me.give_back_all()
+
+
+def test_what_a_worker_held_is_recovered(rig: Rig) -> None:
+    rig.put("q", "a", "b")
+    assert len(taken(rig.consumer("gone"), "q")) == 2
+    rig.end_lease("q", "gone")
+    rig.database.fill()
+    assert rig.recover("q") == 2
+    assert len(rig.ready("q")) == 2
+
+
+def test_what_fails_waits_and_becomes_a_dead_letter(rig: Rig) -> None:
+    rig.put("q", payload("later"), payload("dead"))
+    me = rig.consumer()
+    later, dead = taken(me, "q")
+    rig.database.fill()
+    assert me.requeue("q", later.tag, 1000)
+    dead_letter(me, dead, "the test wants it")
+    assert (len(rig.scheduled("q")), len(rig.dead("q"))) == (1, 1)
+
+
+def test_one_that_is_consumed_without_acks_becomes_a_dead_letter(rig: Rig) -> None:
+    """It is nowhere else by then."""
+    rig.put("q", "no message")
+    rig.database.fill()
+    me = rig.consumer()
+    [delivery] = taken(me, "q", no_ack=["q"])
+    dead_letter(me, delivery, "it is none")
+    assert len(rig.dead("q")) == 1
+
+
+@pytest.mark.parametrize(("how", "ready"), [(REQUEUE, 1), (REMOVE, 0)])
+def test_dead_letters_are_taken_out(rig: Rig, how: str, ready: int) -> None:
+    rig.put("q", payload("dead"))
+    me = rig.consumer()
+    dead_letter(me, taken(me, "q")[0], "because")
+    rig.database.fill()
+    assert take_out(rig.store, "q", how) == 1
+    assert (len(rig.ready("q")), len(rig.dead("q"))) == (ready, 0)
+
+
+def test_a_queue_is_paused_limited_and_resumed(rig: Rig) -> None:
+    rig.put("q", "a")
+    rig.database.fill()
+    limits, me = LimitStore(rig.store), rig.consumer()
+    limits.pause(["q"])
+    assert taken(me, "q") == []
+    limits.resume(["q"])
+    limits.limit(["q"], {"concurrency": 1})
+    assert len(taken(me, "q")) == 1
+
+
+def test_a_rate_with_a_lower_burst_holds(rig: Rig) -> None:
+    """The next take puts right what is written of the rate, and takes nothing."""
+    limits, me = LimitStore(rig.store), rig.consumer()
+    limits.limit(["q"], {"interval_us": 1e8, "burst": 100})
+    rig.put("q", *map(str, range(100)))
+    assert len(taken(me, "q", limit=50)) == 50
+    rig.database.fill()
+    limits.limit(["q"], {"interval_us": 1e8, "burst": 1})
+    assert taken(me, "q") == []
+
+
+def test_scheduled_messages_are_moved_and_removed(rig: Rig) -> None:
+    for number in range(6):
+        rig.schedule("q", payload(str(number)), HOUR + number, id=str(number))
+    rig.database.fill()
+    schedule = Schedule(rig.store)
+    due_ms = rig.database.now_ms() + 2 * HOUR
+    [found] = schedule.find("q", "0")
+    assert schedule.reschedule(found, found.payload, due_ms), "to a later time"
+    assert "0" in rig.scheduled("q")[-1]
+    [found] = schedule.find("q", "1")
+    assert schedule.reschedule(found, found.payload, 0), "to now"
+    assert schedule.cancel("q", ["2"]) == [1]
+    assert len(list(Withdrawal(rig.store).by_ids("q", ["3"]))) == 1
+    assert len(list(schedule.remove("q", schedule.find("q", "4")))) == 1
+    assert rig.store.purge("q") == 3
+
+
+def test_revoked_ones_are_looked_for(rig: Rig) -> None:
+    rig.put("q", "known")
+    rig.database.fill()
+    assert Withdrawal(rig.store).claim("q", "stamps", "me")
+    assert not Withdrawal(rig.store).claim("q", "stamps", "other")
+
+
+def test_it_goes_on_with_its_history_when_there_is_room(rig: Rig) -> None:
+    rig.put("q", "a", "b")
+    me = rig.consumer()
+    rig.database.fill()
+    assert texts(taken(me, "q", limit=1)) == ["a"]
+    record(rig.store, ["q"])
+    rig.database.relieve()
+    record(rig.store, ["q"])
+    assert rig.client.hget(rig.key("q", "history"), "delivered") == b"1"
