@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kombu_redisdelay.broker.maintenance import record
 from redis.exceptions import OutOfMemoryError
 
 from harness.full import BALLAST
 from kombu_redisdelay.broker.dead import REMOVE, REQUEUE
 from kombu_redisdelay.broker.limits import LimitStore
+from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE, Due
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.withdrawal import Withdrawal

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import monotonic
+from typing import Any
 
 import pytest
 from kombu.connection import Connection
@@ -12,6 +14,7 @@ from harness.cluster import Cluster
 from harness.cluster_node import Node
 from harness.cluster_view import slot_of
 from harness.process import wait_until
+from harness.proxy import Proxy
 from harness.redis_server import HOST
 from kombu_redisdelay import NotReplicatedError
 from kombu_redisdelay.broker.keys import queue_keys
@@ -19,7 +22,7 @@ from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.server.cluster import ClusterServer
-from kombu_redisdelay.broker.server.nodes import Address, Nodes
+from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
 from kombu_redisdelay.broker.store import Store
 from tests.transport.kit import publish
 
@@ -37,6 +40,27 @@ def without_replica(cluster: Cluster, node: Node) -> None:
     for replica in cluster.replicas_of(node):
         cluster.kill(replica)
     wait_until(lambda: node.info("replication")["connected_slaves"] == 0, 30, "the replica is gone")
+
+
+def test_too_few_replicas_cost_no_connection(replicated: Cluster) -> None:
+    """A failover that leaves no replica makes each publish to that server an error. The others go on."""
+    queues = [
+        next(name for n in range(100) if replicated.node_of("{" + (name := f"q{n}") + "}") is node)
+        for node in replicated.primaries
+    ]
+    with Connection(replicated.url(), transport_options={"confirm_replicas": 2}) as connection:
+        channel = connection.channel()
+
+        def publish_everywhere() -> list[Any]:
+            for queue in queues:
+                with pytest.raises(NotReplicatedError):
+                    publish(channel, "m", queue=queue)
+            cluster = channel.store.server
+            return [cluster.server_of("{" + queue + "}").line.connection._sock for queue in queues]
+
+        sockets = publish_everywhere()
+        assert None not in sockets
+        assert publish_everywhere() == sockets
 
 
 def test_the_server_that_has_the_message_must_have_a_replica(replicated: Cluster) -> None:
@@ -85,3 +109,21 @@ def test_a_lease_is_renewed_beside_a_server_that_is_gone() -> None:
         before = ends_at()
         wait_until(lambda: ends_at() > before + 3 * LEASE_MS, 30, "the lease is renewed")
         lease.stop(server)
+
+
+def test_silent_servers_are_not_waited_for(shared_cluster: Cluster) -> None:
+    """redis-py asks one after the other, and the first ones are silent."""
+    node = shared_cluster.primaries[0]
+    with Proxy(node.port) as proxy, Proxy(node.port) as another:
+        silent = (proxy, another)
+        for each in silent:
+            each.go_silent()
+        addresses = [Address(HOST, each.port) for each in (*silent, node)]
+        pool = ConnectionPool(socket_timeout=5, socket_connect_timeout=5, **PARSER)
+        for _ in range(5):
+            nodes = Nodes(addresses, pool)
+            began = monotonic()
+            assert len(nodes.primaries()) == len(shared_cluster.primaries)
+            nodes.find_out()
+            assert monotonic() - began < 4
+            nodes.close()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
 from kombu.utils import eventio
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kombu_redisdelay.transport import reconnect_backoff, transports
+from kombu_redisdelay.transport.worker import _dropping_events
 from tests.clock import Clock
 from tests.transport.kit import Inbox, Site, drain, publish, waits
 
@@ -53,6 +56,21 @@ def test_they_are_not_opened_again_and_again(site: Site, pauses: list[float]) ->
 
 
 @pytest.mark.one_server
+def test_who_has_published_does_not_wait(site: Site, pauses: list[float]) -> None:
+    """Something that closes connections all the time must not slow a producer down more than that."""
+    connection = site.connect()
+    for _ in range(3):
+        connection.connect()
+        lose(connection)
+    pauses.clear()
+    for _ in range(5):
+        publish(connection.default_channel, "m")
+        lose(connection)
+    # For the last one that was of no use.
+    assert pauses == [0.2]
+
+
+@pytest.mark.one_server
 def test_the_next_one_does_not_wait_if_none_was_lost(site: Site, pauses: list[float]) -> None:
     """Celery empties its pools when an application is closed, or forks."""
     connection = site.connect()
@@ -63,6 +81,26 @@ def test_the_next_one_does_not_wait_if_none_was_lost(site: Site, pauses: list[fl
             assert one.connected
         pool.force_close_all()
     assert pauses == []
+
+
+def test_a_worker_sends_no_event_to_a_server_that_is_gone(site: Site) -> None:
+    """Celery publishes ``worker-offline`` between losing its connection and the next one."""
+    app = Celery(broker=site.url, set_as_current=False)
+    connection = site.connect()
+    dispatcher = app.events.Dispatcher(connection, hostname="h", enabled=True)
+    told = []
+
+    def on_lost(consumer: Any, error: Exception) -> None:
+        dispatcher.send("worker-offline")
+        told.append(error)
+
+    channel = dispatcher.producer.channel
+    on_lost_extended = _dropping_events(on_lost)
+    on_lost_extended(SimpleNamespace(event_dispatcher=dispatcher), RedisConnectionError("lost"))
+    assert told
+    assert channel.connection is None
+    # It is kept for the next dispatcher.
+    assert [routing_key for _, routing_key in dispatcher._outbound_buffer] == ["worker.offline"]
 
 
 def test_a_connection_that_is_closed_is_not_polled(site: Site) -> None:
@@ -86,7 +124,7 @@ def lost(found: reconnect_backoff.ReconnectBackoff, clock: Clock, after: float =
     """A connection is opened, and lost *after* some seconds."""
     connected_at = clock.now
     clock.now += after
-    found.note_loss(connected_at)
+    found.note_loss(connected_at, was_of_use=False)
 
 
 def test_the_first_loss_costs_nothing(clock: Clock, pauses: list[float]) -> None:
@@ -111,7 +149,7 @@ def test_those_that_are_lost_together_count_once(clock: Clock, pauses: list[floa
     found, connected_at = reconnect_backoff.ReconnectBackoff(), clock.now
     for _ in range(5):
         clock.now += 0.01
-        found.note_loss(connected_at)
+        found.note_loss(connected_at, was_of_use=False)
     found.pause()
     assert pauses == []
 

@@ -15,7 +15,7 @@ from redis.crc import key_slot
 from redis.exceptions import AskError, ConnectionError, MovedError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.keys import known_queues
-from kombu_redisdelay.broker.server.errors import NotThePrimary
+from kombu_redisdelay.broker.server.errors import NothingDone, NotThePrimary
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
 from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
 from kombu_redisdelay.broker.server.pool import Pool
@@ -131,11 +131,12 @@ class ClusterServer:
 
     @contextmanager
     def hurrying(self) -> Iterator[None]:
+        before = getattr(self._hurry, "is_on", False)
         self._hurry.is_on = True
         try:
             yield
         finally:
-            self._hurry.is_on = False
+            self._hurry.is_on = before
 
     def tell_acks_in_vain(self, to: AckInVain) -> None:
         self._ack_in_vain = to
@@ -182,6 +183,10 @@ class ClusterServer:
     def server_of(self, key: str) -> SingleServer:
         return self._server_at(self.address_of(key))
 
+    def doubt(self) -> None:
+        # The connections stay: a server without a replica would end those to the others again and again.
+        self._is_stale = True
+
     def disconnect(self) -> None:
         for server in list(self._servers.values()):
             server.disconnect()
@@ -223,6 +228,8 @@ class ClusterServer:
                 _note(commands, each, told, replies)
         if failures:
             self._is_stale = True
+            # If it is not sure of one that nothing was done, it is not sure of all.
+            failures.sort(key=lambda failure: isinstance(failure, NothingDone))
             try:
                 raise failures[0]
             finally:

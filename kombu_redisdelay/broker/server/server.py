@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from redis.exceptions import ConnectionError, ResponseError
+from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.server.errors import NotThePrimary
+from kombu_redisdelay.broker.server.errors import NothingDone, NotThePrimary
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
 from kombu_redisdelay.broker.server.replies import Caller
 from kombu_redisdelay.broker.server.wire import Argument, Command
@@ -23,8 +23,9 @@ from kombu_redisdelay.broker.server.wire import Argument, Command
 Item = TypeVar("Item")
 
 
-class SlotUnavailable(ConnectionError):
-    """No server of the cluster serves a slot now: it moves, or its server has failed. Nothing was done."""
+class SlotUnavailable(NothingDone):
+    """No server of the cluster serves a slot now: it moves, or its server has failed. Of a packet for several
+    slots, the rest may have been done."""
 
 
 class OneServer(Protocol):
@@ -152,6 +153,9 @@ class Server(Protocol):
         Raises:
             ConnectionError: no server has it, or none can be reached.
         """
+
+    def doubt(self) -> None:
+        """Find out where the primary is before the next call: the one of now may have been replaced."""
 
     def disconnect(self) -> None:
         """Close the connections. The next call opens one again."""
