@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from time import time
 from typing import Any
@@ -24,8 +25,14 @@ MEMORY_SHARE = 0.8
 SKEW_LIMIT = 1.0
 
 
+#: What a server replies to a script if it has no Lua: Valkey from 9.1 on without its module, or one whose
+#: commands for scripts are switched off.
+_NO_LUA = re.compile("could not find scripting engine|unknown command", re.IGNORECASE)
+
+
 def check_server(server: OneServer) -> Iterator[Finding]:
     yield _clock(server)
+    yield from _lua(server)
     try:
         info: Mapping[str, Any] = server.info()
     except ResponseError as exc:
@@ -52,6 +59,20 @@ def _clock(server: OneServer) -> Finding:
         f"the server's clock and this machine's are {skew:.1f} s apart",
         "Run NTP on both. Tasks are due by the server's clock, and their eta comes from the producer's.",
     )
+
+
+def _lua(server: OneServer) -> Iterator[Finding]:
+    try:
+        server.call("EVAL", "return 1", 0)
+    except ResponseError as exc:
+        # The check of the permissions tells of the others.
+        if _NO_LUA.search(str(exc)):
+            yield wrong(
+                "Lua",
+                f"the server runs no Lua scripts, so nothing can be scheduled or consumed: {exc}",
+                "In Valkey 9.1 and later, Lua is a module: have the server load it (loadmodule "
+                "libvalkeylua.so), or install it with the server. Elsewhere, EVAL and EVALSHA are switched off.",
+            )
 
 
 def _version(info: Mapping[str, Any]) -> Finding:
