@@ -110,7 +110,7 @@ def test_settings_of_the_server(
 
 @pytest.mark.once
 def test_a_server_without_lua() -> None:
-    """As Valkey from 9.1 on without its module. A server of which EVAL is taken away is not another one here."""
+    """As Valkey from 9.1 on without its module: here, EVAL is taken away."""
     names = [word for name in ("EVAL", "EVALSHA") for word in ("--rename-command", name, "")]
     with RedisServer(args=names) as server:
         site = Site(server)

@@ -70,8 +70,8 @@ def _lua(server: OneServer) -> Iterator[Finding]:
             yield wrong(
                 "Lua",
                 f"the server runs no Lua scripts, so nothing can be scheduled or consumed: {exc}",
-                "In Valkey 9.1 and later, Lua is a module: have the server load it (loadmodule "
-                "libvalkeylua.so), or install it with the server. Elsewhere, EVAL and EVALSHA are switched off.",
+                "From Valkey 9.1 on, Lua is a module: install it, and have the server load it "
+                "(loadmodule libvalkeylua.so). Elsewhere, EVAL and EVALSHA are switched off.",
             )
 
 
