@@ -129,8 +129,9 @@ class TestFanout:
     @pytest.mark.parametrize("batched", [False, True])
     def test_of_a_celery_app_that_has_not_declared_it(self, site: Site, batched: bool) -> None:
         """Celery declares a Broadcast only where it is consumed. Here it is another process."""
-        inbox = Inbox(site.channel(), Broadcast("news", routing_key="celery"))
-        connection = inbox.consumer.channel.connection.client
+        channel = site.channel()
+        inbox = Inbox(channel, Broadcast("news", routing_key="celery"))
+        connection = channel.connection.client
         drain_for(connection, 0.2)
         connection.transport.state.exchanges.clear()
         app = Celery("publisher", broker=site.url, set_as_current=False)
