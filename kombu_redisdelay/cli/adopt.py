@@ -8,7 +8,7 @@ from typing import TypeVar
 import click
 
 from kombu_redisdelay.cli.broker import connect
-from kombu_redisdelay.cli.echo import confirm, echo
+from kombu_redisdelay.cli.echo import as_called, confirm, echo
 from kombu_redisdelay.cli.options import dry_run_option, json_option, yes_option
 from kombu_redisdelay.cli.output import busy, counting, show_json
 from kombu_redisdelay.operations.adoption import Adopted, Adoption
@@ -137,4 +137,4 @@ def _show_back(done: str, text: str, found: GivenBack, as_json: bool) -> None:
         echo(f"{number_of(found.at_once)} without an eta, which redis:// delivers at once.", err=True)
     if found.dead:
         left = number_of(found.dead, "dead letter")
-        echo(f"{left} left: see `celery delayed list --state dead`.", err=True)
+        echo(as_called(f"{left} left: see `celery delayed list --state dead`."), err=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import click
 
 from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.echo import as_called
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import fixed, show, show_json, table
 from kombu_redisdelay.cli.table import Cell, Column, Table
@@ -27,7 +28,7 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
     The exit status is 1 if something is wrong. For warnings alone, it is 0.
     """
     access = connect(Access)
-    findings = examine(access, queues)
+    findings = [replace(each, advice=as_called(each.advice)) for each in examine(access, queues)]
     if as_json:
         show_json(findings)
     else:

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 from collections.abc import Iterable
 
 import click
+from click.core import ParameterSource
+from kombu.utils.url import maybe_sanitize_url
 
 from kombu_redisdelay.broker.printable import printable
 
 #: The exit status when the output is not read any more, as with ``| head``. A shell shows it for every tool
 #: that SIGPIPE has ended.
 BROKEN_PIPE = 141
+
+
+#: Options of ``celery`` itself that say which broker a command is about, each with its short form.
+_GIVEN = {"app": "-A", "broker": "-b"}
+
+
+def as_called(text: str) -> str:
+    """*text*, in which commands of Celery get the app and the broker that this one was called with, so that
+    they can be copied. Passwords are left out."""
+    called = click.get_current_context().find_root()
+    given = [
+        f"{option} {shlex.quote(maybe_sanitize_url(called.params[name]))}"
+        for name, option in _GIVEN.items()
+        if called.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    return re.sub("`celery (?=delayed |inspect )", lambda _: " ".join(("`celery", *given, "")), text)
 
 
 def echo(line: str, *, err: bool = False) -> None:

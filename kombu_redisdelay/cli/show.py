@@ -14,7 +14,7 @@ from kombu_redisdelay.cli.messages import worker
 from kombu_redisdelay.cli.options import arguments_option, json_option
 from kombu_redisdelay.cli.outcome import exit_unless_all
 from kombu_redisdelay.cli.output import date_and_time, fields_of, show_fields, show_json
-from kombu_redisdelay.operations.calls import ALL, with_arguments
+from kombu_redisdelay.operations.calls import ALL, with_arguments, without_empty_headers
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection
@@ -79,7 +79,7 @@ def _show_message(message: MessageInfo, why: Sequence[str]) -> None:
             "priority": message.priority,
             "failures": message.failures,
             "size": f"{message.size:,} bytes",
-            **{f"header {name}": value for name, value in message.headers.items()},
+            **{f"header {name}": value for name, value in without_empty_headers(message).headers.items()},
             **({"payload": message.payload.decode("utf-8", "backslashreplace")} if message.payload else {}),
         }
     )

@@ -22,6 +22,9 @@
 -- include: clock
 -- include: history
 
+-- Messages that were ever delivered.
+local BRIEFLY_USED = 10
+
 for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', clock_ms(), 'LIMIT', 0, ARGV[2])) do
   if redis.call('EXISTS', ARGV[1] .. consumer) == 0 then
     redis.call('ZREM', KEYS[1], consumer)
@@ -31,7 +34,11 @@ if redis.call('EXISTS', KEYS[1], unpack(KEYS, 6)) > 0 then
   return 0
 end
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
-if redis.call('PTTL', KEYS[5]) == -1 then
+-- Less than an hour and a few messages: a queue for replies, and not a fleet that works now and then.
+local told = redis.pcall('HMGET', KEYS[5], 'hours', 'delivered')
+if not told.err and not told[1] and (tonumber(told[2]) or 0) <= BRIEFLY_USED then
+  redis.call('PEXPIRE', KEYS[5], BRIEF_HISTORY_KEPT_MS)
+elseif redis.call('PTTL', KEYS[5]) == -1 then
   redis.call('PEXPIRE', KEYS[5], HISTORY_KEPT_MS)
 end
 return 1

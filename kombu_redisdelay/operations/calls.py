@@ -31,6 +31,17 @@ def with_arguments(message: MessageInfo, arguments: str) -> MessageInfo:
     return message if decoded is None else replace(message, args=repr(decoded[0]), kwargs=repr(decoded[1]))
 
 
+def without_empty_headers(message: MessageInfo) -> MessageInfo:
+    """The message without the headers that say nothing: Celery writes each of its own into every message."""
+    said = {name: value for name, value in message.headers.items() if not _is_empty(value)}
+    return replace(message, headers=said)
+
+
+def _is_empty(value: object) -> bool:
+    # A time limit that is not set is a list of two.
+    return value in (None, "", {}) or (isinstance(value, list) and all(each is None for each in value))
+
+
 def call(message: MessageInfo) -> str:
     """A task with its arguments, on one line."""
     if message.task is None:

@@ -37,6 +37,7 @@ from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.store import Bound, Call, Store
 from kombu_redisdelay.transport.block import block_for
+from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
 from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
 from kombu_redisdelay.transport.routes import Routes
@@ -181,6 +182,9 @@ class PublishingChannel(redis.Channel):
             return block.publish(self, message, exchange=exchange, routing_key=routing_key, **kwargs)
         route = self._routes.get(exchange, routing_key)
         if route is None or route.queue in self.store.expires_ms:
+            if exchange and exchange not in self.state.exchanges and is_fanout_of_an_app(exchange):
+                self._inplace_augment_message(message, exchange, routing_key)
+                return self._put_fanout(exchange, message, routing_key, **kwargs)
             return super().basic_publish(message, exchange, routing_key, **kwargs)
         self._inplace_augment_message(message, exchange, routing_key)
         queue = self._partition(route.queue, message)

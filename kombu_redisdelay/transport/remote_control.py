@@ -13,7 +13,7 @@ from inspect import signature
 from typing import Any
 
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
-from kombu_redisdelay.broker.schedule import Scheduled
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.broker.upcoming import upcoming
 from kombu_redisdelay.transport.channel import Channel
@@ -97,7 +97,7 @@ def _take_out(state: Any, **what: Any) -> None:
     channel.revoker.revoke(channel.active_queues, announcer(state), **what)
 
 
-# -- inspect scheduled -----------------------------------------------------------------------------------
+# -- inspect scheduled, inspect query_task ---------------------------------------------------------------
 
 
 def _scheduled(state: Any, reply: list[Any], arguments: Mapping[str, Any]) -> list[Any]:
@@ -111,6 +111,23 @@ def _scheduled(state: Any, reply: list[Any], arguments: Mapping[str, Any]) -> li
         if task is not None:
             shown.append(task)
         if len(shown) >= SHOWN or size >= BYTES_PER_CALL:
+            break
+    return shown
+
+
+def _query_task(state: Any, reply: dict[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    channel = _channel(state)
+    if channel is None:
+        return reply
+    # What the worker has is told by Celery.
+    ids = [id for id in _as_list(arguments["ids"]) if isinstance(id, str) and id not in reply]
+    shown, size = dict(reply), 0
+    for id, found in Schedule(channel.store).find_all(channel.active_queues, ids):
+        task = _task(state, found)
+        size += len(found.stored)
+        if task is not None:
+            shown.setdefault(id, ("scheduled", task["request"]))
+        if size >= BYTES_PER_CALL:
             break
     return shown
 
@@ -171,6 +188,7 @@ _EXTENSIONS: Mapping[str, Extension] = {
     "terminate": _revoke,
     "revoke_by_stamped_headers": _revoke_by_stamps,
     "scheduled": _scheduled,
+    "query_task": _query_task,
     "add_consumer": _hurry,
     "cancel_consumer": _hurry,
 }

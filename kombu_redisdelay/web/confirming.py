@@ -96,6 +96,7 @@ def _do(action: Action, site: Site, form: Form, tell: Tell) -> str:
     finally:
         # The person wants to see the result.
         site.fleet.forget()
+        site.findings.forget()
 
 
 def _ask(request: Request, name: str, action: Action, form: Form, error: str = "") -> Response:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from kombu_redisdelay.operations.states import STATES
+from kombu_redisdelay.web.actions import actions
+from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.site import render, site_of
 
 
 def doctor(request: Request) -> Response:
-    """All findings."""
+    """All findings, each with what mends it."""
     findings = site_of(request).findings.get()
-    return render(request, "doctor.html", findings=findings.value, examined=findings.moment)
+    return render(
+        request,
+        "doctor.html",
+        findings=findings.value,
+        examined=findings.moment,
+        actions=actions(),
+        states=STATES,
+        choice_of=lambda queue: Choice(queue=queue),
+    )

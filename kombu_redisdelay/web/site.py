@@ -15,7 +15,7 @@ from starlette.types import Scope
 
 from kombu_redisdelay import __version__
 from kombu_redisdelay.operations.access import natural
-from kombu_redisdelay.operations.calls import ALL, call, with_arguments
+from kombu_redisdelay.operations.calls import ALL, call, with_arguments, without_empty_headers
 from kombu_redisdelay.operations.doctor import Finding, examine
 from kombu_redisdelay.operations.history import Counts
 from kombu_redisdelay.operations.message import MessageInfo
@@ -99,8 +99,8 @@ class Site:
         return self.queues.app.timezone if self.queues.app else timezone.utc
 
     def shown(self, message: MessageInfo) -> MessageInfo:
-        """The message with what a viewer may see of its arguments."""
-        return with_arguments(message, self.arguments)
+        """The message with what a viewer may see of its arguments, and the headers that say something."""
+        return without_empty_headers(with_arguments(message, self.arguments))
 
     def call(self, message: MessageInfo) -> str:
         """A task with its arguments, as far as a viewer may see them."""

@@ -176,7 +176,7 @@ def test_a_foreign_value_stops_nothing(rig: Rig, field: str, value: str) -> None
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
-def test_is_kept_for_a_week_after_its_queue_was_forgotten(rig: Rig, is_recorded: bool) -> None:
+def test_outlives_its_queue(rig: Rig, is_recorded: bool) -> None:
     rig.store.remember("q")
     rig.put("q", payload("m"))
     me = rig.consumer()
@@ -201,6 +201,40 @@ def test_is_kept_for_a_week_after_its_queue_was_forgotten(rig: Rig, is_recorded:
     if not is_recorded:
         # The first record of a minute makes it last again.
         assert rig.client.pttl(key) > 100_000
+
+
+def test_of_a_queue_that_nobody_looks_after_it_is_kept_for_an_hour(rig: Rig) -> None:
+    """As of a queue for replies, which is deleted when its consumer goes."""
+    key = rig.store.keys("q").history
+    rig.put("q", payload("a"))
+    taken(rig.consumer(), "q")
+    assert 0 < rig.client.pttl(key) <= HOUR * 1000
+    record(rig.store, ["q"])
+    assert rig.client.pttl(key) > HOUR * 1000
+    # A worker was there before the first message.
+    rig.client.hdel(key, "delivered")
+    rig.put("q", payload("b"))
+    taken(rig.consumer(), "q")
+    assert rig.client.pttl(key) > HOUR * 1000
+
+
+@pytest.mark.parametrize(("messages", "hours"), [(10, 0), (11, 0), (10, 1)])
+def test_of_a_queue_that_was_used_for_a_moment_it_is_kept_for_an_hour(
+    rig: Rig, messages: int, hours: int
+) -> None:
+    rig.store.remember("q")
+    me = rig.consumer()
+    rig.put("q", *(payload("m") for _ in range(messages)))
+    for delivery in taken(me, "q", limit=messages):
+        assert rig.ack(me, "q", delivery.tag)
+    record(rig.store, ["q"])
+    if hours:
+        rig.client.hset(rig.store.keys("q").history, "hours", "1 3600 10 10 0 0\n")
+    me.membership.leave(["q"])
+    rig.database.advance(round(UNUSED_FOR * 1000) + 1000)
+    assert finish(forget_unused(rig.new_store())) == 1
+    left_ms = rig.client.pttl(rig.store.keys("q").history)
+    assert (0 < left_ms <= HOUR * 1000) == (messages == 10 and not hours)
 
 
 def test_expires_with_its_queue(rig: Rig) -> None:

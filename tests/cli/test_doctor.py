@@ -99,6 +99,21 @@ def test_settings_of_the_server(
             site.redis.config_set(name, value)
 
 
+@pytest.mark.once
+def test_a_server_without_lua() -> None:
+    """As Valkey from 9.1 on without its module: here, EVAL is taken away."""
+    names = [word for name in ("EVAL", "EVALSHA") for word in ("--rename-command", name, "")]
+    with RedisServer(args=names) as server:
+        site = Site(server)
+        try:
+            [finding] = [row for row in site.rows("doctor", status=1) if row["check"] == "Lua"]
+        finally:
+            site.close()
+    assert finding["level"] == "wrong"
+    assert "runs no Lua scripts" in finding["found"]
+    assert "Valkey 9.1" in finding["advice"]
+
+
 def test_memory_that_is_almost_full(site: Site) -> None:
     # So large that it makes no difference what the server frees meanwhile: buffers of clients, for instance.
     site.redis.setrange("ballast", 2**25, "x")

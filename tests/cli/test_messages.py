@@ -236,6 +236,15 @@ def test_show(site: Site) -> None:
     assert (fields["id"], fields["task"], fields["args"]) == (task_id, "shop.remind", "[1]")
 
 
+def test_show_leaves_out_empty_headers(site: Site) -> None:
+    id = site.send(countdown=3600, headers={"mine": "", "zero": 0, "off": False, "none": [None, None]})
+    [row] = site.rows("show", id)
+    assert {"mine", "expires", "timelimit", "none"} <= row["headers"].keys()
+    names = re.findall(r"^header (\S+)", site.text("show", id), re.MULTILINE)
+    assert {"task", "retries", "zero", "off"} <= set(names)
+    assert {"mine", "none", "expires", "timelimit", "shadow", "stamps", "group"} & set(names) == set()
+
+
 def test_show_has_all_of_the_arguments(site: Site) -> None:
     long = "x" * 3000
     id = site.send(args=(long,), kwargs={"order": long})

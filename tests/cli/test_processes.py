@@ -72,6 +72,28 @@ def test_the_apps_configuration_is_used(server: RedisServer, site: Site) -> None
     assert _run(server, "cancel").returncode == 2
 
 
+def test_a_hint_has_what_the_command_was_given(server: RedisServer, site: Site) -> None:
+    site.bury("{}", "because")
+    assert f"See `celery -A {PROJECT} delayed list --state dead`" in _run(server, "doctor").stdout
+    url = server.url().replace("://", "://:s3cret@", 1)
+    words = ["-A", PROJECT, "-b", url, "delayed", "doctor", "--json"]
+    masked = url.replace("s3cret", "**")
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", ">s3cret")
+        try:
+            told = subprocess.run(
+                [sys.executable, "-m", "celery", *words],
+                env=_environment(server, PROJECT_BROKER=url),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            client.execute_command("ACL", "SETUSER", "default", "nopass")
+    assert "s3cret" not in told.stdout
+    assert f"See `celery -A {PROJECT} -b '{masked}' delayed list --state dead`" in told.stdout
+
+
 def test_a_broker_that_cannot_be_reached_is_one_line() -> None:
     environment = {**os.environ, "PROJECT_BROKER": "redisdelay://127.0.0.1:1/0", "PYTHONPATH": str(ROOT)}
     result = subprocess.run(_command("stats"), env=environment, capture_output=True, text=True, check=False)

@@ -117,7 +117,9 @@ def test_what_the_doctor_says() -> None:
     ]
     assert len(lines) > 10
     patterns = _said_by_the_doctor()
-    assert [line for line in lines if not any(re.fullmatch(each, line[1]) for each in patterns)] == []
+    # They name the app of the command.
+    said = [(where, text.replace("`celery -A shop ", "`celery ")) for where, text in lines]
+    assert [line for line in said if not any(re.fullmatch(each, line[1]) for each in patterns)] == []
 
 
 def arguments(words: str) -> list[str]:

@@ -212,8 +212,8 @@ class TestInspectScheduled:
         worker = start(site)
         eta = datetime.now(timezone.utc) + timedelta(hours=1)
         result = producer.send_task("add", [1, 2], {"z": 3}, eta=eta)
-        replies = producer.control.inspect(timeout=20, limit=1).scheduled()
-        [(name, tasks)] = replies.items()
+        inspect = producer.control.inspect(timeout=20, limit=1)
+        [(name, tasks)] = inspect.scheduled().items()
         assert tasks == [
             {
                 "eta": eta.isoformat(),
@@ -237,6 +237,7 @@ class TestInspectScheduled:
                 },
             }
         ]
+        assert inspect.query_task(result.id) == {name: {result.id: ["scheduled", tasks[0]["request"]]}}
         assert worker.running
 
     def test_the_first_hundred_of_all_queues(self, site: Installation, producer: Celery) -> None:

@@ -115,7 +115,7 @@ def _publish(producer: Producer, name: str, *, ready: bool = True) -> None:
 
 def _left(client: Redis, besides: str = "") -> set[bytes]:
     """The keys that should not be there, and the queues that are still known, but for one. What has happened
-    in a queue is kept for a week."""
+    in a queue is kept for a week at most."""
     keys: list[bytes] = client.execute_command("KEYS", "*")
     known: list[bytes] = client.execute_command("ZRANGE", known_queues(""), 0, -1)
     found = {key for key in keys if not key.startswith(BINDINGS)} - _histories(client) | set(known)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
+from kombu.transport.virtual.base import RESTORING_FMT
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from harness.process import wait_until
@@ -85,6 +86,28 @@ class TestClose:
         assert one.headers["x-delivery-count"] == 1
         assert "redelivered" not in two.delivery_info
         assert "x-delivery-count" not in three.headers
+
+    def test_is_said_in_the_words_of_kombu(self, site: Site, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        channel = site.channel()
+        publish(channel, *map(str, range(4)))
+        inbox = Inbox(channel)
+        drain(channel.connection.client, lambda: len(inbox) == 3)
+        inbox.messages[0].ack()
+        channel.close()
+        channel.close()
+        assert caplog.messages.count(RESTORING_FMT.format(2)) == 1
+        assert "Restoring" not in caplog.text.replace(RESTORING_FMT.format(2), "")
+
+    def test_is_not_said_of_nothing(self, site: Site, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        channel = site.channel()
+        publish(channel, "a")
+        inbox = Inbox(channel)
+        drain(channel.connection.client, lambda: len(inbox) == 1)
+        inbox.messages[0].ack()
+        channel.close()
+        assert "Restoring" not in caplog.text
 
     @pytest.mark.parametrize("how", ["connection", "with", "release"])
     def test_connection(self, site: Site, how: str) -> None:

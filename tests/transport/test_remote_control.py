@@ -21,7 +21,7 @@ from kombu_redisdelay.transport import remote_control, revoker
 from tests.transport.kit import Inbox, Site, publish
 
 HURRIED = ["add_consumer", "cancel_consumer"]
-COMMANDS = ["revoke", "terminate", "revoke_by_stamped_headers", "scheduled", *HURRIED]
+COMMANDS = ["revoke", "terminate", "revoke_by_stamped_headers", "scheduled", "query_task", *HURRIED]
 HOUR_MS = 3_600_000
 
 
@@ -98,8 +98,10 @@ def test_another_broker_changes_nothing(app: Celery, arguments: dict[str, Any], 
         worker = worker_state(app, connection.channel())
         assert "ok" in control.Panel.data["revoke"](worker, **arguments)
         assert control.Panel.data["scheduled"](worker) == []
+        assert control.Panel.data["query_task"](worker, "id") == {}
     for without in (worker_state(app, None), worker_state(app, object())):
         assert control.Panel.data["scheduled"](without) == []
+        assert control.Panel.data["query_task"](without, "id") == {}
 
 
 @pytest.mark.parametrize("ids", ["a", ["a", "b"]])
@@ -195,6 +197,35 @@ def test_scheduled_shows_tasks_only(site: Site, app: Celery) -> None:
     Inbox(channel)
     [task] = control.Panel.data["scheduled"](worker_state(app, channel))
     assert (task["request"]["id"], task["request"]["name"]) == ("a", "another name")
+
+
+class TestQueryTask:
+    @pytest.mark.parametrize("ids", ["a", ["b", "nosuch", "a"], ["a", None, 1]])
+    def test_finds_scheduled_tasks(self, site: Site, app: Celery, ids: Any) -> None:
+        channel = site.channel()
+        publish(channel, "no task", headers={"id": "b", "x-delay": HOUR_MS})
+        schedule(channel, "a", "c", task="shop.remind")
+        Inbox(channel)
+        [(id, (state, task))] = control.Panel.data["query_task"](worker_state(app, channel), ids).items()
+        assert (id, state, task["id"], task["name"]) == ("a", "scheduled", "a", "shop.remind")
+
+    def test_what_the_worker_has_is_told_by_celery(self, site: Site, app: Celery) -> None:
+        channel = site.channel()
+        schedule(channel, "a")
+        Inbox(channel)
+        request = SimpleNamespace(id="a", info=lambda: "Celery's")
+        state.requests["a"] = request
+        try:
+            [told] = control.Panel.data["query_task"](worker_state(app, channel), ["a"]).values()
+        finally:
+            del state.requests["a"]
+        assert told == ("ready", "Celery's")
+
+    def test_stops_at_large_messages(self, site: Site, app: Celery) -> None:
+        channel = site.channel()
+        schedule(channel, *"abcdefgh", large="x" * 100_000)
+        Inbox(channel)
+        assert len(control.Panel.data["query_task"](worker_state(app, channel), list("abcdefgh"))) == 3
 
 
 def test_scheduled_stops_at_large_messages(site: Site, app: Celery) -> None:

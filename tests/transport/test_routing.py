@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from celery import Celery
+from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 
+from kombu_redisdelay import batch
 from kombu_redisdelay.transport import routes
 from kombu_redisdelay.transport.routes import MOST_BINDINGS
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
@@ -121,6 +125,24 @@ class TestFanout:
             drain(channel.connection.client, lambda inbox=inbox: len(inbox) == 1)  # type: ignore[misc]
             inbox.messages[0].ack()
         assert not site.all_keys("redisdelay:*unacked*")
+
+    @pytest.mark.parametrize("batched", [False, True])
+    def test_of_a_celery_app_that_has_not_declared_it(self, site: Site, batched: bool) -> None:
+        """Celery declares a Broadcast only where it is consumed. Here it is another process."""
+        channel = site.channel()
+        inbox = Inbox(channel, Broadcast("news", routing_key="celery"))
+        connection = channel.connection.client
+        drain_for(connection, 0.2)
+        connection.transport.state.exchanges.clear()
+        app = Celery("publisher", broker=site.url, set_as_current=False)
+        app.conf.task_queues = [Broadcast("news")]
+        with batch(app) if batched else nullcontext():
+            app.send_task("task", queue="news", countdown=0.01)
+            app.send_task("task", queue="another")
+        drain(connection, lambda: inbox)
+        assert site.ready("another") == 1
+        assert site.all_keys("*bcast*:wake") == []
+        app.close()
 
     def test_beside_an_ordinary_queue_on_one_channel(self, site: Site) -> None:
         channel = site.channel()

@@ -216,6 +216,21 @@ def test_a_finding_has_a_link_to_its_queue(site: Site, viewer: Viewer, path: str
     assert page.heading == name
 
 
+def test_a_finding_has_the_action_that_mends_it(site: Site, viewer: Viewer) -> None:
+    viewer.app.state.site.queues.pause("emails")
+    dead(site, "one")
+    site.redis.hset(site.store.keys("sms").limits, "rate", "fast")
+    site.redis.hset(site.store.keys("sms").limits, "interval_us", "often")
+    site.store.remember("sms")
+    page = viewer.open("/doctor")
+    assert "Limit" in page.buttons
+    assert viewer.open(page.links["See the dead letters"]).ids == ["one"]
+    viewer.open("/doctor")
+    viewer.press("Resume")
+    assert "is not paused any more" in viewer.press("Resume").text
+    assert "paused since" not in viewer.open("/doctor").text
+
+
 def test_pausing_a_queue_that_nobody_has_used(site: Site, viewer: Viewer) -> None:
     viewer.open("/queue", name="tpyo")
     assert "Nobody has used this queue yet." in viewer.press("Pause").text

@@ -13,12 +13,18 @@
 
 -- It is kept for this time after the latest record, unless the queue is deleted or expires.
 local HISTORY_KEPT_MS = 7 * 24 * 3600 * 1000
+-- So long before the first record, because nobody looks after a queue that is deleted when its consumer goes;
+-- and of a queue that was used for a moment, as one for replies.
+local BRIEF_HISTORY_KEPT_MS = 3600 * 1000
 
 -- A take begins a history, and so does a record if there is a consumer that acks. A history must not stop
 -- what it counts: errors are ignored.
 
 local function note_delivered(history, count)
-  redis.pcall('HINCRBY', history, 'delivered', string.format('%d', count))
+  local delivered = redis.pcall('HINCRBY', history, 'delivered', string.format('%d', count))
+  if delivered == count and redis.call('PTTL', history) == -1 then
+    redis.call('PEXPIRE', history, BRIEF_HISTORY_KEPT_MS)
+  end
 end
 
 -- `key` is another key of the queue. It does not end with the name of a consumer.

@@ -29,6 +29,8 @@ class Finding:
         found: the result.
         advice: what to do about it; empty if there is nothing to do.
         server: which of several servers it is of; empty for all of them, or if there is one.
+        mended_by: what an operator can do to its queue about it: ``"resume"`` or ``"limit"``; or the name of
+            a state, among whose messages there is something to do; empty if neither mends it.
     """
 
     level: Level
@@ -36,6 +38,7 @@ class Finding:
     found: str
     advice: str = ""
     server: str = ""
+    mended_by: str = ""
 
     @property
     def queue(self) -> str:
@@ -47,9 +50,9 @@ def ok(check: str, found: str) -> Finding:
     return Finding(Level.OK, check, found)
 
 
-def warning(check: str, found: str, advice: str) -> Finding:
-    return Finding(Level.WARNING, check, found, advice)
+def warning(check: str, found: str, advice: str, mended_by: str = "") -> Finding:
+    return Finding(Level.WARNING, check, found, advice, mended_by=mended_by)
 
 
-def wrong(check: str, found: str, advice: str) -> Finding:
-    return Finding(Level.WRONG, check, found, advice)
+def wrong(check: str, found: str, advice: str, mended_by: str = "") -> Finding:
+    return Finding(Level.WRONG, check, found, advice, mended_by=mended_by)

@@ -51,6 +51,7 @@ def _pause(queue: str, limits: QueueLimits, app: Any) -> Iterator[Finding]:
             f"queue {queue}",
             f"paused since {since.isoformat(' ', 'seconds')}",
             f"Workers take nothing from it. To go on: `celery delayed resume -Q {queue}`.",
+            mended_by="resume",
         )
 
 
@@ -62,6 +63,7 @@ def _partitions(store: Store, queue: str) -> Iterator[Finding]:
             f"queue {queue}",
             "its partitions are not all paused or limited alike",
             "Their number has changed since. Set the limits again, or pause or resume the queue again.",
+            mended_by="limit",
         )
 
 

@@ -19,6 +19,7 @@ from kombu_redisdelay.operations.doctor.leases import check_unacked
 from kombu_redisdelay.operations.doctor.limits import check_limits
 from kombu_redisdelay.operations.history import unreadable_fields
 from kombu_redisdelay.operations.reasons import ISOLATED, LOST, PREFETCH
+from kombu_redisdelay.operations.states import DEAD
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.operations.unknown_tasks import unknown_tasks
 from kombu_redisdelay.words import first_of, number_of, span
@@ -174,7 +175,7 @@ def _dead(stats: QueueStats, limit: int) -> Iterator[Finding]:
     if stats.dead >= DEAD_SHARE * limit:
         found += f"; the queue keeps {limit}, then the oldest go"
     advice = "See `celery delayed list --state dead`, then requeue or remove them."
-    yield warning(f"queue {stats.queue}", found, advice)
+    yield warning(f"queue {stats.queue}", found, advice, mended_by=DEAD)
 
 
 def _unknown(store: Store, queue: str, options: Options) -> Iterator[Finding]:
@@ -211,10 +212,10 @@ def _foreign_fields(store: Store, queue: str) -> Iterator[Finding]:
     keys = store.keys(queue)
     limits = "They count as missing. Set the limits again: `celery delayed limit`."
     history = "They count as missing. Delete the key: a new history begins."
-    for key, fields, advice in (
-        (keys.limits, LimitStore(store).unreadable(queue), limits),
-        (keys.history, unreadable_fields(store, queue), history),
+    for key, fields, advice, mended_by in (
+        (keys.limits, LimitStore(store).unreadable(queue), limits, "limit"),
+        (keys.history, unreadable_fields(store, queue), history, ""),
     ):
         if fields:
             found = f"key {key!r} has what does not belong there: {', '.join(fields)}"
-            yield wrong(f"queue {queue}", found, advice)
+            yield wrong(f"queue {queue}", found, advice, mended_by)

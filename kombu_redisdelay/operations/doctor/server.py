@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from time import time
 from typing import Any
@@ -33,8 +34,14 @@ _HALF = (
 SKEW_LIMIT = 1.0
 
 
+#: What a server replies to a script if it has no Lua: Valkey from 9.1 on without its module, or one whose
+#: commands for scripts are switched off.
+_NO_LUA = re.compile("could not find scripting engine|unknown command", re.IGNORECASE)
+
+
 def check_server(server: OneServer) -> Iterator[Finding]:
     yield _clock(server)
+    yield from _lua(server)
     try:
         info: Mapping[str, Any] = server.info()
     except ResponseError as exc:
@@ -62,6 +69,20 @@ def _clock(server: OneServer) -> Finding:
         f"the server's clock and this machine's are {skew:.1f} s apart",
         "Run NTP on both. Tasks are due by the server's clock, and their eta comes from the producer's.",
     )
+
+
+def _lua(server: OneServer) -> Iterator[Finding]:
+    try:
+        server.call("EVAL", "return 1", 0)
+    except ResponseError as exc:
+        # The check of the permissions tells of the others.
+        if _NO_LUA.search(str(exc)):
+            yield wrong(
+                "Lua",
+                f"the server runs no Lua scripts, so nothing can be scheduled or consumed: {exc}",
+                "From Valkey 9.1 on, Lua is a module: install it, and have the server load it "
+                "(loadmodule libvalkeylua.so). Elsewhere, EVAL and EVALSHA are switched off.",
+            )
 
 
 def _version(info: Mapping[str, Any]) -> Finding:
