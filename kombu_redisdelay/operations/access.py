@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kombu.connection import Connection
 from redis.exceptions import NoPermissionError
 
-from kombu_redisdelay.broker.bindings import BINDING
+from kombu_redisdelay.broker.bindings import BINDING, bindings_of
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.server import Server
@@ -117,11 +117,11 @@ class Access:
         *exchange* has bindings for. Whether it is a topic exchange is told by the bindings."""
         if not exchange:
             return [routing_key] if routing_key else []
-        table = [binding for binding in self._channel.get_table(exchange) if len(binding) == BINDING]
+        # Also as programs with another `sep` have written them.
+        table = [binding[:BINDING] for binding in bindings_of(self.store, [exchange])]
         kind = "topic" if any(pattern for _, pattern, _ in table) else "direct"
         types: Any = self._channel.exchange_types
-        found = types[kind].lookup(table, exchange, routing_key, None)
-        return sorted(queue for queue in found if queue)
+        return sorted(set(types[kind].lookup(table, exchange, routing_key, None)))
 
     def step_of(self, message: Mapping[str, Any]) -> int:
         """The priority step of *message*."""
