@@ -70,7 +70,8 @@ class Access:
             scheme = self._connection.as_uri().partition("://")[0]
             raise TypeError(
                 f"not a redisdelay:// broker: {scheme}://. Have the app's broker_url begin with "
-                "redisdelay://, see 'Install' in the documentation"
+                "redisdelay://, or set KOMBU_REDISDELAY=redis where this runs: see 'Broker URLs' in the "
+                "documentation"
             )
         try:
             # Fail soon: by default, kombu waits for two seconds before it tries again.
@@ -89,6 +90,11 @@ class Access:
         """The broker's URL, without the password."""
         # kombu shows a password as `**`, also where there is none.
         return str(self._connection.as_uri(include_password=not self._connection.password))
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the broker's URL."""
+        return str(self._connection.transport_cls)
 
     @property
     def fails_over(self) -> bool:
@@ -148,7 +154,12 @@ class Access:
         Returns:
             Unknown option -> the known option that it resembles, ``None`` if there is no such option.
         """
-        return unknown_options(self._connection.transport_options or {})
+        return unknown_options(self.transport_options)
+
+    @property
+    def transport_options(self) -> Mapping[str, Any]:
+        """All transport options, as they were given."""
+        return self._connection.transport_options or {}
 
     def queues(self) -> list[str]:
         """The names of the queues that have a consumer, a scheduled message or a dead letter, or a message

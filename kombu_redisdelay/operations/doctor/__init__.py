@@ -25,6 +25,7 @@ from kombu_redisdelay.operations.doctor.replication import check_replication
 from kombu_redisdelay.operations.doctor.result_backend import check_result_backend
 from kombu_redisdelay.operations.doctor.server import check_server
 from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
+from kombu_redisdelay.operations.doctor.url import check_url
 from kombu_redisdelay.operations.stranded import find_stranded
 from kombu_redisdelay.words import first_of
 
@@ -71,6 +72,7 @@ def _check_rest(access: Access, queues: Sequence[str], silent: Collection[str]) 
     findings = [
         *check_permissions(store, names, silent),
         *check_transport_options(access.unknown_options()),
+        *check_url(access),
         *check_lease(access.options),
         *(check_result_backend(access.app) if access.app else ()),
         *check_prefetch(access.app),
