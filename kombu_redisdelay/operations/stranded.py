@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
+from math import inf
 
 from kombu.utils.json import loads
 
@@ -31,7 +32,9 @@ def find_stranded(
     # On a cluster, the server of all bindings may be away.
     bindings: Iterable[Binding] = () if store.server.has_slots else bindings_of(store, exchanges)
     names = store.partitions.all_names(queues)
-    return list(stranded_lists(store).find(names, separators(store, bindings), {*names, *known}))
+    # When one is due does not matter, and a user may be without the server's clock.
+    lists = StrandedLists(store, partial(_place, now_ms=inf))
+    return list(lists.find(names, separators(store, bindings), {*names, *known}))
 
 
 def options_for(store: Store, stranded: Sequence[Stranded]) -> str | None:
