@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kombu_redisdelay.transport.batch import batch
     from kombu_redisdelay.transport.block import BatchPublishError
     from kombu_redisdelay.transport.requeue import requeue
+    from kombu_redisdelay.transport.takeover import use_for_redis_urls
 
 __version__ = "0.1.0"
 __all__ = (
@@ -40,6 +41,7 @@ __all__ = (
     "Transport",
     "batch",
     "requeue",
+    "use_for_redis_urls",
 )
 
 _MODULES = {
@@ -57,6 +59,7 @@ _MODULES = {
     "Transport": "transport",
     "batch": "transport.batch",
     "requeue": "transport.requeue",
+    "use_for_redis_urls": "transport.takeover",
 }
 
 registration.register()

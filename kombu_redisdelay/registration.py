@@ -10,7 +10,9 @@ that call stores a name and a content type, which nothing ever uses.
 
 from __future__ import annotations
 
-from kombu.transport import TRANSPORT_ALIASES
+import os
+
+from kombu.transport import TRANSPORT_ALIASES, _transport_cache
 
 SERIALIZER = (None, None, "application/x-kombu-redisdelay")
 
@@ -22,10 +24,33 @@ _TRANSPORTS = {
     "-cluster": ("ClusterTransport", "SecureClusterTransport"),
 }
 
+#: kombu's own schemes that a process may have us handle -> the names of the transports.
+TAKEN_OVER = {"redis": "Transport", "rediss": "SecureTransport", "sentinel": "SentinelTransport"}
+
+#: The environment variable that says so, and its only value.
+VARIABLE, WANTED = "KOMBU_REDISDELAY", "redis"
+
 
 def register() -> None:
     """Register the schemes: ``redisdelay://``, ``redisdelay-sentinel://`` and ``redisdelay-cluster://``, and
-    those that begin with ``redisdelays`` for TLS. Calling it again changes nothing."""
+    those that begin with ``redisdelays`` for TLS. Calling it again changes nothing.
+
+    Raises:
+        ValueError: the environment variable has another value.
+    """
     for kind, transports in _TRANSPORTS.items():
         for scheme, transport in zip(("redisdelay", "redisdelays"), transports, strict=True):
             TRANSPORT_ALIASES[scheme + kind] = f"kombu_redisdelay.transport:{transport}"
+    wanted = os.environ.get(VARIABLE)
+    if wanted == WANTED:
+        take_over()
+    elif wanted:
+        raise ValueError(f"the environment variable {VARIABLE} may be {WANTED!r} or empty, not {wanted!r}")
+
+
+def take_over() -> None:
+    """Have brokers with kombu's own schemes use our transports, in this process."""
+    for scheme, transport in TAKEN_OVER.items():
+        TRANSPORT_ALIASES[scheme] = f"kombu_redisdelay.transport:{transport}"
+        # A connection that was only made, and has not connected, looks again.
+        _transport_cache.pop(scheme, None)

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
+import kombu.transport
 import pytest
 
 from harness.cluster import Cluster
 from harness.redis_server import RedisServer
 from harness.server_binary import servers, wanted
+from kombu_redisdelay import use_for_redis_urls
+from kombu_redisdelay.registration import TAKEN_OVER
+from kombu_redisdelay.transport import takeover
 from tests.environments import CLUSTER, ENVIRONMENT, NEWEST, runs_here
 from tests.permissions import allow, documented_rules, refused
 from tests.transport.kit import Site
@@ -105,3 +109,16 @@ def cluster_site(cluster: Cluster) -> Iterator[Site]:
         yield site
         site.close()
     assert cluster.errors()["CROSSSLOT"] == before
+
+
+@pytest.fixture
+def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For this test, ``redis://`` and its like are ours."""
+    found = TAKEN_OVER.keys()
+    aliases = {scheme: kombu.transport.TRANSPORT_ALIASES[scheme] for scheme in found}
+    monkeypatch.setattr(takeover, "_told", set())
+    use_for_redis_urls()
+    yield
+    kombu.transport.TRANSPORT_ALIASES.update(aliases)
+    for scheme in found:
+        kombu.transport._transport_cache.pop(scheme, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -20,10 +21,16 @@ SCHEMES = [
 ]
 
 
-def run(program: str) -> str:
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+def run(program: str, **variables: str) -> str:
+    result = start(program, **variables)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
+
+
+def start(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **variables}
+    )
 
 
 @pytest.mark.parametrize(("scheme", "transport"), SCHEMES)
@@ -62,3 +69,39 @@ def test_the_hook_leaves_kombus_serializers_alone() -> None:
         "print(loads(body, kind, encoding, accept=[kind]), 'redisdelay' in registry._encoders)"
     )
     assert run(program) == "{'a': 1} False"
+
+
+TAKEN_OVER = {"redis": TRANSPORT, "rediss": SECURE, "sentinel": SENTINEL}
+STOCK = "<class 'kombu.transport.redis.Transport'>"
+
+
+class TestRedisUrls:
+    """kombu's own schemes are ours if a process wants it so."""
+
+    @pytest.mark.parametrize("scheme", TAKEN_OVER)
+    def test_by_the_environment(self, scheme: str) -> None:
+        pytest.importorskip("celery")
+        program = (
+            "import celery\n"
+            f"app = celery.Celery(broker='{scheme}://localhost:6379/0', backend='redis://localhost:6379/0')\n"
+            "print(app.connection_for_write().get_transport_cls())\n"
+            "print(type(app.backend).__module__)"
+        )
+        assert run(program, KOMBU_REDISDELAY="redis") == f"{TAKEN_OVER[scheme]}\ncelery.backends.redis"
+
+    def test_by_a_call(self) -> None:
+        program = (
+            "import celery, kombu_redisdelay\n"
+            "app = celery.Celery(broker='redis://localhost:6379/0')\n"
+            "early = app.connection_for_write()\n"
+            "print(early.get_transport_cls())\n"
+            "kombu_redisdelay.use_for_redis_urls()\n"
+            "print(type(early.transport))\n"
+            "print(app.connection_for_write().get_transport_cls())"
+        )
+        assert run(program, KOMBU_REDISDELAY="").splitlines() == [STOCK, TRANSPORT, TRANSPORT]
+
+    def test_another_value_is_an_error(self) -> None:
+        result = start("import celery; celery.Celery(broker='redis://').connection()", KOMBU_REDISDELAY="1")
+        assert result.returncode == 1
+        assert "KOMBU_REDISDELAY may be 'redis' or empty, not '1'" in result.stderr

@@ -11,10 +11,10 @@ from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import as_called, confirm, echo
 from kombu_redisdelay.cli.options import dry_run_option, json_option, yes_option
 from kombu_redisdelay.cli.output import busy, counting, show_json
-from kombu_redisdelay.operations.adoption import Adopted, Adoption
+from kombu_redisdelay.operations.adoption import MOST_NAMED, Adopted, Adoption
 from kombu_redisdelay.operations.reverse_adoption import GivenBack, ReverseAdoption
 from kombu_redisdelay.operations.transfer import InUse, Transfer
-from kombu_redisdelay.words import number_of
+from kombu_redisdelay.words import first_of, number_of
 
 CountT = TypeVar("CountT", Adopted, GivenBack)
 TransferT = TypeVar("TransferT", bound=Transfer)
@@ -34,8 +34,9 @@ def command(reverse: bool, force: bool, yes: bool, dry_run: bool, as_json: bool)
     """Move what workers of redis:// have left to where it belongs.
 
     What they had taken goes into the schedule if it is due in the future, else to the head of its queue.
-    Countdown tasks on ready lists go into the schedule. It may be ended at any time, and run again. The exit
-    status is 1 if something had to stay where it is.
+    Countdown tasks on ready lists go into the schedule. What a producer with another `sep` or other
+    `priority_steps` has put where no worker looks goes to the list that all workers look at. It may be ended
+    at any time, and run again. The exit status is 1 if something had to stay where it is.
     """
     if reverse:
         _give_back(_connected(ReverseAdoption, force), yes, dry_run, as_json)
@@ -93,10 +94,15 @@ def _watch(what: str, do: Callable[[], Iterator[CountT]], total: int) -> CountT:
 
 def _described(found: Adopted) -> str:
     also = f", and {found.copies:,} more because several queues are bound" if found.copies else ""
+    stranded = f", {found.stranded:,} where no worker looks ({_lists(found)})" if found.stranded else ""
     return (
         f"{number_of(found.messages)}: {found.scheduled:,} due later and {found.ready:,} due now that "
-        f"redis:// workers held, {found.parked:,} due later on ready lists{also}"
+        f"redis:// workers held, {found.parked:,} due later on ready lists{stranded}{also}"
     )
+
+
+def _lists(found: Adopted) -> str:
+    return first_of([repr(key) for key in found.lists], MOST_NAMED)
 
 
 def _described_back(found: GivenBack) -> str:
@@ -111,7 +117,12 @@ def _unknown(found: GivenBack) -> str:
 
 def _show(done: str, text: str, found: Adopted, as_json: bool) -> None:
     if as_json:
-        counts = {"scheduled": found.scheduled, "to_run": found.ready, "ready_early": found.parked}
+        counts = {
+            "scheduled": found.scheduled,
+            "to_run": found.ready,
+            "ready_early": found.parked,
+            "stranded": found.stranded,
+        }
         rest = {"copies": found.copies, "stay": found.stay, "why": found.why}
         show_json([{done: found.messages, **counts, **rest}])
         return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kombu.connection import Connection
 from redis.exceptions import NoPermissionError
 
-from kombu_redisdelay.broker.bindings import BINDING
+from kombu_redisdelay.broker.bindings import BINDING, bindings_of
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.server import Server
@@ -70,7 +70,8 @@ class Access:
             scheme = self._connection.as_uri().partition("://")[0]
             raise TypeError(
                 f"not a redisdelay:// broker: {scheme}://. Have the app's broker_url begin with "
-                "redisdelay://, see 'Install' in the documentation"
+                "redisdelay://, or set KOMBU_REDISDELAY=redis where this runs: see 'Broker URLs' in the "
+                "documentation"
             )
         try:
             # Fail soon: by default, kombu waits for two seconds before it tries again.
@@ -89,6 +90,11 @@ class Access:
         """The broker's URL, without the password."""
         # kombu shows a password as `**`, also where there is none.
         return str(self._connection.as_uri(include_password=not self._connection.password))
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the broker's URL."""
+        return str(self._connection.transport_cls)
 
     @property
     def fails_over(self) -> bool:
@@ -117,11 +123,11 @@ class Access:
         *exchange* has bindings for. Whether it is a topic exchange is told by the bindings."""
         if not exchange:
             return [routing_key] if routing_key else []
-        table = [binding for binding in self._channel.get_table(exchange) if len(binding) == BINDING]
+        # Also as programs with another `sep` have written them.
+        table = [binding[:BINDING] for binding in bindings_of(self.store, [exchange])]
         kind = "topic" if any(pattern for _, pattern, _ in table) else "direct"
         types: Any = self._channel.exchange_types
-        found = types[kind].lookup(table, exchange, routing_key, None)
-        return sorted(queue for queue in found if queue)
+        return sorted(set(types[kind].lookup(table, exchange, routing_key, None)))
 
     def step_of(self, message: Mapping[str, Any]) -> int:
         """The priority step of *message*."""
@@ -148,7 +154,12 @@ class Access:
         Returns:
             Unknown option -> the known option that it resembles, ``None`` if there is no such option.
         """
-        return unknown_options(self._connection.transport_options or {})
+        return unknown_options(self.transport_options)
+
+    @property
+    def transport_options(self) -> Mapping[str, Any]:
+        """All transport options, as they were given."""
+        return self._connection.transport_options or {}
 
     def queues(self) -> list[str]:
         """The names of the queues that have a consumer, a scheduled message or a dead letter, or a message

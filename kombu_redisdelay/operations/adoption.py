@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,12 +14,14 @@ from typing import Any
 from kombu.utils.json import loads
 from redis.exceptions import NoPermissionError, ResponseError
 
-from kombu_redisdelay.broker.bindings import bound_queues
+from kombu_redisdelay.broker.bindings import Binding, all_bindings, separators
 from kombu_redisdelay.broker.leftovers import FIRST_PAGE, MOVED, REFUSED, Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
 from kombu_redisdelay.broker.portions import next_page
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.stranded import Stranded
+from kombu_redisdelay.operations.stranded import stranded_lists
 from kombu_redisdelay.operations.transfer import InUse, Transfer
 
 #: Unusable entries that are named.
@@ -49,6 +51,9 @@ class Adopted:
         scheduled: messages that were taken by stock workers, and are due in the future.
         ready: messages that were taken by stock workers, and are to be delivered now.
         parked: messages of ready lists that are due in the future.
+        stranded: messages of lists where no worker looks, because who has published them has another ``sep``
+            or other ``priority_steps``.
+        lists: these lists, each with how many messages it had.
         copies: copies of these, because several queues are bound to where a message was published.
         stay: entries that stay where they are, because they cannot be moved. A queue whose keys have wrong
             types counts as one.
@@ -58,13 +63,15 @@ class Adopted:
     scheduled: int = 0
     ready: int = 0
     parked: int = 0
+    stranded: int = 0
+    lists: dict[str, int] = field(default_factory=dict)
     copies: int = 0
     stay: int = 0
     why: dict[str, str] = field(default_factory=dict)
 
     @property
     def messages(self) -> int:
-        return self.scheduled + self.ready + self.parked
+        return self.scheduled + self.ready + self.parked + self.stranded
 
     def add(self, where: Destination) -> None:
         self.copies += len(where.queues) - 1
@@ -146,7 +153,11 @@ class Adoption(Transfer):
         self.leftovers.check()
         for _, where in self._destined(found):
             found.add(where)
-        for name in self._used():
+        bindings = list(all_bindings(self.store))
+        for each in self._stranded(bindings):
+            found.lists[each.key] = each.messages
+            found.stranded += each.messages
+        for name in self._used(bindings):
             with found.leaving(name):
                 for _ in self._early(name):
                     found.parked += 1
@@ -166,22 +177,45 @@ class Adoption(Transfer):
             elif outcome == REFUSED:
                 queues = " or ".join(map(repr, where.queues))
                 done.leave(_tag(leftover), f"a key of queue {queues} has a wrong type")
-        for name in self._used():
+        bindings = list(all_bindings(self.store))
+        yield from self._bring_back(bindings, done)
+        for name in self._used(bindings):
             self.store.remember(name)
             with done.leaving(name):
                 for _ in self._park(name):
                     done.parked += 1
                     yield done
 
-    def _used(self) -> list[str]:
+    def _used(self, bindings: Iterable[Binding]) -> list[str]:
         """The names of all queues, with those in which only others have published."""
         known = self.names(None)
-        bound = self.store.partitions.all_names(self._readable(bound_queues(self.store)))
-        others = sorted(set(bound) - set(known))
+        others = sorted(set(self._bound(bindings)) - set(known))
         # Events and replies have bindings, too, and hold nothing.
         commands = (("EXISTS", *self.store.ready_keys(name)) for name in others)
         hold = answers(self.store.server, commands)
         return known + [name for name, count in zip(others, hold, strict=True) if count]
+
+    def _bound(self, bindings: Iterable[Binding]) -> list[str]:
+        return self.store.partitions.all_names(self._readable(sorted({each.queue for each in bindings})))
+
+    def _stranded(self, bindings: Sequence[Binding]) -> list[Stranded]:
+        """The lists of all queues where no worker looks."""
+        names = list(dict.fromkeys([*self.names(None), *self._bound(bindings)]))
+        found = stranded_lists(self.store).find(names, separators(self.store, bindings), names)
+        return list(found)
+
+    def _bring_back(self, bindings: Sequence[Binding], done: Adopted) -> Iterator[Adopted]:
+        lists = stranded_lists(self.store)
+        for each in self._stranded(bindings):
+            done.lists[each.key] = each.messages
+            self.store.remember(each.queue)
+            with done.leaving(each.queue):
+                for moved in lists.move(each):
+                    if moved:
+                        done.stranded += 1
+                        yield done
+                    else:
+                        done.leave(f"list {each.key!r}", "an entry is no message")
 
     def _destined(self, count: Adopted) -> Iterator[tuple[Leftover, Destination]]:
         """What can be moved, and where to. What cannot is noted in *count*."""

@@ -22,7 +22,6 @@ from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lost_consumers import LeaseWatch, Recoverer
 from kombu_redisdelay.broker.maintenance import Maintenance
 from kombu_redisdelay.broker.mover import Mover
-from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.connections import PlainConnection, SecureConnection, ToPrimary
 from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.server.server import SlotUnavailable
@@ -33,6 +32,7 @@ from kombu_redisdelay.transport.qos import QoS
 from kombu_redisdelay.transport.receive import check_fanout
 from kombu_redisdelay.transport.revoker import Revoker
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
+from kombu_redisdelay.transport.takeover import options_of
 from kombu_redisdelay.transport.tasks import has_crashed, worker_name
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Channel(PublishingChannel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         transport = args[0] if args else kwargs["connection"]
-        self.options = Options.of(transport.client.transport_options)
+        self.options = options_of(transport.client)
         self.intake = Intake(self)
         self._consumer: Consumer | None = None
         self._consumer_to_stop: Consumer | None = None

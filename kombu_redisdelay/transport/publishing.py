@@ -17,6 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from kombu_redisdelay.broker.bindings import BINDING
 from kombu_redisdelay.broker.members import with_due
 from kombu_redisdelay.broker.message import (
     DELAY_HEADER,
@@ -241,15 +242,17 @@ class PublishingChannel(redis.Channel):
     def get_table(self, exchange: str) -> list[tuple[str, ...]]:
         # A message must not miss its queue.
         self._bind_again()
-        table = self.global_keyprefix + self.keyprefix_queue % (exchange,)
+        key = self.global_keyprefix + self.keyprefix_queue % (exchange,)
         block = block_for(self.connection.client)
-        bindings = None if block is None else block.tables.get(table)
+        bindings = None if block is None else block.tables.get(key)
         if bindings is None:
-            bindings = self._wait_to_bind(lambda: self.store.server.call("SMEMBERS", table))
+            bindings = self._wait_to_bind(lambda: self.store.server.call("SMEMBERS", key))
             if block is not None:
-                block.tables[table] = bindings
-        self._routes.has_read(table, bindings)
-        return [tuple(binding.decode().split(self.sep)) for binding in bindings]
+                block.tables[key] = bindings
+        self._routes.has_read(key, bindings)
+        table = (tuple(binding.decode().split(self.sep)) for binding in bindings)
+        # Programs with another `sep` have bindings in there which cannot be read.
+        return [binding for binding in table if len(binding) == BINDING]
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Collection[str]:
         queues: Collection[str] = super()._lookup(exchange, routing_key, default)

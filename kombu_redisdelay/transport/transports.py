@@ -27,6 +27,7 @@ from kombu_redisdelay.transport.reconnect_backoff import ReconnectBackoff
 from kombu_redisdelay.transport.settling import settle_where_called
 from kombu_redisdelay.transport.signals import wake_on_signals
 from kombu_redisdelay.transport.start_log import warn_when_ready
+from kombu_redisdelay.transport.takeover import tell_once
 from kombu_redisdelay.transport.tasks import is_exit
 from kombu_redisdelay.transport.worker import outlive_failures
 from kombu_redisdelay.urls import check_host
@@ -95,6 +96,7 @@ class Transport(redis.Transport):
     def create_channel(self, connection: Any) -> Any:
         # Warn here, not in `__init__`: a worker makes a transport for its banner before it sets up logging.
         warn_of_misspelt_options(self.client.transport_options)
+        tell_once(self.client)
         remote_control.extend()
         settle_where_called()
         outlive_failures()
@@ -254,7 +256,7 @@ def _check_alike(urls: Sequence[str]) -> None:
     # Of URLs without sentinels and clusters, kombu tries one after the other.
     schemes = {url.partition("://")[0] for url in urls}
     for kind, what in (("sentinel", "sentinel"), ("cluster", "server of a cluster")):
-        if len(schemes) > 1 and any(scheme.endswith(f"-{kind}") for scheme in schemes):
+        if len(schemes) > 1 and any(scheme.endswith(kind) for scheme in schemes):
             raise ValueError(
                 f"the URL of each {what} begins with the same redisdelay-{kind}:// (or "
                 f"redisdelays-{kind}://), and no other URL may stand beside them"

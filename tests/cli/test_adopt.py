@@ -48,6 +48,15 @@ def test_it_says_how_many_asks_and_moves(site: Site) -> None:
     assert (row["scheduled"], row["ready"]) == (1, 1)
 
 
+def test_it_names_the_lists_where_no_worker_looks(site: Site) -> None:
+    message = {"body": "", "headers": {"id": "1"}, "properties": {"priority": 5, "delivery_tag": "1"}}
+    site.redis.lpush(f"{QUEUE}:4", json.dumps(message))
+    where = f"0 due later on ready lists, 1 where no worker looks ('{QUEUE}:4')"
+    assert site.text("adopt", "--dry-run").endswith(f"{where}.\n")
+    assert site.text("adopt", "--yes").endswith(f"{where}.\n")
+    assert site.redis.llen(QUEUE) == 1
+
+
 def test_it_names_the_broker(site: Site) -> None:
     """In another database there is nothing to do, either."""
     assert site.run("adopt", "--dry-run").stderr == f"The broker is {site.access.address}\n"
@@ -75,7 +84,7 @@ def test_what_ends_early_says_how_far_it_came(
 
 def test_as_json(site: Site) -> None:
     take(site, "later", 3600)
-    rest = {"scheduled": 1, "to_run": 0, "ready_early": 0, "copies": 0, "stay": 0, "why": {}}
+    rest = {"scheduled": 1, "to_run": 0, "ready_early": 0, "stranded": 0, "copies": 0, "stay": 0, "why": {}}
     assert site.rows("adopt", "--dry-run") == [{"would_adopt": 1, **rest}]
     assert site.rows("adopt", "--yes") == [{"adopted": 1, **rest}]
     rest = {"scheduled": 1, "unacked": 0, "at_once": 0, "unknown": 0, "dead": 0}

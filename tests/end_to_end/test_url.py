@@ -15,8 +15,9 @@ from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
 from harness.celery_worker import CeleryWorker
+from harness.process import wait_until
 from harness.redis_server import HOST, RedisServer
-from tests.end_to_end.installation import Installation
+from tests.end_to_end.installation import ALONE, Installation
 
 PUBLISH = """
 import sys
@@ -46,6 +47,19 @@ def test_a_unix_socket(site: Installation, server: RedisServer) -> None:
     site.worker(url=url)
     site.wait_ended(["now", "later"])
     assert site.ledger.early() == []
+
+
+def test_a_worker_that_uses_it_for_redis_urls(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a producer that does not: as it is while a fleet is deployed."""
+    monkeypatch.setenv("KOMBU_REDISDELAY", "redis")
+    worker = site.worker(scheme="redis", pool="prefork", args=("--loglevel=INFO", *ALONE))
+    producer = site.producer("redis")
+    producer.send_task("work", ["later"], countdown=3)
+    wait_until(lambda: site.scheduled() == 1, 10, "schedule the countdown")
+    producer.send_task("work", ["now"])
+    site.wait_ended(["now", "later"])
+    assert site.ledger.early() == []
+    assert worker.log().count("Brokers with a redis:// URL use kombu-redisdelay") == 1
 
 
 class RefusedWorker(CeleryWorker):

@@ -68,6 +68,23 @@ def test_requirements() -> None:
     assert found == [limits] * 3
 
 
+@pytest.mark.parametrize(
+    "path", ["compose/Dockerfile", "django_shop/requirements.txt", "fastapi_digest/requirements.txt"]
+)
+def test_examples_pin_this_release(path: str) -> None:
+    major, minor, *_ = kombu_redisdelay.__version__.split(".")
+    text = (ROOT / "examples" / path).read_text()
+    [pinned] = re.findall(r"kombu-redisdelay\[\S+\](\S*?)\"?$", text, re.MULTILINE)
+    assert pinned == f"=={major}.{minor}.*"
+
+
+def test_all_is_all_extras() -> None:
+    extras = dict(_config("setup.cfg")["options.extras_require"])
+    [of_all] = re.findall(r"^kombu-redisdelay\[(.+)\]$", extras.pop("all").strip())
+    # That of the command line and of the page have Celery.
+    assert {*of_all.split(","), "celery"} == set(extras)
+
+
 def test_the_changes_have_the_version() -> None:
     [newest, *_] = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest in (kombu_redisdelay.__version__, "unreleased")

@@ -28,9 +28,12 @@ def connect(url: str, **options: Any) -> Any:
     return connection
 
 
-def test_a_message_goes_through_the_database_of_the_url(sentinels: SentinelSite) -> None:
+@pytest.mark.parametrize("scheme", ["redisdelay-sentinel", "sentinel"])
+def test_a_message_goes_through_the_database_of_the_url(
+    sentinels: SentinelSite, taken_over: None, scheme: str
+) -> None:
     """The first address has the password, and the last one the database: kombu reads the first one only."""
-    with connect(sentinels.url(db=3)) as connection:
+    with connect(sentinels.url(scheme, db=3)) as connection:
         channel = connection.channel()
         publish(channel, "now")
         publish(channel, "later", headers={"x-delay": 200})

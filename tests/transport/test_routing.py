@@ -40,6 +40,16 @@ def test_each_bound_queue_gets_it_once(
     assert [len(inbox) for inbox in inboxes] == [1, 1, 0]
 
 
+def test_a_program_with_another_separator_is_bound_to_the_exchange(site: Site) -> None:
+    """What it has written there is no binding here."""
+    exchange = Exchange("shared")
+    for options in ({"sep": ":"}, {}):
+        Queue("q", exchange, "k", channel=site.channel(**options)).declare()
+    channel = site.channel()
+    publish(channel, "a", exchange=exchange, routing_key="k")
+    assert site.ready("q") == 1
+
+
 class TestBindingsThatChange:
     """Somebody else changes them between two messages of ours, which remembers where the first one went."""
 

@@ -65,6 +65,13 @@ def test_the_doctor_speaks_below_the_queues(viewer: Viewer, site: Site) -> None:
     assert 0 < source.index('id="queues"') < source.index("The doctor has")
 
 
+def test_it_names_messages_where_no_worker_looks(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "s")
+    message = '{"body": "", "headers": {"id": "1"}, "properties": {"delivery_tag": "1"}}'
+    site.redis.lpush("celery:4", message)
+    assert "1 message in &#39;celery:4&#39;, where no worker of this app looks" in viewer.open("/").source
+
+
 @pytest.mark.parametrize(
     ("state", "put"), [("scheduled", scheduled), ("ready", ready), ("unacked", held), ("dead", dead)]
 )

@@ -25,6 +25,8 @@ from kombu_redisdelay.operations.doctor.replication import check_replication
 from kombu_redisdelay.operations.doctor.result_backend import check_result_backend
 from kombu_redisdelay.operations.doctor.server import check_server
 from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
+from kombu_redisdelay.operations.doctor.url import check_url
+from kombu_redisdelay.operations.stranded import find_stranded
 from kombu_redisdelay.words import first_of
 
 __all__ = ("Finding", "Level", "examine")
@@ -70,6 +72,7 @@ def _check_rest(access: Access, queues: Sequence[str], silent: Collection[str]) 
     findings = [
         *check_permissions(store, names, silent),
         *check_transport_options(access.unknown_options()),
+        *check_url(access),
         *check_lease(access.options),
         *(check_result_backend(access.app) if access.app else ()),
         *check_prefetch(access.app),
@@ -97,6 +100,8 @@ def _check_rest(access: Access, queues: Sequence[str], silent: Collection[str]) 
             examined.remove(queue)
             findings.append(_unused(queue, access))
     # There are no redis:// workers of a cluster.
+    exchanges = {*names.exchanges, *examined}
+    stranded = find_stranded(store, examined, store.partitions.all_names(used | declared), exchanges)
     leftovers = iter(()) if store.server.has_slots else check_leftovers(store.server, *access.stock_keys)
     stock_unacked, _ = access.stock_keys
     return [
@@ -104,7 +109,9 @@ def _check_rest(access: Access, queues: Sequence[str], silent: Collection[str]) 
         *_as_far_as_allowed("redis:// leftovers", leftovers),
         *_as_far_as_allowed("partitions", check_partitions(store, known, queues)),
         *_away(selected.away if queues else known.away),
-        *_as_far_as_allowed("queues", check_queues(store, examined, access.options, access.app, declared)),
+        *_as_far_as_allowed(
+            "queues", check_queues(store, examined, access.options, access.app, declared, stranded)
+        ),
         *_as_far_as_allowed("pauses and limits", check_stock_workers(store, examined, stock_unacked)),
     ]
 

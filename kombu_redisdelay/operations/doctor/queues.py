@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.stranded import Stranded
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.leases import check_unacked
@@ -21,6 +22,7 @@ from kombu_redisdelay.operations.history import unreadable_fields
 from kombu_redisdelay.operations.reasons import ISOLATED, LOST, PREFETCH
 from kombu_redisdelay.operations.states import DEAD
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
+from kombu_redisdelay.operations.stranded import options_for
 from kombu_redisdelay.operations.unknown_tasks import unknown_tasks
 from kombu_redisdelay.words import first_of, number_of, span
 
@@ -37,21 +39,36 @@ DEAD_SHARE = 0.8
 #: Tasks of a queue that are named.
 MOST_TASKS = 10
 
+#: Lists of a queue that are named.
+MOST_LISTS = 5
+
 
 def check_queues(
-    store: Store, queues: Iterable[str], options: Options, app: Any, declared: Collection[str]
+    store: Store,
+    queues: Iterable[str],
+    options: Options,
+    app: Any,
+    declared: Collection[str],
+    stranded: Sequence[Stranded],
 ) -> Iterator[Finding]:
     """What is to be said of each queue, and at last how many are in order.
 
     Arguments:
         app: the Celery app, ``None`` if it is not known.
         declared: the queues that it declares.
+        stranded: the lists of these queues where no worker looks.
     """
     in_order = 0
+    lists_of: dict[str, list[Stranded]] = {}
+    for each in stranded:
+        lists_of.setdefault(store.partitions.queue_of(each.queue), []).append(each)
     for queue in dict.fromkeys(map(store.partitions.queue_of, queues)):
         try:
             is_odd = app is not None and queue not in declared
-            found = list(_of_queue(store, queue, options, app, is_odd))
+            found = [
+                *_stranded(store, queue, lists_of.get(queue, ())),
+                *_of_queue(store, queue, options, app, is_odd),
+            ]
         except NoPermissionError:
             # The queue may belong to another application in this database.
             advice = (
@@ -86,6 +103,22 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool
         yield from _damage(store, name)
         yield from _foreign_fields(store, name)
     yield from check_limits(store, queue, stats.limits, app)
+
+
+def _stranded(store: Store, queue: str, lists: Sequence[Stranded]) -> Iterator[Finding]:
+    if not lists:
+        return
+    named = first_of([repr(each.key) for each in lists], MOST_LISTS)
+    options = options_for(store, lists)
+    count = sum(each.messages for each in lists)
+    look = f"Workers look there with broker_transport_options = {options}. Or stop" if options else "Stop"
+    yield wrong(
+        f"queue {queue}",
+        f"{number_of(count)} in {named}, where no worker of this app looks: who published them has another "
+        "sep, or other priority_steps",
+        f"{look} who publishes there, and run `celery delayed adopt`: it moves them to where all workers "
+        "look.",
+    )
 
 
 def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:

@@ -27,6 +27,7 @@ from kombu_redisdelay.broker.server.scripts import (
     TIDY,
     UNUSED,
 )
+from kombu_redisdelay.broker.stranded import Place, StrandedLists
 from kombu_redisdelay.broker.unacked import UnackedHashes
 from kombu_redisdelay.broker.unknown import find_waiting
 from kombu_redisdelay.broker.withdrawal import Withdrawal
@@ -79,6 +80,13 @@ def adopt(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     leftovers = Leftovers(rig.store, unacked, f"{unacked}_index")
     moved = leftovers.move([(Leftover(b"tag", b"taken"), Destination(("q",), 0, b"m", "id", HOUR))])
     return [outcome for _, _, outcome in moved]
+
+
+def bring_back(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    queue = rig.store.keys("q").ready
+    rig.client.lpush(f"{queue}:4", "a", "b")
+    lists = StrandedLists(rig.store, lambda entry: Place(entry.decode(), HOUR if entry == b"b" else None))
+    return [moved for found in lists.find(["q"], [":"], ["q"]) for moved in lists.move(found)]
 
 
 def schedule_ready(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
@@ -146,6 +154,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "remove_ready": remove_ready,
     "held": lambda rig, consumer, delivery: len(list(UnackedHashes(rig.store).iter("q"))),
     "adopt": adopt,
+    "bring_back": bring_back,
     "schedule_ready": schedule_ready,
     "leave": lambda rig, consumer, delivery: consumer.membership.leave(["q"]),
 }
@@ -230,4 +239,5 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("WITHDRAW", "CLAIM", "SET_LIMITS", "RECORD", "HISTORY"),
         *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_UNACKED"),
         *("FORWARD", "STATS", "FIND_ISOLATED", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "ADOPT"),
+        "BRING_BACK",
     }, "a script that CALLS does not know of"

@@ -1,0 +1,147 @@
+"""Ready messages where no worker looks: their producer has another separator or other priority steps than the
+workers, the transport options ``sep`` and ``priority_steps``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from redis.exceptions import ResponseError
+
+from kombu_redisdelay.broker.portions import (
+    BYTES_PER_CALL,
+    MESSAGES_PER_CALL,
+    NAME_BYTES_PER_CALL,
+    next_page,
+    portions,
+)
+from kombu_redisdelay.broker.server.scripts import BRING_BACK
+from kombu_redisdelay.broker.server.wire import Argument
+from kombu_redisdelay.broker.store import Store
+
+#: kombu's priorities go up to 9, so no message is in a list of a larger step.
+STEPS = range(1, 10)
+
+#: A separator and a step.
+End = tuple[str, int]
+
+#: Entries that are no messages, after which a list is left alone. Redis looks past them for each message.
+MOST_UNUSABLE = 100
+
+#: Messages that are read first.
+FIRST_PAGE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Stranded:
+    """A list of ready messages where no worker with the options of the store looks.
+
+    Attributes:
+        queue: whose messages they are.
+        key: of the list.
+        separator: between the name of the queue and the step.
+        messages: how many there are.
+    """
+
+    queue: str
+    key: str
+    separator: str
+    step: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is known of a message that is moved.
+
+    Attributes:
+        id: the id to schedule it under.
+        due_ms: when it is due, ms since the epoch; ``None`` if it is ready.
+    """
+
+    id: str
+    due_ms: float | None
+
+
+class StrandedLists:
+    """The stranded messages of queues.
+
+    Arguments:
+        store: the queues, with the options that the workers have.
+        place: what is known of a message; ``None`` if it is none.
+    """
+
+    def __init__(self, store: Store, place: Callable[[bytes], Place | None]) -> None:
+        self._store = store
+        self._place = place
+
+    def find(
+        self, queues: Sequence[str], separators: Sequence[str], known: Collection[str]
+    ) -> Iterator[Stranded]:
+        """The stranded lists of *queues* that have messages. What this user may not read is left out, and so
+        is a list whose ends are no messages: another program has it.
+
+        Arguments:
+            separators: those that somebody may have used.
+            known: the names of all queues. A queue may be called as a list of another one.
+        """
+        ends = [(separator, step) for separator in separators for step in STEPS]
+        looked_at = {(self._store.separator, step) for step in self._store.steps}
+        ends = [end for end in ends if end not in looked_at]
+        taken = {self._store.keys(queue).ready for queue in known}
+        candidates = ((queue, self._candidates(queue, ends, taken)) for queue in queues)
+        for some in portions(candidates, _size, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
+            exist = self._store.server.call_all(*(("EXISTS", *lists) for _, lists in some))
+            for (queue, lists), count in zip(some, exist, strict=True):
+                if count and not isinstance(count, ResponseError):
+                    yield from self._filled(queue, lists)
+
+    def _candidates(self, queue: str, ends: Iterable[End], taken: Collection[str]) -> dict[str, End]:
+        """The lists that may be there."""
+        name = self._store.keys(queue).ready
+        lists = {f"{name}{separator}{step}": (separator, step) for separator, step in ends}
+        return {key: end for key, end in lists.items() if key not in taken}
+
+    def _filled(self, queue: str, lists: Mapping[str, End]) -> Iterator[Stranded]:
+        for key, (separator, step) in lists.items():
+            length, *ends = self._store.server.call_all(
+                ("LLEN", key), ("LINDEX", key, -1), ("LINDEX", key, 0)
+            )
+            if isinstance(length, int) and length and all(map(self._is_message, ends)):
+                yield Stranded(queue, key, separator, step, length)
+
+    def _is_message(self, entry: object) -> bool:
+        return isinstance(entry, bytes) and self._place(entry) is not None
+
+    def move(self, stranded: Stranded) -> Iterator[bool]:
+        """Move the messages of a list to the ready list of step 0, where workers look whatever their options
+        are, in bounded steps and in their order. Those that are due later go into the schedule. Yields, for
+        each entry, whether it was moved: no, if it is no message."""
+        server, stay, size = self._store.server, 0, FIRST_PAGE
+        while stay < MOST_UNUSABLE:
+            # The end that is taken from is the right one.
+            page = server.call("LRANGE", stranded.key, -stay - size, -stay - 1)[::-1]
+            if not page:
+                return
+            size = next_page(size, sum(map(len, page)))
+            places = [(entry, self._place(entry)) for entry in page]
+            usable = [(entry, place) for entry, place in places if place is not None]
+            stay += len(page) - len(usable)
+            yield from (False for _ in range(len(page) - len(usable)))
+            for some in portions(usable, lambda pair: len(pair[0]), MESSAGES_PER_CALL, BYTES_PER_CALL):
+                yield from (True for moved in self._bring_back(stranded, some) if moved)
+
+    def _bring_back(self, stranded: Stranded, some: Sequence[tuple[bytes, Place]]) -> Sequence[int]:
+        keys = self._store.keys(stranded.queue)
+        args: list[Argument] = []
+        for entry, place in some:
+            args += (entry, place.id, "" if place.due_ms is None else place.due_ms)
+        moved: Sequence[int] = BRING_BACK(
+            self._store.server, (stranded.key, keys.ready, keys.wake, *keys.scheduling), args
+        )
+        return moved
+
+
+def _size(candidates: tuple[str, Mapping[str, End]]) -> int:
+    _, lists = candidates
+    return sum(map(len, lists))
