@@ -13,13 +13,13 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
-from kombu_redisdelay.broker.identity import worker_of
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.membership import Membership
 from kombu_redisdelay.broker.message import ids_to_schedule
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.permits import Permits
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, finish, portions
+from kombu_redisdelay.broker.processes import worker_of
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.report import report_dead, report_dropped
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
@@ -42,7 +42,7 @@ class Consumer:
 
     Arguments:
         store: its line carries the acks, so no other consumer may use it.
-        name: made by :func:`kombu_redisdelay.broker.identity.new_consumer`.
+        name: made by :func:`kombu_redisdelay.broker.processes.new_consumer`.
         lease: kept until :meth:`stop`.
         lease_lost: called with a queue and the delivery tags of acks that found no message there.
         consumed: the queues that are asked for again and again. The caller changes them.

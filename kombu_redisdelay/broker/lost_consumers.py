@@ -9,11 +9,11 @@ from functools import cache
 from time import monotonic
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.identity import has_ended, host_and_pid, process_of
 from kombu_redisdelay.broker.message import task_and_id, which
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import RoundTrips
 from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.broker.processes import has_ended, host_and_pid, process_of
 from kombu_redisdelay.broker.recovery import Holder, Recovery, Returned
 from kombu_redisdelay.broker.server.scripts import CONSUMERS, run_each
 from kombu_redisdelay.broker.server.server import by_slot

@@ -20,7 +20,7 @@ class Unacked:
     """A message that a consumer has taken and not acked.
 
     Attributes:
-        consumer: its name (:mod:`kombu_redisdelay.broker.identity`).
+        consumer: its name (:mod:`kombu_redisdelay.broker.processes`).
         since_ms: when it was taken, ms since the epoch; ``None`` if its tag does not tell.
         lease_has_ended: whether the lease of the consumer had ended when the queue was looked at.
     """

@@ -31,6 +31,7 @@
 -- include: duplicates
 -- include: schedule
 -- include: history
+-- include: retry_wait
 -- include: give_back
 
 local

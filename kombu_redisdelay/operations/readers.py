@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.dead import DeadLetter, DeadLists
-from kombu_redisdelay.broker.identity import has_ended, host_and_pid, process_of, worker_of
+from kombu_redisdelay.broker.processes import has_ended, host_and_pid, process_of, worker_of
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.store import Store

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kombu_redisdelay.broker.dead import DeadLists
-from kombu_redisdelay.broker.identity import has_ended, process_of, worker_of
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish, portions
+from kombu_redisdelay.broker.processes import has_ended, process_of, worker_of
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.replies import answers

@@ -24,10 +24,10 @@ from kombu_redisdelay.operations.queues import Queues
 from kombu_redisdelay.operations.selection import FILTERS, Filter, Selection
 from kombu_redisdelay.web import words
 from kombu_redisdelay.web.choice import Choice
+from kombu_redisdelay.web.csrf import TOKEN, token_of
 from kombu_redisdelay.web.fields import of_query, quoted, to_query, unquoted
 from kombu_redisdelay.web.fleet import Fleet, read_fleet, read_hours, seconds_kept
 from kombu_redisdelay.web.kept import Kept
-from kombu_redisdelay.web.tokens import TOKEN, token_of
 from kombu_redisdelay.web.works import Works
 
 HERE = Path(__file__).parent

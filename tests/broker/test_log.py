@@ -8,8 +8,8 @@ from socket import gethostname
 
 import pytest
 
-from kombu_redisdelay.broker.identity import new_consumer
 from kombu_redisdelay.broker.message import MOST_NAMED, task_and_id, which
+from kombu_redisdelay.broker.processes import new_consumer
 from tests.broker.rig import Rig, taken
 
 

@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 
 def dead_process() -> str:
     """The name of a consumer whose process on this machine is gone."""
-    program = "from kombu_redisdelay.broker.identity import new_consumer as n; print(n())"
+    program = "from kombu_redisdelay.broker.processes import new_consumer as n; print(n())"
     return subprocess.check_output([sys.executable, "-c", program], text=True).strip()
 
 

@@ -111,7 +111,7 @@ def run_delayed(app: Celery, *words: str, input: str | None = None) -> Result:
 
 def consumer_that_is_gone() -> str:
     """The name of a consumer whose process does not exist any more."""
-    program = "from kombu_redisdelay.broker.identity import new_consumer as n; print(n())"
+    program = "from kombu_redisdelay.broker.processes import new_consumer as n; print(n())"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     return done.stdout.strip()
 

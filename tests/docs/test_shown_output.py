@@ -13,7 +13,7 @@ import pytest
 
 import kombu_redisdelay.operations.doctor
 from harness.redis_server import RedisServer
-from kombu_redisdelay.broker.identity import new_consumer
+from kombu_redisdelay.broker.processes import new_consumer
 from tests.cli.site import Site
 from tests.docs.page import PAGES, Block, blocks
 from tests.web.states import dead, delivered, ready, scheduled

@@ -11,7 +11,7 @@ from kombu.common import Broadcast
 from redis.exceptions import NoPermissionError, ResponseError
 
 from harness.redis_server import RedisServer
-from kombu_redisdelay.broker.identity import new_consumer
+from kombu_redisdelay.broker.processes import new_consumer
 from kombu_redisdelay.operations.adoption import Adopted, Adoption
 from kombu_redisdelay.operations.reverse_adoption import GivenBack
 from kombu_redisdelay.operations.transfer import InUse
@@ -19,7 +19,7 @@ from tests.operations.stock import Place, adopt, entry, give_back, message, name
 from tests.permissions import allow, documented_rules
 
 #: Prints the name of a consumer, and ends.
-_NAME = "from kombu_redisdelay.broker.identity import new_consumer; print(new_consumer())"
+_NAME = "from kombu_redisdelay.broker.processes import new_consumer; print(new_consumer())"
 
 
 def test_what_a_worker_held_that_is_gone_for_certain_comes_back_at_once(place: Place) -> None:

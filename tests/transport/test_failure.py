@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.identity import new_consumer, process_of, worker_of
+from kombu_redisdelay.broker.processes import new_consumer, process_of, worker_of
 from kombu_redisdelay.transport.tasks import worker_name
 from tests.transport.kit import Inbox, Site, drain, publish
 

@@ -12,7 +12,7 @@ import pytest
 from harness.full import fill
 from harness.redis_server import RedisServer
 from kombu_redisdelay import MessageInfo, Messages, Selection
-from kombu_redisdelay.broker.identity import new_consumer
+from kombu_redisdelay.broker.processes import new_consumer
 from kombu_redisdelay.web.words import number
 from tests.cli.site import QUEUE, Site
 from tests.web.states import dead, delivered, held, ready, scheduled

@@ -10,21 +10,6 @@
 -- Failures are the deliveries that failed, less those that were lost. A message with `delivery_limit` of them
 -- (0: any number) becomes a dead letter.
 
--- The longest wait, unless the first one is longer.
-local LONGEST_WAIT_MS = 60000
-
--- How long a message waits after this number of failures, ms.
-local function wait_ms(failures, queue)
-  if queue.delay_ms then
-    return queue.delay_ms
-  end
-  if failures < 2 then
-    return 0
-  end
-  local first_ms = queue.retry_wait_ms
-  return math.min(math.max(LONGEST_WAIT_MS, first_ms), first_ms * 2 ^ math.min(failures - 2, 30))
-end
-
 -- Returns how many deliveries have failed now and how many of them were lost; and where the message goes: to
 -- the 'head' or the 'tail' of its ready list, to the schedule, 'later', or to the 'dead' letters. If later,
 -- also after how many ms.
@@ -44,7 +29,7 @@ local function judge(stored, start, how, queue)
   if queue.delivery_limit > 0 and failures >= queue.delivery_limit then
     return count, lost, 'dead'
   end
-  local wait = wait_ms(failures, queue)
+  local wait = retry_wait_ms(failures, queue)
   return count, lost, wait > 0 and 'later' or 'tail', wait
 end
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kombu_redisdelay.broker.identity import has_ended, process_of
 from kombu_redisdelay.broker.options import LONG_LEASE, Options
+from kombu_redisdelay.broker.processes import has_ended, process_of
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import taken_ms

@@ -12,11 +12,11 @@ from socket import gethostname
 import pytest
 
 from harness.process import wait_until
-from kombu_redisdelay.broker.identity import has_ended, host_and_pid, new_consumer, process_of
+from kombu_redisdelay.broker.processes import has_ended, host_and_pid, new_consumer, process_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the proof is Linux's /proc")
 
-CHILD = "from kombu_redisdelay.broker.identity import new_consumer as n; print(n(), flush=True); input()"
+CHILD = "from kombu_redisdelay.broker.processes import new_consumer as n; print(n(), flush=True); input()"
 
 
 @pytest.fixture
