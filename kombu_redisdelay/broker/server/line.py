@@ -414,6 +414,9 @@ class Line:
 def is_open(connection: Any) -> bool:
     """Whether *connection* still works, and leads to where it should. No reply may be outstanding on it: if
     something can be read, it is the end of the connection."""
+    if connection._sock is None:
+        # To look whether there is something to read, redis-py would connect.
+        return False
     try:
         return not connection.can_read() and not getattr(connection, "has_moved", bool)()
     except (OSError, RedisError):

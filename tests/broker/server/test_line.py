@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
 from redis import Connection
+from redis.exceptions import ConnectionError
 
 from harness.process import wait_until
 from harness.redis_server import HOST, RedisServer
@@ -151,3 +153,26 @@ def test_a_thread_that_acks_costs_no_second_connection(line: Line) -> None:
     Timer(0.1, may_go_on.set).start()
     assert line.try_call_all([("ECHO", "waits")]) == [b"waits"]
     thread.join()
+
+
+@pytest.mark.parametrize("use", ["call", "lend", "ack"])
+def test_a_server_that_cannot_be_connected_to_is_tried_once(use: str) -> None:
+    """One that is silent would cost ``socket_connect_timeout`` for each try."""
+    with socket.create_server((HOST, 0)) as hangs_up:
+        accepted: list[int] = []
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    hangs_up.accept()[0].close()
+                    accepted.append(1)
+
+        Thread(target=accept, daemon=True).start()
+        line = Line(lambda: Connection(host=HOST, port=hangs_up.getsockname()[1]))
+        if use == "ack":
+            line.ack(ack())
+        else:
+            with pytest.raises(ConnectionError):
+                line.call("PING") if use == "call" else line.lend()
+        assert len(accepted) == 1
+        hangs_up.shutdown(socket.SHUT_RDWR)
