@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import monotonic
 
 import pytest
 from kombu.connection import Connection
@@ -12,6 +13,7 @@ from harness.cluster import Cluster
 from harness.cluster_node import Node
 from harness.cluster_view import slot_of
 from harness.process import wait_until
+from harness.proxy import Proxy
 from harness.redis_server import HOST
 from kombu_redisdelay import NotReplicatedError
 from kombu_redisdelay.broker.keys import queue_keys
@@ -19,7 +21,7 @@ from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.server.cluster import ClusterServer
-from kombu_redisdelay.broker.server.nodes import Address, Nodes
+from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
 from kombu_redisdelay.broker.store import Store
 from tests.transport.kit import publish
 
@@ -85,3 +87,21 @@ def test_a_lease_is_renewed_beside_a_server_that_is_gone() -> None:
         before = ends_at()
         wait_until(lambda: ends_at() > before + 3 * LEASE_MS, 30, "the lease is renewed")
         lease.stop(server)
+
+
+def test_silent_servers_are_not_waited_for(shared_cluster: Cluster) -> None:
+    """redis-py asks one after the other, and the first ones are silent."""
+    node = shared_cluster.primaries[0]
+    with Proxy(node.port) as proxy, Proxy(node.port) as another:
+        silent = (proxy, another)
+        for each in silent:
+            each.go_silent()
+        addresses = [Address(HOST, each.port) for each in (*silent, node)]
+        pool = ConnectionPool(socket_timeout=5, socket_connect_timeout=5, **PARSER)
+        for _ in range(5):
+            nodes = Nodes(addresses, pool)
+            began = monotonic()
+            assert len(nodes.primaries()) == len(shared_cluster.primaries)
+            nodes.find_out()
+            assert monotonic() - began < 4
+            nodes.close()

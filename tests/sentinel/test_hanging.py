@@ -14,7 +14,7 @@ from tests.sentinel.test_connecting import connect
 from tests.transport.kit import Inbox, drain, publish, waits
 
 #: Seconds for which a sentinel is waited for: shorter than by default, to see more of it soon.
-ANSWER = 0.3
+ANSWER = 0.5
 IMPATIENT = {"sentinel_kwargs": {"socket_timeout": ANSWER, "socket_connect_timeout": ANSWER}}
 
 #: Seconds of looking at it.

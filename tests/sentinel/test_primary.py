@@ -11,9 +11,12 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from harness.process import wait_until
-from harness.sentinel import SentinelSite, cut_off, go_on, pause
+from harness.proxy import Proxy
+from harness.redis_server import HOST
+from harness.sentinel import MASTER, SentinelSite, cut_off, go_on, pause
 from kombu_redisdelay.broker.server.line import REST
 from kombu_redisdelay.broker.server.sentinels import (
+    ANSWER_TIMEOUT,
     ASK_INTERVAL,
     NO_ANSWER_INTERVAL,
     Sentinels,
@@ -153,6 +156,32 @@ def test_asking_costs_one_question_a_second(site: SentinelSite, monkeypatch: pyt
         seconds = time.monotonic() - began
         # One may have been due at the beginning, and one at the end.
         assert 2 <= len(asked) <= seconds / ASK_INTERVAL + 2
+
+
+def test_a_sentinel_that_is_silent_is_not_taken_for_one_that_says_no(site: SentinelSite) -> None:
+    with Proxy(site.sentinels[0].port) as proxy:
+        addresses = [(HOST, port) for port in (proxy.port, *(each.port for each in site.sentinels[1:]))]
+        sentinels = Sentinels(addresses, MASTER)
+        old = sentinels.get_master_address()
+        assert not sentinels.has_moved(old)
+        proxy.go_silent()
+        site.fail_over()
+        time.sleep(ASK_INTERVAL)
+        began = time.monotonic()
+        assert sentinels.has_moved(old)
+        assert time.monotonic() - began < ANSWER_TIMEOUT
+        sentinels.disconnect()
+
+
+def test_who_connects_waits_for_no_sentinel_that_is_silent(site: SentinelSite) -> None:
+    with Proxy(site.sentinels[0].port) as proxy:
+        proxy.go_silent()
+        addresses = [(HOST, port) for port in (proxy.port, proxy.port, site.sentinels[1].port)]
+        sentinels = Sentinels(addresses, MASTER)
+        began = time.monotonic()
+        sentinels.get_master_address()
+        assert time.monotonic() - began < ANSWER_TIMEOUT
+        sentinels.disconnect()
 
 
 def test_what_was_acked_just_before_does_not_come_back(site: SentinelSite) -> None:

@@ -3,10 +3,12 @@ the whole client asks for all commands of the server first, which takes ten time
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from random import sample
 from threading import RLock
-from typing import Any, NamedTuple
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
 
 from redis import ConnectionPool
 from redis.cluster import ClusterNode, NodesManager, cleanup_kwargs
@@ -20,6 +22,7 @@ from redis.exceptions import (
 )
 
 from kombu_redisdelay.broker.server.errors import WrongServer
+from kombu_redisdelay.broker.server.probe import answering
 
 try:
     # Up to redis-py 5, only this parser knows the errors of a cluster.
@@ -31,6 +34,14 @@ else:
 
 #: What redis-py says if the server is not one of a cluster.
 _NO_CLUSTER = "Cluster mode is not enabled"
+
+#: Seconds that the servers have to answer, unless ``socket_connect_timeout`` says it.
+ANSWER_TIMEOUT = 1.0
+
+#: Seconds for which it is known which servers have answered.
+ANSWERED_FOR = 0.5
+
+_Told = TypeVar("_Told")
 
 
 class Address(NamedTuple):
@@ -57,6 +68,9 @@ class Nodes:
         self._ours: dict[str, ClusterNode] = {}
         #: What a server has told, and redis-py does not know yet.
         self._moved: dict[int, Address] = {}
+        #: Who has answered last, and until when that counts; seconds of the monotonic clock.
+        self._there: list[Address] = []
+        self._there_until = float("-inf")
 
     @property
     def are_known(self) -> bool:
@@ -75,12 +89,12 @@ class Nodes:
             node = self._known().get_node_from_slot(slot)
         except SlotNotCoveredError as exc:
             raise ConnectionError(str(exc)) from exc
-        return Address(node.host, int(node.port))
+        return _address(node)
 
     def primaries(self) -> list[Address]:
-        """The servers that have slots."""
+        """The servers that have slots. Those come first that have answered last."""
         nodes = self._known().get_nodes_by_server_type("primary")
-        return [Address(node.host, int(node.port)) for node in nodes]
+        return sorted(map(_address, nodes), key=lambda address: address not in self._there)
 
     def note_move(self, slot: int, to: Address) -> None:
         """Note that a server has said that *to* serves *slot*. It knows better than the others."""
@@ -98,9 +112,14 @@ class Nodes:
             manager = self._known()
             # Not the same one again: a server that is cut off from the others still answers, as if it had the
             # slots that were its own. Ours, too, because it may not have heard of any other that is left.
-            manager.startup_nodes = _shuffled({**self._ours, **manager.startup_nodes})
-            try:
+            nodes = {**self._ours, **manager.startup_nodes}
+
+            def ask(some: Mapping[str, ClusterNode]) -> None:
+                manager.startup_nodes = _shuffled(some)
                 manager.initialize()
+
+            try:
+                self._told_by(nodes, ask)
             except RedisClusterException as exc:
                 # redis-py goes on with the servers that it knows of. Begin again with ours.
                 self.close()
@@ -134,18 +153,53 @@ class Nodes:
                 self._manager = self._connect()
             return self._manager
 
+    def _told_by(
+        self, nodes: Mapping[str, ClusterNode], ask: Callable[[Mapping[str, ClusterNode]], _Told]
+    ) -> _Told:
+        """What *ask* returns, which asks some of *nodes*: those that answer now. redis-py would wait for each
+        one that is silent.
+
+        Raises:
+            RedisClusterException: none of them answers, or what redis-py says.
+        """
+        there = set(self._answering([_address(node) for node in nodes.values()]))
+        if not there:
+            names = ", ".join(nodes)
+            raise RedisClusterException(f"Redis Cluster cannot be connected: no answer from {names}")
+        some = {name: node for name, node in nodes.items() if _address(node) in there}
+        if len(some) < len(nodes):
+            # They may be of no use: one that is loading, or of no cluster.
+            with suppress(RedisClusterException):
+                return ask(some)
+        return ask(nodes)
+
+    def _answering(self, addresses: Sequence[Address]) -> Sequence[Address]:
+        if monotonic() > self._there_until:
+            within = self._like.connection_kwargs.get("socket_connect_timeout") or ANSWER_TIMEOUT
+            self._there = answering(addresses, within, over_tls=self._have_tls)
+            self._there_until = monotonic() + ANSWERED_FOR
+        return self._there
+
+    @property
+    def _have_tls(self) -> bool:
+        return issubclass(self._like.connection_class, SSLConnection)
+
     def _connect(self) -> NodesManager:
         options: dict[str, Any] = {
             name: value
             for name, value in self._like.connection_kwargs.items()
             if name not in ("db", "retry_on_timeout")
         }
-        if issubclass(self._like.connection_class, SSLConnection):
+        if self._have_tls:
             options["ssl"] = True
         nodes = [ClusterNode(*address) for address in self._addresses]
-        self._ours = _shuffled({node.name: node for node in nodes})
+        self._ours = {node.name: node for node in nodes}
+
+        def ask(some: Mapping[str, ClusterNode]) -> NodesManager:
+            return NodesManager(startup_nodes=list(_shuffled(some).values()), **cleanup_kwargs(**options))
+
         try:
-            return NodesManager(startup_nodes=list(self._ours.values()), **cleanup_kwargs(**options))
+            return self._told_by(self._ours, ask)
         except (RedisClusterException, ResponseError) as exc:
             refusal = _refusal(exc)
             if refusal is not None:
@@ -158,6 +212,10 @@ class Nodes:
                     "redisdelay://, and that of a sentinel with redisdelay-sentinel://"
                 ) from exc
             raise ConnectionError(str(exc)) from exc
+
+
+def _address(node: ClusterNode) -> Address:
+    return Address(node.host, int(node.port))
 
 
 def _shuffled(nodes: Mapping[str, ClusterNode]) -> dict[str, ClusterNode]:

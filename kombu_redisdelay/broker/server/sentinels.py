@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -14,12 +14,17 @@ from redis.sentinel import MasterNotFoundError, SentinelManagedConnection
 
 from kombu_redisdelay.broker.server.connections import ToPrimary
 from kombu_redisdelay.broker.server.errors import WrongServer
+from kombu_redisdelay.broker.server.probe import answering
 
 #: Host and port.
 Address = tuple[str, int]
 
 #: Seconds that a sentinel may take to answer, and to be connected to. It does nothing that takes time.
 ANSWER_TIMEOUT = 1.0
+
+#: Seconds that the sentinel which has answered last has to say whether the primary is still the same, before
+#: the others are asked, too.
+PROMPT_TIMEOUT = 0.2
 
 #: Seconds between two questions whether the primary is still the same.
 ASK_INTERVAL = 1.0
@@ -61,16 +66,23 @@ class Sentinels:
             "socket_connect_timeout": ANSWER_TIMEOUT,
             # Another sentinel is asked instead.
             "retry": Retry(NoBackoff(), 0),
+            **(options or {}),
         }
+        prompt = {
+            name: min(PROMPT_TIMEOUT, defaults[name] or PROMPT_TIMEOUT)
+            for name in ("socket_timeout", "socket_connect_timeout")
+        }
+        self._timeout: float = max(defaults[name] or ANSWER_TIMEOUT for name in prompt)
+        self._have_tls = bool(defaults.get("ssl"))
         #: Clients of the sentinels. The one that has answered last comes first.
         self._clients: list[tuple[Address, Any]] = [
-            (address, Redis(*address, **{**defaults, **(options or {})})) for address in addresses
+            (address, Redis(*address, **defaults)) for address in addresses
         ]
+        #: The same, for a question that must not take long.
+        self._prompt_clients = {address: Redis(*address, **{**defaults, **prompt}) for address in addresses}
         #: The primary, as far as is known.
         self._primary: Address | None = None
         self._ask_at = float("-inf")
-        #: How many of them, one after the other, have not answered.
-        self._silent = 0
 
     def apart(self) -> Sentinels:
         """The same, over connections of its own: for a thread of the operating system that must not share
@@ -84,43 +96,55 @@ class Sentinels:
             MasterNotFoundError: no sentinel knows. The error has the answer of each.
             WrongServer: all of them answer, and none is a sentinel.
         """
-        answers, wrong = [], []
-        for address, client in tuple(self._clients):
+        answers = dict.fromkeys([address for address, _ in self._clients], "it does not answer")
+        wrong = []
+        for address, client in self._answering(self._clients, self._timeout):
             try:
                 self._found(address, self._ask(client))
             except (ConnectionError, TimeoutError, ResponseError) as exc:
-                answers.append(f"{address[0]}:{address[1]}: {exc}")
+                answers[address] = str(exc)
                 wrong.append(isinstance(exc, WrongServer))
             else:
                 assert self._primary is not None
                 return self._primary
-        kind = WrongServer if all(wrong) else MasterNotFoundError
-        raise kind(f"no sentinel knows where the primary {self.service_name!r} is ({'; '.join(answers)})")
+        kind = WrongServer if len(wrong) == len(answers) and all(wrong) else MasterNotFoundError
+        told = "; ".join(f"{host}:{port}: {answer}" for (host, port), answer in answers.items())
+        raise kind(f"no sentinel knows where the primary {self.service_name!r} is ({told})")
 
     def has_moved(self, address: Address) -> bool:
-        """Whether the primary is not at *address* any more. One sentinel is asked, once a second at most: the
-        caller has a primary that answers, and must not wait for many sentinels that do not. If none of them
-        answers, the primary is taken to be where it was."""
+        """Whether the primary is not at *address* any more.
+
+        The sentinel that has answered last is asked, once a second at most, and all others if it is silent
+        now. The caller has a primary that answers: if no sentinel does, that is taken to be the primary.
+        """
         if monotonic() >= self._ask_at:
             # Other threads must not ask as well.
             self._ask_at = monotonic() + NO_ANSWER_INTERVAL
-            sentinel, client = self._clients[0]
-            try:
-                primary = self._named_by(client)
-            except (ConnectionError, TimeoutError, ResponseError):
-                self._silent += 1
-                # Another one next time.
-                self._clients = [*self._clients[1:], self._clients[0]]
-                pause = ASK_INTERVAL if self._silent < len(self._clients) else NO_ANSWER_INTERVAL
-                self._ask_at = monotonic() + pause
-            else:
-                self._silent = 0
+            for sentinel, client in self._prompt_ones():
+                try:
+                    primary = self._named_by(client)
+                except (ConnectionError, TimeoutError, ResponseError):
+                    continue
                 self._found(sentinel, primary or self._primary)
+                break
         return self._primary is not None and self._primary != address
+
+    def _prompt_ones(self) -> Iterator[tuple[Address, Any]]:
+        """The sentinel that has answered last, and then the others that answer now."""
+        (first, _), *others = self._clients
+        yield first, self._prompt_clients[first]
+        yield from self._answering(others, PROMPT_TIMEOUT)
+
+    def _answering(
+        self, clients: Sequence[tuple[Address, Any]], within: float
+    ) -> Iterator[tuple[Address, Any]]:
+        """Those of *clients* whose sentinels answer now."""
+        there = answering([address for address, _ in clients], within, over_tls=self._have_tls)
+        return (each for each in clients if each[0] in there)
 
     def disconnect(self) -> None:
         """Close the connections to the sentinels. The next question opens one again."""
-        for _, client in self._clients:
+        for client in (*(each for _, each in self._clients), *self._prompt_clients.values()):
             client.connection_pool.disconnect()
 
     def _found(self, sentinel: Address, primary: Address | None) -> None:
