@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from time import monotonic
+from typing import Any
 
 import pytest
 from kombu.connection import Connection
@@ -39,6 +40,27 @@ def without_replica(cluster: Cluster, node: Node) -> None:
     for replica in cluster.replicas_of(node):
         cluster.kill(replica)
     wait_until(lambda: node.info("replication")["connected_slaves"] == 0, 30, "the replica is gone")
+
+
+def test_too_few_replicas_cost_no_connection(replicated: Cluster) -> None:
+    """A failover that leaves no replica makes each publish to that server an error. The others go on."""
+    queues = [
+        next(name for n in range(100) if replicated.node_of("{" + (name := f"q{n}") + "}") is node)
+        for node in replicated.primaries
+    ]
+    with Connection(replicated.url(), transport_options={"confirm_replicas": 2}) as connection:
+        channel = connection.channel()
+
+        def publish_everywhere() -> list[Any]:
+            for queue in queues:
+                with pytest.raises(NotReplicatedError):
+                    publish(channel, "m", queue=queue)
+            cluster = channel.store.server
+            return [cluster.server_of("{" + queue + "}").line.connection._sock for queue in queues]
+
+        sockets = publish_everywhere()
+        assert None not in sockets
+        assert publish_everywhere() == sockets
 
 
 def test_the_server_that_has_the_message_must_have_a_replica(replicated: Cluster) -> None:

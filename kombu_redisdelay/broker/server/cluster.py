@@ -177,6 +177,10 @@ class ClusterServer:
     def server_of(self, key: str) -> SingleServer:
         return self._server_at(self.address_of(key))
 
+    def doubt(self) -> None:
+        # The connections stay: a server without a replica would end those to the others again and again.
+        self._is_stale = True
+
     def disconnect(self) -> None:
         for server in list(self._servers.values()):
             server.disconnect()

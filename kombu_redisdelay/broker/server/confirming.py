@@ -77,7 +77,7 @@ class Confirming:
             return replies
         checked([confirmed])
         if confirmed < self._replicas:
-            # This primary may have been replaced. The next connection finds the one of now.
-            self._server.disconnect()
+            # This primary may have been replaced.
+            self._server.doubt()
             raise NotReplicatedError(confirmed, self._replicas)
         return replies

@@ -103,6 +103,10 @@ class SingleServer:
             return None
         return None if value is None else str(value)
 
+    def doubt(self) -> None:
+        # Who connects finds the one of now.
+        self.disconnect()
+
     def disconnect(self) -> None:
         self._pool.disconnect()
 
