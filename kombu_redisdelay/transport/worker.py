@@ -16,6 +16,7 @@ from kombu.transport import virtual
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.patience import impatient
 from kombu_redisdelay.transport.pools import forget_nothing
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
 from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
@@ -30,6 +31,9 @@ def outlive_failures() -> None:
         consumer.update_strategies = _outliving(consumer.update_strategies)
         consumer.create_task_handler = _checking(consumer.create_task_handler)
         consumer.connection_for_read = _marking(consumer.connection_for_read)
+        consumer.ensure_connected = _impatient(consumer.ensure_connected)
+        lost = consumer.on_connection_error_after_connected
+        consumer.on_connection_error_after_connected = _dropping_events(lost)
         from celery.worker.request import Request
 
         Request.on_failure = _requeuing(Request.on_failure)
@@ -52,6 +56,33 @@ def _marking(connection_for_read: Callable[..., Any]) -> Callable[..., Any]:
         connection = connection_for_read(self, *args, **kwargs)
         _mark(connection)
         return connection
+
+    return extended
+
+
+def _impatient(ensure_connected: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``Consumer.ensure_connected``, which waits by itself, and looks meanwhile whether
+    the worker is to stop."""
+
+    @wraps(ensure_connected)
+    def extended(*args: Any, **kwargs: Any) -> Any:
+        with impatient():
+            return ensure_connected(*args, **kwargs)
+
+    return extended
+
+
+def _dropping_events(on_lost: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``Consumer.on_connection_error_after_connected``. Celery then sends the event
+    ``worker-offline`` over another connection, which leads to the same server, and would wait for it. Events
+    that cannot be sent are kept until Celery has connected again."""
+
+    @wraps(on_lost)
+    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
+        connection = getattr(self.event_dispatcher, "connection", None)
+        if connection is not None and hasattr(connection.transport, "is_workers"):
+            connection.collect()
+        return on_lost(self, *args, **kwargs)
 
     return extended
 

@@ -6,7 +6,9 @@ import inspect
 
 from celery.worker import WorkController, loops, state, strategy
 from celery.worker.consumer import Consumer
+from celery.worker.consumer.events import Events
 from celery.worker.consumer.tasks import Tasks
+from celery.worker.heartbeat import Heart
 from celery.worker.pidbox import gPidbox
 from celery.worker.request import Request
 
@@ -38,6 +40,20 @@ def test_the_callback_of_messages_is_made_before_they_come() -> None:
 def test_connections_that_a_worker_consumes_over() -> None:
     assert "self.connection_for_read(" in inspect.getsource(Consumer.connect)
     assert "c.connection_for_read()" in inspect.getsource(gPidbox.loop)
+
+
+def test_connections_that_a_worker_waits_for() -> None:
+    for connect in (Consumer.connection_for_read, Consumer.connection_for_write):
+        assert "self.ensure_connected(" in inspect.getsource(connect)
+
+
+def test_what_is_done_when_the_connection_is_lost() -> None:
+    source = inspect.getsource(Consumer.start)
+    # The second one stops the heart, which sends an event over the connection of the dispatcher.
+    lost, restart = "self.on_connection_error_after_connected(exc)", "blueprint.restart(self)"
+    assert source.index(lost) < source.index(restart)
+    assert "self._send('worker-offline'" in inspect.getsource(Heart.stop)
+    assert "connection_for_write(" in inspect.getsource(Events.start)
 
 
 def test_what_the_worker_counts() -> None:
