@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from time import monotonic, sleep
 
-#: A connection that is lost within so many seconds was of no use.
+#: A connection that is lost within so many seconds, and has not published anything, was of no use.
 SHORT_LIVED = 2.0
 
 #: Seconds that pass between the second such loss in a row and the next connection. They double with each.
@@ -26,12 +26,16 @@ class Losses:
         self._in_a_row = 0
         self._last_at = float("-inf")
 
-    def note(self, connected_at: float) -> None:
+    def note(self, connected_at: float, *, was_of_use: bool) -> None:
         """Note that a connection was lost.
 
         Arguments:
             connected_at: when it was opened, seconds of the monotonic clock.
+            was_of_use: whether something was published over it. Then the next one will be of use, too.
         """
+        if was_of_use:
+            self._in_a_row = 0
+            return
         now = monotonic()
         # What was open already at the last loss was lost together with that.
         if now - connected_at >= SHORT_LIVED or connected_at < self._last_at:

@@ -22,6 +22,7 @@ from kombu_redisdelay.transport import remote_control, unusable
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.losses import Losses
 from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
+from kombu_redisdelay.transport.patience import Patience
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.settling import settle_where_called
 from kombu_redisdelay.transport.signals import wake_on_signals
@@ -40,6 +41,7 @@ OTHER_MODES = {
 
 #: By broker.
 _losses: dict[Any, Losses] = {}
+_patience: dict[Any, Patience] = {}
 
 
 @public
@@ -52,6 +54,8 @@ class Transport(redis.Transport):
     Attributes:
         other_modes: the modes in which the server cannot be, and what to say then.
         always_tls: whether to use TLS even if ``ssl`` is not set.
+        waits_for_failover: whether who publishes waits for another server when one is gone.
+        has_published: whether something was published over this connection.
         is_workers: whether a Celery worker consumes over this connection. Then an exception of a callback
             does not leave ``drain_events``; see :mod:`kombu_redisdelay.transport.worker`.
     """
@@ -63,6 +67,8 @@ class Transport(redis.Transport):
     other_modes: Mapping[str, str] = OTHER_MODES
     always_tls = False
     is_workers = False
+    waits_for_failover = False
+    has_published = False
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         """
@@ -79,6 +85,7 @@ class Transport(redis.Transport):
             client.ssl = verifying(client.ssl)
         super().__init__(client, **kwargs)
         self.cycle = Poller()
+        self.patience = _patience.setdefault(_broker(client), Patience()) if self.waits_for_failover else None
         self._pid = os.getpid()
         self._connected_at = float("-inf")
         #: The queues, with all partitions, that were declared over this connection and last: none that are
@@ -129,8 +136,7 @@ class Transport(redis.Transport):
         if losses is not None:
             losses.pause()
         try:
-            connection = super().establish_connection()
-            self._check_mode(self._avail_channels[-1])
+            connection = self._connect()
         except WrongServer as exc:
             raise ValueError(str(exc)) from None
         except ResponseError as exc:
@@ -140,7 +146,19 @@ class Transport(redis.Transport):
         self._connected_at = monotonic()
         return connection
 
+    def _connect(self) -> Any:
+        establish = super().establish_connection
+
+        def connect() -> Any:
+            connection = establish()
+            self._check_mode(self._avail_channels[-1])
+            return connection
+
+        return connect() if self.patience is None else self.patience.wait_for("a connection", connect)
+
     def _check_mode(self, channel: Any) -> None:
+        if not self.other_modes:
+            return
         try:
             told = channel.client.info("server")
         except ResponseError:
@@ -198,7 +216,8 @@ class Transport(redis.Transport):
         # so when an application is closed, and the next one must not wait.
         was_lost = isinstance(sys.exc_info()[1], self.connection_errors)
         if was_lost and self._pid == os.getpid():
-            _losses.setdefault(_broker(self.client), Losses()).note(self._connected_at)
+            losses = _losses.setdefault(_broker(self.client), Losses())
+            losses.note(self._connected_at, was_of_use=self.has_published)
         for channel in dict.fromkeys((*self._avail_channels, *self.channels)):
             channel.abandon()
         self.close_connection(connection)

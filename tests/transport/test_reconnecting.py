@@ -53,6 +53,21 @@ def test_they_are_not_opened_again_and_again(site: Site, pauses: list[float]) ->
 
 
 @pytest.mark.one_server
+def test_who_has_published_does_not_wait(site: Site, pauses: list[float]) -> None:
+    """Something that closes connections all the time must not slow a producer down more than that."""
+    connection = site.connect()
+    for _ in range(3):
+        connection.connect()
+        lose(connection)
+    pauses.clear()
+    for _ in range(5):
+        publish(connection.default_channel, "m")
+        lose(connection)
+    # For the last one that was of no use.
+    assert pauses == [0.2]
+
+
+@pytest.mark.one_server
 def test_the_next_one_does_not_wait_if_none_was_lost(site: Site, pauses: list[float]) -> None:
     """Celery empties its pools when an application is closed, or forks."""
     connection = site.connect()
@@ -86,7 +101,7 @@ def lost(found: losses.Losses, clock: Clock, after: float = 0.0) -> None:
     """A connection is opened, and lost *after* some seconds."""
     connected_at = clock.now
     clock.now += after
-    found.note(connected_at)
+    found.note(connected_at, was_of_use=False)
 
 
 def test_the_first_loss_costs_nothing(clock: Clock, pauses: list[float]) -> None:
@@ -111,7 +126,7 @@ def test_those_that_are_lost_together_count_once(clock: Clock, pauses: list[floa
     found, connected_at = losses.Losses(), clock.now
     for _ in range(5):
         clock.now += 0.01
-        found.note(connected_at)
+        found.note(connected_at, was_of_use=False)
     found.pause()
     assert pauses == []
 
