@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from weakref import ref
 
 from kombu.transport import virtual
 from kombu.utils.encoding import bytes_to_str, str_to_bytes
@@ -321,6 +322,7 @@ class Channel(PublishingChannel):
         """Close the channel after its connection was lost, without sending anything to the server. Tasks may
         still be running, and their acks still count; see :mod:`kombu_redisdelay.transport.caretaker`."""
         self.do_restore = False
+        self._owner = ref(self.connection.client)
         self.auto_delete_queues.clear()
         self.intake.cancel_all()
         consumer, self._consumer_to_stop = self._consumer_to_stop, None

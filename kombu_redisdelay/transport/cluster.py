@@ -33,6 +33,7 @@ class ClusterChannel(Channel):
     """
 
     connection: ClusterTransport
+    connect_limit = 1.0
     keyprefix_queue = bindings(in_slots=True) + ".%s"
     keyprefix_binding_deadlines = bindings(in_slots=True) + "_deadlines"
     keyprefix_binding_permanent = bindings(in_slots=True) + "_permanent.%s"
@@ -217,6 +218,7 @@ class ClusterTransport(Transport):
     """
 
     Channel = ClusterChannel
+    waits_for_failover = True
     # What is not of a cluster is found out by the nodes.
     other_modes: Mapping[str, str] = {}
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from kombu.transport import redis
 from kombu.utils.json import JSONEncoder
@@ -40,6 +40,8 @@ from kombu_redisdelay.transport.producer_batch import ProducerBatch
 from kombu_redisdelay.transport.routes import Routes
 
 logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 #: Encodes as kombu does. kombu makes a new encoder for each message, which costs time.
 _encoder = JSONEncoder()
@@ -75,14 +77,19 @@ class PublishingChannel(redis.Channel):
 
     Attributes:
         silence_limit: seconds that the server may take for a reply before the connection counts as lost.
+        connect_limit: seconds that connecting may take. Where another server may take over, a second: who
+            waits for one that is gone does not hear of the other.
     """
 
     options: Options
     silence_limit = 3.0
+    connect_limit = 3.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._routes = Routes()
         self._store: Store | None = None
+        #: kombu's connection, once the channel has lost its own; a weak reference.
+        self._owner: Callable[[], Any] = lambda: None
         #: Bindings that Redis had no memory for, arguments of `_queue_bind` -> whether the log tells of it.
         self._unbound: dict[tuple[str, str, str, str], bool] = {}
         self._bind_at = 0.0
@@ -120,10 +127,11 @@ class PublishingChannel(redis.Channel):
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
         pool = super()._get_pool(asynchronous)
-        for option in ("socket_timeout", "socket_connect_timeout"):
+        limits = {"socket_timeout": self.silence_limit, "socket_connect_timeout": self.connect_limit}
+        for option, seconds in limits.items():
             if pool.connection_kwargs.get(option) is None:
                 # By default, kombu waits for ever, and this would block the event loop.
-                pool.connection_kwargs[option] = self.silence_limit
+                pool.connection_kwargs[option] = seconds
         if asynchronous:
             return pool
         # kombu's pool raises an error when all connections are in use. With this pool, the thread waits.
@@ -158,8 +166,9 @@ class PublishingChannel(redis.Channel):
 
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> Any:
         if self.connection is None:
-            # Another thread, or another error, has closed it. kombu publishes again through a new channel.
-            raise RedisConnectionError("the channel is closed, because its connection was lost")
+            # Another thread, or another error, has closed it; or kombu has, which connects anew to declare a
+            # queue, and goes on with the channel that it had before.
+            return self._successor().basic_publish(message, exchange, routing_key, **kwargs)
         if "_publish_batch" not in kwargs and (block := block_for(self.connection.client)) is not None:
             return block.publish(self, message, exchange=exchange, routing_key=routing_key, **kwargs)
         route = self._routes.get(exchange, routing_key)
@@ -176,6 +185,37 @@ class PublishingChannel(redis.Channel):
             self._publish_anew(routed)
         return None
 
+    def _successor(self) -> Any:
+        """The channel that has taken the place of this one, whose connection was lost.
+
+        Raises:
+            ConnectionError: there is none, because nobody has connected again, or the application has closed
+                this one.
+        """
+        owner = self._owner()
+        if owner is not None and owner.connected:
+            channel = owner.default_channel
+            if channel is not self:
+                return channel
+        raise RedisConnectionError("the channel is closed, because its connection was lost")
+
+    def _wait_for(self, what: Hashable, do: Callable[[], _Result]) -> _Result:
+        """Call *do*, which may be repeated if nothing was done. Where there may be a failover, wait for it.
+        The thread that consumes has other things to do.
+
+        Arguments:
+            what: the slot that it is about.
+        """
+        patience = self.connection.patience
+        if patience is None or self.connection.is_workers:
+            return do()
+        result: _Result = patience.wait_for(what, do)
+        return result
+
+    def _wait_to_bind(self, do: Callable[[], _Result]) -> _Result:
+        """The same for what reads or notes bindings. On a cluster, all of them are in one slot."""
+        return self._wait_for("bindings", do)
+
     def _publish_anew(self, routed: Routed) -> None:
         """Publish a message again: the bindings that it was routed by have changed."""
         self._routes.forget(routed.exchange, routed.routing_key)
@@ -188,7 +228,7 @@ class PublishingChannel(redis.Channel):
         block = block_for(self.connection.client)
         bindings = None if block is None else block.tables.get(table)
         if bindings is None:
-            bindings = self.store.server.call("SMEMBERS", table)
+            bindings = self._wait_to_bind(lambda: self.store.server.call("SMEMBERS", table))
             if block is not None:
                 block.tables[table] = bindings
         self._routes.has_read(table, bindings)
@@ -227,6 +267,7 @@ class PublishingChannel(redis.Channel):
         if calls:
             self.store.remember(*dict.fromkeys(each.queue for _, each in calls if each.call[0] is SCHEDULE))
             replies = self.store.run_all([each.call for _, each in calls])
+            self.connection.has_published = True
             self.note_use(dict.fromkeys(each.queue for _, each in calls))
             for (_, each), reply in zip(calls, replies, strict=True):
                 if reply == 0 and each.routed is not None:
@@ -253,11 +294,15 @@ class PublishingChannel(redis.Channel):
         return name
 
     def _run(self, queue: str, call: Call) -> Any:
-        if call[0] is SCHEDULE:
-            self.store.remember(queue)
-        reply = self.store.run(call)
+        reply = self._wait_for(self.store.slot(queue), lambda: self._run_once(queue, call))
+        self.connection.has_published = True
         self.note_use([queue])
         return reply
+
+    def _run_once(self, queue: str, call: Call) -> Any:
+        if call[0] is SCHEDULE:
+            self.store.remember(queue)
+        return self.store.run(call)
 
     def note_use(self, queues: Collection[str]) -> None:
         """Note in Redis that messages were published to those of *queues* that were declared: if a name is
@@ -321,12 +366,17 @@ class PublishingChannel(redis.Channel):
             else:
                 self.store.expires_ms[name] = int(expires_ms)
 
+    def queue_declare(self, queue: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        declare = super().queue_declare
+        return self._wait_for(self.store.slot(queue or ""), lambda: declare(queue, *args, **kwargs))
+
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
         block = block_for(self.connection.client)
         if block is not None:
             block.tables.clear()
+        bind = super()._queue_bind
         try:
-            super()._queue_bind(exchange, routing_key, pattern, queue)
+            self._wait_to_bind(lambda: bind(exchange, routing_key, pattern, queue))
         except ResponseError as exc:
             if not isinstance(explained(exc, self.store.server, ()), OutOfMemoryError):
                 raise

@@ -28,6 +28,7 @@ class SentinelChannel(Channel, redis.SentinelChannel):
     connection: SentinelTransport
     connection_class = PrimaryConnection
     connection_class_ssl = SecurePrimaryConnection  # type: ignore[assignment]
+    connect_limit = 1.0
     master_name: str | None = None
     min_other_sentinels = 0
     sentinel_kwargs: dict[str, Any] | None = None
@@ -77,6 +78,7 @@ class SentinelTransport(Transport):
 
     Channel = SentinelChannel
     default_port = 26379  # type: ignore[assignment]
+    waits_for_failover = True
     sentinels_have_tls = False
 
     def __init__(self, client: Any, **kwargs: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from celery import Celery
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -75,6 +76,27 @@ def test_a_primary_that_comes_back_gets_nothing(site: SentinelSite) -> None:
         publish(channel, "after")
         with new.client() as client:
             assert client.llen("q") == 2
+
+
+def test_publishing_waits_for_the_failover(site: SentinelSite) -> None:
+    """kombu would try again for less than a second."""
+    app = Celery(broker=site.url(), set_as_current=False)
+    app.conf.broker_transport_options = {"master_name": MASTER}
+    app.send_task("before", queue="q")
+    old, [new] = site.primary(), site.replicas()
+    with old.client() as client:
+        assert client.wait(1, 5000) == 1
+    old.kill()
+    try:
+        app.send_task("at once", queue="q")
+        with app.connection_for_write() as connection:
+            app.send_task("over a connection that has to be made", queue="q", connection=connection)
+    finally:
+        site.wait_failover(old)
+        old.restart()
+    with new.client() as client:
+        assert client.llen("q") == 3
+    app.close()
 
 
 def held_by_consumers(client: Redis) -> int:

@@ -209,6 +209,18 @@ class TestClosedChannel:
         with pytest.raises(connection.recoverable_connection_errors):
             channel.basic_publish(message, "", "q")
 
+    def test_what_has_lost_its_connection_publishes_through_the_next(self, site: Site) -> None:
+        """kombu connects anew to declare a queue, and goes on with the channel that it had."""
+        connection = site.connect()
+        channel = connection.default_channel
+        message = channel.prepare_message("m")
+        connection.collect()
+        with pytest.raises(RedisConnectionError, match="closed"):
+            channel.basic_publish(message, "", "q")
+        connection.connect()
+        channel.basic_publish(message, "", "q")
+        assert site.ready() == 1
+
     def test_publishing_with_retries_goes_through_another(self, site: Site) -> None:
         producer = site.connect().Producer()
         producer.publish("first", routing_key="q")

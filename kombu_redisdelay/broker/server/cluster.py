@@ -13,7 +13,7 @@ from redis import ConnectionPool
 from redis.crc import key_slot
 from redis.exceptions import AskError, ConnectionError, MovedError, ResponseError, TimeoutError
 
-from kombu_redisdelay.broker.server.errors import NotThePrimary
+from kombu_redisdelay.broker.server.errors import NothingDone, NotThePrimary
 from kombu_redisdelay.broker.server.guard import guarded
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
 from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
@@ -222,6 +222,8 @@ class ClusterServer:
                 _note(commands, each, told, replies)
         if failures:
             self._is_stale = True
+            # If it is not sure of one that nothing was done, it is not sure of all.
+            failures.sort(key=lambda failure: isinstance(failure, NothingDone))
             try:
                 raise failures[0]
             finally:

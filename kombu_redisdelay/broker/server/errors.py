@@ -10,5 +10,13 @@ class WrongServer(ConnectionError):
     the URL has to be changed."""
 
 
-class NotThePrimary(ConnectionError):
-    """The server that answers is a replica, or has just become one. Nothing was done."""
+class NothingDone(ConnectionError):
+    """The server was not reached, or has refused. So it does no harm to try again."""
+
+
+class Unreachable(NothingDone):
+    """There is no connection to the server, and none can be made."""
+
+
+class NotThePrimary(NothingDone):
+    """The server that answers is a replica, or has just become one."""

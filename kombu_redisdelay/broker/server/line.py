@@ -10,9 +10,17 @@ from threading import Lock, get_ident
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
-from redis.exceptions import ConnectionError, NoScriptError, RedisError, ResponseError, TimeoutError
+from redis.exceptions import (
+    BusyLoadingError,
+    ConnectionError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
 
 from kombu_redisdelay.broker.portions import portions
+from kombu_redisdelay.broker.server.errors import NothingDone, Unreachable
 from kombu_redisdelay.broker.server.replies import RELOCATIONS, checked, without_frames
 from kombu_redisdelay.broker.server.wire import Argument, Command, pack
 
@@ -244,7 +252,6 @@ class Line:
                 self._make_ready()
                 self._write_acks()
                 self._read_acks()
-                self.connection.connect()
             except BaseException:
                 self._begin_again()
                 raise
@@ -282,21 +289,30 @@ class Line:
 
     def _exchange(self, commands: Sequence[Command]) -> list[Any]:
         """Write the acks and *commands*, and read all replies."""
+        replies: list[Any] = []
         try:
             self._make_ready()
             self._write_acks()
             self._send(_pieces(commands), self._written)
             self._read_acks()
-            replies = [_reply(self.connection) for _ in commands]
-        except BaseException:
+            for _ in commands:
+                replies.append(_reply(self.connection))
+        except BaseException as exc:
             # Whatever was raised, even Celery's soft time limit: the next command must not read our replies.
             self._begin_again()
+            if isinstance(exc, NothingDone) and replies:
+                # The commands before have been done.
+                raise ConnectionError(str(exc)) from exc
             raise
         self._used_at = monotonic()
         return replies
 
     def _make_ready(self) -> None:
-        """Make sure that the connection works. It may have been closed while it was not used."""
+        """Make sure that the connection works. It may have been closed while it was not used.
+
+        Raises:
+            Unreachable: there is none, and none can be made.
+        """
         rest = monotonic() - self._used_at
         if self._written and rest > READ_AFTER:
             try:
@@ -307,6 +323,7 @@ class Line:
             if rest > REST and not is_open(self.connection):
                 self.connection.disconnect()
             re_authenticate(self.connection)
+            connect(self.connection)
             if self.connection._sock is not self._socket:
                 self._repeat_latest()
 
@@ -409,6 +426,26 @@ class Line:
                         self.ack_in_vain(queue, [ack.tag for ack in vain if ack.queue == queue])
         finally:
             self._is_telling = False
+
+
+def connect(connection: Any) -> None:
+    """Connect *connection*, unless it is connected.
+
+    Raises:
+        Unreachable: that is not possible now.
+        RedisError: the server was reached, and refuses.
+    """
+    if connection._sock is not None:
+        return
+    try:
+        connection.connect()
+    except (ConnectionError, TimeoutError) as exc:
+        # Others say more: a wrong password, or what the sentinels have answered.
+        if type(exc) not in (ConnectionError, TimeoutError, BusyLoadingError):
+            raise
+        where = dict(connection.repr_pieces())
+        address = where.get("path") or f"{where['host']}:{where['port']}"
+        raise Unreachable(f"{address} cannot be connected to: {exc}") from exc
 
 
 def is_open(connection: Any) -> bool:

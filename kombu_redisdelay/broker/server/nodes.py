@@ -14,14 +14,13 @@ from redis import ConnectionPool
 from redis.cluster import ClusterNode, NodesManager, cleanup_kwargs
 from redis.connection import SSLConnection
 from redis.exceptions import (
-    ConnectionError,
     NoPermissionError,
     RedisClusterException,
     ResponseError,
     SlotNotCoveredError,
 )
 
-from kombu_redisdelay.broker.server.errors import WrongServer
+from kombu_redisdelay.broker.server.errors import Unreachable, WrongServer
 from kombu_redisdelay.broker.server.probe import answering
 
 try:
@@ -81,14 +80,14 @@ class Nodes:
         """The primary that serves *slot*.
 
         Raises:
-            ConnectionError: nobody serves it, or no server can be reached.
+            Unreachable: nobody serves it, or no server can be reached.
         """
         if slot in self._moved:
             return self._moved[slot]
         try:
             node = self._known().get_node_from_slot(slot)
         except SlotNotCoveredError as exc:
-            raise ConnectionError(str(exc)) from exc
+            raise Unreachable(str(exc)) from exc
         return _address(node)
 
     def primaries(self) -> list[Address]:
@@ -105,7 +104,7 @@ class Nodes:
         """Ask again which server has which slot.
 
         Raises:
-            ConnectionError: no server can be reached.
+            Unreachable: no server can be reached.
         """
         with self._lock:
             self._moved = {}
@@ -123,7 +122,7 @@ class Nodes:
             except RedisClusterException as exc:
                 # redis-py goes on with the servers that it knows of. Begin again with ours.
                 self.close()
-                raise ConnectionError(str(exc)) from exc
+                raise Unreachable(str(exc)) from exc
 
     def copy(self) -> Nodes:
         """The same servers, asked over connections of its own."""
@@ -145,7 +144,7 @@ class Nodes:
         """What redis-py knows of the servers. It asks them first, if it does not know any.
 
         Raises:
-            ConnectionError: no server can be reached.
+            Unreachable: no server can be reached.
             WrongServer: a server in the URL is not one of a cluster.
         """
         with self._lock:
@@ -211,7 +210,7 @@ class Nodes:
                     f"{which} is not a server of a cluster: the URL of a single server begins with "
                     "redisdelay://, and that of a sentinel with redisdelay-sentinel://"
                 ) from exc
-            raise ConnectionError(str(exc)) from exc
+            raise Unreachable(str(exc)) from exc
 
 
 def _address(node: ClusterNode) -> Address:

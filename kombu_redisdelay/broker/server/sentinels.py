@@ -13,7 +13,7 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelManagedConnection
 
 from kombu_redisdelay.broker.server.connections import ToPrimary
-from kombu_redisdelay.broker.server.errors import WrongServer
+from kombu_redisdelay.broker.server.errors import Unreachable, WrongServer
 from kombu_redisdelay.broker.server.probe import answering
 
 #: Host and port.
@@ -31,6 +31,10 @@ ASK_INTERVAL = 1.0
 
 #: The same, while no sentinel answers. Asking then takes :data:`ANSWER_TIMEOUT`.
 NO_ANSWER_INTERVAL = 10.0
+
+
+class NoPrimaryKnown(Unreachable, MasterNotFoundError):
+    """No sentinel knows where the primary is. Some may soon."""
 
 
 class Sentinels:
@@ -93,7 +97,7 @@ class Sentinels:
         """Ask where the primary is. redis-py calls this for each connection, when it connects.
 
         Raises:
-            MasterNotFoundError: no sentinel knows. The error has the answer of each.
+            NoPrimaryKnown: no sentinel knows. The error has the answer of each.
             WrongServer: all of them answer, and none is a sentinel.
         """
         answers = dict.fromkeys([address for address, _ in self._clients], "it does not answer")
@@ -107,7 +111,7 @@ class Sentinels:
             else:
                 assert self._primary is not None
                 return self._primary
-        kind = WrongServer if len(wrong) == len(answers) and all(wrong) else MasterNotFoundError
+        kind = WrongServer if len(wrong) == len(answers) and all(wrong) else NoPrimaryKnown
         told = "; ".join(f"{host}:{port}: {answer}" for (host, port), answer in answers.items())
         raise kind(f"no sentinel knows where the primary {self.service_name!r} is ({told})")
 

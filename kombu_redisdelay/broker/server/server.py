@@ -13,16 +13,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from redis.exceptions import ConnectionError, ResponseError
+from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.server.errors import NotThePrimary
+from kombu_redisdelay.broker.server.errors import NothingDone, NotThePrimary
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
 from kombu_redisdelay.broker.server.replies import Caller
 from kombu_redisdelay.broker.server.wire import Argument, Command
 
 
-class SlotUnavailable(ConnectionError):
-    """No server of the cluster serves a slot now: it moves, or its server is gone. Nothing was done."""
+class SlotUnavailable(NothingDone):
+    """No server of the cluster serves a slot now: it moves, or its server is gone. Of a packet for several
+    slots, the rest may have been done."""
 
 
 class OneServer(Protocol):
@@ -150,6 +151,9 @@ class Server(Protocol):
         Raises:
             ConnectionError: nobody has it, or no server can be reached.
         """
+
+    def doubt(self) -> None:
+        """Find out where the primary is before the next call: the one of now may have been replaced."""
 
     def disconnect(self) -> None:
         """Close the connections. The next call opens one again."""

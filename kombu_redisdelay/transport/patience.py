@@ -1,0 +1,102 @@
+"""How long who publishes waits for a failover, where there may be one: with sentinels, and on a cluster.
+
+Only what was not done is tried again. If a reply was lost, the message may be there already, and the
+publisher has to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from threading import local
+from time import monotonic, sleep
+from typing import NamedTuple, TypeVar
+
+from kombu_redisdelay.broker.server.errors import NothingDone, Unreachable
+
+#: Seconds that the server is waited for, from when it was first missed.
+PATIENCE = 10.0
+
+#: Seconds between two tries.
+PAUSE = 0.1
+
+#: Who has waited in vain does not try again for so many seconds. kombu would, three times.
+IN_VAIN_FOR = 1.0
+
+_Result = TypeVar("_Result")
+
+_here = local()
+
+
+class _Outage(NamedTuple):
+    """Times are seconds of the monotonic clock."""
+
+    began: float
+    latest: float
+    error: str
+
+    @property
+    def is_over_long(self) -> bool:
+        return self.latest - self.began >= PATIENCE
+
+
+class Patience:
+    """Waits for the servers of one broker, in one process.
+
+    The time counts from when a server was first missed, for all threads together: not every request to a web
+    server must wait for one that does not come back.
+    """
+
+    def __init__(self) -> None:
+        self._outages: dict[Hashable, _Outage] = {}
+        #: Who never reached it may have a wrong URL, and is to hear of it at once.
+        self._has_worked = False
+
+    def wait_for(self, what: Hashable, do: Callable[[], _Result]) -> _Result:
+        """Call *do*, and call it again while it raises :class:`NothingDone`, for :data:`PATIENCE` at most.
+
+        Arguments:
+            what: what it needs: what is missed counts apart from the rest.
+
+        Returns:
+            What *do* returns.
+
+        Raises:
+            NothingDone: it was in vain.
+        """
+        if not self._has_worked or getattr(_here, "is_impatient", False):
+            result = do()
+            self._has_worked = True
+            return result
+        outage = self._outages.get(what)
+        if outage and outage.is_over_long and monotonic() - outage.latest < IN_VAIN_FOR:
+            raise Unreachable(outage.error)
+        while True:
+            began = monotonic()
+            try:
+                result = do()
+            except NothingDone as exc:
+                outage = self._go_on(what, began, str(exc))
+                if outage.is_over_long:
+                    raise
+            else:
+                self._outages.pop(what, None)
+                return result
+            sleep(PAUSE)
+
+    def _go_on(self, what: Hashable, began: float, error: str) -> _Outage:
+        before, now = self._outages.get(what), monotonic()
+        if before is not None and began - before.latest < PATIENCE:
+            began = before.began
+        outage = self._outages[what] = _Outage(began, now, error)
+        return outage
+
+
+@contextmanager
+def impatient() -> Iterator[None]:
+    """A block in which this thread waits for nothing: it has something else to look at meanwhile."""
+    _here.is_impatient = True
+    try:
+        yield
+    finally:
+        _here.is_impatient = False
