@@ -9,11 +9,13 @@ from functools import cached_property, partial
 from time import monotonic
 from typing import Any, TypeVar
 
+from kombu.exceptions import OperationalError
 from kombu.transport import redis
 from kombu.utils.json import JSONEncoder
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.members import with_due
 from kombu_redisdelay.broker.message import (
@@ -47,6 +49,12 @@ _Result = TypeVar("_Result")
 _encoder = JSONEncoder()
 
 _KOMBU_HAS_BATCHES = hasattr(redis.Channel, "create_publish_batch")
+
+#: What is said of a message that may have been published.
+UNSURE = (
+    "the connection was lost before Redis has confirmed the message, so it may be there: publish it again if "
+    "its task may run twice"
+)
 
 #: Seconds that replicas have to confirm what was published, at most.
 CONFIRM_TIMEOUT = 1.0
@@ -209,7 +217,12 @@ class PublishingChannel(redis.Channel):
         patience = self.connection.patience
         if patience is None or self.connection.is_workers:
             return do()
-        result: _Result = patience.wait_for(what, do)
+
+        def hurry() -> _Result:
+            with self.store.server.hurrying():
+                return do()
+
+        result: _Result = patience.wait_for(what, hurry)
         return result
 
     def _wait_to_bind(self, do: Callable[[], _Result]) -> _Result:
@@ -302,7 +315,14 @@ class PublishingChannel(redis.Channel):
     def _run_once(self, queue: str, call: Call) -> Any:
         if call[0] is SCHEDULE:
             self.store.remember(queue)
-        return self.store.run(call)
+        try:
+            return self.store.run(call)
+        except (RedisConnectionError, RedisTimeoutError) as exc:
+            # Others say that nothing was done, or what has to be changed.
+            if self.connection.patience is None or type(exc) not in (RedisConnectionError, RedisTimeoutError):
+                raise
+            # No error after which kombu would publish it again.
+            raise OperationalError(f"{UNSURE} ({exc})") from exc
 
     def note_use(self, queues: Collection[str]) -> None:
         """Note in Redis that messages were published to those of *queues* that were declared: if a name is

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from kombu_redisdelay.transport.patience import impatient
 from tests.transport.kit import Inbox, Site, drain, publish
 
 SETTING = "min-replicas-to-write"
@@ -28,7 +29,7 @@ def set_everywhere(site: Site, count: int) -> None:
 
 @pytest.mark.parametrize("headers", [{}, {"x-delay": 1000}])
 def test_publishing(refusing: Site, headers: dict[str, int]) -> None:
-    with pytest.raises(RedisConnectionError, match=r"too few replicas follow .*NOREPLICAS"):
+    with impatient(), pytest.raises(RedisConnectionError, match=r"too few replicas follow .*NOREPLICAS"):
         publish(refusing.channel(), "a", headers=headers)
 
 

@@ -126,11 +126,12 @@ class ClusterServer:
 
     @contextmanager
     def hurrying(self) -> Iterator[None]:
+        before = getattr(self._hurry, "is_on", False)
         self._hurry.is_on = True
         try:
             yield
         finally:
-            self._hurry.is_on = False
+            self._hurry.is_on = before
 
     def tell_acks_in_vain(self, to: AckInVain) -> None:
         self._ack_in_vain = to

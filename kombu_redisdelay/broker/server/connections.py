@@ -8,7 +8,7 @@ from typing import Any
 from redis.connection import AbstractConnection, Connection, SSLConnection
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
-from kombu_redisdelay.broker.server.errors import NotThePrimary
+from kombu_redisdelay.broker.server.errors import NotThePrimary, TooFewReplicas
 from kombu_redisdelay.refusals import has_too_few_replicas, is_no_primary
 
 
@@ -25,7 +25,8 @@ class ToPrimary(AbstractConnection):
 
         Raises:
             NotThePrimary: the server is a replica.
-            ConnectionError: as redis-py says, or too few replicas follow the server.
+            TooFewReplicas: too few replicas follow the server.
+            ConnectionError: as redis-py says.
             TimeoutError: the server has not answered in time. redis-py does not say which one.
         """
         try:
@@ -44,7 +45,7 @@ class ToPrimary(AbstractConnection):
         if is_no_primary(error):
             return NotThePrimary(f"{self._address} is not the primary: {error}")
         if has_too_few_replicas(error):
-            return ConnectionError(f"too few replicas follow {self._address}: {error}")
+            return TooFewReplicas(f"too few replicas follow {self._address}: {error}")
         return None
 
     @property

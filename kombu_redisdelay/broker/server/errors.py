@@ -18,5 +18,9 @@ class Unreachable(NothingDone):
     """There is no connection to the server, and none can be made."""
 
 
+class TooFewReplicas(NothingDone):
+    """The server does not write, because too few replicas follow it: ``min-replicas-to-write``."""
+
+
 class NotThePrimary(NothingDone):
     """The server that answers is a replica, or has just become one."""

@@ -8,12 +8,12 @@ from typing import Any
 
 from redis import Redis, SSLConnection
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, ReadOnlyError, ResponseError, TimeoutError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelManagedConnection
 
 from kombu_redisdelay.broker.server.connections import ToPrimary
-from kombu_redisdelay.broker.server.errors import Unreachable, WrongServer
+from kombu_redisdelay.broker.server.errors import NotThePrimary, Unreachable, WrongServer
 from kombu_redisdelay.broker.server.probe import answering
 
 #: Host and port.
@@ -205,6 +205,16 @@ class PrimaryConnection(ToPrimary, SentinelManagedConnection):
         if self._sock is None:
             self.connect()
         super().send_packed_command(command, check_health)
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """As that of every connection to a primary. redis-py has an error of its own here, which does not say
+        that nothing was done."""
+        try:
+            return super().read_response(*args, **kwargs)
+        except ConnectionError as exc:
+            if isinstance(exc.__context__, ReadOnlyError):
+                raise NotThePrimary(f"{self._address} is not the primary: {exc.__context__}") from None
+            raise
 
     def has_moved(self) -> bool:
         """Whether the sentinels name another server, so that this connection must not be used any more."""
