@@ -106,8 +106,10 @@ class Poller(redis.MultiChannelPoller):
         self._wake()
 
     def _wake(self) -> None:
-        if self._waker is not None:
-            self._waker.wake()
+        # Read once: another thread may be closing it.
+        waker = self._waker
+        if waker is not None:
+            waker.wake()
 
     def _be_wakeable(self) -> None:
         # A forked child shares the waker with its parent, and must not read what is for the parent.

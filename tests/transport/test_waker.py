@@ -126,3 +126,28 @@ def test_a_waker_is_set_until_it_is_cleared() -> None:
     waker.close()
     waker.wake()
     waker.clear()
+
+
+def test_a_poll_may_be_interrupted_while_it_is_closed() -> None:
+    """A task's thread interrupts it, to have its ack sent. If that was an error, the task did not begin, and
+    its message stayed held."""
+
+    class Closing(poller.Poller):
+        """Is closed by another thread between any two looks at the waker."""
+
+        waker: Waker | None = None
+
+        @property
+        def _waker(self) -> Waker | None:
+            waker, self.waker = self.waker, None
+            return waker
+
+        @_waker.setter
+        def _waker(self, waker: Waker | None) -> None:
+            self.waker = waker
+
+    polled = Closing()
+    polled.waker = waker = Waker()
+    polled.interrupt()
+    waker.close()
+    polled.close()
