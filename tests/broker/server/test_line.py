@@ -164,11 +164,13 @@ def test_a_server_that_cannot_be_connected_to_is_tried_once(use: str) -> None:
         def accept() -> None:
             with suppress(OSError):
                 while True:
-                    hangs_up.accept()[0].close()
+                    client, _ = hangs_up.accept()
                     accepted.append(1)
+                    client.close()
 
         Thread(target=accept, daemon=True).start()
-        line = Line(lambda: Connection(host=HOST, port=hangs_up.getsockname()[1]))
+        # Connecting takes a reply.
+        line = Line(lambda: Connection(host=HOST, port=hangs_up.getsockname()[1], db=1))
         if use == "ack":
             line.ack(ack())
         else:
