@@ -58,10 +58,6 @@ def _ack(consumer: Any, message: virtual.Message, ack: Settle, *args: Any) -> No
         return
     try:
         is_now = _is_loop(message) or message.channel.qos.can_ack_at_once(message.delivery_tag)
-    except Exception:
-        # Whatever is wrong with the connection, the task must begin.
-        logger.exception("Could not see whether message %s can be acked now", message.delivery_tag)
-        is_now = False
     except BaseException:
         # A time limit of gevent.
         _later(consumer, message, ack, *args)

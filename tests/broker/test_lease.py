@@ -10,10 +10,12 @@ import pytest
 
 from harness.process import wait_until
 from harness.proxy import HOST, Proxy
+from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
 from kombu_redisdelay.broker.mover import Mover
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.store import Store
@@ -144,6 +146,21 @@ def test_goes_on_after_an_error_and_says_both_once(
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert caplog.messages[0].startswith("Could not renew the lease of this consumer")
     assert caplog.messages[1] == "The lease of this consumer is renewed again."
+
+
+def test_who_only_gives_back_tells_it_as_it_happens(
+    rig: Rig, lease: Lease, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A caretaker takes nothing any more, and would tell it a minute later."""
+    consumer = Consumer(rig.store, "me", lease, Options(), lambda *lost: None)
+    rig.client.set(KEY, "of the wrong type")
+    lease.cover(QUEUE)
+
+    def told() -> int:
+        consumer.give_back_all()
+        return len(caplog.records)
+
+    wait_until(told, 20, "the error is told")
 
 
 def test_an_error_that_nobody_asked_for_is_told_at_the_end(
