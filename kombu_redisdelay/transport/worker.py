@@ -79,7 +79,7 @@ def _dropping_events(on_lost: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(on_lost)
     def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
-        connection = getattr(self.event_dispatcher, "connection", None)
+        connection = getattr(getattr(self, "event_dispatcher", None), "connection", None)
         if connection is not None and hasattr(connection.transport, "is_workers"):
             connection.collect()
         return on_lost(self, *args, **kwargs)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
 from kombu.utils import eventio
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kombu_redisdelay.transport import losses, transports
+from kombu_redisdelay.transport.worker import _dropping_events
 from tests.clock import Clock
 from tests.transport.kit import Inbox, Site, drain, publish, waits
 
@@ -78,6 +81,26 @@ def test_the_next_one_does_not_wait_if_none_was_lost(site: Site, pauses: list[fl
             assert one.connected
         pool.force_close_all()
     assert pauses == []
+
+
+def test_a_worker_sends_no_event_to_a_server_that_is_gone(site: Site) -> None:
+    """Celery publishes ``worker-offline`` between losing its connection and the next one."""
+    app = Celery(broker=site.url, set_as_current=False)
+    connection = site.connect()
+    dispatcher = app.events.Dispatcher(connection, hostname="h", enabled=True)
+    told = []
+
+    def on_lost(consumer: Any, error: Exception) -> None:
+        dispatcher.send("worker-offline")
+        told.append(error)
+
+    channel = dispatcher.producer.channel
+    on_lost_extended = _dropping_events(on_lost)
+    on_lost_extended(SimpleNamespace(event_dispatcher=dispatcher), RedisConnectionError("lost"))
+    assert told
+    assert channel.connection is None
+    # It is kept for the next dispatcher.
+    assert [routing_key for _, routing_key in dispatcher._outbound_buffer] == ["worker.offline"]
 
 
 def test_a_connection_that_is_closed_is_not_polled(site: Site) -> None:
