@@ -49,7 +49,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         redis.Channel,
         {
             *("_put", "_put_fanout", "_get_pool", "_new_queue", "_after_fork", "conn_or_acquire"),
-            *("_get_client", "_queue_bind", "basic_publish", "get_table", "_lookup"),
+            *("_get_client", "_queue_bind", "queue_declare", "basic_publish", "get_table", "_lookup"),
         },
     ),
     (

@@ -197,6 +197,8 @@ class ClusterServer:
             relocations = [replies[index] for index in left]
             can_follow = not has_followed and any(isinstance(reply, AskError) for reply in relocations)
             if monotonic() > until and not can_follow:
+                # Who calls again must not ask the same server.
+                self._is_stale = True
                 raise SlotUnavailable(str(relocations[0]))
             has_followed = True
             self._follow(relocations)
