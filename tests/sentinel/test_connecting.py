@@ -99,8 +99,11 @@ class TestWrongUse:
             connect(sentinels.url(), master_name=name)
 
     def test_another_master_name(self, sentinels: SentinelSite) -> None:
+        """The same sentinels are a broker that has worked, but not by this name: nobody waits for it."""
+        connect(sentinels.url()).release()
         with pytest.raises(RedisConnectionError, match=f"knows no primary of that name.*only '{MASTER}'"):
             connect(sentinels.url(), master_name="yours")
+        connect(sentinels.url()).release()
 
     def test_too_few_other_sentinels(self, sentinels: SentinelSite) -> None:
         with pytest.raises(RedisConnectionError, match=r"knows 2 other.*min_other_sentinels is 3"):
