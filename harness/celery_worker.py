@@ -8,8 +8,10 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
-from harness.process import ChildProcess
+from harness.forked_process import ForkedProcess
+from harness.process import ChildProcess, Started
 
 _numbers = itertools.count(1)
 
@@ -20,7 +22,12 @@ STOP_PATIENCE = 60.0
 
 
 class CeleryWorker(ChildProcess):
-    """``celery worker`` for an app, under a node name that no other worker has."""
+    """``celery worker`` for an app, under a node name that no other worker has.
+
+    Arguments:
+        preloaded: fork it from a process that has imported Celery (``fork_server.py``), if it is a command of
+            this interpreter. Not for an *env* with something that the interpreter or imports of Celery read.
+    """
 
     def __init__(
         self,
@@ -34,6 +41,7 @@ class CeleryWorker(ChildProcess):
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         python: str = sys.executable,
+        preloaded: bool = False,
     ) -> None:
         super().__init__()
         self.name = f"worker{next(_numbers)}-{os.getpid()}"
@@ -41,6 +49,7 @@ class CeleryWorker(ChildProcess):
         self._env = {**os.environ, **(env or {})}
         self._cwd = cwd
         self._python = python
+        self._preloaded = preloaded and pool != "eventlet"
         self._options = ["-P", pool, "-c", str(concurrency), "-n", f"{self.name}@%h", "-l", "INFO"]
         if queues:
             self._options += ["-Q", ",".join(queues)]
@@ -50,6 +59,12 @@ class CeleryWorker(ChildProcess):
 
     def command(self) -> Sequence[str]:
         return [self._python, "-m", "celery", "-A", self._app, "worker", *self._options]
+
+    def launch(self, log: IO[bytes], environment: Mapping[str, str]) -> Started:
+        *program, arguments = *self.command()[:3], self.command()[3:]
+        if self._preloaded and program == [sys.executable, "-m", "celery"]:
+            return ForkedProcess(arguments, log, environment, self._cwd or Path.cwd())
+        return super().launch(log, environment)
 
     def environment(self) -> Mapping[str, str]:
         return self._env

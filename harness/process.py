@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
 
 from harness import leash
 
@@ -35,6 +35,23 @@ def wait_until(condition: Callable[[], object], timeout: float, what: str) -> No
         time.sleep(0.01)
 
 
+class Started(Protocol):
+    """What is used of `subprocess.Popen`."""
+
+    pid: int
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
 class ChildProcess(ABC):
     """A process group led by one command, ended when the ``with`` block is left.
 
@@ -46,7 +63,7 @@ class ChildProcess(ABC):
         # Short, because a Unix socket may be put here, and its path may have 107 bytes at most.
         self.directory = Path(tempfile.mkdtemp(prefix="redisdelay-"))
         self._log = self.directory / "log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Started | None = None
 
     @abstractmethod
     def command(self) -> Sequence[str]:
@@ -66,17 +83,22 @@ class ChildProcess(ABC):
 
     def start(self) -> None:
         """Start the command with an empty log. Call `wait_ready` before you use it."""
+        # Killed workers leave files in their temporary directory. We remove this one.
+        environment = {**self.environment(), "TMPDIR": str(self.directory)}
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-IS", leash.__file__, str(os.getpid()), *self.command()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # Killed workers leave files in their temporary directory. We remove this one.
-                env={**self.environment(), "TMPDIR": str(self.directory)},
-                cwd=self.working_directory(),
-                start_new_session=True,
-            )
+            self._process = self.launch(log, environment)
+
+    def launch(self, log: IO[bytes], environment: Mapping[str, str]) -> Started:
+        """Start the command as the leader of a session that dies with this process."""
+        return subprocess.Popen(
+            [sys.executable, "-IS", leash.__file__, str(os.getpid()), *self.command()],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=self.working_directory(),
+            start_new_session=True,
+        )
 
     def wait_ready(self, timeout: float = 30) -> None:
         """Wait until the process is ready.
@@ -146,7 +168,7 @@ class ChildProcess(ABC):
         shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> Started:
         if self._process is None:
             raise RuntimeError("not started")
         return self._process

@@ -64,10 +64,11 @@ def block(self: Any, label: str) -> None:
 
 
 @app.task(name="block_late", bind=True, acks_late=True)
-def block_late(self: Any, label: str, seconds: int) -> str:
-    """Keep the thread, as an extension module may: no greenlet runs meanwhile."""
+def block_late(self: Any, label: str, gate: str) -> str:
+    """Keep the thread as long as there is no file at *gate*, as an extension module may: no greenlet runs."""
     _note("started", label, self.request)
-    ctypes.CDLL(None).sleep(seconds)
+    while not os.path.exists(gate):
+        ctypes.CDLL(None).usleep(10_000)
     _note("ended", label, self.request)
     return label
 

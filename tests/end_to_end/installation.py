@@ -111,6 +111,7 @@ class Installation:
             env=environment.variables(),
             cwd=ROOT,
             python=python,
+            preloaded=True,
         )
         self._exit.push(worker)
         self._workers.append((worker, expected))

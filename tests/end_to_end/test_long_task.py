@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 from harness.process import wait_until
 from tests.end_to_end.installation import Installation
 
@@ -9,13 +12,15 @@ VISIBILITY_TIMEOUT = 2
 POOLS = ("solo", "prefork", "gevent", "eventlet")
 
 
-def test_a_task_longer_than_the_visibility_timeout_runs_once(site: Installation) -> None:
+def test_a_task_longer_than_the_visibility_timeout_runs_once(site: Installation, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
     settings = {"broker_transport_options": {"visibility_timeout": VISIBILITY_TIMEOUT}}
     producer = site.producer()
     for pool in POOLS:
         site.start_worker(pool=pool, queues=[pool], settings=settings, prefetch_multiplier=1)
-        producer.send_task("block_late", [pool, 3 * VISIBILITY_TIMEOUT], queue=pool)
+        producer.send_task("block_late", [pool, str(gate)], queue=pool)
     site.wait_started(*POOLS)
+    all_started = time.monotonic()
 
     site.worker(queues=POOLS, settings=settings)
     # The others may have one message each, so that only this worker can run more of them, and would
@@ -24,8 +29,9 @@ def test_a_task_longer_than_the_visibility_timeout_runs_once(site: Installation)
     for pool, task in zip(POOLS, more, strict=True):
         producer.send_task("work", [task], queue=pool)
     site.wait_ended(more)
+    wait_until(lambda: time.monotonic() > all_started + 3 * VISIBILITY_TIMEOUT, 30, "a long time")
     assert not set(POOLS) & set(site.ledger.ended())
-
+    gate.touch()
     site.wait_ended(POOLS)
     wait_until(lambda: not any(map(site.unacked, POOLS)), 20, "acks")
     assert not any(map(site.ready, POOLS))
