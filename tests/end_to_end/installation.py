@@ -87,6 +87,7 @@ class Installation:
         args: Sequence[str] = ALONE,
         app: str = "tests.end_to_end.app",
         python: str = sys.executable,
+        preloaded: bool = True,
     ) -> CeleryWorker:
         """Start a worker without waiting for it.
 
@@ -95,6 +96,7 @@ class Installation:
             url: instead of the server's.
             expected: regular expression for lines in the log that look like an error and are none.
             python: of another environment, which has another Celery.
+            preloaded: as :class:`~harness.celery_worker.CeleryWorker` has it.
         """
         environment = Environment(
             url or self.server.url(scheme),
@@ -111,7 +113,7 @@ class Installation:
             env=environment.variables(),
             cwd=ROOT,
             python=python,
-            preloaded=True,
+            preloaded=preloaded,
         )
         self._exit.push(worker)
         self._workers.append((worker, expected))

@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
 from harness.redis_server import HOST, RedisServer
-from tests.end_to_end.installation import ALONE, Installation
+from tests.end_to_end.installation import Installation
 
 PUBLISH = """
 import sys
@@ -52,7 +52,7 @@ def test_a_unix_socket(site: Installation, server: RedisServer) -> None:
 def test_a_worker_that_uses_it_for_redis_urls(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a producer that does not: as it is while a fleet is deployed."""
     monkeypatch.setenv("KOMBU_REDISDELAY", "redis")
-    worker = site.worker(scheme="redis", pool="prefork", args=("--loglevel=INFO", *ALONE))
+    worker = site.worker(scheme="redis", pool="prefork", preloaded=False)
     producer = site.producer("redis")
     producer.send_task("work", ["later"], countdown=3)
     wait_until(lambda: site.scheduled() == 1, 10, "schedule the countdown")
