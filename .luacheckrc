@@ -9,7 +9,7 @@ read_globals = {
   "count_existing", "dead_payload", "dead_step_and_payload", "deliveries", "duplicates_of", "expect_list", "expect_schedule",
   "expire", "fetch", "find_woken", "first_due", "first_listed", "first_ready_step", "forget_duplicates", "give_back", "hand_out",
   "hand_out_again", "hand_out_large", "hand_out_ready", "hold", "is_unwatched", "length", "listed_under", "losses", "make_bookmarks", "mark_of",
-  "may_take", "members_of", "migrate", "HISTORY_KEPT_MS", "BRIEF_HISTORY_KEPT_MS", "note", "note_delivered", "note_given_back", "nothing_given_back", "number_in", "read_limits", "retry_wait_ms",
+  "may_take", "members_of", "migrate", "HISTORY_KEPT_MS", "BRIEF_HISTORY_KEPT_MS", "note", "note_delivered", "note_given_back", "nothing_given_back", "number_in", "read_limits", "wait_before_retry_ms",
   "read_known", "read_list", "ready_key", "ready_lists", "ready_of", "schedule", "sooner", "spend", "still_bound",
   "stop_watching", "store_under_id", "stored_payload", "stored_start", "stored_step", "tell_of_given_back", "time_and_member", "unknown_entry", "unschedule",
   "until_permit_us", "until_token_us", "until_us", "waiting_step", "waits_since", "wake", "watch", "with_members", "work_when_full",

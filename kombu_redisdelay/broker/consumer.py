@@ -32,7 +32,7 @@ from kombu_redisdelay.broker.server.scripts import (
 )
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Tags, Takes
-from kombu_redisdelay.broker.unknown import leaving
+from kombu_redisdelay.broker.unknown_tasks import leaving
 
 logger = logging.getLogger(__name__)
 

@@ -108,7 +108,7 @@ class Waiting(NamedTuple):
     """Messages of one task and priority step that wait for a worker that knows the task.
 
     Attributes:
-        task: its name, as :func:`~kombu_redisdelay.broker.unknown.listed` writes it.
+        task: its name, as :func:`~kombu_redisdelay.broker.unknown_tasks.listed` writes it.
         step: the priority step, as text.
         since_ms: since when the oldest of them waits, ms since the epoch; ``None`` if that was not found at
             once.

@@ -51,7 +51,7 @@ class Stranded:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destined:
     """What is known of a message that is moved.
 
     Attributes:
@@ -68,12 +68,12 @@ class StrandedLists:
 
     Arguments:
         store: the queues, with the options that the workers have.
-        place: what is known of a message; ``None`` if it is none.
+        destined: what is known of a message; ``None`` if it is none.
     """
 
-    def __init__(self, store: Store, place: Callable[[bytes], Place | None]) -> None:
+    def __init__(self, store: Store, destined: Callable[[bytes], Destined | None]) -> None:
         self._store = store
-        self._place = place
+        self._destined = destined
 
     def find(
         self, queues: Sequence[str], separators: Sequence[str], known: Collection[str]
@@ -111,7 +111,7 @@ class StrandedLists:
                 yield Stranded(queue, key, separator, step, length)
 
     def _is_message(self, entry: object) -> bool:
-        return isinstance(entry, bytes) and self._place(entry) is not None
+        return isinstance(entry, bytes) and self._destined(entry) is not None
 
     def move(self, stranded: Stranded) -> Iterator[bool]:
         """Move the messages of a list to the ready list of step 0, where workers look whatever their options
@@ -124,18 +124,18 @@ class StrandedLists:
             if not page:
                 return
             size = next_page(size, sum(map(len, page)))
-            places = [(entry, self._place(entry)) for entry in page]
-            usable = [(entry, place) for entry, place in places if place is not None]
+            destined = [(entry, self._destined(entry)) for entry in page]
+            usable = [(entry, each) for entry, each in destined if each is not None]
             stay += len(page) - len(usable)
             yield from (False for _ in range(len(page) - len(usable)))
             for some in portions(usable, lambda pair: len(pair[0]), MESSAGES_PER_CALL, BYTES_PER_CALL):
                 yield from (True for moved in self._bring_back(stranded, some) if moved)
 
-    def _bring_back(self, stranded: Stranded, some: Sequence[tuple[bytes, Place]]) -> Sequence[int]:
+    def _bring_back(self, stranded: Stranded, some: Sequence[tuple[bytes, Destined]]) -> Sequence[int]:
         keys = self._store.keys(stranded.queue)
         args: list[Argument] = []
-        for entry, place in some:
-            args += (entry, place.id, "" if place.due_ms is None else place.due_ms)
+        for entry, each in some:
+            args += (entry, each.id, "" if each.due_ms is None else each.due_ms)
         moved: Sequence[int] = BRING_BACK(
             self._store.server, (stranded.key, keys.ready, keys.wake, *keys.scheduling), args
         )

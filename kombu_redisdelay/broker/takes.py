@@ -22,7 +22,7 @@ from kombu_redisdelay.broker.server.replies import checked, explained, explained
 from kombu_redisdelay.broker.server.scripts import LOOK, TAKE, ScriptCall, try_each
 from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys, clock_ms, first_score
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unknown import find_waiting, named
+from kombu_redisdelay.broker.unknown_tasks import find_waiting, named
 
 logger = logging.getLogger(__name__)
 

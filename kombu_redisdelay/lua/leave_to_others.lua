@@ -13,7 +13,7 @@
 -- KEYS[7]  limits (hash `control`)
 -- ARGV[1]  delivery tag
 -- ARGV[2]  message id
--- ARGV[3]  its task, as broker/unknown.py writes it
+-- ARGV[3]  its task, as broker/unknown_tasks.py writes it
 -- ARGV[4]  how long it may wait together, ms
 -- ARGV[5]  how long it waits now at least, ms
 -- ARGV[6]  x-expires of the queue, ms (0: none)

@@ -19,7 +19,7 @@ from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.consumers import deserted
 from kombu_redisdelay.operations.isolated import isolated
 from kombu_redisdelay.operations.limits import UNLIMITED, QueueLimits, queue_limits
-from kombu_redisdelay.operations.reasons import (
+from kombu_redisdelay.operations.queue_reasons import (
     ISOLATED,
     LOST,
     NOTICED_AFTER,
@@ -58,8 +58,8 @@ class QueueStats:
             published these messages.
         limits: whether the queue is paused, and its limits.
         reason: why ready or overdue messages wait although there is a consumer, or, while there are none, why
-            messages do that were ready, one of :data:`~kombu_redisdelay.operations.reasons.REASONS`; ``None``
-            if none waits, there is no consumer, or they are about to be taken.
+            messages do that were ready, one of
+            :data:`~kombu_redisdelay.operations.queue_reasons.REASONS`; ``None`` if none waits, there is no consumer, or they are about to be taken.
     """
 
     queue: str

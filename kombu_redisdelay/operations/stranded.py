@@ -12,12 +12,12 @@ from kombu.utils.json import loads
 from kombu_redisdelay.broker.bindings import Binding, bindings_of, separators
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.stranded import Place, Stranded, StrandedLists
+from kombu_redisdelay.broker.stranded import Destined, Stranded, StrandedLists
 
 
 def stranded_lists(store: Store) -> StrandedLists:
     """The stranded messages of *store*."""
-    return StrandedLists(store, partial(_place, now_ms=store.now_ms()))
+    return StrandedLists(store, partial(_destined, now_ms=store.now_ms()))
 
 
 def find_stranded(
@@ -33,7 +33,7 @@ def find_stranded(
     bindings: Iterable[Binding] = () if store.server.has_slots else bindings_of(store, exchanges)
     names = store.partitions.all_names(queues)
     # When one is due does not matter, and a user may be without the server's clock.
-    lists = StrandedLists(store, partial(_place, now_ms=inf))
+    lists = StrandedLists(store, partial(_destined, now_ms=inf))
     return list(lists.find(names, separators(store, bindings), {*names, *known}))
 
 
@@ -49,12 +49,12 @@ def options_for(store: Store, stranded: Sequence[Stranded]) -> str | None:
     return repr({**({} if is_ours else {"sep": separator}), "priority_steps": steps})
 
 
-def _place(entry: bytes, now_ms: float) -> Place | None:
+def _destined(entry: bytes, now_ms: float) -> Destined | None:
     try:
         message = check(loads(entry))
         message["properties"].setdefault("delivery_tag", "")
         due_ms = eta_ms(message["headers"])
-        return Place(message_id(message), due_ms if due_ms > now_ms else None)
+        return Destined(message_id(message), due_ms if due_ms > now_ms else None)
     except Exception:
         # Foreign bytes may make the decoder raise any exception.
         return None

@@ -8,7 +8,7 @@ from kombu_redisdelay.broker.options import ISOLATED_FOR
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.reasons import ISOLATED, LOST, PREFETCH
+from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH
 from kombu_redisdelay.operations.states import READY, SCHEDULED
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import number_of

@@ -16,8 +16,8 @@ class ConsumedQueues:
         queues: those of them that are asked for, in the order in which consuming began. The others are bound
             to fanout exchanges.
         no_ack: those whose messages are delivered without acks.
-        lost_tags: those whose messages count as acked when they are taken. It is replaced, never changed: a
-            request goes on with what it was made for.
+        acked_at_once: those whose messages count as acked when they are taken. It is replaced, never changed:
+            a request goes on with what it was made for.
         known_tasks: the names of the tasks that the worker knows; ``None`` if it is no worker of Celery, or
             discards what it does not know.
     """
@@ -26,24 +26,24 @@ class ConsumedQueues:
         self.callbacks: dict[str, Callable[[virtual.Message], Any]] = {}
         self.queues: Sequence[str] = ()
         self.no_ack: set[str] = set()
-        self.lost_tags: frozenset[str] = frozenset()
+        self.acked_at_once: frozenset[str] = frozenset()
         self.known_tasks: Collection[str] | None = None
 
     def add(
-        self, queue: str, callback: Callable[[virtual.Message], Any], no_ack: bool, is_held: bool
+        self, queue: str, callback: Callable[[virtual.Message], Any], no_ack: bool, acked_at_once: bool
     ) -> None:
         """Consume from *queue*.
 
         Arguments:
             no_ack: whether its messages are delivered without acks.
-            is_held: whether a message of it is held until it is acked.
+            acked_at_once: whether its messages count as acked when they are taken.
         """
         self.callbacks[queue] = callback
         (self.no_ack.add if no_ack else self.no_ack.discard)(queue)
-        self.lost_tags = self.lost_tags - {queue} if is_held else self.lost_tags | {queue}
+        self.acked_at_once = self.acked_at_once | {queue} if acked_at_once else self.acked_at_once - {queue}
 
     def remove(self, queue: str) -> None:
         """Do not consume from *queue* any more."""
         self.callbacks.pop(queue, None)
         self.no_ack.discard(queue)
-        self.lost_tags -= {queue}
+        self.acked_at_once -= {queue}

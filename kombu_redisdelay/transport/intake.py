@@ -64,7 +64,7 @@ class Intake:
         self._with_acks: Sequence[str] = ()
 
     def consume(self, queue: str, no_ack: bool, callback: Callable[[virtual.Message], Any]) -> None:
-        self.consumed.add(queue, callback, no_ack, is_held=not self._without_acks(no_ack))
+        self.consumed.add(queue, callback, no_ack, acked_at_once=self._without_acks(no_ack))
 
     def cancel(self, queue: str) -> list[Delivery]:
         """Stop delivering from *queue*. Returns the messages of it that were taken and not delivered."""
@@ -335,7 +335,7 @@ class Intake:
                     self.answer(fetcher)
                 fetcher.close()
                 del self._fetchers[slot]
-        self._with_acks = tuple(queue for queue in queues if queue not in self.consumed.lost_tags)
+        self._with_acks = tuple(queue for queue in queues if queue not in self.consumed.acked_at_once)
 
     def _messages(self, deliveries: Sequence[Delivery], now_ms: float) -> list[Received]:
         channel = self._channel

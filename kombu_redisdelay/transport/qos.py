@@ -209,9 +209,9 @@ class QoS(virtual.QoS):
         """Give every message back when the channel is closed, or when the interpreter exits."""
         self._on_collect.cancel()
         if self.channel.do_restore:
-            if held := len(self._queues):
+            if unacked := len(self._queues):
                 # kombu's words, because others look for them.
-                logger.info("Restoring %d unacknowledged message(s)", held)
+                logger.info("Restoring %d unacknowledged message(s)", unacked)
             # When the interpreter exits, a thread may still consume. It would take the messages again, so
             # stop consuming first. kombu's own basic_cancel would wait for that thread.
             for consumer_tag in list(self.channel._consumers):

@@ -309,7 +309,7 @@ class SlotFetcher:
             queues if in_turn else order,
             limit,
             in_turn,
-            no_ack=consumed.lost_tags,
+            no_ack=consumed.acked_at_once,
             hot=hot,
             also_woken=also_woken and limit > 0 and not is_full,
             known=self._known() if limit > 0 else {},
@@ -317,8 +317,8 @@ class SlotFetcher:
 
     def _known(self) -> Mapping[str, Sequence[Waiting]]:
         """The tasks that this worker knows, and that wait in queues whose messages are held."""
-        known, lost_tags = self._waiting.known, self._consumed.lost_tags
-        return {queue: known[queue] for queue in known if queue not in lost_tags}
+        known, acked_at_once = self._waiting.known, self._consumed.acked_at_once
+        return {queue: known[queue] for queue in known if queue not in acked_at_once}
 
     def _note(self, request: Request, taken: Taken) -> Taken:
         """Note what the reply to *request* has said. Returns what was taken."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 
 from kombu_redisdelay.broker.delivery import Waiting
-from kombu_redisdelay.broker.unknown import is_known
+from kombu_redisdelay.broker.unknown_tasks import is_known
 
 #: Seconds between two looks.
 LOOK_AFTER = 1.0

@@ -50,6 +50,9 @@ class Breaking:
     def can_read(self) -> bool:
         return bool(self._connection.can_read())
 
+    def connect(self) -> None:
+        self._connection.connect()
+
     def disconnect(self) -> None:
         self._connection.disconnect()
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import precondition, rule
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request, Waiting
-from kombu_redisdelay.broker.unknown import COMES_BACK_MS, is_known
+from kombu_redisdelay.broker.unknown_tasks import COMES_BACK_MS, is_known
 from tests.broker.database import Database
 from tests.broker.machine import OPTIONS, UNIT_MS, choices, queues
 from tests.broker.model import Message

@@ -16,7 +16,7 @@ from kombu import pools
 
 from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.unknown import listed
+from kombu_redisdelay.broker.unknown_tasks import listed
 from kombu_redisdelay.cli import delayed
 from kombu_redisdelay.operations.access import Access
 

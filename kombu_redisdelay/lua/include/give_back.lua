@@ -29,7 +29,7 @@ local function judge(stored, start, how, queue)
   if queue.delivery_limit > 0 and failures >= queue.delivery_limit then
     return count, lost, 'dead'
   end
-  local wait = retry_wait_ms(failures, queue)
+  local wait = wait_before_retry_ms(failures, queue)
   return count, lost, wait > 0 and 'later' or 'tail', wait
 end
 

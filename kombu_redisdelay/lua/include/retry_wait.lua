@@ -5,7 +5,7 @@
 local LONGEST_WAIT_MS = 60000
 
 -- How long a message waits after this number of failures, ms.
-local function retry_wait_ms(failures, queue)
+local function wait_before_retry_ms(failures, queue)
   if queue.delay_ms then
     return queue.delay_ms
   end

@@ -2,7 +2,7 @@
 -- (members.lua). The zset `unknown` lists it, so that such a worker finds it. An entry is
 --   <task> \31 <priority step> \31 <since when it waits, ms> \31 <name in the schedule>
 -- with 15 digits for the time. All have score 0, so Redis sorts them by name: those of one task and step
--- stand together, the oldest first. broker/unknown.py makes the text of a task, which has no \31.
+-- stand together, the oldest first. broker/unknown_tasks.py makes the text of a task, which has no \31.
 --
 -- A message that leaves the schedule in another way (because it is due, or cancelled) stays listed until
 -- a script comes across its entry. It never means another message: that has no such member, or another time.

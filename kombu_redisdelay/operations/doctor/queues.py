@@ -19,7 +19,7 @@ from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warni
 from kombu_redisdelay.operations.doctor.leases import check_unacked
 from kombu_redisdelay.operations.doctor.limits import check_limits
 from kombu_redisdelay.operations.history import unreadable_fields
-from kombu_redisdelay.operations.reasons import ISOLATED, LOST, PREFETCH
+from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH
 from kombu_redisdelay.operations.states import DEAD
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.operations.stranded import options_for

@@ -27,9 +27,9 @@ from kombu_redisdelay.broker.server.scripts import (
     TIDY,
     UNUSED,
 )
-from kombu_redisdelay.broker.stranded import Place, StrandedLists
+from kombu_redisdelay.broker.stranded import Destined, StrandedLists
 from kombu_redisdelay.broker.unacked import UnackedHashes
-from kombu_redisdelay.broker.unknown import find_waiting
+from kombu_redisdelay.broker.unknown_tasks import find_waiting
 from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.isolated import isolated
@@ -85,7 +85,7 @@ def adopt(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
 def bring_back(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     queue = rig.store.keys("q").ready
     rig.client.lpush(f"{queue}:4", "a", "b")
-    lists = StrandedLists(rig.store, lambda entry: Place(entry.decode(), HOUR if entry == b"b" else None))
+    lists = StrandedLists(rig.store, lambda entry: Destined(entry.decode(), HOUR if entry == b"b" else None))
     return [moved for found in lists.find(["q"], [":"], ["q"]) for moved in lists.move(found)]
 
 
