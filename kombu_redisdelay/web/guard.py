@@ -56,7 +56,8 @@ class _User(NamedTuple):
 
 
 class Guard:
-    """Asks for a password, except at :data:`HEALTH`, and adds the headers that make a browser careful.
+    """Asks for a password, except at :data:`HEALTH`, refuses what a page on another site embeds, and adds the
+    headers that make a browser careful.
 
     Arguments:
         users: name -> password. If it is empty, anybody may come.
@@ -84,7 +85,7 @@ class Guard:
         if scope["path"] == scope.get("root_path", "") + HEALTH:
             await PlainTextResponse("ok\n")(scope, receive, send_guarded)
             return
-        refusal = self._let_in(scope)
+        refusal = _refuse_embedding(Headers(scope=scope)) or self._let_in(scope)
         await (refusal or self._app)(scope, receive, send_guarded)
 
     def _let_in(self, scope: Scope) -> PlainTextResponse | None:
@@ -111,6 +112,16 @@ class Guard:
             return _ask_again()
         state["user"], state["key"] = shown, user.key
         return None
+
+
+def _refuse_embedding(headers: Headers) -> PlainTextResponse | None:
+    """Returns what to answer to a request that a page on another site makes in the back of its viewer, as for
+    an image. A link may lead here from anywhere. (The "resource isolation policy" of web.dev.)"""
+    if headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
+        return None
+    if (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document"):
+        return None
+    return PlainTextResponse("This is not for a page on another site.\n", 403)
 
 
 def _credentials(authorization: str) -> tuple[bytes, bytes] | None:

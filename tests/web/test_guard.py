@@ -274,3 +274,38 @@ def test_files_are_kept_by_the_browser(viewer: Viewer) -> None:
     assert viewer.client.get("/static/style.css").headers["cache-control"] == "private, max-age=3600"
     assert viewer.client.get("/static/nothing").headers["cache-control"] == "no-store"
     assert viewer.client.get("/").headers["cache-control"] == "no-store"
+
+
+EMBEDDED = (
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"},
+    # Another port of this machine.
+    {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"},
+)
+
+
+@pytest.mark.parametrize("headers", EMBEDDED)
+def test_what_another_site_embeds(viewer: Viewer, site: Site, headers: Mapping[str, str]) -> None:
+    for path in PATHS:
+        assert viewer.client.get(path, headers=headers).status_code == 403
+    assert viewer.client.get("/healthz", headers=headers).status_code == 200
+
+
+def test_a_link_on_another_site(viewer: Viewer) -> None:
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert viewer.client.get("/messages", headers=headers).status_code == 200
+    headers = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "script"}
+    assert viewer.client.get("/static/live.js", headers=headers).status_code == 200
+
+
+def test_a_pattern_without_end(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a")
+    page = viewer.open("/messages", task="[" * 20_000)
+    assert page.status == 400
+    assert "a text with wildcards has at most 500 characters" in page.text
+    pairs = [*viewer.open("/messages").forms[-1].fields, ("action", "cancel-all"), ("confirmed", "1")]
+    pairs = [
+        (name, f"state=scheduled&task={'[' * 100_000}" if name == "choice" else value)
+        for name, value in pairs
+    ]
+    assert viewer.send("/act", pairs).status == 400
