@@ -17,6 +17,7 @@ from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_C
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import to_ms
+from kombu_redisdelay.operations.deadline import check_deadline
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.option_names import unknown_options
 from kombu_redisdelay.transport.sentinel import SentinelChannel
@@ -207,7 +208,8 @@ class Access:
 
 
 class _UntilClosed:
-    """A server, for an object that may be closed: redis-py would silently connect again.
+    """A server, for an object that may be closed: redis-py would silently connect again. It is asked nothing
+    more when the time of an operation is over.
 
     Arguments:
         who: what is closed, for people.
@@ -231,6 +233,7 @@ class _UntilClosed:
         return partial(self._call, found) if callable(found) else found
 
     def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        check_deadline()
         try:
             return method(*args, **kwargs)
         except Exception:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.operations.calls import ARGUMENTS, SHORTENED
+from kombu_redisdelay.operations.deadline import TookTooLongError
 from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.web.confirming import act
 from kombu_redisdelay.web.doctor import doctor
@@ -26,7 +27,8 @@ from kombu_redisdelay.web.guard import Guard
 from kombu_redisdelay.web.messages import message, messages
 from kombu_redisdelay.web.overview import overview
 from kombu_redisdelay.web.queue import queue
-from kombu_redisdelay.web.site import HERE, Site, mounted_at, render
+from kombu_redisdelay.web.site import HERE, Site, mounted_at, render, site_of, viewer_of
+from kombu_redisdelay.web.turns import LONGEST_SEARCH
 from kombu_redisdelay.web.work import stop, work
 
 logger = logging.getLogger(__name__)
@@ -72,14 +74,14 @@ def create(
 
     app = Starlette(
         routes=[
-            Route("/", overview, name="overview"),
-            Route("/queue", queue, name="queue"),
-            Route("/messages", messages, name="messages"),
-            Route("/message", message, name="message"),
+            Route("/", _page(overview), name="overview"),
+            Route("/queue", _page(queue), name="queue"),
+            Route("/messages", _search(messages), name="messages"),
+            Route("/message", _search(message), name="message"),
             Route("/act", act, name="act", methods=["POST"]),
             Route("/work", work, name="work"),
             Route("/stop", stop, name="stop", methods=["POST"]),
-            Route("/doctor", doctor, name="doctor"),
+            Route("/doctor", _page(doctor), name="doctor"),
             Mount("/static", _Files(directory=HERE / "static"), name="static"),
         ],
         middleware=[
@@ -88,6 +90,7 @@ def create(
         ],
         exception_handlers={
             HTTPException: _refused,
+            TookTooLongError: _took_too_long,
             **dict.fromkeys(BROKER_ERRORS, _broker_is_away),
         },
         lifespan=lifespan,
@@ -97,6 +100,26 @@ def create(
     app.router.default = _elsewhere
     app.state.site = site
     return app
+
+
+#: What makes a page.
+_Make = Callable[[Request], Response]
+
+
+def _page(make: _Make) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return await site_of(request).turns.page(make, request)
+
+    return endpoint
+
+
+def _search(make: _Make) -> Callable[[Request], Awaitable[Response]]:
+    """A page that may look at every message."""
+
+    async def endpoint(request: Request) -> Response:
+        return await site_of(request).turns.search(viewer_of(request), make, request)
+
+    return endpoint
 
 
 class _Files(StaticFiles):
@@ -120,6 +143,12 @@ async def _elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return render(request, "error.html", error.status_code, what=error.detail, error="")
+
+
+def _took_too_long(request: Request, error: Exception) -> Response:
+    what = f"This was not done after {LONGEST_SEARCH:.0f} seconds"
+    advice = "Choose a queue, or fewer messages. The command line takes the time that it needs."
+    return render(request, "error.html", 503, what=what, error="", advice=advice)
 
 
 def _broker_is_away(request: Request, error: Exception) -> Response:

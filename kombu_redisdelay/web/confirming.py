@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -15,7 +14,7 @@ from kombu_redisdelay.web.actions import ALL, QUEUE, SELECTED, Action, actions
 from kombu_redisdelay.web.fields import quoted
 from kombu_redisdelay.web.form import Form, read_ours
 from kombu_redisdelay.web.questions import Subject, counted, of_which, subject_of
-from kombu_redisdelay.web.site import NOTE, Site, address, cookie_path, render, site_of
+from kombu_redisdelay.web.site import NOTE, Site, address, cookie_path, render, site_of, viewer_of
 from kombu_redisdelay.web.words import plural, text
 from kombu_redisdelay.web.works import TooMany, Work
 
@@ -34,7 +33,8 @@ DIRECT = 1.0
 
 async def act(request: Request) -> Response:
     """Ask whether to do something, or do it."""
-    return await run_in_threadpool(_act, request, await read_ours(request))
+    form = await read_ours(request)
+    return await site_of(request).turns.search(viewer_of(request), _act, request, form)
 
 
 def _act(request: Request, form: Form) -> Response:

@@ -18,6 +18,7 @@ from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.calls import ALL, call, with_arguments
 from kombu_redisdelay.operations.doctor import Finding, examine
 from kombu_redisdelay.operations.history import Counts
+from kombu_redisdelay.operations.kept import Kept
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.queues import Queues
@@ -26,8 +27,9 @@ from kombu_redisdelay.web import words
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.fields import of_query, quoted, to_query, unquoted
 from kombu_redisdelay.web.fleet import Fleet, read_fleet, read_hours, seconds_kept
-from kombu_redisdelay.web.kept import Kept
+from kombu_redisdelay.web.guard import ANYBODY
 from kombu_redisdelay.web.tokens import TOKEN, token_of
+from kombu_redisdelay.web.turns import Turns
 from kombu_redisdelay.web.works import Works
 
 HERE = Path(__file__).parent
@@ -59,6 +61,7 @@ class Site:
         fleet: the figures of all queues.
         hours: what has happened in each queue in the last hour.
         works: what is done in the background.
+        turns: bounds what is done at a time.
     """
 
     def __init__(self, broker: Any, title: str, read_only: bool, arguments: str) -> None:
@@ -66,6 +69,7 @@ class Site:
         self.read_only = read_only
         self.arguments = arguments
         self.works = Works()
+        self.turns = Turns()
         self._broker = broker
         self._opening = Lock()
         self._messages: Messages | None = None
@@ -145,6 +149,12 @@ class Site:
 def site_of(request: Request) -> Site:
     site: Site = request.app.state.site
     return site
+
+
+def viewer_of(request: Request) -> str:
+    """Whose request it is. Who needs no password is known by the address."""
+    user: str = request.state.user
+    return user if user != ANYBODY or request.client is None else f"{user} at {request.client.host}"
 
 
 def fields_of(request: Request) -> dict[str, str]:
