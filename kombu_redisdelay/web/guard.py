@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kombu_redisdelay.web.guesses import Guesses
+from kombu_redisdelay.web.guesses import Guesses, person_of
+from kombu_redisdelay.web.tokens import TOKEN, is_signed
 from kombu_redisdelay.web.words import text
 
 logger = logging.getLogger(__name__)
@@ -99,15 +101,19 @@ class Guard:
             return _ask_again()
         name, password = credentials
         address = scope["client"][0] if scope.get("client") else "an unknown address"
-        wait_seconds = self._guesses.wait_seconds((address, name))
+        # An unknown name takes as long as a wrong password.
+        user = self._users.get(name, _User(secrets.token_bytes(), secrets.token_bytes()))
+        token = Request(scope).cookies.get(TOKEN, "")
+        # A browser that has been let in before is known again, so that nobody at its address locks it out.
+        # (OWASP's "device cookies".)
+        person = token if is_signed(token, user.key) else person_of(address, name)
+        wait_seconds = self._guesses.wait_seconds(person)
         if wait_seconds:
             after = {"Retry-After": str(math.ceil(wait_seconds))}
             return PlainTextResponse("Too many wrong passwords. Try again later.\n", 429, after)
-        # An unknown name takes as long as a wrong password.
-        user = self._users.get(name, _User(secrets.token_bytes(), b""))
         shown = name.decode("utf-8", "backslashreplace")
         if not secrets.compare_digest(password, user.password):
-            self._guesses.was_wrong((address, name))
+            self._guesses.was_wrong(person)
             logger.warning("A wrong password for the name %s from %s", text(shown, 100), text(address, 100))
             return _ask_again()
         state["user"], state["key"] = shown, user.key

@@ -11,6 +11,7 @@ from starlette.types import Message
 
 from kombu_redisdelay.web import create
 from kombu_redisdelay.web.guesses import MOST
+from kombu_redisdelay.web.tokens import TOKEN
 from tests.cli.site import Site
 from tests.web.states import scheduled
 from tests.web.viewer import Viewer
@@ -181,6 +182,26 @@ def test_guesses(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     assert (response.status_code, 1 <= int(response.headers["retry-after"]) <= 6) == (429, True)
     assert get("/", auth=("bob", "secret")).status_code == 200
     assert caplog.messages[:MOST] == ["A wrong password for the name ann from testclient"] * MOST
+    viewer.close()
+
+
+def test_guesses_of_somebody_at_the_same_address(site: Site) -> None:
+    viewer = Viewer(site.app, users={"ann": "secret", "bob": "secret"})
+    get = viewer.client.get
+    assert get("/", auth=("ann", "secret")).status_code == 200
+    cookie = {"Cookie": f"{TOKEN}={viewer.client.cookies[TOKEN]}"}
+    viewer.client.cookies.clear()
+    for number in range(MOST):
+        assert get("/", auth=("ann", f"guess {number}")).status_code == 401
+    assert get("/", auth=("ann", "secret")).status_code == 429
+    # She has been here before with this browser.
+    assert get("/", auth=("ann", "secret"), headers=cookie).status_code == 200
+    # It is for her alone, and has guesses of its own.
+    for number in range(MOST):
+        assert get("/", auth=("bob", f"guess {number}"), headers=cookie).status_code == 401
+        assert get("/", auth=("ann", f"guess {number}"), headers=cookie).status_code == 401
+    assert get("/", auth=("bob", "secret"), headers=cookie).status_code == 429
+    assert get("/", auth=("ann", "secret"), headers=cookie).status_code == 429
     viewer.close()
 
 
