@@ -8,7 +8,12 @@ from starlette.responses import Response
 from kombu_redisdelay.web.site import render, site_of
 
 
+#: Findings that are shown.
+MOST = 500
+
+
 def doctor(request: Request) -> Response:
     """All findings."""
     findings = site_of(request).findings.get()
-    return render(request, "doctor.html", findings=findings.value, examined=findings.moment)
+    # What is wrong comes first.
+    return render(request, "doctor.html", findings=findings.value, most=MOST, examined=findings.moment)

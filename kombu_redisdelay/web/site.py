@@ -232,3 +232,4 @@ _templates = Environment(
     lstrip_blocks=True,
 )
 _templates.filters.update(words.FILTERS)
+_templates.tests["linkable"] = words.is_linkable
