@@ -27,6 +27,9 @@ _LONGEST_NOTE = 300
 #: What is sent by Enter in a list, without a script.
 STAY = "stay"
 
+#: The field that says that messages which come meanwhile are meant, too.
+NEWCOMERS = "newcomers"
+
 #: Seconds that a viewer waits for an action before a page shows how far it is.
 DIRECT = 1.0
 
@@ -51,6 +54,8 @@ def _act(request: Request, form: Form) -> Response:
         return _back(request, form, action, "No message was selected.")
     if not form.fields.get("confirmed"):
         return _ask(request, name, action, form)
+    if action.about == ALL and _are_more(site, form):
+        return _ask(request, name, action, form, "There are more messages than when you were asked.")
     try:
         work = site.works.start(_work(request, name, action, form))
     except ValueError as exc:
@@ -71,7 +76,6 @@ def _act(request: Request, form: Form) -> Response:
 
 def _work(request: Request, name: str, action: Action, form: Form) -> Work:
     filled_in = tuple((field, form.text(field)) for field in _ASKED if form.text(field))
-    expected = form.text("expected")
     page, query = _page(form, action)
     return Work(
         action.title_of(form),
@@ -79,15 +83,31 @@ def _work(request: Request, name: str, action: Action, form: Form) -> Work:
         _line(request, name, action, form),
         (name, form.choice, tuple(form.selected), filled_in),
         partial(_do, action, site_of(request), form),
-        expected=int(expected)
-        if expected.isascii() and expected.isdecimal() and len(expected) < 16
-        else None,
+        expected=_expected(form),
         in_steps=action.about == ALL,
         span=form.choice.span(site_of(request).timezone),
         since=form.choice.its_state.since,
         page=page,
         query=query,
     )
+
+
+def _expected(form: Form) -> int | None:
+    """How many messages the question was about; ``None`` if that was not known."""
+    text = form.text("expected")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
+
+
+def _are_more(site: Site, form: Form) -> bool:
+    """Whether all messages of a list are more than the viewer was asked about, and agreed to."""
+    expected = _expected(form)
+    if expected is None or form.fields.get(NEWCOMERS):
+        return False
+    try:
+        count = counted(site, form.choice).count
+    except ValueError as exc:
+        raise HTTPException(400, str(exc)) from exc
+    return count is None or count > expected
 
 
 def _do(action: Action, site: Site, form: Form, tell: Tell) -> str:
@@ -127,6 +147,7 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
         span=span,
         states=STATES,
         expected=expected,
+        newcomers=NEWCOMERS,
         subject=subject,
         form=form,
         is_all=action.about == ALL,

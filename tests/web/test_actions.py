@@ -324,6 +324,30 @@ def test_two_dead_letters_with_one_id(viewer: Viewer, site: Site) -> None:
     assert "Removed 2 messages." in viewer.press("Remove").text
 
 
+def test_more_than_was_asked_about(viewer: Viewer, site: Site) -> None:
+    scheduled(site, *"abcde")
+    viewer.open("/messages", queue="celery")
+    assert viewer.press("Cancel all").heading.startswith("Cancel 5 scheduled messages")
+    scheduled(site, *"fgh")
+    page = viewer.press("Cancel all")
+    assert page.heading.startswith("Cancel 8 scheduled messages")
+    assert "There are more messages than when you were asked." in page.text
+    assert viewer.app.state.site.messages.count() == 8
+    # Some have gone: it is not about more.
+    viewer.app.state.site.messages.cancel(ids=["a"])
+    assert "Cancelled 7 messages." in viewer.press("Cancel all").text
+
+
+def test_those_that_come_meanwhile_are_meant_too(viewer: Viewer, site: Site) -> None:
+    scheduled(site, *"abcde")
+    viewer.open("/messages")
+    form = viewer.press("Cancel all").forms[-1]
+    assert form.boxes == {"1": "newcomers"}
+    scheduled(site, *"fgh")
+    pairs = [*form.fields, ("newcomers", "1"), form.buttons["Cancel all"]]
+    assert "Cancelled 8 messages." in viewer.send("/act", pairs).text
+
+
 def test_enter_without_a_script_does_nothing(viewer: Viewer, site: Site) -> None:
     scheduled(site, "a", "b")
     viewer.open("/messages", task="shop.*")

@@ -50,7 +50,8 @@ def silent() -> Iterator[str]:
 
 
 @pytest.mark.once
-def test_files_do_not_wait_for_redis(silent: str) -> None:
+def test_files_do_not_wait_for_redis(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PATIENCE", 5.0)
     with ThreadPoolExecutor(60) as pool:
         began = monotonic()
         # More than the threads that Starlette has.
