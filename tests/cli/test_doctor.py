@@ -251,6 +251,12 @@ def test_a_queue_that_nobody_has_used(site: Site) -> None:
     assert found["queues"] == ("ok", "2 in order")
 
 
+def test_a_queue_that_is_named_as_a_key(site: Site) -> None:
+    name = f"redisdelay:{{{QUEUE}}}:dead"
+    site.store.remember(name)
+    assert "its name is that of a key of another queue" in _findings(site, "wrong")[f"queue {name}"]
+
+
 def test_overdue_messages_without_a_worker(site: Site) -> None:
     site.make_due(site.send(countdown=60), -30_000)
     assert "overdue" in _findings(site, "wrong")[f"queue {QUEUE}"]
