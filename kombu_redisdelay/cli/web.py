@@ -37,7 +37,17 @@ _PATIENCE = 5
     "--users-file",
     "file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Who may come: a line name:password for each.",
+    help="Who may look and act: a line name:password for each.",
+)
+@click.option(
+    "--viewers-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Who may look and change nothing: a line name:password for each.",
+)
+@click.option(
+    "--audit-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append to this file who did what, a line of JSON for each action.",
 )
 @click.option("--prefix", default="", help="The path below which a reverse proxy has the page.")
 @click.option("--insecure", is_flag=True, help="Ask nobody for a password, whatever the address.")
@@ -47,18 +57,21 @@ def command(
     read_only: bool,
     arguments: str,
     file: Path | None,
+    viewers_file: Path | None,
+    audit_file: Path | None,
     prefix: str,
     insecure: bool,
 ) -> None:
     """Show the queues in a browser, and act on them. Runs until it is told to stop.
 
-    Passwords come from --users-file, or from the environment: REDISDELAY_WEB_PASSWORD is that of the user
-    admin. Without a password, it only listens on this machine, unless --insecure is given.
+    Passwords come from --users-file and --viewers-file, or from the environment: REDISDELAY_WEB_PASSWORD is
+    that of the user admin. Without a password, it only listens on this machine, unless --insecure is given.
     """
     users = {} if insecure else _users(file)
-    if insecure and (file or os.environ.get(PASSWORD)):
+    viewers = _read(viewers_file) if viewers_file else {}
+    if insecure and (file or viewers_file or os.environ.get(PASSWORD)):
         raise click.UsageError("--insecure asks for no password. Give either that or passwords.")
-    if not users and not insecure and not _is_loopback(address):
+    if not users and not viewers and not insecure and not _is_loopback(address):
         raise click.UsageError(
             f"Others can reach {address}. Give passwords with --users-file or {PASSWORD}, or --insecure."
         )
@@ -77,10 +90,12 @@ def command(
         # It may be started after this.
         echo(f"Redis cannot be reached yet, as the page says until then: {exc}", err=True)
     # A page on another site may have any name refer to this machine, and so have a browser act here.
-    hosts = ["*"] if users or insecure else ["localhost", "127.0.0.1", "[::1]", "::1", address]
-    page = create(app, users=users, hosts=hosts, read_only=read_only, arguments=arguments)
+    hosts = ["*"] if users or viewers or insecure else ["localhost", "127.0.0.1", "[::1]", "::1", address]
+    if users.keys() & viewers.keys():
+        raise click.UsageError(f"{', '.join(sorted(users.keys() & viewers.keys()))}: who may act, may look.")
+    page = create(app, users=users, viewers=viewers, hosts=hosts, read_only=read_only, arguments=arguments)
     listener = _listen(address, port)
-    _log_actions()
+    _log_actions(audit_file)
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn stops at these, and then passes them on to whoever handled them before.
         signal.signal(number, lambda *_: None)
@@ -104,8 +119,11 @@ def _users(file: Path | None) -> dict[str, str]:
     if password == "":
         raise click.UsageError(f"{PASSWORD} is empty. Give a password, or unset it.")
     users = {USER: password} if password else {}
-    if file is None:
-        return users
+    return {**users, **_read(file)} if file else users
+
+
+def _read(file: Path) -> dict[str, str]:
+    """Name -> password of those in a file."""
     try:
         # Some editors of Windows begin a file with a mark, which is not part of the first name.
         lines = file.read_text("utf-8-sig").splitlines()
@@ -120,7 +138,7 @@ def _users(file: Path | None) -> dict[str, str]:
             found[name] = its
     if not found:
         raise click.ClickException(f"{file} has no user.")
-    return {**users, **found}
+    return found
 
 
 def _is_loopback(address: str) -> bool:
@@ -145,10 +163,22 @@ def _listen(address: str, port: int) -> socket.socket:
     return listener
 
 
-def _log_actions() -> None:
-    """Write what is done to standard error, and what goes wrong."""
+def _log_actions(audit: Path | None) -> None:
+    """Write what is done to standard error, and what goes wrong.
+
+    Arguments:
+        audit: a file for what is done, as JSON.
+    """
+    # Not at the top, as above.
+    from kombu_redisdelay.web.audit import audit_file
+
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("kombu_redisdelay.web")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
+    if audit is not None:
+        try:
+            logger.addHandler(audit_file(audit))
+        except OSError as exc:
+            raise click.ClickException(f"Cannot write to {audit}: {exc.strerror}.") from exc

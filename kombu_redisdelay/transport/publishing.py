@@ -15,8 +15,8 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from kombu_redisdelay.broker.members import with_due
 from kombu_redisdelay.broker.keys import is_ours
+from kombu_redisdelay.broker.members import with_due
 from kombu_redisdelay.broker.message import (
     DELAY_HEADER,
     KEEP,

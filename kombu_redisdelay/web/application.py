@@ -23,7 +23,7 @@ from kombu_redisdelay.operations.deadline import TookTooLongError
 from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.web.confirming import act
 from kombu_redisdelay.web.doctor import doctor
-from kombu_redisdelay.web.guard import Guard
+from kombu_redisdelay.web.guard import Guard, Who
 from kombu_redisdelay.web.messages import message, messages
 from kombu_redisdelay.web.overview import overview
 from kombu_redisdelay.web.queue import queue
@@ -38,6 +38,8 @@ def create(
     broker: Any,
     *,
     users: Mapping[str, str] | None = None,
+    viewers: Mapping[str, str] | None = None,
+    who: Who | None = None,
     hosts: Sequence[str] = ("*",),
     read_only: bool = False,
     arguments: str = SHORTENED,
@@ -50,8 +52,12 @@ def create(
 
     Arguments:
         broker: a Celery app, a kombu ``Connection``, or a broker URL.
-        users: name -> password of those who may come. ``None`` or empty: anybody who can reach it, so another
-            layer has to ask who it is.
+        users: name -> password of those who may look and act.
+        viewers: name -> password of those who may look. With neither of these, anybody may act who can reach
+            it, so another layer has to ask who it is.
+        who: asks who it is, in place of passwords: takes Starlette's ``Request``, and returns a
+            :class:`Viewer`, or a ``Response`` for somebody who may not come, such as a redirect to a login.
+            It is called in a thread, for each request.
         hosts: the names that requests may ask for in their header ``Host``, as in Starlette's
             ``TrustedHostMiddleware``. Without passwords, a page on another site could else reach one that
             listens on this machine, by a name of its own ("DNS rebinding").
@@ -61,8 +67,14 @@ def create(
         title: the name of the page. By default that of the Celery app.
 
     Raises:
-        ValueError: *arguments* is none of these.
+        ValueError: *arguments* is none of these; a name is among the *users* and the *viewers*; or *who* is
+            given beside passwords.
     """
+    users, viewers = dict(users or {}), dict(viewers or {})
+    if users.keys() & viewers.keys():
+        raise ValueError(f"users and viewers: both have {', '.join(sorted(users.keys() & viewers.keys()))}")
+    if who is not None and (users or viewers):
+        raise ValueError("give either who, or users and viewers")
     if arguments not in ARGUMENTS:
         raise ValueError(f"arguments must be one of {', '.join(ARGUMENTS)}, not {arguments!r}")
     site = Site(broker, title or str(getattr(broker, "main", None) or "Queues"), read_only, arguments)
@@ -86,7 +98,7 @@ def create(
         ],
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
-            Middleware(Guard, users=dict(users or {})),
+            Middleware(Guard, users=users, viewers=viewers, who=who),
         ],
         exception_handlers={
             HTTPException: _refused,

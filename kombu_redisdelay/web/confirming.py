@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,7 +15,16 @@ from kombu_redisdelay.web.actions import ALL, QUEUE, SELECTED, Action, actions
 from kombu_redisdelay.web.fields import quoted
 from kombu_redisdelay.web.form import Form, read_ours
 from kombu_redisdelay.web.questions import Subject, counted, of_which, subject_of
-from kombu_redisdelay.web.site import NOTE, Site, address, cookie_path, render, site_of, viewer_of
+from kombu_redisdelay.web.site import (
+    NOTE,
+    Site,
+    address,
+    check_may_act,
+    cookie_path,
+    render,
+    site_of,
+    viewer_of,
+)
 from kombu_redisdelay.web.words import plural, text
 from kombu_redisdelay.web.works import TooMany, Work
 
@@ -42,8 +52,7 @@ async def act(request: Request) -> Response:
 
 def _act(request: Request, form: Form) -> Response:
     site = site_of(request)
-    if site.read_only:
-        raise HTTPException(403, "Nothing can be changed here: this page is read-only.")
+    check_may_act(request)
     name = form.fields.get("action", "")
     if name == STAY:
         return RedirectResponse(address(request, "messages", **form.choice.fields), 303)
@@ -81,6 +90,7 @@ def _work(request: Request, name: str, action: Action, form: Form) -> Work:
         action.title_of(form),
         request.state.user,
         _line(request, name, action, form),
+        _audit(request, name, action, form),
         (name, form.choice, tuple(form.selected), filled_in),
         partial(_do, action, site_of(request), form),
         expected=_expected(form),
@@ -182,6 +192,18 @@ def _page(form: Form, action: Action) -> tuple[str, dict[str, str]]:
 def _address(request: Request, form: Form, action: Action) -> str:
     page, query = _page(form, action)
     return address(request, page, **query)
+
+
+def _audit(request: Request, name: str, action: Action, form: Form) -> dict[str, Any]:
+    """The same for a program, and whole."""
+    return {
+        "user": request.state.user,
+        "address": request.client.host if request.client else None,
+        "action": name,
+        "fields": {field: form.text(field) for field in _ASKED if form.text(field)},
+        "messages": [each._asdict() for each in form.selected] if action.about == SELECTED else None,
+        "list": None if action.about == SELECTED else {k: v for k, v in form.choice.fields.items() if v},
+    }
 
 
 def _line(request: Request, name: str, action: Action, form: Form) -> str:

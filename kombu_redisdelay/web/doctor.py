@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from kombu_redisdelay.web.site import render, site_of
 
-
 #: Findings that are shown.
 MOST = 500
 

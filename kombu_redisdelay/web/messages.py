@@ -68,8 +68,8 @@ def messages(request: Request) -> Response:
         moment=moment_label(state),
         is_sorted=is_sorted,
         order=_order(choice, is_sorted),
-        of_selected=actions_of(site, choice, SELECTED),
-        of_all=actions_of(site, choice, ALL),
+        of_selected=actions_of(request, choice, SELECTED),
+        of_all=actions_of(request, choice, ALL),
         call=site.call,
     )
 
@@ -104,7 +104,7 @@ def message(request: Request) -> Response:
         most_headers=MOST_HEADERS,
         # Its search may read every ready message. The page must not keep the server busy with that.
         update_after=max(UPDATE_AFTER, ceil(took * SEARCHES)),
-        actions=lambda state: actions_of(site, Choice(state), SELECTED),
+        actions=lambda state: actions_of(request, Choice(state), SELECTED),
         events=lambda message: events_of(message, now),
         relatives=relatives_of,
         why_late=lambda message: why_late(site.messages.store, message),

@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.types import Scope
@@ -157,6 +158,22 @@ def viewer_of(request: Request) -> str:
     return user if user != ANYBODY or request.client is None else f"{user} at {request.client.host}"
 
 
+def may_act(request: Request) -> bool:
+    """Whether the viewer may change something."""
+    return bool(request.state.may_act) and not site_of(request).read_only
+
+
+def check_may_act(request: Request) -> None:
+    """
+    Raises:
+        HTTPException: the viewer may change nothing.
+    """
+    if site_of(request).read_only:
+        raise HTTPException(403, "Nothing can be changed here: this page is read-only.")
+    if not may_act(request):
+        raise HTTPException(403, "You may look at this page, and change nothing.")
+
+
 def fields_of(request: Request) -> dict[str, str]:
     """The fields of the address."""
     return dict(of_query(request.scope["query_string"].decode("latin-1")))
@@ -200,6 +217,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         request=request,
         site=site,
         token=token,
+        may_act=may_act(request),
         token_name=TOKEN,
         note=unquoted(request.cookies.get(NOTE, "")),
         now=datetime.now(timezone.utc),

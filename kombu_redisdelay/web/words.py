@@ -18,8 +18,8 @@ _NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"
 #: No text of a message is shown longer than this on a page, in characters.
 LONGEST = 2000
 
-#: No id, and no name of a queue, is put into a link or a form if it is longer there, in characters. A page has
-#: up to two hundred of them.
+#: No id, and no name of a queue, is put into a link or a form if it is longer there, in characters. A page
+#: has up to two hundred of them.
 LONGEST_LINKED = 5000
 
 

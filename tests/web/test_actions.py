@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 
 from kombu_redisdelay import Selection
+from kombu_redisdelay.web.audit import audit_file
 from tests.cli.site import QUEUE, Site
 from tests.web.states import DEAD, READY, SCHEDULED, dead, ready, scheduled
 from tests.web.viewer import Viewer
@@ -225,6 +229,40 @@ def test_who_did_what_is_logged(site: Site, caplog: pytest.LogCaptureFixture) ->
     [record] = [record for record in caplog.records if record.name.startswith("kombu_redisdelay.web")]
     assert record.getMessage() == r"ann from testclient: cancel a\n\x1b[31mb: Cancelled 1 message."
     viewer.close()
+
+
+def test_who_did_what_as_json(site: Site, tmp_path: Path) -> None:
+    handler = audit_file(tmp_path / "audit.jsonl")
+    logger = logging.getLogger("kombu_redisdelay.web")
+    logger.setLevel("INFO")
+    logger.addHandler(handler)
+    viewer = Viewer(site.app, users={"ann": "secret"})
+    viewer.client.auth = ("ann", "secret")
+    scheduled(site, "a", "b", "\ud800 new\nline")
+    viewer.open("/messages", task="shop.*")
+    viewer.press("Reschedule", ["a"])
+    viewer.press("Reschedule", time="10m")
+    viewer.open("/messages", task="shop.*")
+    viewer.press("Cancel all")
+    viewer.press("Cancel all")
+    viewer.client.get("/", auth=("ann", "guess"))
+    viewer.close()
+    logger.removeHandler(handler)
+    handler.close()
+    first, second = map(json.loads, (tmp_path / "audit.jsonl").read_text().splitlines())
+    assert datetime.fromisoformat(first.pop("time")).tzinfo is not None
+    assert first == {
+        "user": "ann",
+        "address": "testclient",
+        "action": "reschedule",
+        "fields": {"time": "10m"},
+        "messages": [{"id": "a", "queue": QUEUE}],
+        "list": None,
+        "outcome": "Rescheduled 1 message.",
+        "failed": False,
+    }
+    assert (second["action"], second["messages"]) == ("cancel-all", None)
+    assert second["list"] == {"state": "scheduled", "task": "shop.*"}
 
 
 def test_an_action_that_fails_is_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.testclient import TestClient
 from starlette.types import Message
 
+from kombu_redisdelay.web import Viewer as Visitor
 from kombu_redisdelay.web import create
 from kombu_redisdelay.web.guesses import MOST
 from kombu_redisdelay.web.tokens import TOKEN
@@ -144,6 +147,49 @@ def test_read_only(site: Site) -> None:
     assert is_there(viewer)
     viewer.close()
     both.close()
+
+
+def test_those_who_may_only_look(site: Site) -> None:
+    scheduled(site, "a")
+    page = {"users": {"ann": "secret"}, "viewers": {"bob": "secret"}}
+    ann, bob = Viewer(site.app, **page), Viewer(site.app, **page)
+    ann.client.auth, bob.client.auth = ("ann", "secret"), ("bob", "secret")
+    pairs = cancelling(ann)
+    for path in ("/messages", "/message?id=a", "/queue?name=celery"):
+        assert bob.open(path).buttons == set()
+    mine = [(name, bob.client.cookies[TOKEN] if name == TOKEN else value) for name, value in pairs]
+    refused = bob.send("/act", mine)
+    assert (refused.status, refused.heading) == (403, "You may look at this page, and change nothing.")
+    assert bob.send("/stop", [*mine, ("work", "x")]).status == 403
+    assert is_there(ann)
+    assert ann.send("/act", cancelling(ann)).status == 200
+    ann.close()
+    bob.close()
+
+
+def test_somebody_else_says_who_it_is(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    scheduled(site, "a")
+
+    def who(request: Request) -> Visitor | Response:
+        name = request.headers.get("x-name")
+        return Visitor(name, may_act=name == "ann") if name else RedirectResponse("/login")
+
+    viewer = Viewer(site.app, who=who)
+    assert viewer.client.get("/messages", follow_redirects=False).headers["location"] == "/login"
+    viewer.client.headers["x-name"] = "bob"
+    assert viewer.open("/messages").buttons == set()
+    viewer.client.headers["x-name"] = "ann"
+    assert viewer.send("/act", cancelling(viewer)).status == 200
+    assert "ann from testclient: cancel a" in caplog.text
+    viewer.close()
+
+
+def test_users_that_contradict_each_other(site: Site) -> None:
+    with pytest.raises(ValueError, match="both have ann"):
+        create(site.app, users={"ann": "a"}, viewers={"ann": "b"})
+    with pytest.raises(ValueError, match="either who, or users"):
+        create(site.app, users={"ann": "a"}, who=lambda request: Visitor("ann"))
 
 
 def test_an_address_changes_nothing(viewer: Viewer, site: Site) -> None:
