@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import stat
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -50,6 +51,13 @@ _PATIENCE = 5
     help="Append to this file who did what, a line of JSON for each action.",
 )
 @click.option("--prefix", default="", help="The path below which a reverse proxy has the page.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name that requests may ask for, if no password is needed. May be given more than once.",
+)
 @click.option("--insecure", is_flag=True, help="Ask nobody for a password, whatever the address.")
 def command(
     port: int,
@@ -60,12 +68,14 @@ def command(
     viewers_file: Path | None,
     audit_file: Path | None,
     prefix: str,
+    hosts: tuple[str, ...],
     insecure: bool,
 ) -> None:
     """Show the queues in a browser, and act on them. Runs until it is told to stop.
 
     Passwords come from --users-file and --viewers-file, or from the environment: REDISDELAY_WEB_PASSWORD is
-    that of the user admin. Without a password, it only listens on this machine, unless --insecure is given.
+    that of the user admin. Without a password, it only listens on this machine, unless --insecure is given,
+    and answers only to the names of this machine, its --address, and each --host.
     """
     users = {} if insecure else _users(file)
     viewers = _read(viewers_file) if viewers_file else {}
@@ -90,10 +100,10 @@ def command(
         # It may be started after this.
         echo(f"Redis cannot be reached yet, as the page says until then: {exc}", err=True)
     # A page on another site may have any name refer to this machine, and so have a browser act here.
-    hosts = ["*"] if users or viewers or insecure else ["localhost", "127.0.0.1", "[::1]", "::1", address]
+    names = ["*"] if users or viewers else ["localhost", "127.0.0.1", "[::1]", "::1", address, *hosts]
     if users.keys() & viewers.keys():
         raise click.UsageError(f"{', '.join(sorted(users.keys() & viewers.keys()))}: who may act, may look.")
-    page = create(app, users=users, viewers=viewers, hosts=hosts, read_only=read_only, arguments=arguments)
+    page = create(app, users=users, viewers=viewers, hosts=names, read_only=read_only, arguments=arguments)
     listener = _listen(address, port)
     _log_actions(audit_file)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -124,6 +134,10 @@ def _users(file: Path | None) -> dict[str, str]:
 
 def _read(file: Path) -> dict[str, str]:
     """Name -> password of those in a file."""
+    if file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+        echo(
+            f"Others on this machine may read or change {file}, which has passwords: chmod o-rw it.", err=True
+        )
     try:
         # Some editors of Windows begin a file with a mark, which is not part of the first name.
         lines = file.read_text("utf-8-sig").splitlines()
@@ -152,7 +166,8 @@ def _is_loopback(address: str) -> bool:
 
 def _listen(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family)
+    # If the protocol is named, asyncio sets TCP_NODELAY. Else answers on a kept connection wait for 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((address, port))

@@ -97,8 +97,9 @@ def create(
             Mount("/static", _Files(directory=HERE / "static"), name="static"),
         ],
         middleware=[
-            Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
+            # It answers a health check, which may ask for any name.
             Middleware(Guard, users=users, viewers=viewers, who=who),
+            Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
         ],
         exception_handlers={
             HTTPException: _refused,
