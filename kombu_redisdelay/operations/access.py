@@ -18,6 +18,7 @@ from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import to_ms
 from kombu_redisdelay.operations.deadline import check_deadline
+from kombu_redisdelay.tls import is_unverified
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.option_names import unknown_options
 from kombu_redisdelay.transport.sentinel import SentinelChannel
@@ -95,6 +96,11 @@ class Access:
     def fails_over(self) -> bool:
         """Whether it goes over to another server when sentinels say so."""
         return isinstance(self._channel, SentinelChannel)
+
+    @property
+    def is_unverified(self) -> bool:
+        """Whether it uses TLS, and takes any server for the right one."""
+        return is_unverified(self._channel.pool.connection_kwargs)
 
     @property
     def options(self) -> Options:

@@ -25,6 +25,7 @@ from kombu_redisdelay.web.site import (
     site_of,
     viewer_of,
 )
+from kombu_redisdelay.web.tokens import sealed
 from kombu_redisdelay.web.words import plural, text
 from kombu_redisdelay.web.works import TooMany, Work
 
@@ -172,7 +173,7 @@ def _back(request: Request, form: Form, action: Action, note: str) -> Response:
     response = RedirectResponse(_address(request, form, action), 303)
     response.set_cookie(
         NOTE,
-        quoted(text(note, _LONGEST_NOTE)),
+        sealed(request, quoted(text(note, _LONGEST_NOTE))),
         max_age=60,
         path=cookie_path(request),
         secure=request.url.scheme == "https",

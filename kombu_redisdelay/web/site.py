@@ -29,7 +29,7 @@ from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.fields import of_query, quoted, to_query, unquoted
 from kombu_redisdelay.web.fleet import Fleet, read_fleet, read_hours, seconds_kept
 from kombu_redisdelay.web.guard import ANYBODY
-from kombu_redisdelay.web.tokens import TOKEN, token_of
+from kombu_redisdelay.web.tokens import TOKEN, token_of, unsealed
 from kombu_redisdelay.web.turns import Turns
 from kombu_redisdelay.web.works import Works
 
@@ -219,7 +219,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         token=token,
         may_act=may_act(request),
         token_name=TOKEN,
-        note=unquoted(request.cookies.get(NOTE, "")),
+        note=unquoted(unsealed(request, request.cookies.get(NOTE, ""))),
         now=datetime.now(timezone.utc),
         version=__version__,
         url=partial(address, request),

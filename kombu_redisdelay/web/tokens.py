@@ -50,6 +50,23 @@ def is_ours(request: Request, fields: Mapping[str, str]) -> bool:
     return is_the_same and is_signed(cookie, request.state.key)
 
 
+def sealed(request: Request, text: str) -> str:
+    """*text* for a cookie that only we can have written: another site of the same domain may set cookies. It
+    is for who has the same token."""
+    return f"{_signature(request.state.key, _bound(request, text))}.{text}"
+
+
+def unsealed(request: Request, cookie: str) -> str:
+    """The text that :func:`sealed` was given; empty if it was not us."""
+    signature, _, text = cookie.partition(".")
+    ours = _signature(request.state.key, _bound(request, text))
+    return text if secrets.compare_digest(signature.encode(), ours.encode()) else ""
+
+
+def _bound(request: Request, text: str) -> str:
+    return f"{request.cookies.get(TOKEN, '')} {text}"
+
+
 def is_signed(token: str, key: bytes) -> bool:
     """Whether a token was made for the user with this *key*. Another site may set cookies, too."""
     seed, _, signature = token.partition(".")

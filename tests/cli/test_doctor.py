@@ -14,6 +14,7 @@ from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.members import DUE
 from kombu_redisdelay.operations import limits
 from kombu_redisdelay.operations.access import natural
+from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
 from tests.cli.site import QUEUE, Site, run_delayed
 
 
@@ -227,6 +228,13 @@ def test_transport_options_that_nobody_reads(site: Site) -> None:
             "Take it out of broker_transport_options, unless another program reads it there.",
         ),
     ]
+
+
+def test_a_server_that_is_not_verified(site: Site) -> None:
+    assert "TLS" not in _findings(site, "warning")
+    [*_, finding] = check_transport_options({}, is_unverified=True)
+    assert (finding.level.value, finding.check) == ("warning", "TLS")
+    assert "the certificate of the server is not verified" in finding.found
 
 
 def test_a_replica(site: Site) -> None:

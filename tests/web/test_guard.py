@@ -108,6 +108,19 @@ def test_a_form_of_another_site(viewer: Viewer, site: Site, headers: Mapping[str
     assert is_there(viewer)
 
 
+def test_a_note_of_another_site(site: Site) -> None:
+    """Another site of the same domain may set cookies. It must not put words into our mouth."""
+    scheduled(site, "a")
+    viewer = Viewer(site.app, users={"ann": "secret"})
+    viewer.client.auth = ("ann", "secret")
+    viewer.open("/")
+    for note in ("Call+0900-1234", f"{'0' * 64}.Call+0900-1234"):
+        viewer.client.cookies.set("redisdelay_note", note, domain="testserver.local", path="/")
+        assert "0900" not in viewer.open("/").text
+    assert "Cancelled 1 message." in viewer.send("/act", cancelling(viewer)).text
+    viewer.close()
+
+
 def test_without_the_cookie(viewer: Viewer, site: Site) -> None:
     scheduled(site, "a")
     pairs = cancelling(viewer)
