@@ -102,7 +102,8 @@ def command(
     # A page on another site may have any name refer to this machine, and so have a browser act here.
     names = ["*"] if users or viewers else ["localhost", "127.0.0.1", "[::1]", "::1", address, *hosts]
     if users.keys() & viewers.keys():
-        raise click.UsageError(f"{', '.join(sorted(users.keys() & viewers.keys()))}: who may act, may look.")
+        both = ", ".join(sorted(users.keys() & viewers.keys()))
+        raise click.UsageError(f"Both files have {both}: who may act, may look.")
     page = create(app, users=users, viewers=viewers, hosts=names, read_only=read_only, arguments=arguments)
     listener = _listen(address, port)
     _log_actions(audit_file)

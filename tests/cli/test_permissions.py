@@ -13,6 +13,8 @@ from celery import Celery
 from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 from kombu.transport import redis as kombu_redis
+from redis import Redis
+from redis.exceptions import NoPermissionError
 
 import kombu_redisdelay
 from harness.redis_server import RedisServer
@@ -20,12 +22,12 @@ from kombu_redisdelay.broker.server.scripts import Script
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor.finding import Finding, Level
 from kombu_redisdelay.operations.doctor.names import names_of
-from kombu_redisdelay.operations.doctor.permissions import check_permissions
+from kombu_redisdelay.operations.doctor.permissions import _written, check_permissions
 from kombu_redisdelay.operations.doctor.uses import uses
 from tests.cli.site import Site
 from tests.permissions import allow, documented_rules, refused
 
-#: No pattern for keys of this queue covers those of others, as ``~celery*`` covers ``celeryev.``.
+#: The queue of the app.
 QUEUE = "orders"
 
 #: Allowed, and looked at in another way, or only needed for what one can do without.
@@ -66,6 +68,24 @@ def test_the_page_allows_what_is_used_and_nothing_else(access: Access) -> None:
         *(f"+{command.lower()}" for command in commands),
         *_ASKED_OTHERWISE,
     }
+
+
+def test_results_are_not_allowed(server: RedisServer) -> None:
+    url = allow(server, *documented_rules("celery"))
+    with Redis.from_url(url.replace("redisdelay://", "redis://")) as client, server.client() as all_may:
+        for key in ("celery-task-meta-1", "celeryev.x-other", "celery2"):
+            all_may.set(key, "x")
+        with pytest.raises(NoPermissionError):
+            client.lpop("celery-task-meta-1")
+        with pytest.raises(NoPermissionError):
+            client.lpush("celery2", "x")
+
+
+def test_a_rule_with_bytes_is_written_as_one_enters_it(server: RedisServer) -> None:
+    rules = [rule for rule in documented_rules(QUEUE) if "\x06" not in rule]
+    with _access(server, *rules) as access:
+        _, advice = _refusals(access)
+        assert advice == rf'ACL SETUSER <user> "~{QUEUE}\x06\x16*"'
 
 
 def test_the_documented_user_is_allowed_everything(access: Access, server: RedisServer) -> None:
@@ -121,7 +141,7 @@ _MISSING = [rule for rule in documented_rules(QUEUE)[4:] if rule not in ("+ping"
 def test_every_rule_that_is_missing_is_found(access: Access, server: RedisServer, missing: str) -> None:
     allow(server, *(rule for rule in documented_rules(QUEUE) if rule != missing))
     found, advice = _refusals(access)
-    assert missing in advice.rstrip(".").replace(". ", " ").split()
+    assert _written(missing) in advice.rstrip(".").replace(". ", " ").split()
     if missing.startswith("+"):
         assert found == f"commands refused: {missing[1:].upper()}"
 
@@ -132,11 +152,11 @@ def test_another_type_of_access_to_a_key_is_found(access: Access, server: RedisS
         if int(client.info("server")["redis_version"].split(".")[0]) < 7:
             pytest.skip("Redis 6.2 has no such rules")
     rules = documented_rules(QUEUE)
-    rules[rules.index(f"~{QUEUE}*")] = f"%R~{QUEUE}*"
+    rules[rules.index(f"~{QUEUE}")] = f"%R~{QUEUE}"
     allow(server, *rules)
     found, advice = _refusals(access)
     assert found.startswith(f"keys refused: {QUEUE}")
-    assert f"~{QUEUE}*" in advice
+    assert f"~{QUEUE}" in advice.rstrip(".").split()
 
 
 def test_what_the_app_declares_is_looked_at(server: RedisServer) -> None:
@@ -149,9 +169,9 @@ def test_what_the_app_declares_is_looked_at(server: RedisServer) -> None:
         found, advice = _refusals(access)
         assert "b, b\x06\x163" in found
         assert "channels refused: /0.news/a" in found
-        for rule in ("~b*", "~redisdelay:{b}:*", "~bcast.*", "&/0.news/a"):
+        for rule in ("~b", r'"~b\x06\x16*"', "~redisdelay:{b}:*", "~bcast.*", "&/0.news/a"):
             assert rule in advice.rstrip(".").replace(". ", " ").split()
-        allow(server, *documented_rules("a", "b", "bcast."), "&/0.news/a")
+        allow(server, *documented_rules("a", "b", "bcast.*"), "&/0.news/a")
         assert [finding.level for finding in _permissions(access)] == [Level.OK]
         # Asked for one queue, others do not matter.
         allow(server, *documented_rules("b"))
