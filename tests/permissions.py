@@ -8,15 +8,13 @@ from pathlib import Path
 from harness.redis_server import HOST, RedisServer
 
 _PAGE = Path(__file__).parents[1] / "docs" / "permissions.rst"
-_RULE = re.compile(r"^   ACL SETUSER shop (.*?)\n\n", re.MULTILINE | re.DOTALL)
+_RULE = re.compile(r"^   ACL SETUSER (\w+) (.*?)\n\n", re.MULTILINE | re.DOTALL)
 _OF_QUEUE = ("~{queue}", "~{queue}\x06\x16*", "~redisdelay:{{{queue}}}:*")
 
 
-def documented_rules(*queues: str, prefix: str = "") -> list[str]:
+def documented_rules(*queues: str, prefix: str = "", user: str = "shop") -> list[str]:
     """The rules on that page, with what it says of *queues* and of a ``global_keyprefix``."""
-    match = _RULE.search(_PAGE.read_text())
-    assert match is not None
-    rules = [_entered(rule) for rule in match[1].split()]
+    rules = [_entered(rule) for rule in dict(_RULE.findall(_PAGE.read_text()))[user].split()]
     for rule in _OF_QUEUE:
         rules.remove(rule.format(queue="celery"))
     # Behind those that make the user.

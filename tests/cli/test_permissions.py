@@ -19,13 +19,17 @@ from redis.exceptions import NoPermissionError
 import kombu_redisdelay
 from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.server.scripts import Script
+from kombu_redisdelay.cli.broker import queue_names
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor.finding import Finding, Level
 from kombu_redisdelay.operations.doctor.names import names_of
 from kombu_redisdelay.operations.doctor.permissions import _written, check_permissions
 from kombu_redisdelay.operations.doctor.uses import uses
+from kombu_redisdelay.operations.exporter import QueueCollector
 from tests.cli.site import Site
 from tests.permissions import allow, documented_rules, refused
+from tests.web.states import LONG, PAGES, messages_in_each_state
+from tests.web.viewer import Viewer
 
 #: The queue of the app.
 QUEUE = "orders"
@@ -79,6 +83,33 @@ def test_results_are_not_allowed(server: RedisServer) -> None:
             client.lpop("celery-task-meta-1")
         with pytest.raises(NoPermissionError):
             client.lpush("celery2", "x")
+
+
+def test_the_exporter_needs_no_more(server: RedisServer, site: Site) -> None:
+    site.send(countdown=60)
+    site.add_consumer("worker", 60_000, holds=2)
+    site.bury("{}", "because")
+    rules = documented_rules("celery", user="exporter")
+    app = Celery("shop", broker=allow(server, *rules), set_as_current=False)
+    with Access(app) as access:
+        [up, messages, *_] = QueueCollector(access.store, lambda: queue_names(access, ())).collect()
+    assert up.samples[0].value == 1
+    assert {sample.value for sample in messages.samples} == {0, 1, 2}
+    assert set(refused(server)) <= {"command info in toplevel"}
+    # Nor can it do more.
+    writes = ("set", "del", "lpush", "lpop", "hset", "zadd", "zrem", "publish", "flushall", "config")
+    assert not {f"+{command}" for command in writes} & set(rules)
+
+
+def test_a_page_that_only_shows_needs_no_more(server: RedisServer, site: Site) -> None:
+    messages_in_each_state(site)
+    rules = documented_rules("celery", LONG, user="viewer")
+    app = Celery("shop", broker=allow(server, *rules), set_as_current=False)
+    viewer = Viewer(app, read_only=True)
+    for path in PAGES:
+        if path != "/doctor":
+            assert viewer.open(path).status in (200, 400, 404)
+    viewer.close()
 
 
 def test_a_rule_with_bytes_is_written_as_one_enters_it(server: RedisServer) -> None:
