@@ -132,9 +132,9 @@ def test_the_secret_has_what_is_asked_for() -> None:
     [users, (secret, keys)] = re.findall(r"create secret generic ([\w-]+) (.*)", text)
     assert users == ("redis-users", "--from-file=users.acl")
     assert asked == {(secret, key) for key in re.findall(r"--from-literal=([\w-]+)=", keys)}
-    [url] = re.findall(r"broker-url=(\S+)", keys)
+    [url] = re.findall(r"=broker-url=(\S+)", keys)
     [redis] = (service for service in SERVICES if service["metadata"]["name"] == "redis")
-    assert url == f"redisdelay://redis:{redis['spec']['ports'][0]['port']}/0"
+    assert url == f"redisdelay://shop:...@redis:{redis['spec']['ports'][0]['port']}/0"
 
 
 @each_workload
