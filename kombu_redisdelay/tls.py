@@ -25,6 +25,11 @@ def verifying(given: object) -> dict[str, Any]:
     return {"ssl_cert_reqs": cert_reqs, "ssl_check_hostname": check_hostname, **options}
 
 
+def is_unverified(options: Mapping[str, Any]) -> bool:
+    """Whether a connection with these options uses TLS, and takes any server for the right one."""
+    return "ssl_cert_reqs" in options and options["ssl_cert_reqs"] in (ssl.CERT_NONE, "none", None)
+
+
 def answers_without(host: str, port: int) -> bool:
     """Whether a Redis at this address answers without TLS. This sends no password, and nothing else that is
     secret."""

@@ -8,20 +8,23 @@ from pathlib import Path
 from harness.redis_server import HOST, RedisServer
 
 _PAGE = Path(__file__).parents[1] / "docs" / "permissions.rst"
-_RULE = re.compile(r"^   ACL SETUSER shop (.*?)\n\n", re.MULTILINE | re.DOTALL)
-_OF_QUEUE = ("~{queue}*", "~redisdelay:{{{queue}}}:*")
+_RULE = re.compile(r"^   ACL SETUSER (\w+) (.*?)\n\n", re.MULTILINE | re.DOTALL)
+_OF_QUEUE = ("~{queue}", "~{queue}\x06\x16*", "~redisdelay:{{{queue}}}:*")
 
 
-def documented_rules(*queues: str, prefix: str = "") -> list[str]:
+def documented_rules(*queues: str, prefix: str = "", user: str = "shop") -> list[str]:
     """The rules on that page, with what it says of *queues* and of a ``global_keyprefix``."""
-    match = _RULE.search(_PAGE.read_text())
-    assert match is not None
-    rules = match[1].split()
+    rules = [_entered(rule) for rule in dict(_RULE.findall(_PAGE.read_text()))[user].split()]
     for rule in _OF_QUEUE:
         rules.remove(rule.format(queue="celery"))
     # Behind those that make the user.
     rules[4:4] = [rule.format(queue=queue) for queue in queues or ("celery",) for rule in _OF_QUEUE]
     return [f"{rule[0]}{prefix}{rule[1:]}" if rule[0] in "~&" else rule for rule in rules]
+
+
+def _entered(rule: str) -> str:
+    """What redis-cli makes of a rule."""
+    return rule[1:-1].encode().decode("unicode_escape") if rule.startswith('"') else rule
 
 
 def allow(server: RedisServer, *rules: str) -> str:
@@ -45,7 +48,9 @@ def refused(server: RedisServer) -> list[str]:
 
 def rules_on_a_cluster(*queues: str) -> list[str]:
     """The same, with what that page says of a cluster."""
-    assert "``~{Q}*`` in place of ``~Q*``" in _PAGE.read_text()
-    in_slots = {f"~{name}*": f"~{{{name}}}*" for name in (*queues, "_kombu.binding")}
+    assert '``~{Q} "~{Q}\\x06\\x16*"`` in place of ``~Q "~Q\\x06\\x16*"``' in _PAGE.read_text()
+    in_slots = {f"~{name}": f"~{{{name}}}" for name in queues}
+    in_slots |= {f"~{name}\x06\x16*": f"~{{{name}}}\x06\x16*" for name in queues}
+    in_slots["~_kombu.binding*"] = "~{_kombu.binding}*"
     in_slots["~celeryev.*"] = "~{celeryev.*"
     return [in_slots.get(rule, rule) for rule in documented_rules(*queues)] + ["+asking", "+cluster|slots"]

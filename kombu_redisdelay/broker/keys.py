@@ -110,6 +110,12 @@ def bindings(in_slots: bool) -> str:
     return "{_kombu.binding}" if in_slots else "_kombu.binding"
 
 
+def is_ours(queue: str) -> bool:
+    """Whether a queue of this name would be a key of ours: what is published to it would be, for example, a
+    dead letter of another queue."""
+    return queue.startswith("redisdelay:{") or queue == known_queues("")
+
+
 _TYPES = {
     "schedule": "zset",
     "messages": "hash",

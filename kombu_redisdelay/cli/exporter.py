@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from importlib.resources import files
-from threading import Event
+from threading import Event, Lock, Thread
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import click
 
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.echo import echo
+from kombu_redisdelay.cli.serving import PATIENCE, BoundedThreads, place_of
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.kept import Kept
 
 
 @click.command("exporter")
@@ -38,7 +44,7 @@ def command(port: int, address: str, dashboard: bool, alerts: bool) -> None:
 
 def _serve(port: int, address: str) -> None:
     # Not at the top, because prometheus_client need not be installed, and help and files need none.
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, make_wsgi_app
 
     from kombu_redisdelay.operations.exporter import QueueCollector
 
@@ -49,9 +55,63 @@ def _serve(port: int, address: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     try:
-        server, _ = start_http_server(port, address, registry)
+        server = _listen(address, port, make_wsgi_app(registry))
     except OSError as exc:
         raise click.ClickException(f"Cannot listen on {address}:{port}: {exc.strerror}.") from exc
+    Thread(target=server.serve_forever, name="redisdelay-exporter", daemon=True).start()
     echo(f"Serving metrics on http://{address}:{server.server_port}/metrics")
     stopped.wait()
     server.shutdown()
+
+
+#: A WSGI application.
+_Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+def _listen(address: str, port: int, metrics: _Wsgi) -> WSGIServer:
+    """
+    Raises:
+        OSError: it cannot listen there.
+    """
+    family, where = place_of(address, port)
+    server: WSGIServer = type("Server", (_Server,), {"address_family": family})(where, _Handler)
+    server.set_app(_kept(metrics))
+    return server
+
+
+#: What an answer depends on.
+_ASKED = ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING")
+
+
+def _kept(metrics: _Wsgi) -> _Wsgi:
+    """The same, where an answer is kept for as long as it took, for the others who ask meanwhile. With
+    thousands of queues it takes seconds, and has megabytes; so one is made at a time."""
+    lock = Lock()
+
+    @lru_cache(maxsize=4)
+    def answer(*asked: str) -> Kept[tuple[Any, list[bytes]]]:
+        def read() -> tuple[Any, list[bytes]]:
+            started: list[Any] = []
+            body = list(metrics(dict(zip(_ASKED, asked, strict=True)), lambda *start: started.append(start)))
+            return started[0], body
+
+        return Kept(read, lambda _, took: took)
+
+    def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        with lock:
+            start, body = answer(*(environ.get(name, "") for name in _ASKED)).get().value
+        start_response(*start)
+        return body
+
+    return app
+
+
+class _Server(BoundedThreads, WSGIServer):
+    pass
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = PATIENCE
+
+    def log_message(self, *args: Any) -> None:
+        """Log nothing: it is asked every few seconds."""

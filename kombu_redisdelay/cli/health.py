@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
-from socketserver import ThreadingTCPServer
+from socketserver import TCPServer
 from threading import Thread
 from typing import Any
 
 import click
 
-PATH = "/healthz"
+from kombu_redisdelay.cli.serving import PATIENCE, BoundedThreads, place_of
 
-#: Seconds that a client may take to send its request.
-PATIENCE = 5.0
+PATH = "/healthz"
 
 
 def serve_health(address: str, port: int, problem: Callable[[], str | None]) -> str:
@@ -54,10 +52,7 @@ def serve_health(address: str, port: int, problem: Callable[[], str | None]) -> 
             """Log nothing: it is asked every few seconds."""
 
     try:
-        # The address tells the family, as `::` does.
-        family, *_, where = socket.getaddrinfo(
-            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        family, where = place_of(address, port)
         server = type("Server", (_Server,), {"address_family": family})(where, Handler)
     except OSError as exc:
         raise click.ClickException(f"cannot listen on {address}:{port}: {exc.strerror}") from exc
@@ -66,10 +61,5 @@ def serve_health(address: str, port: int, problem: Callable[[], str | None]) -> 
     return f"http://{host}:{server.server_address[1]}{PATH}"
 
 
-class _Server(ThreadingTCPServer):
-    # Not http.server's own: it asks the DNS for the name of this host, which may take seconds.
-    allow_reuse_address = True
-    daemon_threads = True
-
-    def handle_error(self, *args: Any) -> None:
-        """Say nothing of a client that has gone away."""
+class _Server(BoundedThreads, TCPServer):
+    """Not http.server's own: it asks the DNS for the name of this host, which may take seconds."""

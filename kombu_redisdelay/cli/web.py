@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import stat
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -37,9 +38,26 @@ _PATIENCE = 5
     "--users-file",
     "file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The users: a line name:password for each.",
+    help="Who may look and act: a line name:password for each.",
+)
+@click.option(
+    "--viewers-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Who may look and change nothing: a line name:password for each.",
+)
+@click.option(
+    "--audit-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append to this file who did what, a line of JSON for each action.",
 )
 @click.option("--prefix", default="", help="The path below which a reverse proxy has the page.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name that requests may ask for, if no password is needed. May be given more than once.",
+)
 @click.option("--insecure", is_flag=True, help="Ask for no password, whatever the address.")
 def command(
     port: int,
@@ -47,18 +65,23 @@ def command(
     read_only: bool,
     arguments: str,
     file: Path | None,
+    viewers_file: Path | None,
+    audit_file: Path | None,
     prefix: str,
+    hosts: tuple[str, ...],
     insecure: bool,
 ) -> None:
     """Show the queues in a browser, and act on them. Runs until it is told to stop.
 
-    Passwords come from --users-file, or from the environment: REDISDELAY_WEB_PASSWORD is that of the user
-    admin. Without a password, it only listens on this machine, unless --insecure is given.
+    Passwords come from --users-file and --viewers-file, or from the environment: REDISDELAY_WEB_PASSWORD is
+    that of the user admin. Without a password, it only listens on this machine, unless --insecure is given,
+    and answers only to the names of this machine, its --address, and each --host.
     """
     users = {} if insecure else _users(file)
-    if insecure and (file or os.environ.get(PASSWORD)):
+    viewers = _read(viewers_file) if viewers_file else {}
+    if insecure and (file or viewers_file or os.environ.get(PASSWORD)):
         raise click.UsageError("--insecure asks for no password. Give either that or passwords.")
-    if not users and not insecure and not _is_loopback(address):
+    if not users and not viewers and not insecure and not _is_loopback(address):
         raise click.UsageError(
             f"Others can reach {address}. Give passwords with --users-file or {PASSWORD}, or --insecure."
         )
@@ -77,10 +100,13 @@ def command(
         # It may be started after this.
         echo(f"Redis cannot be reached yet, as the page says until then: {exc}", err=True)
     # A page on another site may have any name refer to this machine, and so have a browser act here.
-    hosts = ["*"] if users or insecure else ["localhost", "127.0.0.1", "[::1]", "::1", address]
-    page = create(app, users=users, hosts=hosts, read_only=read_only, arguments=arguments)
+    names = ["*"] if users or viewers else ["localhost", "127.0.0.1", "[::1]", "::1", address, *hosts]
+    if users.keys() & viewers.keys():
+        both = ", ".join(sorted(users.keys() & viewers.keys()))
+        raise click.UsageError(f"Both files have {both}: who may act, may look.")
+    page = create(app, users=users, viewers=viewers, hosts=names, read_only=read_only, arguments=arguments)
     listener = _listen(address, port)
-    _log_actions()
+    _log_actions(audit_file)
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn stops at these, and then passes them on to the handler that was there before.
         signal.signal(number, lambda *_: None)
@@ -104,8 +130,15 @@ def _users(file: Path | None) -> dict[str, str]:
     if password == "":
         raise click.UsageError(f"{PASSWORD} is empty. Give a password, or unset it.")
     users = {USER: password} if password else {}
-    if file is None:
-        return users
+    return {**users, **_read(file)} if file else users
+
+
+def _read(file: Path) -> dict[str, str]:
+    """Name -> password of those in a file."""
+    if file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+        echo(
+            f"Others on this machine may read or change {file}, which has passwords: chmod o-rw it.", err=True
+        )
     try:
         # Some editors of Windows begin a file with a mark, which is not part of the first name.
         lines = file.read_text("utf-8-sig").splitlines()
@@ -120,7 +153,7 @@ def _users(file: Path | None) -> dict[str, str]:
             found[name] = its
     if not found:
         raise click.ClickException(f"{file} has no user.")
-    return {**users, **found}
+    return found
 
 
 def _is_loopback(address: str) -> bool:
@@ -134,7 +167,8 @@ def _is_loopback(address: str) -> bool:
 
 def _listen(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family)
+    # If the protocol is named, asyncio sets TCP_NODELAY. Else answers on a kept connection wait for 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((address, port))
@@ -145,10 +179,22 @@ def _listen(address: str, port: int) -> socket.socket:
     return listener
 
 
-def _log_actions() -> None:
-    """Write what is done to standard error, and what goes wrong."""
+def _log_actions(audit: Path | None) -> None:
+    """Write what is done to standard error, and what goes wrong.
+
+    Arguments:
+        audit: a file for what is done, as JSON.
+    """
+    # Not at the top, as above.
+    from kombu_redisdelay.web.audit import audit_file
+
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("kombu_redisdelay.web")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
+    if audit is not None:
+        try:
+            logger.addHandler(audit_file(audit))
+        except OSError as exc:
+            raise click.ClickException(f"Cannot write to {audit}: {exc.strerror}.") from exc

@@ -17,6 +17,8 @@ from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_C
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import to_ms
+from kombu_redisdelay.operations.deadline import check_deadline
+from kombu_redisdelay.tls import is_unverified
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.option_names import unknown_options
 from kombu_redisdelay.transport.sentinel import SentinelChannel
@@ -100,6 +102,11 @@ class Access:
     def fails_over(self) -> bool:
         """Whether it goes over to another server when sentinels say so."""
         return isinstance(self._channel, SentinelChannel)
+
+    @property
+    def is_unverified(self) -> bool:
+        """Whether it uses TLS, and takes any server for the right one."""
+        return is_unverified(self._channel.pool.connection_kwargs)
 
     @property
     def options(self) -> Options:
@@ -218,7 +225,8 @@ class Access:
 
 
 class _UntilClosed:
-    """A server, for an object that may be closed: redis-py would silently connect again.
+    """A server, for an object that may be closed: redis-py would silently connect again. It is asked nothing
+    more when the time of an operation is over.
 
     Arguments:
         who: what is closed, for people.
@@ -242,6 +250,7 @@ class _UntilClosed:
         return partial(self._call, found) if callable(found) else found
 
     def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        check_deadline()
         try:
             return method(*args, **kwargs)
         except Exception:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 from kombu.compression import decompress
 from kombu.serialization import loads
 
 from kombu_redisdelay.operations.content import message_of
+from kombu_redisdelay.operations.patterns import fits
 
 #: What is decoded. To decode pickle may run any code.
 _ACCEPTED = frozenset(("application/json",))
@@ -64,4 +64,4 @@ def _is(value: Any, wanted: str) -> bool:
     if value is None or isinstance(value, bool):
         # As in JSON, where the message has it.
         texts.append({None: "null", True: "true", False: "false"}[value])
-    return any(text == wanted or fnmatchcase(text, wanted) for text in texts)
+    return any(text == wanted or fits(text, wanted) for text in texts)

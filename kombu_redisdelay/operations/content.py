@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from math import ceil
 from typing import Any
 
@@ -20,6 +19,7 @@ from kombu_redisdelay.broker.message import (
     message_id,
 )
 from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations.patterns import fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _decoded(payload: bytes) -> Any:
 def is_task(name: str | None, pattern: str | None) -> bool:
     """Whether a message with the task *name* is one of those that *pattern* picks, in which ``*``, ``?`` and
     ``[...]`` are wildcards. ``None`` as the pattern picks all, also what is not a task."""
-    return pattern is None or (name is not None and fnmatchcase(name, pattern))
+    return pattern is None or (name is not None and fits(name, pattern))
 
 
 #: The headers by which Celery says what a task belongs to.

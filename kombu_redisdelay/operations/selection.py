@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from typing import Any
 
 from kombu_redisdelay.broker.times import from_ms, to_ms
 from kombu_redisdelay.operations.arguments import arguments_of, has_argument
 from kombu_redisdelay.operations.content import is_related, is_task
 from kombu_redisdelay.operations.moments import ago, from_now, parse_time
+from kombu_redisdelay.operations.patterns import check_pattern, fits
 from kombu_redisdelay.operations.readers import Entry, Look, Span
 from kombu_redisdelay.operations.states import STATES, State
 from kombu_redisdelay.public import public
@@ -40,6 +40,7 @@ class Filter:
         said: what stands before a value in a sentence, such as "of the task".
         matches: whether a message matches a value.
         placeholder: an example of a value.
+        is_pattern: whether a value may have wildcards.
         is_contained: whether each message that matches a value contains it.
         reads_arguments: whether it tells something of the arguments of tasks, which may hold secrets.
     """
@@ -49,6 +50,7 @@ class Filter:
     said: str
     matches: Callable[[Entry, str], bool]
     placeholder: str
+    is_pattern: bool = True
     is_contained: bool = False
     reads_arguments: bool = False
 
@@ -80,14 +82,14 @@ FILTERS = (
         "worker",
         "Only what this worker has taken; * stands for anything.",
         "of the worker",
-        lambda entry, value: fnmatchcase(entry.known.get("worker") or "", value),
+        lambda entry, value: fits(entry.known.get("worker") or "", value),
         "celery@web-1",
     ),
     Filter(
         "reason",
         "Only with this reason; * stands for anything.",
         "with the reason",
-        lambda entry, value: fnmatchcase(entry.known.get("reason", ""), value),
+        lambda entry, value: fits(entry.known.get("reason", ""), value),
         "delivery limit*",
     ),
     Filter(
@@ -96,6 +98,7 @@ FILTERS = (
         "related to",
         lambda entry, value: is_related(entry.content.id, entry.content.headers, value),
         "id of a group, a parent or a root",
+        is_pattern=False,
         is_contained=True,
     ),
 )
@@ -128,7 +131,8 @@ class Selection:
     Raises:
         TypeError: *ids* is one string; an id, the name of a queue or a filter is not a string.
         ValueError: there is no such state; *after* or *before* is no time, or a text without an offset; *ids*
-            are given together with a time or a filter (*task*, *args*, *worker*, *reason*, *related*).
+            are given together with a time or a filter (*task*, *args*, *worker*, *reason*, *related*); a
+            text with wildcards has more than 500 characters.
     """
 
     ids: Sequence[str] | None = None
@@ -152,6 +156,8 @@ class Selection:
         for each, value in self.filters:
             if not isinstance(value, str):
                 raise TypeError(f"{each.name} must be a str, not {value!r}")
+            if each.is_pattern:
+                check_pattern(each.name, value)
         for state in self.state or ():
             if state not in STATES:
                 raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")

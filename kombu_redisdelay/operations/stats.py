@@ -59,7 +59,8 @@ class QueueStats:
         limits: whether the queue is paused, and its limits.
         reason: why ready or overdue messages wait although there is a consumer, or, while there are none, why
             messages do that were ready, one of
-            :data:`~kombu_redisdelay.operations.queue_reasons.REASONS`; ``None`` if none waits, there is no consumer, or they are about to be taken.
+            :data:`~kombu_redisdelay.operations.queue_reasons.REASONS`; ``None`` if none waits, there is no
+            consumer, or they are about to be taken.
     """
 
     queue: str

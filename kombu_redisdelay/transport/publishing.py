@@ -18,6 +18,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.bindings import BINDING
+from kombu_redisdelay.broker.keys import is_ours
 from kombu_redisdelay.broker.members import with_due
 from kombu_redisdelay.broker.message import (
     DELAY_HEADER,
@@ -385,6 +386,10 @@ class PublishingChannel(redis.Channel):
         whose = self.store.partitions.queue_of(queue)
         if whose != queue:
             raise ValueError(taken(queue, whose))
+        if is_ours(queue):
+            raise ValueError(
+                f"a queue cannot be named {queue!r}, because the transport has a key of this name"
+            )
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
         expires_ms = (kwargs.get("arguments") or {}).get("x-expires")
         names = self.store.partitions.names(queue)

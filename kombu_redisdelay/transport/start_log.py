@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from kombu_redisdelay.broker.options import LONG_LEASE
+from kombu_redisdelay.tls import is_unverified
 from kombu_redisdelay.transport.channel import Channel
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,11 @@ def _on_worker_ready(sender: Any = None, **kwargs: Any) -> None:
     channel = getattr(getattr(sender, "task_consumer", None), "channel", None)
     if not isinstance(channel, Channel):
         return
+    if is_unverified(channel.pool.connection_kwargs):
+        logger.warning(
+            "The certificate of the Redis server is not verified (ssl_cert_reqs): who is between this worker "
+            "and the server reads every message. Name the authority instead: ssl_ca_certs.",
+        )
     timeout = channel.options.visibility_timeout
     if timeout > LONG_LEASE:
         logger.warning(

@@ -8,6 +8,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from starlette.requests import Request
+
 from kombu_redisdelay.operations.moments import parse_time
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.selection import Selection
@@ -16,7 +18,7 @@ from kombu_redisdelay.web import queue_actions
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.form import Form
 from kombu_redisdelay.web.questions import name_of, of_which
-from kombu_redisdelay.web.site import Site
+from kombu_redisdelay.web.site import Site, may_act, site_of
 from kombu_redisdelay.web.words import number, plural
 
 #: What an action acts on: messages that are selected, all of a list, or a queue.
@@ -73,9 +75,10 @@ def actions() -> dict[str, Action]:
     }
 
 
-def actions_of(site: Site, choice: Choice, about: str) -> dict[str, Action]:
-    """What can be done to the messages of a list."""
-    if site.read_only:
+def actions_of(request: Request, choice: Choice, about: str) -> dict[str, Action]:
+    """What the viewer can do to the messages of a list."""
+    site = site_of(request)
+    if not may_act(request):
         return {}
     return {
         name: action

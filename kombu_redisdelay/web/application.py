@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,14 +19,16 @@ from starlette.types import Receive, Scope, Send
 
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.operations.calls import ARGUMENTS, SHORTENED
+from kombu_redisdelay.operations.deadline import TookTooLongError
 from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.web.confirming import act
 from kombu_redisdelay.web.doctor import doctor
-from kombu_redisdelay.web.guard import Guard
+from kombu_redisdelay.web.guard import Guard, Who
 from kombu_redisdelay.web.messages import message, messages
 from kombu_redisdelay.web.overview import overview
 from kombu_redisdelay.web.queue import queue
-from kombu_redisdelay.web.site import HERE, Site, mounted_at, render
+from kombu_redisdelay.web.site import HERE, Site, mounted_at, render, site_of, viewer_of
+from kombu_redisdelay.web.turns import LONGEST_SEARCH
 from kombu_redisdelay.web.work import stop, work
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,8 @@ def create(
     broker: Any,
     *,
     users: Mapping[str, str] | None = None,
+    viewers: Mapping[str, str] | None = None,
+    who: Who | None = None,
     hosts: Sequence[str] = ("*",),
     read_only: bool = False,
     arguments: str = SHORTENED,
@@ -48,8 +52,12 @@ def create(
 
     Arguments:
         broker: a Celery app, a kombu ``Connection``, or a broker URL.
-        users: name -> password of the users. ``None`` or empty: everybody that can reach it, so another layer
-            has to ask for a password.
+        users: name -> password of those that may look and act.
+        viewers: name -> password of those that may only look. With neither of these, everybody that can reach
+            it may act, so another layer has to ask for a password.
+        who: asks who it is, in place of passwords: takes Starlette's ``Request``, and returns a
+            :class:`Viewer`, or a ``Response`` for a person that may not come, such as a redirect to a login.
+            It is called in a thread, for each request.
         hosts: the names that requests may ask for in their header ``Host``, as in Starlette's
             ``TrustedHostMiddleware``. Without passwords, a page on another site could else reach one that
             listens on this machine, by a name of its own ("DNS rebinding").
@@ -59,8 +67,14 @@ def create(
         title: the name of the page. By default that of the Celery app.
 
     Raises:
-        ValueError: *arguments* is none of these.
+        ValueError: *arguments* is none of these; a name is among the *users* and the *viewers*; or *who* is
+            given beside passwords.
     """
+    users, viewers = dict(users or {}), dict(viewers or {})
+    if users.keys() & viewers.keys():
+        raise ValueError(f"users and viewers: both have {', '.join(sorted(users.keys() & viewers.keys()))}")
+    if who is not None and (users or viewers):
+        raise ValueError("give either who, or users and viewers")
     if arguments not in ARGUMENTS:
         raise ValueError(f"arguments must be one of {', '.join(ARGUMENTS)}, not {arguments!r}")
     site = Site(broker, title or str(getattr(broker, "main", None) or "Queues"), read_only, arguments)
@@ -72,22 +86,24 @@ def create(
 
     app = Starlette(
         routes=[
-            Route("/", overview, name="overview"),
-            Route("/queue", queue, name="queue"),
-            Route("/messages", messages, name="messages"),
-            Route("/message", message, name="message"),
+            Route("/", _page(overview), name="overview"),
+            Route("/queue", _page(queue), name="queue"),
+            Route("/messages", _search(messages), name="messages"),
+            Route("/message", _search(message), name="message"),
             Route("/act", act, name="act", methods=["POST"]),
             Route("/work", work, name="work"),
             Route("/stop", stop, name="stop", methods=["POST"]),
-            Route("/doctor", doctor, name="doctor"),
+            Route("/doctor", _page(doctor), name="doctor"),
             Mount("/static", _Files(directory=HERE / "static"), name="static"),
         ],
         middleware=[
+            # It answers a health check, which may ask for any name.
+            Middleware(Guard, users=users, viewers=viewers, who=who),
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
-            Middleware(Guard, users=dict(users or {})),
         ],
         exception_handlers={
             HTTPException: _refused,
+            TookTooLongError: _took_too_long,
             **dict.fromkeys(BROKER_ERRORS, _broker_is_away),
         },
         lifespan=lifespan,
@@ -97,6 +113,26 @@ def create(
     app.router.default = _elsewhere
     app.state.site = site
     return app
+
+
+#: What makes a page.
+_Make = Callable[[Request], Response]
+
+
+def _page(make: _Make) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return await site_of(request).turns.page(make, request)
+
+    return endpoint
+
+
+def _search(make: _Make) -> Callable[[Request], Awaitable[Response]]:
+    """A page that may look at every message."""
+
+    async def endpoint(request: Request) -> Response:
+        return await site_of(request).turns.search(viewer_of(request), make, request)
+
+    return endpoint
 
 
 class _Files(StaticFiles):
@@ -120,6 +156,12 @@ async def _elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return render(request, "error.html", error.status_code, what=error.detail, error="")
+
+
+def _took_too_long(request: Request, error: Exception) -> Response:
+    what = f"This was not done after {LONGEST_SEARCH:.0f} seconds"
+    advice = "Choose a queue, or fewer messages. The command line takes the time that it needs."
+    return render(request, "error.html", 503, what=what, error="", advice=advice)
 
 
 def _broker_is_away(request: Request, error: Exception) -> Response:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -12,10 +12,20 @@ from starlette.responses import RedirectResponse, Response
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.web.actions import ALL, QUEUE, SELECTED, Action, actions
+from kombu_redisdelay.web.csrf import sealed
 from kombu_redisdelay.web.fields import quoted
 from kombu_redisdelay.web.form import Form, read_ours
 from kombu_redisdelay.web.questions import Subject, counted, of_which, subject_of
-from kombu_redisdelay.web.site import NOTE, Site, address, cookie_path, render, site_of
+from kombu_redisdelay.web.site import (
+    NOTE,
+    Site,
+    address,
+    check_may_act,
+    cookie_path,
+    render,
+    site_of,
+    viewer_of,
+)
 from kombu_redisdelay.web.words import plural, text
 from kombu_redisdelay.web.works import TooMany, Work
 
@@ -28,19 +38,22 @@ _LONGEST_NOTE = 300
 #: What is sent by Enter in a list, without a script.
 STAY = "stay"
 
+#: The field that says that messages which come meanwhile are meant, too.
+NEWCOMERS = "newcomers"
+
 #: Seconds that a viewer waits for an action before a page shows how far it is.
 DIRECT = 1.0
 
 
 async def act(request: Request) -> Response:
     """Ask whether to do something, or do it."""
-    return await run_in_threadpool(_act, request, await read_ours(request))
+    form = await read_ours(request)
+    return await site_of(request).turns.search(viewer_of(request), _act, request, form)
 
 
 def _act(request: Request, form: Form) -> Response:
     site = site_of(request)
-    if site.read_only:
-        raise HTTPException(403, "Nothing can be changed here: this page is read-only.")
+    check_may_act(request)
     name = form.fields.get("action", "")
     if name == STAY:
         return RedirectResponse(address(request, "messages", **form.choice.fields), 303)
@@ -51,6 +64,8 @@ def _act(request: Request, form: Form) -> Response:
         return _back(request, form, action, "No message was selected.")
     if not form.fields.get("confirmed"):
         return _ask(request, name, action, form)
+    if action.about == ALL and _are_more(site, form):
+        return _ask(request, name, action, form, "There are more messages than when you were asked.")
     try:
         work = site.works.start(_work(request, name, action, form))
     except ValueError as exc:
@@ -71,23 +86,39 @@ def _act(request: Request, form: Form) -> Response:
 
 def _work(request: Request, name: str, action: Action, form: Form) -> Work:
     filled_in = tuple((field, form.text(field)) for field in _ASKED if form.text(field))
-    expected = form.text("expected")
     page, query = _page(form, action)
     return Work(
         action.title_of(form),
         request.state.user,
         _line(request, name, action, form),
+        _audit(request, name, action, form),
         (name, form.choice, tuple(form.selected), filled_in),
         partial(_do, action, site_of(request), form),
-        expected=int(expected)
-        if expected.isascii() and expected.isdecimal() and len(expected) < 16
-        else None,
+        expected=_expected(form),
         in_portions=action.about == ALL,
         span=form.choice.span(site_of(request).timezone),
         since=form.choice.its_state.since,
         page=page,
         query=query,
     )
+
+
+def _expected(form: Form) -> int | None:
+    """How many messages the question was about; ``None`` if that was not known."""
+    text = form.text("expected")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
+
+
+def _are_more(site: Site, form: Form) -> bool:
+    """Whether all messages of a list are more than the viewer was asked about, and agreed to."""
+    expected = _expected(form)
+    if expected is None or form.fields.get(NEWCOMERS):
+        return False
+    try:
+        count = counted(site, form.choice).count
+    except ValueError as exc:
+        raise HTTPException(400, str(exc)) from exc
+    return count is None or count > expected
 
 
 def _do(action: Action, site: Site, form: Form, tell: Tell) -> str:
@@ -128,6 +159,7 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
         span=span,
         states=STATES,
         expected=expected,
+        newcomers=NEWCOMERS,
         subject=subject,
         form=form,
         is_all=action.about == ALL,
@@ -142,7 +174,7 @@ def _back(request: Request, form: Form, action: Action, note: str) -> Response:
     response = RedirectResponse(_address(request, form, action), 303)
     response.set_cookie(
         NOTE,
-        quoted(text(note, _LONGEST_NOTE)),
+        sealed(request, quoted(text(note, _LONGEST_NOTE))),
         max_age=60,
         path=cookie_path(request),
         secure=request.url.scheme == "https",
@@ -162,6 +194,18 @@ def _page(form: Form, action: Action) -> tuple[str, dict[str, str]]:
 def _address(request: Request, form: Form, action: Action) -> str:
     page, query = _page(form, action)
     return address(request, page, **query)
+
+
+def _audit(request: Request, name: str, action: Action, form: Form) -> dict[str, Any]:
+    """The same for a program, and whole."""
+    return {
+        "user": request.state.user,
+        "address": request.client.host if request.client else None,
+        "action": name,
+        "fields": {field: form.text(field) for field in _ASKED if form.text(field)},
+        "messages": [each._asdict() for each in form.selected] if action.about == SELECTED else None,
+        "list": None if action.about == SELECTED else {k: v for k, v in form.choice.fields.items() if v},
+    }
 
 
 def _line(request: Request, name: str, action: Action, form: Form) -> str:

@@ -16,11 +16,11 @@ TOKEN = "redisdelay_token"
 def token_of(request: Request) -> str:
     """The token for the forms of a page. The page has to set it as the cookie :data:`TOKEN`, too."""
     token: str = request.cookies.get(TOKEN, "")
-    if not _is_for(request, token):
+    if not is_signed(token, request.state.key):
         token = getattr(request.state, "token", "")
     if not token:
         seed = secrets.token_urlsafe(32)
-        token = request.state.token = f"{seed}.{_signature(request, seed)}"
+        token = request.state.token = f"{seed}.{_signature(request.state.key, seed)}"
     return token
 
 
@@ -47,15 +47,32 @@ def is_ours(request: Request, fields: Mapping[str, str]) -> bool:
     cookie = request.cookies.get(TOKEN, "")
     # A form may carry what is no UTF-8. None of our tokens does.
     is_the_same = secrets.compare_digest(cookie.encode(), fields.get(TOKEN, "").encode(errors="replace"))
-    return is_the_same and _is_for(request, cookie)
+    return is_the_same and is_signed(cookie, request.state.key)
 
 
-def _is_for(request: Request, token: str) -> bool:
-    """Whether a token was made for the user of a request. Another site of the same domain may set cookies."""
+def sealed(request: Request, text: str) -> str:
+    """*text* for a cookie that only we can have written: another site of the same domain may set cookies. It
+    is for who has the same token."""
+    return f"{_signature(request.state.key, _bound(request, text))}.{text}"
+
+
+def unsealed(request: Request, cookie: str) -> str:
+    """The text that :func:`sealed` was given; empty if it was not us."""
+    signature, _, text = cookie.partition(".")
+    ours = _signature(request.state.key, _bound(request, text))
+    return text if secrets.compare_digest(signature.encode(), ours.encode()) else ""
+
+
+def _bound(request: Request, text: str) -> str:
+    return f"{request.cookies.get(TOKEN, '')} {text}"
+
+
+def is_signed(token: str, key: bytes) -> bool:
+    """Whether a token was made for the user with this *key*. Another site may set cookies, too."""
     seed, _, signature = token.partition(".")
-    return bool(seed) and secrets.compare_digest(signature.encode(), _signature(request, seed).encode())
+    return bool(seed) and secrets.compare_digest(signature.encode(), _signature(key, seed).encode())
 
 
-def _signature(request: Request, seed: str) -> str:
-    """What only the pages of this user can put behind a *seed*. Without passwords, all pages can."""
-    return hmac.digest(request.state.key, seed.encode(), "sha256").hex()
+def _signature(key: bytes, seed: str) -> str:
+    """What only the pages of one user can put behind a *seed*. Without passwords, all pages can."""
+    return hmac.digest(key, seed.encode(), "sha256").hex()

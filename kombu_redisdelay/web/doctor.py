@@ -10,6 +10,9 @@ from kombu_redisdelay.web.actions import actions
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.site import render, site_of
 
+#: Findings that are shown.
+MOST = 500
+
 
 def doctor(request: Request) -> Response:
     """All findings, each with what mends it."""
@@ -17,7 +20,9 @@ def doctor(request: Request) -> Response:
     return render(
         request,
         "doctor.html",
+        # What is wrong comes first.
         findings=findings.value,
+        most=MOST,
         examined=findings.moment,
         actions=actions(),
         states=STATES,

@@ -8,14 +8,17 @@ import hashlib
 import logging
 import math
 import secrets
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kombu_redisdelay.web.guesses import Guesses
+from kombu_redisdelay.web.csrf import TOKEN, is_signed
+from kombu_redisdelay.web.guesses import Guesses, person_of
 from kombu_redisdelay.web.words import text
 
 logger = logging.getLogger(__name__)
@@ -38,35 +41,63 @@ _HEADERS = {
 }
 
 
+class Viewer(NamedTuple):
+    """One who has come.
+
+    Attributes:
+        name: what the log calls them.
+        may_act: whether they may change something, and not only look.
+    """
+
+    name: str
+    may_act: bool = False
+
+
+#: Says who has come, or what to answer if nobody may.
+Who = Callable[[Request], Viewer | Response]
+
+
 class _User(NamedTuple):
     """A user with a password.
 
     Attributes:
         password: what has to be given.
+        may_act: whether they may change something.
         key: what signs the tokens of this user's forms. It is the same in each process that serves the page.
     """
 
     password: bytes
+    may_act: bool
     key: bytes
 
     @classmethod
-    def of(cls, name: bytes, password: bytes) -> _User:
+    def of(cls, name: bytes, password: bytes, may_act: bool) -> _User:
         # Slow, so that a token does not help to guess the password.
-        return cls(password, hashlib.scrypt(password, salt=b"redisdelay_token " + name, n=2**14, r=8, p=1))
+        return cls(
+            password, may_act, hashlib.scrypt(password, salt=b"redisdelay_token " + name, n=2**14, r=8, p=1)
+        )
 
 
 class Guard:
-    """Asks for a password, except at :data:`HEALTH`, and adds the headers that make a browser careful.
+    """Asks for a password, except at :data:`HEALTH`, refuses what a page on another site embeds, and adds the
+    headers that make a browser careful.
 
     Arguments:
-        users: name -> password. If it is empty, no password is asked for.
+        users: name -> password of those that may act.
+        viewers: name -> password of those that may look. If both are empty, everybody may act.
+        who: asks in place of passwords; ``None`` if these are asked for.
     """
 
-    def __init__(self, app: ASGIApp, users: Mapping[str, str]) -> None:
+    def __init__(
+        self, app: ASGIApp, users: Mapping[str, str], viewers: Mapping[str, str], who: Who | None
+    ) -> None:
         self._app = app
         self._users = {
-            name.encode(): _User.of(name.encode(), password.encode()) for name, password in users.items()
+            name.encode(): _User.of(name.encode(), password.encode(), of is users)
+            for of in (viewers, users)
+            for name, password in of.items()
         }
+        self._who = who
         self._guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,33 +115,54 @@ class Guard:
         if scope["path"] == scope.get("root_path", "") + HEALTH:
             await PlainTextResponse("ok\n")(scope, receive, send_guarded)
             return
-        refusal = self._let_in(scope)
+        refusal = _refuse_embedding(Headers(scope=scope)) or await self._let_in(scope)
         await (refusal or self._app)(scope, receive, send_guarded)
 
-    def _let_in(self, scope: Scope) -> PlainTextResponse | None:
+    async def _let_in(self, scope: Scope) -> Response | None:
         """Note the user of the request. Returns what to answer if there is no user with this password."""
         state = scope.setdefault("state", {})
-        state["user"], state["key"] = ANYBODY, b""
-        if not self._users:
+        state["user"], state["may_act"], state["key"] = ANYBODY, True, b""
+        if self._who is not None:
+            found = await run_in_threadpool(self._who, Request(scope))
+            if not isinstance(found, Viewer):
+                return found
+            state["user"], state["may_act"] = found
             return None
+        return self._ask_for_password(scope, state) if self._users else None
+
+    def _ask_for_password(self, scope: Scope, state: dict[str, Any]) -> Response | None:
         credentials = _credentials(Headers(scope=scope).get("authorization", ""))
         if credentials is None:
             return _ask_again()
         name, password = credentials
         address = scope["client"][0] if scope.get("client") else "an unknown address"
-        wait_seconds = self._guesses.wait_seconds((address, name))
+        # An unknown name takes as long as a wrong password.
+        user = self._users.get(name, _User(secrets.token_bytes(), False, secrets.token_bytes()))
+        token = Request(scope).cookies.get(TOKEN, "")
+        # A browser that has been let in before is known again, so that nobody at its address locks it out.
+        # (OWASP's "device cookies".)
+        person = token if is_signed(token, user.key) else person_of(address, name)
+        wait_seconds = self._guesses.wait_seconds(person)
         if wait_seconds:
             after = {"Retry-After": str(math.ceil(wait_seconds))}
             return PlainTextResponse("Too many wrong passwords. Try again later.\n", 429, after)
-        # An unknown name takes as long as a wrong password.
-        user = self._users.get(name, _User(secrets.token_bytes(), b""))
         shown = name.decode("utf-8", "backslashreplace")
         if not secrets.compare_digest(password, user.password):
-            self._guesses.was_wrong((address, name))
+            self._guesses.was_wrong(person)
             logger.warning("A wrong password for the name %s from %s", text(shown, 100), text(address, 100))
             return _ask_again()
-        state["user"], state["key"] = shown, user.key
+        state["user"], state["may_act"], state["key"] = shown, user.may_act, user.key
         return None
+
+
+def _refuse_embedding(headers: Headers) -> PlainTextResponse | None:
+    """Returns what to answer to a request that a page on another site makes in the back of its viewer, as for
+    an image. A link may lead here from anywhere. (The "resource isolation policy" of web.dev.)"""
+    if headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
+        return None
+    if (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document"):
+        return None
+    return PlainTextResponse("This is not for a page on another site.\n", 403)
 
 
 def _credentials(authorization: str) -> tuple[bytes, bytes] | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from ipaddress import IPv6Address, IPv6Network, ip_address
+from zlib import crc32
 
 #: Wrong passwords that a person may give in a row.
 MOST = 10
@@ -15,12 +17,38 @@ EVERY_SECONDS = 6.0
 #: People that are remembered, so that memory is bounded. A person that is forgotten begins anew.
 MOST_PEOPLE = 10_000
 
+#: People at an address. Beyond that, several names are one person: else somebody would have the others
+#: forgotten by giving thousands of names.
+MOST_AT_AN_ADDRESS = 256
+
+#: The bits of an IPv6 address that somebody is given. The rest they choose.
+_NETWORK_BITS = 64
+
+
+def person_of(address: str, name: bytes) -> Hashable:
+    """Who gives a password, as far as that is known: a name, and a network that one customer has.
+
+    So somebody who guesses the password of one user does not keep the others out who come through the same
+    proxy.
+    """
+    return _network_of(address), crc32(name) % MOST_AT_AN_ADDRESS
+
+
+def _network_of(address: str) -> str:
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        # A proxy may pass on anything.
+        return address
+    if not isinstance(found, IPv6Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(IPv6Network((found, _NETWORK_BITS), strict=False))
+
 
 class Guesses:
     """Remembers wrong passwords: a token bucket for each person.
-
-    A person is an address and a name. So guesses for one user do not keep out the others that come through
-    the same proxy.
 
     Arguments:
         clock: tells the time in seconds.
@@ -29,14 +57,14 @@ class Guesses:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         # When the bucket of each person is full again. Entries whose bucket is full again are dropped.
-        self._full_at: OrderedDict[tuple[str, bytes], float] = OrderedDict()
+        self._full_at: OrderedDict[Hashable, float] = OrderedDict()
 
-    def wait_seconds(self, person: tuple[str, bytes]) -> float:
+    def wait_seconds(self, person: Hashable) -> float:
         """Seconds until a person may try again; 0 if that is now."""
         missing_seconds = self._full_at.get(person, 0.0) - self._clock()
         return max(0.0, missing_seconds - (MOST - 1) * EVERY_SECONDS)
 
-    def was_wrong(self, person: tuple[str, bytes]) -> None:
+    def was_wrong(self, person: Hashable) -> None:
         """Remember that a person gave a wrong password."""
         now = self._clock()
         self._full_at[person] = max(self._full_at.pop(person, now), now) + EVERY_SECONDS

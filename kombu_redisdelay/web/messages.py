@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kombu_redisdelay.operations.columns import Column, columns_of, moment_label
+from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.reading import Page
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import STATES, State
@@ -21,6 +22,15 @@ from kombu_redisdelay.web.site import Site, fields_of, render, site_of
 
 #: Seconds after which the page of a message is brought up to date.
 UPDATE_AFTER = 5
+
+#: With more queues than this, a viewer writes the name of one.
+MOST_QUEUES = 500
+
+#: Messages with one id that are shown.
+MOST_FOUND = 20
+
+#: Headers of a message that are shown.
+MOST_HEADERS = 100
 
 #: The search for a message may take one part in this number of the time.
 SEARCHES = 50
@@ -52,13 +62,14 @@ def messages(request: Request) -> Response:
         error=error,
         is_first=is_first,
         queues=site.queue_names(),
+        most_queues=MOST_QUEUES,
         total=site.messages.count(Selection(queue=choice.queue or None, state=choice.state)),
         matching=None if selection is None or error else _matching(site, choice, selection, page, is_first),
         moment=moment_label(state),
         is_sorted=is_sorted,
         order=_order(choice, is_sorted),
-        of_selected=actions_of(site, choice, SELECTED),
-        of_all=actions_of(site, choice, ALL),
+        of_selected=actions_of(request, choice, SELECTED),
+        of_all=actions_of(request, choice, ALL),
         call=site.call,
     )
 
@@ -77,11 +88,11 @@ def message(request: Request) -> Response:
     site, id = site_of(request), fields_of(request).get("id", "")
     now = datetime.now(timezone.utc)
     began = monotonic()
-    found = list(site.messages.select(Selection(ids=[id]))) if id else []
+    found = _found(site, id)
     if not found and id != id.strip():
         # A person may have copied more than the id.
         id = id.strip()
-        found = list(site.messages.select(Selection(ids=[id]))) if id else []
+        found = _found(site, id)
     took = monotonic() - began
     return render(
         request,
@@ -89,15 +100,21 @@ def message(request: Request) -> Response:
         200 if found else 404,
         id=id,
         found=found,
+        most_found=MOST_FOUND,
+        most_headers=MOST_HEADERS,
         # Its search may read every ready message. The page must not keep the server busy with that.
         update_after=max(UPDATE_AFTER, ceil(took * SEARCHES)),
-        actions=lambda state: actions_of(site, Choice(state), SELECTED),
+        actions=lambda state: actions_of(request, Choice(state), SELECTED),
         events=lambda message: events_of(message, now),
         relatives=relatives_of,
         why_waiting=lambda message: why_waiting(site.messages.store, message),
         call=site.call,
         shown=site.shown,
     )
+
+
+def _found(site: Site, id: str) -> list[MessageInfo]:
+    return list(site.messages.select(Selection(ids=[id]), limit=MOST_FOUND)) if id else []
 
 
 def _matching(site: Site, choice: Choice, selection: Selection, page: Page, is_first: bool) -> int | None:

@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from kombu_redisdelay.operations.doctor import Finding, Level
 from kombu_redisdelay.operations.history import Counts
+from kombu_redisdelay.operations.kept import Read
 from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS, QueueColumn
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span
 from kombu_redisdelay.web.fleet import Fleet, Part, read_hours
-from kombu_redisdelay.web.kept import Read
 from kombu_redisdelay.web.pictures import Bar, bars
 from kombu_redisdelay.web.site import MOST_EXAMINED, Site, address, fields_of, render, site_of
 from kombu_redisdelay.web.sorting import COLUMNS, Row, Sorting

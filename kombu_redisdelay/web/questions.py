@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from kombu_redisdelay.operations.deadline import TookTooLongError, at_most
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.selection import FILTERS, Selection
 from kombu_redisdelay.operations.states import STATES
@@ -19,6 +21,9 @@ COUNTED_AT_MOST = 20_000
 
 #: The same to find those that are selected.
 SEARCHED_AT_MOST = 5_000
+
+#: Seconds that either may take.
+LONGEST_LOOK = 3.0
 
 #: No name is said longer than this, in characters.
 _LONGEST_NAME = 100
@@ -61,8 +66,12 @@ def name_of(queue: str) -> str:
 
 def counted(site: Site, choice: Choice) -> Counted:
     """How many messages a list has."""
-    count = site.messages.count(site.selection_of(choice), at_most=COUNTED_AT_MOST)
     what = choice.its_state.described
+    try:
+        with at_most(LONGEST_LOOK):
+            count = site.messages.count(site.selection_of(choice), at_most=COUNTED_AT_MOST)
+    except TookTooLongError:
+        return Counted(f"all {what}s that match (it takes too long to count them),", None)
     if count.is_exact:
         return Counted(plural(count, what), count)
     total = site.messages.count(Selection(queue=choice.queue or None, state=choice.state))
@@ -86,9 +95,10 @@ def subject_of(site: Site, form: Form, states: tuple[str, ...]) -> Subject:
     in_queues: dict[str, set[str]] = {}
     for id, queue in form.selected:
         in_queues.setdefault(queue, set()).add(id)
-    found = [
-        (message, queue) for queue, ids in in_queues.items() for message in _find(site, queue, ids, states)
-    ]
+    found: list[tuple[MessageInfo, str]] = []
+    with suppress(TookTooLongError), at_most(LONGEST_LOOK):
+        for queue, ids in in_queues.items():
+            found += ((message, queue) for message in _find(site, queue, ids, states))
     counts = Counter(Selected(message.id, queue) for message, queue in found)
     missing = [each for each in form.selected if each not in counts]
     return Subject(

@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.types import Scope
@@ -18,16 +19,18 @@ from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.calls import ALL, call, with_arguments, without_empty_headers
 from kombu_redisdelay.operations.doctor import Finding, examine
 from kombu_redisdelay.operations.history import Counts
+from kombu_redisdelay.operations.kept import Kept
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.queues import Queues
 from kombu_redisdelay.operations.selection import FILTERS, Filter, Selection
 from kombu_redisdelay.web import words
 from kombu_redisdelay.web.choice import Choice
-from kombu_redisdelay.web.csrf import TOKEN, token_of
+from kombu_redisdelay.web.csrf import TOKEN, token_of, unsealed
 from kombu_redisdelay.web.fields import of_query, quoted, to_query, unquoted
 from kombu_redisdelay.web.fleet import Fleet, read_fleet, read_hours, seconds_kept
-from kombu_redisdelay.web.kept import Kept
+from kombu_redisdelay.web.guard import ANYBODY
+from kombu_redisdelay.web.turns import Turns
 from kombu_redisdelay.web.works import Works
 
 HERE = Path(__file__).parent
@@ -59,6 +62,7 @@ class Site:
         fleet: the figures of all queues.
         hours: what has happened in each queue in the last hour.
         works: what is done in the background.
+        turns: bounds what is done at a time.
     """
 
     def __init__(self, broker: Any, title: str, read_only: bool, arguments: str) -> None:
@@ -66,6 +70,7 @@ class Site:
         self.read_only = read_only
         self.arguments = arguments
         self.works = Works()
+        self.turns = Turns()
         self._broker = broker
         self._opening = Lock()
         self._messages: Messages | None = None
@@ -147,6 +152,28 @@ def site_of(request: Request) -> Site:
     return site
 
 
+def viewer_of(request: Request) -> str:
+    """Whose request it is. Who needs no password is known by the address."""
+    user: str = request.state.user
+    return user if user != ANYBODY or request.client is None else f"{user} at {request.client.host}"
+
+
+def may_act(request: Request) -> bool:
+    """Whether the viewer may change something."""
+    return bool(request.state.may_act) and not site_of(request).read_only
+
+
+def check_may_act(request: Request) -> None:
+    """
+    Raises:
+        HTTPException: the viewer may change nothing.
+    """
+    if site_of(request).read_only:
+        raise HTTPException(403, "Nothing can be changed here: this page is read-only.")
+    if not may_act(request):
+        raise HTTPException(403, "You may look at this page, and change nothing.")
+
+
 def fields_of(request: Request) -> dict[str, str]:
     """The fields of the address."""
     return dict(of_query(request.scope["query_string"].decode("latin-1")))
@@ -190,8 +217,9 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         request=request,
         site=site,
         token=token,
+        may_act=may_act(request),
         token_name=TOKEN,
-        note=unquoted(request.cookies.get(NOTE, "")),
+        note=unquoted(unsealed(request, request.cookies.get(NOTE, ""))),
         now=datetime.now(timezone.utc),
         version=__version__,
         url=partial(address, request),
@@ -222,3 +250,4 @@ _templates = Environment(
     lstrip_blocks=True,
 )
 _templates.filters.update(words.FILTERS)
+_templates.tests["linkable"] = words.is_linkable

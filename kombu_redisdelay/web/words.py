@@ -18,6 +18,10 @@ _NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"
 #: No text of a message is shown longer than this on a page, in characters.
 LONGEST = 2000
 
+#: No id, and no name of a queue, is put into a link or a form if it is longer there, in characters. A page
+#: has up to two hundred of them.
+LONGEST_LINKED = 5000
+
 
 def number(value: int) -> str:
     """A whole number with its digits in groups: 1 234 567."""
@@ -62,6 +66,11 @@ def clock(value: datetime) -> Markup:
 def plural(count: int, one: str, many: str = "") -> str:
     """A number with its noun: 1 message, 2 messages."""
     return f"{number(count)} {one if count == 1 else many or one + 's'}"
+
+
+def is_linkable(name: str) -> bool:
+    """Whether links and forms have room for the id of a message, or the name of a queue."""
+    return len(name) <= LONGEST_LINKED and len(quoted(name)) <= LONGEST_LINKED
 
 
 FILTERS: dict[str, Callable[..., Any]] = {

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from kombu_redisdelay.web.form import read_ours
-from kombu_redisdelay.web.site import address, fields_of, render, site_of
+from kombu_redisdelay.web.site import address, check_may_act, fields_of, render, site_of
 
 
 def work(request: Request) -> Response:
@@ -21,8 +20,7 @@ def work(request: Request) -> Response:
 async def stop(request: Request) -> Response:
     """End it after the step that it is in."""
     form = await read_ours(request)
-    if site_of(request).read_only:
-        raise HTTPException(403, "Nothing can be changed here: this page is read-only.")
+    check_may_act(request)
     id = form.text("work")
     found = site_of(request).works.get(id)
     if found is not None and found.in_portions:

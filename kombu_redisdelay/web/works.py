@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import logging
 import secrets
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime, timezone
 from threading import Event, Lock, Thread
 from time import monotonic
+from typing import Any
 
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.web.words import for_log, plural
@@ -40,6 +41,7 @@ class Work:
         title: what it is, for example "Cancel all ready messages of the queue emails".
         who: the person.
         line: how its line in the log begins.
+        audit: the same for a program, which gets it with the line.
         key: two works with the same key do the same.
         do: does it, and says what was done. What it gets, it calls with how many messages it is done with.
         expected: how many messages it is probably about; ``None`` if that is unknown.
@@ -59,6 +61,7 @@ class Work:
         title: str,
         who: str,
         line: str,
+        audit: Mapping[str, Any],
         key: Hashable,
         do: Callable[[Tell], str],
         *,
@@ -84,6 +87,7 @@ class Work:
         self.outcome = ""
         self.started = datetime.now(timezone.utc)
         self._line = line
+        self._audit = audit
         self._do = do
         self._stopped_by = ""
         self._ended = Event()
@@ -113,9 +117,7 @@ class Work:
 
     def give_up(self) -> None:
         """Say in the log that its end is not waited for."""
-        logger.warning(
-            "%s: left behind in a step that takes long, after %s", self._line, for_log(self._so_far())
-        )
+        self._log(logging.WARNING, f"left behind in a step that takes long, after {self._so_far()}")
 
     def _run(self) -> None:
         try:
@@ -138,7 +140,12 @@ class Work:
             else:
                 self.outcome = f"It failed. A part of it may be done. {exc}"
                 said = f"failed, a part of it may be done: {exc}"
-        logger.info("%s: %s", self._line, for_log(said))
+        self._log(logging.INFO, said)
+
+    def _log(self, level: int, said: str) -> None:
+        said = for_log(said)
+        audit = {**self._audit, "outcome": said, "failed": self.error is not None}
+        logger.log(level, "%s: %s", self._line, said, extra={"audit": audit})
 
     def _so_far(self) -> str:
         return plural(self.count, "message")

@@ -11,6 +11,7 @@ from harness.cluster import Cluster
 from harness.full import fill
 from harness.redis_server import RedisServer
 from kombu_redisdelay.operations.access import natural
+from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
 from tests.cli.site import QUEUE, Site, run_delayed
 
 
@@ -247,6 +248,13 @@ def test_transport_options_that_nobody_reads(site: Site) -> None:
     ]
 
 
+def test_a_server_that_is_not_verified(site: Site) -> None:
+    assert "TLS" not in site.findings("warning")
+    [*_, finding] = check_transport_options({}, is_unverified=True)
+    assert (finding.level.value, finding.check) == ("warning", "TLS")
+    assert "the certificate of the server is not verified" in finding.found
+
+
 def test_a_replica(site: Site) -> None:
     site.redis.execute_command("REPLICAOF", "127.0.0.1", "1")
     try:
@@ -258,6 +266,12 @@ def test_a_replica(site: Site) -> None:
 def test_another_clock(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kombu_redisdelay.operations.doctor.server.time", lambda: site.now_ms() / 1000 + 90)
     assert "are 90.0 s apart" in site.findings("wrong")["clock"]
+
+
+def test_a_queue_that_is_named_as_a_key(site: Site) -> None:
+    name = f"redisdelay:{{{QUEUE}}}:dead"
+    site.store.remember(name)
+    assert "its name is that of a key of another queue" in site.findings("wrong")[f"queue {name}"]
 
 
 def test_leftovers_of_stock_workers(site: Site) -> None:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Event, Thread
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -12,9 +20,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from harness.full import BALLAST, fill
+from harness.process import wait_until
 from harness.redis_server import RedisServer
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.cli import exporter
+from kombu_redisdelay.cli.exporter import _listen
+from kombu_redisdelay.cli.serving import MOST_REQUESTS
 from kombu_redisdelay.operations.exporter import QueueCollector
 from tests.cli.site import QUEUE, Site
 
@@ -158,6 +170,69 @@ def test_a_redis_that_is_gone_is_said_so() -> None:
         server.stop()
         assert exported(site) == {("redisdelay_up", ""): 0}
         site.close()
+
+
+@pytest.fixture
+def serving() -> Iterator[tuple[Event, list[str], str]]:
+    """An exporter with something slow: it waits for the event. What was asked of it, and its address."""
+    go_on, asked = Event(), list[str]()
+
+    def metrics(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        asked.append(environ.get("HTTP_ACCEPT", ""))
+        go_on.wait(20)
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [b"metrics"]
+
+    with _listen("127.0.0.1", 0, metrics) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield go_on, asked, f"http://127.0.0.1:{server.server_port}/metrics"
+        go_on.set()
+        server.shutdown()
+        thread.join()
+
+
+def test_those_who_ask_at_a_time_get_the_same(serving: tuple[Event, list[str], str]) -> None:
+    go_on, asked, url = serving
+
+    def get(accept: str) -> bytes:
+        request = urllib.request.Request(url, headers={"Accept": accept})
+        return bytes(urllib.request.urlopen(request, timeout=30).read())
+
+    with ThreadPoolExecutor(9) as pool:
+        answers = [pool.submit(get, "text/plain") for _ in range(8)]
+        wait_until(lambda: bool(asked), 10, "that it is asked")
+        time.sleep(0.5)
+        go_on.set()
+        assert {answer.result() for answer in answers} == {b"metrics"}
+        assert asked == ["text/plain"]
+        assert pool.submit(get, "application/openmetrics-text").result() == b"metrics"
+        assert len(asked) == 2
+
+
+def test_clients_that_are_silent_end(
+    serving: tuple[Event, list[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 0 < exporter._Handler.timeout <= 10
+    monkeypatch.setattr(exporter._Handler, "timeout", 0.3)
+    go_on, _, url = serving
+    go_on.set()
+    place = url.split("/")[2].split(":")
+    with ExitStack() as clients:
+        silent = [
+            clients.enter_context(socket.create_connection((place[0], int(place[1])), timeout=20))
+            for _ in range(MOST_REQUESTS + 5)
+        ]
+        # Those that are too many are not even waited for.
+        assert [client.recv(1) for client in silent] == [b""] * len(silent)
+    wait_until(lambda: _answers(url), 10, "that it answers again")
+
+
+def _answers(url: str) -> bool:
+    try:
+        return bool(urllib.request.urlopen(url, timeout=10).read())
+    except OSError:
+        return False
 
 
 def _measured(name: str, queue: str) -> float:

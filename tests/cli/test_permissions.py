@@ -13,19 +13,25 @@ from celery import Celery
 from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 from kombu.transport import redis as kombu_redis
+from redis import Redis
+from redis.exceptions import NoPermissionError
 
 import kombu_redisdelay
 from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.server.scripts import Script
+from kombu_redisdelay.cli.broker import queue_names
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor.finding import Finding, Level
 from kombu_redisdelay.operations.doctor.names import names_of
-from kombu_redisdelay.operations.doctor.permissions import check_permissions
+from kombu_redisdelay.operations.doctor.permissions import _written, check_permissions
 from kombu_redisdelay.operations.doctor.uses import uses
+from kombu_redisdelay.operations.exporter import QueueCollector
 from tests.cli.site import Site
 from tests.permissions import allow, documented_rules, refused
+from tests.web.states import LONG, PAGES, messages_in_each_state
+from tests.web.viewer import Viewer
 
-#: No pattern for keys of this queue covers those of others, as ``~celery*`` covers ``celeryev.``.
+#: The queue of the app.
 QUEUE = "orders"
 
 #: Allowed, and looked at in another way, or only needed for what one can do without.
@@ -66,6 +72,51 @@ def test_the_page_allows_what_is_used_and_nothing_else(access: Access) -> None:
         *(f"+{command.lower()}" for command in commands),
         *_ASKED_OTHERWISE,
     }
+
+
+def test_results_are_not_allowed(server: RedisServer) -> None:
+    url = allow(server, *documented_rules("celery"))
+    with Redis.from_url(url.replace("redisdelay://", "redis://")) as client, server.client() as all_may:
+        for key in ("celery-task-meta-1", "celeryev.x-other", "celery2"):
+            all_may.set(key, "x")
+        with pytest.raises(NoPermissionError):
+            client.lpop("celery-task-meta-1")
+        with pytest.raises(NoPermissionError):
+            client.lpush("celery2", "x")
+
+
+def test_the_exporter_needs_no_more(server: RedisServer, site: Site) -> None:
+    site.send(countdown=60)
+    site.add_consumer("worker", 60_000, holds=2)
+    site.bury("{}", "because")
+    rules = documented_rules("celery", user="exporter")
+    app = Celery("shop", broker=allow(server, *rules), set_as_current=False)
+    with Access(app) as access:
+        [up, messages, *_] = QueueCollector(access.store, lambda: queue_names(access, ())).collect()
+    assert up.samples[0].value == 1
+    assert {sample.value for sample in messages.samples} == {0, 1, 2}
+    assert set(refused(server)) <= {"command info in toplevel"}
+    # Nor can it do more.
+    writes = ("set", "del", "lpush", "lpop", "hset", "zadd", "zrem", "publish", "flushall", "config")
+    assert not {f"+{command}" for command in writes} & set(rules)
+
+
+def test_a_page_that_only_shows_needs_no_more(server: RedisServer, site: Site) -> None:
+    messages_in_each_state(site)
+    rules = documented_rules("celery", LONG, user="viewer")
+    app = Celery("shop", broker=allow(server, *rules), set_as_current=False)
+    viewer = Viewer(app, read_only=True)
+    for path in PAGES:
+        if path != "/doctor":
+            assert viewer.open(path).status in (200, 400, 404)
+    viewer.close()
+
+
+def test_a_rule_with_bytes_is_written_as_one_enters_it(server: RedisServer) -> None:
+    rules = [rule for rule in documented_rules(QUEUE) if "\x06" not in rule]
+    with _access(server, *rules) as access:
+        _, advice = _refusals(access)
+        assert advice == rf'ACL SETUSER <user> "~{QUEUE}\x06\x16*"'
 
 
 def test_the_documented_user_is_allowed_everything(access: Access, server: RedisServer) -> None:
@@ -121,7 +172,7 @@ _MISSING = [rule for rule in documented_rules(QUEUE)[4:] if rule not in ("+ping"
 def test_every_rule_that_is_missing_is_found(access: Access, server: RedisServer, missing: str) -> None:
     allow(server, *(rule for rule in documented_rules(QUEUE) if rule != missing))
     found, advice = _refusals(access)
-    assert missing in advice.rstrip(".").replace(". ", " ").split()
+    assert _written(missing) in advice.rstrip(".").replace(". ", " ").split()
     if missing.startswith("+"):
         assert found == f"commands refused: {missing[1:].upper()}"
 
@@ -132,11 +183,11 @@ def test_another_type_of_access_to_a_key_is_found(access: Access, server: RedisS
         if int(client.info("server")["redis_version"].split(".")[0]) < 7:
             pytest.skip("Redis 6.2 has no such rules")
     rules = documented_rules(QUEUE)
-    rules[rules.index(f"~{QUEUE}*")] = f"%R~{QUEUE}*"
+    rules[rules.index(f"~{QUEUE}")] = f"%R~{QUEUE}"
     allow(server, *rules)
     found, advice = _refusals(access)
     assert found.startswith(f"keys refused: {QUEUE}")
-    assert f"~{QUEUE}*" in advice
+    assert f"~{QUEUE}" in advice.rstrip(".").split()
 
 
 def test_what_the_app_declares_is_looked_at(server: RedisServer) -> None:
@@ -149,9 +200,9 @@ def test_what_the_app_declares_is_looked_at(server: RedisServer) -> None:
         found, advice = _refusals(access)
         assert "b, b\x06\x163" in found
         assert "channels refused: /0.news/a" in found
-        for rule in ("~b*", "~redisdelay:{b}:*", "~bcast.*", "&/0.news/a"):
+        for rule in ("~b", r'"~b\x06\x16*"', "~redisdelay:{b}:*", "~bcast.*", "&/0.news/a"):
             assert rule in advice.rstrip(".").replace(". ", " ").split()
-        allow(server, *documented_rules("a", "b", "bcast."), "&/0.news/a")
+        allow(server, *documented_rules("a", "b", "bcast.*"), "&/0.news/a")
         assert [finding.level for finding in _permissions(access)] == [Level.OK]
         # Asked for one queue, others do not matter.
         allow(server, *documented_rules("b"))

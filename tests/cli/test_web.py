@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 
 from harness.process import wait_until
 from harness.redis_server import RedisServer
+from kombu_redisdelay.cli.web import _listen
 from tests.cli.site import Site
 from tests.cli.test_processes import Daemon, _listens
 
@@ -90,6 +92,58 @@ def test_passwords_of_a_file(server: RedisServer, tmp_path: Path) -> None:
     with WebPage(server, "--users-file", str(users)) as page:
         tried = ("ann:first", "bob:päss:word", "ann:päss:word", "ann:", "")
         assert [get(page.url, user)[0] for user in tried] == [200, 200, 401, 401, 401]
+
+
+def test_a_file_that_others_may_read_is_said(server: RedisServer, tmp_path: Path) -> None:
+    users, viewers = tmp_path / "users", tmp_path / "viewers"
+    users.write_text("ann:first\n")
+    viewers.write_text("bob:second\n")
+    users.chmod(0o640)
+    viewers.chmod(0o644)
+    with WebPage(server, "--users-file", str(users), "--viewers-file", str(viewers)) as page:
+        assert [get(page.url, user)[0] for user in ("ann:first", "bob:second", "bob:first")] == [
+            200,
+            200,
+            401,
+        ]
+        assert f"Others on this machine may read or change {viewers}" in page.log()
+        assert str(users) not in page.log()
+
+
+def test_without_a_password_by_names_that_are_given(server: RedisServer) -> None:
+    """A page on another site may have a name of its own lead here."""
+    words = ("--address", "0.0.0.0", "--insecure", "--host", "queues.example", "--host", "*.shop.example")
+    with WebPage(server, *words) as page:
+        url = page.url.replace("0.0.0.0", "127.0.0.1")
+        assert get(url)[0] == 200
+        assert [get(url, Host=name)[0] for name in ("queues.example", "a.shop.example")] == [200, 200]
+        assert get(url, Host="evil.example")[0] == 400
+        assert get(f"{url}healthz", Host="10.0.0.7") == (200, "ok\n")
+
+
+def test_who_looks_and_acts_at_once(tmp_path: Path, site: Site) -> None:
+    users = tmp_path / "users"
+    users.write_text("ann:first\n")
+    result = site.run("web", "--users-file", str(users), "--viewers-file", str(users))
+    assert result.exit_code == 2
+    assert "who may act, may look." in result.stderr
+
+
+def test_an_answer_does_not_wait_for_more_to_send() -> None:
+    async def is_sent_at_once(listener: socket.socket) -> bool:
+        accepted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            its = writer.get_extra_info("socket")
+            accepted.set_result(bool(its.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+            writer.close()
+
+        async with await asyncio.start_server(accept, sock=listener):
+            with socket.create_connection(listener.getsockname()):
+                return await accepted
+
+    # As uvicorn is given it.
+    assert asyncio.run(is_sent_at_once(_listen("127.0.0.1", 0)))
 
 
 def test_below_a_prefix(server: RedisServer) -> None:

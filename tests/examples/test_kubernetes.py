@@ -11,6 +11,7 @@ import pytest
 
 from tests.examples.command_line import refused
 from tests.examples.site import EXAMPLES
+from tests.permissions import documented_rules
 
 # Not installed where types are checked.
 yaml: Any = import_module("yaml")
@@ -42,6 +43,46 @@ def test_celery_takes_each_command() -> None:
     assert len(commands) == 6
     # The app is that of the image.
     assert refused(commands, EXAMPLES / "compose") == []
+
+
+@each_workload
+def test_its_pods_may_do_little(workload: dict[str, Any]) -> None:
+    pod = workload["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert _container(workload)["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_nobody_else_reaches_redis() -> None:
+    [policy] = [resource for resource in RESOURCES if resource["kind"] == "NetworkPolicy"]
+    [rule] = policy["spec"]["ingress"]
+    [selector] = rule["from"][0]["podSelector"]["matchExpressions"]
+    apps = [workload["spec"]["template"]["metadata"]["labels"]["app"] for workload in WORKLOADS]
+    assert sorted([*selector["values"], "redis"]) == sorted(apps)
+
+
+def test_each_user_of_redis_may_do_what_it_needs() -> None:
+    users: dict[str, set[str]] = {}
+    for line in (HERE / "users.acl").read_text().splitlines():
+        _, name, *rules = line.split()
+        users[name] = {rule for rule in rules if rule[0] in "~&+-"}
+    # A file of users knows no escapes: `?` stands for each of the two bytes.
+    of_steps = {"~celery\x06\x16*": "~celery??[0-9]"}
+    documented = {
+        user: {of_steps.get(rule, rule) for rule in documented_rules("celery", user=user) if rule[0] in "~&+"}
+        for user in ("shop", "exporter")
+    }
+    assert users["default"] == {"-@all", "+ping"}
+    assert users["shop"] == documented["shop"]
+    assert users["exporter"] == documented["exporter"]
+    channels = {"+publish", "+psubscribe", "+punsubscribe", "+unsubscribe"}
+    commands = {rule for rule in documented["shop"] if rule[0] == "+"} - channels
+    assert users["page"] == {rule for rule in users["exporter"] if rule[0] == "~"} | commands
 
 
 @each_workload
@@ -87,11 +128,13 @@ def test_the_secret_has_what_is_asked_for() -> None:
         for workload in WORKLOADS
         for variable in _container(workload).get("env", ())
     }
-    [(secret, keys)] = re.findall(r"create secret generic (\w+) (.*)", KUSTOMIZATION.read_text())
+    text = KUSTOMIZATION.read_text().replace("\\\n#", "")
+    [users, (secret, keys)] = re.findall(r"create secret generic ([\w-]+) (.*)", text)
+    assert users == ("redis-users", "--from-file=users.acl")
     assert asked == {(secret, key) for key in re.findall(r"--from-literal=([\w-]+)=", keys)}
-    [url] = re.findall(r"broker-url=(\S+)", keys)
+    [url] = re.findall(r"=broker-url=(\S+)", keys)
     [redis] = (service for service in SERVICES if service["metadata"]["name"] == "redis")
-    assert url == f"redisdelay://redis:{redis['spec']['ports'][0]['port']}/0"
+    assert url == f"redisdelay://shop:...@redis:{redis['spec']['ports'][0]['port']}/0"
 
 
 @each_workload

@@ -107,6 +107,16 @@ def test_a_queue_that_is_named_as_a_partition(site: Site, channel: Any) -> None:
         site.channel(partitions={"q": 4, "q#3": 2})
 
 
+@pytest.mark.parametrize(
+    "name", ["redisdelay:{q}:dead", "redisdelay:{q}:unacked:w", "redisdelay:known-queues"]
+)
+def test_a_queue_that_is_named_as_a_key(channel: Any, name: str) -> None:
+    """Its messages would be the dead letters of another one."""
+    with pytest.raises(ValueError, match="because the transport has a key of this name"):
+        Queue(name)(channel).declare()
+    Queue("redisdelay:q")(channel).declare()
+
+
 def test_what_is_wrong_is_said(site: Site) -> None:
     for wrong in ({"q": 0}, {"q": "4"}, {1: 4}, ["q"], {"q": 2000}):
         with pytest.raises(

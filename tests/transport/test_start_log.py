@@ -44,6 +44,19 @@ def test_what_will_do_harm_is_said(
     app.close()
 
 
+def test_a_server_that_is_not_verified_is_said(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    app = Celery("worker", broker="memory://", set_as_current=False)
+    channel = site.channel()
+    consumer = SimpleNamespace(app=app, pool=None, task_consumer=SimpleNamespace(channel=channel))
+    channel.pool.connection_kwargs["ssl_cert_reqs"] = "required"
+    _on_worker_ready(sender=consumer)
+    assert caplog.text == ""
+    channel.pool.connection_kwargs["ssl_cert_reqs"] = "none"
+    _on_worker_ready(sender=consumer)
+    assert "The certificate of the Redis server is not verified (ssl_cert_reqs)" in caplog.text
+    app.close()
+
+
 def test_other_brokers_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     _on_worker_ready(sender=SimpleNamespace(task_consumer=SimpleNamespace(channel=object())))
     _on_worker_ready(sender=None)

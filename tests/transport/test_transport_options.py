@@ -10,6 +10,7 @@ from kombu.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from harness.redis_server import HOST, RedisServer
+from kombu_redisdelay.tls import is_unverified
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
 
 
@@ -150,6 +151,9 @@ class TestTls:
     def test_may_be_told_not_to(self, and_so: str) -> None:
         made_with = self.connection_kwargs(f"redisdelays://localhost?ssl_cert_reqs=none{and_so}")
         assert made_with["ssl_cert_reqs"] in (ssl.CERT_NONE, "none")
+        assert is_unverified(made_with)
+        assert not is_unverified(self.connection_kwargs("redisdelays://localhost"))
+        assert not is_unverified(self.connection_kwargs("redisdelay://localhost"))
         assert made_with["ssl_check_hostname"] is False
 
     def test_plain_is_plain(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.redis_server import RedisServer
-from kombu_redisdelay.web import confirming, create
+from kombu_redisdelay.web import confirming, create, questions, turns
 from kombu_redisdelay.web.works import Work
 from tests.cli.site import Site
 from tests.web.states import LONG, messages_in_each_state
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a busy machine needs a second for is done before the next page, too."""
     monkeypatch.setattr(confirming, "DIRECT", 20.0)
+    monkeypatch.setattr(turns, "LONGEST_SEARCH", 60.0)
+    monkeypatch.setattr(turns, "PATIENCE", 30.0)
+    monkeypatch.setattr(questions, "LONGEST_LOOK", 60.0)
 
 
 @pytest.fixture

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 
 from kombu_redisdelay import Selection
+from kombu_redisdelay.web.audit import audit_file
 from tests.cli.site import QUEUE, Site
 from tests.web.states import DEAD, READY, SCHEDULED, dead, ready, scheduled
 from tests.web.viewer import Viewer
@@ -227,6 +231,40 @@ def test_who_did_what_is_logged(site: Site, caplog: pytest.LogCaptureFixture) ->
     viewer.close()
 
 
+def test_who_did_what_as_json(site: Site, tmp_path: Path) -> None:
+    handler = audit_file(tmp_path / "audit.jsonl")
+    logger = logging.getLogger("kombu_redisdelay.web")
+    logger.setLevel("INFO")
+    logger.addHandler(handler)
+    viewer = Viewer(site.app, users={"ann": "secret"})
+    viewer.client.auth = ("ann", "secret")
+    scheduled(site, "a", "b", "\ud800 new\nline")
+    viewer.open("/messages", task="shop.*")
+    viewer.press("Reschedule", ["a"])
+    viewer.press("Reschedule", time="10m")
+    viewer.open("/messages", task="shop.*")
+    viewer.press("Cancel all")
+    viewer.press("Cancel all")
+    viewer.client.get("/", auth=("ann", "guess"))
+    viewer.close()
+    logger.removeHandler(handler)
+    handler.close()
+    first, second = map(json.loads, (tmp_path / "audit.jsonl").read_text().splitlines())
+    assert datetime.fromisoformat(first.pop("time")).tzinfo is not None
+    assert first == {
+        "user": "ann",
+        "address": "testclient",
+        "action": "reschedule",
+        "fields": {"time": "10m"},
+        "messages": [{"id": "a", "queue": QUEUE}],
+        "list": None,
+        "outcome": "Rescheduled 1 message.",
+        "failed": False,
+    }
+    assert (second["action"], second["messages"]) == ("cancel-all", None)
+    assert second["list"] == {"state": "scheduled", "task": "shop.*"}
+
+
 def test_an_action_that_fails_is_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     viewer = Viewer(site.app)
     caplog.set_level(logging.INFO, "kombu_redisdelay.web")
@@ -322,6 +360,30 @@ def test_two_dead_letters_with_one_id(viewer: Viewer, site: Site) -> None:
     viewer.open("/messages", state=DEAD)
     assert viewer.press("Remove", ["a"]).heading == "Remove 2 messages?"
     assert "Removed 2 messages." in viewer.press("Remove").text
+
+
+def test_more_than_was_asked_about(viewer: Viewer, site: Site) -> None:
+    scheduled(site, *"abcde")
+    viewer.open("/messages", queue="celery")
+    assert viewer.press("Cancel all").heading.startswith("Cancel 5 scheduled messages")
+    scheduled(site, *"fgh")
+    page = viewer.press("Cancel all")
+    assert page.heading.startswith("Cancel 8 scheduled messages")
+    assert "There are more messages than when you were asked." in page.text
+    assert viewer.app.state.site.messages.count() == 8
+    # Some have gone: it is not about more.
+    viewer.app.state.site.messages.cancel(ids=["a"])
+    assert "Cancelled 7 messages." in viewer.press("Cancel all").text
+
+
+def test_those_that_come_meanwhile_are_meant_too(viewer: Viewer, site: Site) -> None:
+    scheduled(site, *"abcde")
+    viewer.open("/messages")
+    form = viewer.press("Cancel all").forms[-1]
+    assert form.boxes == {"1": "newcomers"}
+    scheduled(site, *"fgh")
+    pairs = [*form.fields, ("newcomers", "1"), form.buttons["Cancel all"]]
+    assert "Cancelled 8 messages." in viewer.send("/act", pairs).text
 
 
 def test_enter_without_a_script_does_nothing(viewer: Viewer, site: Site) -> None:

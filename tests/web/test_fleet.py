@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+from threading import Barrier
 
 import pytest
 
+from kombu_redisdelay.operations.kept import Kept
 from kombu_redisdelay.web.fleet import LEAST_SECONDS, QUEUES_PER_PAGE, Part, seconds_kept
-from kombu_redisdelay.web.kept import Kept
 from kombu_redisdelay.web.site import MOST_EXAMINED
 from tests.cli.site import QUEUE, Site
 from tests.web.states import dead, delivered, ready
@@ -170,6 +173,32 @@ def test_what_is_kept_is_read_again_when_it_is_old() -> None:
     kept.forget()
     assert [kept.get().value for _ in range(2)] == [1, 2]
     assert kept.last is not None
+
+
+def test_what_fails_has_failed_for_all_who_wait() -> None:
+    calls: list[int] = []
+    all_wait = Barrier(4)
+
+    def read() -> None:
+        calls.append(1)
+        time.sleep(0.5)
+        raise ConnectionError("no reply")
+
+    kept = Kept(read, lambda value, took: 0.0)
+
+    def get() -> None:
+        all_wait.wait()
+        with pytest.raises(ConnectionError, match="no reply"):
+            kept.get()
+
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(get) for _ in range(4)]:
+            each.result()
+    assert len(calls) == 1
+    # Who asks later, asks anew.
+    with pytest.raises(ConnectionError):
+        kept.get()
+    assert len(calls) == 2
 
 
 def test_a_page_of_nothing() -> None:

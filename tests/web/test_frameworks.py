@@ -18,7 +18,7 @@ from tests.cli.site import Site
 from tests.docs.page import DOCS, blocks
 from tests.web.states import scheduled
 from tests.web.tour import tour
-from tests.web.viewer import Viewer
+from tests.web.viewer import Page, Viewer
 
 ROOT = Path(__file__).parents[2]
 PREFIX = "/queues"
@@ -104,6 +104,40 @@ def test_it_works_in(file: str, site: Site, server: RedisServer, tmp_path: Path)
             assert "Django administration" in viewer.client.get("/admin/login/").text
         else:
             assert viewer.client.get("/messages").status_code == 404
+
+
+_USERS = """
+from django.contrib.auth.models import User
+for name in ("ann", "bob", "eve"):
+    User.objects.create_user(name, password="secret", is_staff=name != "eve", is_superuser=name == "ann")
+"""
+
+
+def test_the_staff_of_django(site: Site, server: RedisServer, tmp_path: Path) -> None:
+    scheduled(site, "a")
+    _write_project(tmp_path, server)
+    _write(tmp_path, "frameworks", "shop/asgi.py", server)
+    for command in (["migrate", "-v0"], ["shell", "-c", _USERS]):
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+        subprocess.run([sys.executable, "manage.py", *command], cwd=tmp_path, check=True, env=environment)
+    with Application(SERVED["shop/asgi.py"], tmp_path) as application:
+        address = f"{application.url}{PREFIX}/messages"
+
+        def buttons_of(name: str) -> set[str] | None:
+            """What somebody can press; ``None`` if they may not come."""
+            with Client(headers={"Origin": application.url}, follow_redirects=True) as client:
+                login = f"{application.url}/admin/login/"
+                client.get(login)
+                token = client.cookies["csrftoken"]
+                fields = {"username": name, "password": "secret", "csrfmiddlewaretoken": token}
+                client.post(login, data=fields)
+                answer = client.get(address)
+                return None if "/admin/login/" in str(answer.url) else Page(answer).buttons
+
+        assert get(address).headers["location"] == "/admin/login/?next=/queues/"
+        assert buttons_of("eve") is None
+        assert buttons_of("bob") == set()
+        assert "Cancel" in (buttons_of("ann") or ())
 
 
 def test_each_recipe_is_tried() -> None:

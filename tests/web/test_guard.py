@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.testclient import TestClient
 from starlette.types import Message
 
+from kombu_redisdelay.web import Viewer as Visitor
 from kombu_redisdelay.web import create
+from kombu_redisdelay.web.csrf import TOKEN
 from kombu_redisdelay.web.guesses import MOST
 from tests.cli.site import Site
 from tests.web.states import scheduled
@@ -104,6 +108,19 @@ def test_a_form_of_another_site(viewer: Viewer, site: Site, headers: Mapping[str
     assert is_there(viewer)
 
 
+def test_a_note_of_another_site(site: Site) -> None:
+    """Another site of the same domain may set cookies. It must not put words into our mouth."""
+    scheduled(site, "a")
+    viewer = Viewer(site.app, users={"ann": "secret"})
+    viewer.client.auth = ("ann", "secret")
+    viewer.open("/")
+    for note in ("Call+0900-1234", f"{'0' * 64}.Call+0900-1234"):
+        viewer.client.cookies.set("redisdelay_note", note, domain="testserver.local", path="/")
+        assert "0900" not in viewer.open("/").text
+    assert "Cancelled 1 message." in viewer.send("/act", cancelling(viewer)).text
+    viewer.close()
+
+
 def test_without_the_cookie(viewer: Viewer, site: Site) -> None:
     scheduled(site, "a")
     pairs = cancelling(viewer)
@@ -145,6 +162,49 @@ def test_read_only(site: Site) -> None:
     both.close()
 
 
+def test_those_who_may_only_look(site: Site) -> None:
+    scheduled(site, "a")
+    page = {"users": {"ann": "secret"}, "viewers": {"bob": "secret"}}
+    ann, bob = Viewer(site.app, **page), Viewer(site.app, **page)
+    ann.client.auth, bob.client.auth = ("ann", "secret"), ("bob", "secret")
+    pairs = cancelling(ann)
+    for path in ("/messages", "/message?id=a", "/queue?name=celery"):
+        assert bob.open(path).buttons == set()
+    mine = [(name, bob.client.cookies[TOKEN] if name == TOKEN else value) for name, value in pairs]
+    refused = bob.send("/act", mine)
+    assert (refused.status, refused.heading) == (403, "You may look at this page, and change nothing.")
+    assert bob.send("/stop", [*mine, ("work", "x")]).status == 403
+    assert is_there(ann)
+    assert ann.send("/act", cancelling(ann)).status == 200
+    ann.close()
+    bob.close()
+
+
+def test_somebody_else_says_who_it_is(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    scheduled(site, "a")
+
+    def who(request: Request) -> Visitor | Response:
+        name = request.headers.get("x-name")
+        return Visitor(name, may_act=name == "ann") if name else RedirectResponse("/login")
+
+    viewer = Viewer(site.app, who=who)
+    assert viewer.client.get("/messages", follow_redirects=False).headers["location"] == "/login"
+    viewer.client.headers["x-name"] = "bob"
+    assert viewer.open("/messages").buttons == set()
+    viewer.client.headers["x-name"] = "ann"
+    assert viewer.send("/act", cancelling(viewer)).status == 200
+    assert "ann from testclient: cancel a" in caplog.text
+    viewer.close()
+
+
+def test_users_that_contradict_each_other(site: Site) -> None:
+    with pytest.raises(ValueError, match="both have ann"):
+        create(site.app, users={"ann": "a"}, viewers={"ann": "b"})
+    with pytest.raises(ValueError, match="either who, or users"):
+        create(site.app, users={"ann": "a"}, who=lambda request: Visitor("ann"))
+
+
 def test_an_address_changes_nothing(viewer: Viewer, site: Site) -> None:
     scheduled(site, "a")
     assert viewer.open("/act", **dict(cancelling(viewer))).status == 405
@@ -181,6 +241,26 @@ def test_guesses(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     assert (response.status_code, 1 <= int(response.headers["retry-after"]) <= 6) == (429, True)
     assert get("/", auth=("bob", "secret")).status_code == 200
     assert caplog.messages[:MOST] == ["A wrong password for the name ann from testclient"] * MOST
+    viewer.close()
+
+
+def test_guesses_of_somebody_at_the_same_address(site: Site) -> None:
+    viewer = Viewer(site.app, users={"ann": "secret", "bob": "secret"})
+    get = viewer.client.get
+    assert get("/", auth=("ann", "secret")).status_code == 200
+    cookie = {"Cookie": f"{TOKEN}={viewer.client.cookies[TOKEN]}"}
+    viewer.client.cookies.clear()
+    for number in range(MOST):
+        assert get("/", auth=("ann", f"guess {number}")).status_code == 401
+    assert get("/", auth=("ann", "secret")).status_code == 429
+    # She has been here before with this browser.
+    assert get("/", auth=("ann", "secret"), headers=cookie).status_code == 200
+    # It is for her alone, and has guesses of its own.
+    for number in range(MOST):
+        assert get("/", auth=("bob", f"guess {number}"), headers=cookie).status_code == 401
+        assert get("/", auth=("ann", f"guess {number}"), headers=cookie).status_code == 401
+    assert get("/", auth=("bob", "secret"), headers=cookie).status_code == 429
+    assert get("/", auth=("ann", "secret"), headers=cookie).status_code == 429
     viewer.close()
 
 
@@ -274,3 +354,38 @@ def test_files_are_kept_by_the_browser(viewer: Viewer) -> None:
     assert viewer.client.get("/static/style.css").headers["cache-control"] == "private, max-age=3600"
     assert viewer.client.get("/static/nothing").headers["cache-control"] == "no-store"
     assert viewer.client.get("/").headers["cache-control"] == "no-store"
+
+
+EMBEDDED = (
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"},
+    # Another port of this machine.
+    {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"},
+)
+
+
+@pytest.mark.parametrize("headers", EMBEDDED)
+def test_what_another_site_embeds(viewer: Viewer, site: Site, headers: Mapping[str, str]) -> None:
+    for path in PATHS:
+        assert viewer.client.get(path, headers=headers).status_code == 403
+    assert viewer.client.get("/healthz", headers=headers).status_code == 200
+
+
+def test_a_link_on_another_site(viewer: Viewer) -> None:
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert viewer.client.get("/messages", headers=headers).status_code == 200
+    headers = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "script"}
+    assert viewer.client.get("/static/live.js", headers=headers).status_code == 200
+
+
+def test_a_pattern_without_end(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a")
+    page = viewer.open("/messages", task="[" * 20_000)
+    assert page.status == 400
+    assert "a text with wildcards has at most 500 characters" in page.text
+    pairs = [*viewer.open("/messages").forms[-1].fields, ("action", "cancel-all"), ("confirmed", "1")]
+    pairs = [
+        (name, f"state=scheduled&task={'[' * 100_000}" if name == "choice" else value)
+        for name, value in pairs
+    ]
+    assert viewer.send("/act", pairs).status == 400

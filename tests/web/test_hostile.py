@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from urllib.parse import quote
 
 import pytest
@@ -131,6 +132,53 @@ def test_entries_that_are_no_messages(viewer: Viewer, site: Site, entry: bytes) 
         assert (page.status, len(page.ids)) == (200, 1)
         assert viewer.open("/message", id=page.ids[0]).status == 200
     assert viewer.open("/").status == 200
+
+
+def test_ids_that_are_large(viewer: Viewer, site: Site) -> None:
+    large = "é" * 50_000
+    scheduled(site, *(f"{number}{large}" for number in range(3)))
+    site.send(args=["a"], task_id="a", countdown=7200, root_id=large, parent_id=large, group_id=large)
+    page = viewer.open("/messages")
+    check(page)
+    assert len(page.source) < 100_000
+    assert page.ids == ["a"]
+    assert len(viewer.open("/message", id="a").source) < 100_000
+    viewer.open("/messages")
+    assert "Cancelled 4 messages." in confirmed(viewer, "Cancel all")
+
+
+def confirmed(viewer: Viewer, button: str) -> str:
+    viewer.press(button)
+    return viewer.press(button).text
+
+
+def test_headers_without_end(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a")
+    site.send(task_id="b", headers={f"header{number}": number for number in range(10_000)})
+    page = viewer.open("/message", id="b")
+    assert len(page.source) < 50_000
+    assert re.search(r"and 99\d\d more", page.text.replace("\N{NARROW NO-BREAK SPACE}", ""))
+
+
+def test_an_id_that_many_messages_have(viewer: Viewer, site: Site) -> None:
+    for _ in range(30):
+        site.send(task_id="a")
+    page = viewer.open("/message", id="a")
+    assert page.source.count("<section") == 20
+    assert "20 messages or more have this id" in page.text
+
+
+def test_queues_without_end(viewer: Viewer, site: Site) -> None:
+    site.store.remember("q" * 100_000, "é" * 2000)
+    scheduled(site, "a", queue="é" * 2000)
+    for path in ("/", "/messages", "/doctor"):
+        page = viewer.open(path)
+        check(page)
+        assert len(page.source) < 100_000
+    site.store.remember(*(f"queue{number}" for number in range(1000)))
+    page = viewer.open("/messages", queue="queue7")
+    assert len(page.source) < 20_000
+    assert ("queue", "queue7") in page.forms[1].fields
 
 
 def test_large_arguments(site: Site) -> None:

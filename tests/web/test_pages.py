@@ -274,9 +274,9 @@ def test_a_message_that_is_hard_to_find_is_looked_for_less_often(
     assert 'data-seconds="5"' in viewer.open("/message", id="s").source
     find = Messages.select
 
-    def find_slowly(messages: Messages, selection: Selection) -> Iterator[MessageInfo]:
+    def find_slowly(messages: Messages, selection: Selection, *, limit: int) -> Iterator[MessageInfo]:
         time.sleep(0.2)
-        return find(messages, selection)
+        return find(messages, selection, limit=limit)
 
     monkeypatch.setattr(Messages, "select", find_slowly)
     [seconds] = re.findall(r'data-seconds="(\d+)"', viewer.open("/message", id="s").source)

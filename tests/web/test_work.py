@@ -49,6 +49,7 @@ def simple(line: str, do: Callable[[Tell], str], key: object = None) -> Work:
         "",
         "ann",
         line,
+        {},
         key,
         do,
         expected=None,

@@ -71,7 +71,7 @@ def _check_rest(access: Access, queues: Sequence[str], silent: Collection[str]) 
     names = names_of(access, queues)
     findings = [
         *check_permissions(store, names, silent),
-        *check_transport_options(access.unknown_options()),
+        *check_transport_options(access.unknown_options(), access.is_unverified),
         *check_url(access),
         *check_lease(access.options),
         *(check_result_backend(access.app) if access.app else ()),

@@ -53,7 +53,7 @@ def check_permissions(store: Store, names: Names, silent: Collection[str]) -> It
     why = {"commands": " (scripts need every command that they call)"}
     for what, refused in (("commands", commands), ("keys", keys), ("channels", channels)):
         if refused:
-            rules = " ".join(dict.fromkeys(refused.values()))
+            rules = " ".join(map(_written, dict.fromkeys(refused.values())))
             yield wrong(
                 "permissions",
                 f"{what} refused: {', '.join(refused)}",
@@ -61,6 +61,12 @@ def check_permissions(store: Store, names: Names, silent: Collection[str]) -> It
             )
     if not (commands or keys or channels):
         yield ok("permissions", "all commands, keys and channels are allowed")
+
+
+def _written(rule: str) -> str:
+    """A rule as one writes it at the prompt of redis-cli."""
+    escaped = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in rule)
+    return rule if escaped == rule else f'"{escaped}"'
 
 
 def _refused_of(server: OneServer, store: Store, names: Names) -> Iterable[tuple[Use, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from kombu_redisdelay.broker.keys import expected_type
+from kombu_redisdelay.broker.keys import expected_type, is_ours
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.replies import checked
@@ -86,6 +86,13 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool
     Arguments:
         is_odd: whether there is an app that does not declare it.
     """
+    if is_ours(queue):
+        yield wrong(
+            f"queue {queue}",
+            "its name is that of a key of another queue: a message of the one is in the place of the other",
+            "Give it another name, and find out who has chosen this one. It can be declared no more.",
+        )
+        return
     names = store.partitions.names(queue)
     wrong_types = [finding for name in names for finding in _wrong_types(store, name)]
     if wrong_types:

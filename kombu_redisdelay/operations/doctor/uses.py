@@ -110,7 +110,7 @@ def uses(store: Store, names: Names) -> Iterator[Use]:
         yield from _of_ready_lists(store, queue)
         # A pattern that begins with `*` covers these keys, too: the queue's name is in the middle of them.
         of_name = store.keys(queue.pattern).unacked("").removesuffix("unacked:")
-        rule = _ready_rule(store, queue) if queue.pattern.startswith("*") else f"~{of_name}*"
+        rule = _rule_of_all(store, queue) if queue.pattern.startswith("*") else f"~{of_name}*"
         ours = (*keys.waiting, keys.consumers, keys.wake, keys.dead, keys.limits, keys.history)
         for key in (*ours, keys.unacked(uuid4().hex)):
             yield from _of_key(key, expected_type(key), rule)
@@ -131,11 +131,20 @@ def uses(store: Store, names: Names) -> Iterator[Use]:
 
 
 def _of_ready_lists(store: Store, queue: Name) -> Iterator[Use]:
+    keys = store.keys(queue.text)
     for key in store.ready_keys(queue.text):
-        yield from _of_key(key, "list", _ready_rule(store, queue))
+        if "*" in queue.pattern:
+            rule = _rule_of_all(store, queue)
+        elif key == keys.ready:
+            rule = f"~{key}"
+        else:
+            # Not `~celery*`: that is `celery-task-meta-*`, too, the results of all tasks.
+            rule = f"~{keys.ready}{keys.separator}*"
+        yield from _of_key(key, "list", rule)
 
 
-def _ready_rule(store: Store, queue: Name) -> str:
+def _rule_of_all(store: Store, queue: Name) -> str:
+    """The rule for all keys that begin as the names of these queues do."""
     pattern = queue.pattern.rstrip("*")
     # A pattern that begins with `*` covers the brace.
     has_brace = store.server.has_slots and not pattern.startswith("*")

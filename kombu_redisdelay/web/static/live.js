@@ -104,7 +104,7 @@ async function update() {
   let fresh = null;
   let isGood = false;
   try {
-    const response = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(10000) });
+    const response = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(20000) });
     fresh = new DOMParser().parseFromString(await response.text(), "text/html");
     isGood = response.ok;
   } catch {

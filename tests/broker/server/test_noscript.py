@@ -26,6 +26,7 @@ from kombu_redisdelay.broker.server.scripts import (
     SCHEDULE,
     TIDY,
     UNUSED,
+    UNWAKE,
 )
 from kombu_redisdelay.broker.stranded import Destined, StrandedLists
 from kombu_redisdelay.broker.unacked import UnackedHashes
@@ -155,6 +156,9 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "held": lambda rig, consumer, delivery: len(list(UnackedHashes(rig.store).iter("q"))),
     "adopt": adopt,
     "bring_back": bring_back,
+    "unwake": lambda rig, consumer, delivery: UNWAKE(
+        rig.store.server, (rig.store.keys("q").ready, rig.store.keys("q").wake), ()
+    ),
     "schedule_ready": schedule_ready,
     "leave": lambda rig, consumer, delivery: consumer.membership.leave(["q"]),
 }
@@ -239,5 +243,5 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("WITHDRAW", "CLAIM", "SET_LIMITS", "RECORD", "HISTORY"),
         *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_UNACKED"),
         *("FORWARD", "STATS", "FIND_ISOLATED", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "ADOPT"),
-        "BRING_BACK",
+        *("BRING_BACK", "UNWAKE"),
     }, "a script that CALLS does not know of"
