@@ -19,6 +19,8 @@ def documented_rules(*queues: str, prefix: str = "", user: str = "shop") -> list
         rules.remove(rule.format(queue="celery"))
     # Behind those that make the user.
     rules[4:4] = [rule.format(queue=queue) for queue in queues or ("celery",) for rule in _OF_QUEUE]
+    # Redis takes no pattern behind `~*`.
+    rules = ["~**" if rule == "~*" else rule for rule in rules]
     return [f"{rule[0]}{prefix}{rule[1:]}" if rule[0] in "~&" else rule for rule in rules]
 
 

@@ -14,7 +14,7 @@ import click
 
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.echo import echo
-from kombu_redisdelay.cli.serving import PATIENCE, BoundedThreads, place_of
+from kombu_redisdelay.cli.serving import PATIENCE, BoundedThreads, socket_address
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.kept import Kept
 
@@ -73,7 +73,7 @@ def _listen(address: str, port: int, metrics: _Wsgi) -> WSGIServer:
     Raises:
         OSError: it cannot listen there.
     """
-    family, where = place_of(address, port)
+    family, where = socket_address(address, port)
     server: WSGIServer = type("Server", (_Server,), {"address_family": family})(where, _Handler)
     server.set_app(_kept(metrics))
     return server

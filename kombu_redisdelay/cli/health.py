@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from kombu_redisdelay.cli.serving import PATIENCE, BoundedThreads, place_of
+from kombu_redisdelay.cli.serving import PATIENCE, BoundedThreads, socket_address
 
 PATH = "/healthz"
 
@@ -52,7 +52,7 @@ def serve_health(address: str, port: int, problem: Callable[[], str | None]) -> 
             """Log nothing: it is asked every few seconds."""
 
     try:
-        family, where = place_of(address, port)
+        family, where = socket_address(address, port)
         server = type("Server", (_Server,), {"address_family": family})(where, Handler)
     except OSError as exc:
         raise click.ClickException(f"cannot listen on {address}:{port}: {exc.strerror}") from exc

@@ -42,7 +42,7 @@ class BoundedThreads(ThreadingMixIn):
         """Say nothing of a client that has gone away."""
 
 
-def place_of(address: str, port: int) -> tuple[socket.AddressFamily, Any]:
+def socket_address(address: str, port: int) -> tuple[socket.AddressFamily, Any]:
     """The family of an *address*, as that of ``::``, and where to listen.
 
     Raises:

@@ -85,7 +85,6 @@ class QueueCollector(Collector):
             up = 1
         for name, error in refused.items():
             logger.error("Cannot read queue %r: %s", name, printable(str(error)))
-        yield from self._memories() if up else ()
         stats, histories = [each for each, _ in found], [each for _, each in found]
         yield GaugeMetricFamily("redisdelay_up", "Whether Redis answered.", value=up)
         messages = GaugeMetricFamily(
@@ -115,6 +114,7 @@ class QueueCollector(Collector):
         for queue in stats:
             throttled.add_metric([printable(queue.queue)], queue.limits.throttled)
         yield throttled
+        yield from self._memories() if up else ()
 
     def _memories(self) -> Iterator[Metric]:
         used = GaugeMetricFamily(

@@ -117,7 +117,10 @@ class Work:
 
     def give_up(self) -> None:
         """Say in the log that its end is not waited for."""
-        self._log(logging.WARNING, f"left behind in a step that takes long, after {self._so_far()}")
+        said = self._so_far()
+        logger.warning(
+            "%s: left behind in a step that takes long, after %s", self._line, said, extra=self._outcome(said)
+        )
 
     def _run(self) -> None:
         try:
@@ -140,12 +143,10 @@ class Work:
             else:
                 self.outcome = f"It failed. A part of it may be done. {exc}"
                 said = f"failed, a part of it may be done: {exc}"
-        self._log(logging.INFO, said)
+        logger.info("%s: %s", self._line, for_log(said), extra=self._outcome(for_log(said)))
 
-    def _log(self, level: int, said: str) -> None:
-        said = for_log(said)
-        audit = {**self._audit, "outcome": said, "failed": self.error is not None}
-        logger.log(level, "%s: %s", self._line, said, extra={"audit": audit})
+    def _outcome(self, said: str) -> dict[str, Any]:
+        return {"audit": {**self._audit, "outcome": said, "failed": self.error is not None}}
 
     def _so_far(self) -> str:
         return plural(self.count, "message")

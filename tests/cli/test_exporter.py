@@ -150,7 +150,7 @@ def test_a_foreign_value_takes_no_metrics_away(site: Site, name: str) -> None:
     assert found["redisdelay_queue_delivered_total", QUEUE] == 0
 
 
-@pytest.mark.parametrize("name", ["history", "control", "schedule"])
+@pytest.mark.parametrize("name", ["history", "limits", "schedule"])
 def test_a_key_of_the_wrong_type_takes_only_its_queue_away(
     site: Site, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -382,7 +382,8 @@ def test_with_the_permissions_that_are_documented(server: RedisServer) -> None:
     place.take("later", entry(message("later", 3600)))
     place.take("bound", entry(message("bound"), "direct", "k"))
     place.publish("b", message("early", 3600))
-    url = allow(server, *documented_rules("celery", "a", "b"), "~unacked*", "+client|list", "+scan")
+    others = ("~unacked*", "~celery:*", "~a:*", "~b:*")
+    url = allow(server, *documented_rules("celery", "a", "b"), *others, "+client|list", "+scan")
     app = Celery("shop", broker=url, set_as_current=False)
     app.conf.task_queues = [Queue(name) for name in ("a", "b", "celery")]
     with Adoption(app) as adoption:

@@ -34,7 +34,7 @@ def queues(site: Site) -> None:
     add_queues(site, COUNT)
 
 
-@pytest.mark.parametrize("name", ["schedule", "dead", "consumers", "control"])
+@pytest.mark.parametrize("name", ["schedule", "dead", "consumers", "limits"])
 def test_a_key_of_the_wrong_type_takes_only_its_queue_away(site: Site, viewer: Viewer, name: str) -> None:
     """Another program may use the same names."""
     add_queues(site, 3)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from kombu_redisdelay import Selection
-from kombu_redisdelay.operations import messages as pages
+from kombu_redisdelay.operations import reading as pages
 from tests.cli.site import Site
 from tests.web.states import dead, held, ready, scheduled
 from tests.web.viewer import Viewer
