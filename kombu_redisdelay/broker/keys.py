@@ -52,6 +52,11 @@ class QueueKeys:
         """All keys of what waits: for its time, or for a worker that knows its task."""
         return *self.scheduling, self.unknown
 
+    @property
+    def own(self) -> tuple[str, ...]:
+        """All that are not kombu's, but for those of consumers."""
+        return (*self.waiting, self.consumers, self.wake, self.dead, self.limits, self.history)
+
     def ready_at(self, step: int) -> str:
         """The list of ready messages with priority *step*."""
         return f"{self.ready}{self.separator}{step}" if step else self.ready

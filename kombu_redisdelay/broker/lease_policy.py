@@ -40,6 +40,9 @@ FAILED_KEPT = Fraction(1)
 #: The longest time between two looks at all leases, in seconds.
 LONGEST_LOOK_INTERVAL = 10.0
 
+#: The same while any lease is watched.
+LONGEST_WATCHED_LOOK_INTERVAL = 2.0
+
 #: The longest time until a renewal that failed is tried again, in seconds: little of the lease may be left.
 LONGEST_RETRY_INTERVAL = 1.0
 

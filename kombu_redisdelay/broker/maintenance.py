@@ -13,6 +13,7 @@ from time import monotonic
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.keys import known_queues
+from kombu_redisdelay.broker.lease_policy import LONGEST_WATCHED_LOOK_INTERVAL
 from kombu_redisdelay.broker.lost_consumers import Recoverer
 from kombu_redisdelay.broker.message import task_and_id, which
 from kombu_redisdelay.broker.options import Options
@@ -39,9 +40,6 @@ QUEUES_AT_ONCE = 50
 
 #: A damaged schedule is a rare accident.
 ROUNDS_PER_MENDING = 6
-
-#: Seconds that a round takes at most while there are leases that should have been renewed.
-WATCHING_INTERVAL = 2.0
 
 #: Messages of a schedule that one script checks, so that it never keeps Redis from its other clients for
 #: long.
@@ -162,7 +160,9 @@ class Maintenance:
 
     def _wait(self, queues: int) -> None:
         """Spread the round trips over the interval."""
-        interval = min(self._interval, WATCHING_INTERVAL) if self._recoverer.is_watching else self._interval
+        interval = self._interval
+        if self._recoverer.is_watching:
+            interval = min(interval, LONGEST_WATCHED_LOOK_INTERVAL)
         self._next_at = self._clock() + interval / max(1, -(-queues // QUEUES_AT_ONCE))
 
 

@@ -113,3 +113,6 @@ def test_the_table_of_the_docs_has_these_shares() -> None:
     rows = re.findall(r"^   \* - .+\n     - ([\d/]+)", table, re.MULTILINE)
     shares = [value for value in vars(lease_policy).values() if isinstance(value, Fraction)]
     assert rows == [str(share) for share in shares]
+    [look] = re.findall(r"^     - 1/3, but (.+)$", table, re.MULTILINE)
+    longest, watched = lease_policy.LONGEST_LOOK_INTERVAL, lease_policy.LONGEST_WATCHED_LOOK_INTERVAL
+    assert look == f"{longest:g} seconds at most, and {watched:g} seconds while any is watched"

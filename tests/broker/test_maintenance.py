@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.maintenance import QUEUES_AT_ONCE, WATCHING_INTERVAL, Maintenance
+from kombu_redisdelay.broker.lease_policy import LONGEST_WATCHED_LOOK_INTERVAL
+from kombu_redisdelay.broker.maintenance import QUEUES_AT_ONCE, Maintenance
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.scripts import RECOVER
 from kombu_redisdelay.broker.server.single import SingleServer
@@ -136,13 +137,13 @@ def test_more_often_while_a_lease_is_not_renewed(
     rig.client.zadd(rig.store.keys("q").consumers, {"somebody": rig.database.now_ms() + 1000})
     while maintenance.round_trip(["q"]):
         pass
-    clock.now += WATCHING_INTERVAL
+    clock.now += LONGEST_WATCHED_LOOK_INTERVAL
     assert maintenance.round_trip(["q"]) is True
     while maintenance.round_trip(["q"]):
         pass
     rig.client.zadd(rig.store.keys("q").consumers, {"somebody": rig.database.now_ms() + LEASE_MS})
-    clock.now += WATCHING_INTERVAL
+    clock.now += LONGEST_WATCHED_LOOK_INTERVAL
     while maintenance.round_trip(["q"]):
         pass
-    clock.now += WATCHING_INTERVAL
+    clock.now += LONGEST_WATCHED_LOOK_INTERVAL
     assert maintenance.round_trip(["q"]) is False

@@ -130,9 +130,7 @@ def _stranded(store: Store, queue: str, lists: Sequence[Stranded]) -> Iterator[F
 
 def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:
     keys = store.keys(queue)
-    others = (keys.consumers, keys.wake, keys.dead, keys.limits, keys.history, keys.unknown)
-    ours = (keys.schedule, keys.messages, *others)
-    every = [*store.ready_keys(queue), *ours]
+    every = [*store.ready_keys(queue), *keys.own]
     types = checked(store.server.call_all(*(("TYPE", key) for key in every)))
     for key, reply in zip(every, types, strict=True):
         found, expected = reply.decode(), expected_type(key)

@@ -111,8 +111,7 @@ def uses(store: Store, names: Names) -> Iterator[Use]:
         # A pattern that begins with `*` covers these keys, too: the queue's name is in the middle of them.
         of_name = store.keys(queue.pattern).unacked("").removesuffix("unacked:")
         rule = _rule_of_all(store, queue) if queue.pattern.startswith("*") else f"~{of_name}*"
-        ours = (*keys.waiting, keys.consumers, keys.wake, keys.dead, keys.limits, keys.history)
-        for key in (*ours, keys.unacked(uuid4().hex)):
+        for key in (*keys.own, keys.unacked(uuid4().hex)):
             yield from _of_key(key, expected_type(key), rule)
     for queue in names.fanout_queues:
         yield from _of_ready_lists(store, queue)
