@@ -39,6 +39,9 @@ TAKES_PER_TURN = 5
 #: Seconds after which a channel is looked at again whose room is not only a matter of acks.
 ROOM_UNNOTICED = 0.02
 
+#: Seconds of deliveries after which the event loop has its turn.
+LONGEST_TURN = 0.01
+
 #: The longest poll of drain_events, in seconds. After it, drain_events checks everything again.
 LONGEST_POLL = 1.0
 
@@ -345,9 +348,17 @@ class Poller(redis.MultiChannelPoller):
                 self.hub.call_later(PAUSE, self._after_pause)
 
     def _deliver(self, channel: Channel) -> None:
-        """Deliver the messages that were taken, on the event loop."""
+        """Deliver the messages that were taken, on the event loop.
+
+        In a solo worker, a delivery runs the task. Before the next one, Celery must see that it is to end.
+        """
+        until = monotonic() + LONGEST_TURN
         while channel.intake.can_deliver:
             channel.intake.deliver_one()
+            if monotonic() > until:
+                # The next turn delivers the rest, at once.
+                self._wake()
+                return
 
     def _after_pause(self) -> None:
         self._is_pausing = False

@@ -169,3 +169,19 @@ def test_after_an_outage_no_consumer_stays_listed(site: Installation, tmp_path: 
     assert site.redis.execute_command("ZRANGE", consumers, 0, -1) == []
     assert site.ledger.run_twice() == {}
     assert site.unacked() == site.ready() == 0
+
+
+def test_a_solo_worker_that_is_told_to_end_begins_nothing_more(site: Installation, tmp_path: Path) -> None:
+    """As with ``redis://``: what it has prefetched goes back."""
+    gate = tmp_path / "gate"
+    producer = site.producer()
+    for label in ("running", "prefetched", "too"):
+        producer.send_task("work_late", [label], kwargs={"gate": str(gate)})
+    worker = site.worker(pool="solo", prefetch_multiplier=4)
+    site.wait_started("running")
+    os.kill(worker.pid, signal.SIGTERM)
+    wait_until(lambda: "Warm shutdown" in worker.log(), 20, "the shutdown")
+    gate.touch()
+    wait_until(lambda: not worker.running, 20, "its end")
+    assert site.ledger.started() == ["running"]
+    assert (site.unacked(), site.ready()) == (0, 2)
