@@ -86,7 +86,13 @@ class Transport(redis.Transport):
             client.ssl = verifying(client.ssl)
         super().__init__(client, **kwargs)
         self.cycle = Poller()
-        self.patience = _patience.setdefault(_broker(client), Patience()) if self.waits_for_failover else None
+        self.patience = None
+        if self.waits_for_failover:
+            # Sentinels may watch several primaries.
+            named = (
+                str(client.transport_options.get(name)) for name in ("master_name", "min_other_sentinels")
+            )
+            self.patience = _patience.setdefault((_broker(client), client.userid, *named), Patience())
         self._pid = os.getpid()
         self._connected_at = float("-inf")
         #: The queues, with all partitions, that were declared over this connection and last: none that are
