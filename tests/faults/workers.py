@@ -9,7 +9,7 @@ from tests.end_to_end.installation import Installation
 #: What a worker logs when a connection is lost. kombu meets an IndexError whenever it opens a channel, and
 #: a traceback of what then went wrong shows it.
 LOST_CONNECTION = (
-    r"Traceback|Connect\w*Error|TimeoutError|BrokenPipeError|_SocketError|Cannot connect"
+    r"Traceback|Connect\w*Error|TimeoutError|BrokenPipeError|_SocketError|Cannot connect|errors\.Unreachable"
     r"|renew the lease|ack was not confirmed|IndexError: pop from empty list"
 )
 

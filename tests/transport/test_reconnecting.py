@@ -100,7 +100,7 @@ def test_a_worker_sends_no_event_to_a_server_that_is_gone(site: Site) -> None:
     assert told
     assert channel.connection is None
     # It is kept for the next dispatcher.
-    assert [routing_key for _, routing_key in dispatcher._outbound_buffer] == ["worker.offline"]
+    assert [each[1] for each in dispatcher._outbound_buffer] == ["worker.offline"]
 
 
 def test_a_connection_that_is_closed_is_not_polled(site: Site) -> None:
