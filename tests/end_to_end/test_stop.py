@@ -14,6 +14,7 @@ from termios import FIONREAD
 import pytest
 from kombu.transport.virtual.base import RESTORING_FMT
 
+from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
 from kombu_redisdelay.transport.orphan_keeper import INTERVAL, PREFORK_GRACE
 from tests.end_to_end.installation import QUEUE, Installation
@@ -69,6 +70,14 @@ def _unread(pid: int) -> int:
     return found
 
 
+def _stopped_process(worker: CeleryWorker) -> int:
+    """Stop the process of the pool. The worker has read all that it has said: what is unread then is new."""
+    [process] = map(int, Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split())
+    os.kill(process, signal.SIGSTOP)
+    wait_until(lambda: not _unread(process), 20, "that the worker has read all")
+    return process
+
+
 def _consumers(site: Installation) -> set[bytes]:
     return set(site.redis.execute_command("ZRANGE", f"redisdelay:{{{QUEUE}}}:consumers", 0, -1))
 
@@ -83,10 +92,9 @@ def test_a_task_that_a_pool_process_has_got_and_not_begun(site: Installation, ta
     """The worker hears of it all the same, so that it does not run again."""
     worker = site.worker(pool="prefork", concurrency=1, expected=LOST_CONNECTION)
     producer = site.producer()
-    [process] = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
-    os.kill(int(process), signal.SIGSTOP)
+    process = _stopped_process(worker)
     producer.send_task(task, ["got"])
-    wait_until(lambda: _unread(int(process)), 20, "that the process has it")
+    wait_until(lambda: _unread(process), 20, "that the process has it")
     began = time.monotonic()
     if harm == "SIGTERM":
         os.kill(worker.pid, signal.SIGTERM)
@@ -99,7 +107,7 @@ def test_a_task_that_a_pool_process_has_got_and_not_begun(site: Installation, ta
         # Whoever looked after the message might give it back by now.
         wait_until(lambda: time.monotonic() > began + PREFORK_GRACE + 2 * INTERVAL, 30, "some time")
         assert (site.unacked(), site.ready()) == (1, 0)
-    os.kill(int(process), signal.SIGCONT)
+    os.kill(process, signal.SIGCONT)
     # Celery waits for 30 seconds for a process of which it hears nothing.
     wait_until(lambda: site.ledger.ended() == ["got"] and site.unacked() == 0, 10, "the ack")
     if harm == "SIGTERM":
@@ -118,8 +126,7 @@ def test_a_task_that_has_ended_and_of_which_the_worker_has_not_heard(
     """Its process has ended, too. The worker, which was busy, sees first that its connection is lost."""
     worker = site.worker(pool="prefork", concurrency=1, expected=f"{LOST_CONNECTION}|exited with")
     producer = site.producer()
-    [process] = map(int, Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split())
-    os.kill(process, signal.SIGSTOP)
+    process = _stopped_process(worker)
     gate = tmp_path / "gate"
     producer.send_task(task, ["ended"], kwargs={"gate": str(gate)})
     wait_until(lambda: _unread(process), 20, "that the process has it")

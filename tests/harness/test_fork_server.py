@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -23,13 +24,22 @@ def site(server: RedisServer, tmp_path: Path) -> Iterator[Installation]:
         yield site
 
 
+def files_of(pid: int) -> set[str]:
+    found = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        # It may be closed meanwhile.
+        with suppress(FileNotFoundError):
+            found.add(os.readlink(each))
+    return found
+
+
 @pytest.mark.parametrize("pool", ["prefork", "solo", "threads", "gevent"])
 def test_two_at_once_share_nothing(site: Installation, pool: str) -> None:
     workers = [site.worker(pool=pool, concurrency=2, queues=[name], prefetch_multiplier=1) for name in "ab"]
     for worker in workers:
         assert os.getsid(worker.pid) == worker.pid
         assert Path(os.readlink(f"/proc/{worker.pid}/fd/0")) == Path(os.devnull)
-    sockets = [{os.readlink(each) for each in Path(f"/proc/{worker.pid}/fd").iterdir()} for worker in workers]
+    sockets = [files_of(worker.pid) for worker in workers]
     assert not [each for each in sockets[0] & sockets[1] if each.startswith(("socket:", "pipe:"))]
     producer = site.producer()
     for number in range(20):

@@ -378,9 +378,18 @@ def _with_guard(command: Command, script: str) -> Command:
         # The script has no other key.
         return command
     keys = 1 if isinstance(rest[0], Packed) else int(count)  # type: ignore[arg-type]
-    # The same slot, because the key has the queue in braces. The same permissions, too.
-    guard: Argument = key + ":never"
+    guard: Argument = _guard_of(key)
     return (name, script, int(count) + 1, *rest[:keys], guard, *rest[keys:])  # type: ignore[arg-type]
+
+
+def _guard_of(key: str) -> str:
+    """A key of ours that is in the slot of *key*, because it has the same queue in braces. A user that may
+    use the keys of the queue may use it."""
+    before, brace, rest = key.partition("{")
+    if not brace or before.endswith("redisdelay:"):
+        return key + ":never"
+    # A ready list: the user of docs/permissions.rst may use no key beside it.
+    return f"{before}redisdelay:{{{rest.rpartition('}')[0]}}}:never"
 
 
 @cache
