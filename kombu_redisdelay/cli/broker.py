@@ -87,7 +87,9 @@ def steered_queues(access: Access, selected: Sequence[str], every: bool) -> list
     Raises:
         click.UsageError: neither is given, or both.
     """
-    if bool(selected) == every:
+    if selected and every:
+        raise click.UsageError("Give -Q or --all, not both.")
+    if not selected and not every:
         raise click.UsageError("Name the queues with -Q, or give --all.")
     return queue_names(access, selected)
 

@@ -52,7 +52,9 @@ def command(queues: tuple[str, ...], clear: bool, force: bool, as_json: bool, **
     Only the limits that are given change, and the command shows all of them. `stats` shows them later.
     """
     changes = {name: value for name, value in given.items() if value is not UNCHANGED}
-    if clear == bool(changes):
+    if clear and changes:
+        raise click.UsageError("Give limits or --clear, not both. To clear one, give it as none.")
+    if not clear and not changes:
         raise click.UsageError(f"Give a limit ({', '.join(f'--{name}' for name in _HELP)}), or --clear.")
     if not queues:
         raise click.UsageError("Name the queue with -Q.")

@@ -149,10 +149,10 @@ def _read(file: Path) -> dict[str, str]:
         if line.strip():
             name, _, its = line.partition(":")
             if not name or not its:
-                raise click.ClickException(f"{file}, line {number}: not of the form name:password.")
+                raise click.ClickException(f"Line {number} of {file} is not of the form name:password.")
             found[name] = its
     if not found:
-        raise click.ClickException(f"{file} has no user.")
+        raise click.ClickException(f"There is no user in {file}.")
     return found
 
 

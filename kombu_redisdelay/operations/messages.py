@@ -108,10 +108,11 @@ class Messages(Access):
             start: :attr:`Page.next` of the page before; empty for the first page.
             newest_first: whether the scheduled messages come first that are due last, or in each queue the
                 newest dead letters. The other states have one order.
-            size: how many messages at most.
+            size: how many messages at most, at least 1.
 
         Raises:
-            ValueError: more than one state is selected, or *start* is not from a page of this list.
+            ValueError: more than one state is selected, *size* is below 1, or *start* is not from a page of
+                this list.
         """
         return reading.page(self, selection, start, newest_first, size)
 

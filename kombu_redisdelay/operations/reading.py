@@ -90,6 +90,8 @@ def page(access: Access, selection: Selection, start: str, newest_first: bool, s
     states = selection.states()
     if len(states) != 1:
         raise ValueError("a page needs one state")
+    if size < 1:
+        raise ValueError(f"size must be at least 1, not {size}")
     [state] = states
     newest_first = newest_first and bool(state.reverse_order)
     begin = cursors.read(start, state, newest_first) if start else None

@@ -88,12 +88,12 @@ def test_limiting(site: Site) -> None:
     [
         (("pause",), "Name the queues with -Q, or give --all."),
         (("resume",), "Name the queues with -Q, or give --all."),
-        (("pause", "--all", "-Q", QUEUE), "Name the queues with -Q, or give --all."),
+        (("pause", "--all", "-Q", QUEUE), "Give -Q or --all, not both."),
         (("limit", "--rate", "1/s"), "Name the queue with -Q."),
         (("limit", "--clear"), "Name the queue with -Q."),
         (
             ("limit", "-Q", QUEUE, "--clear", "--rate", "1/s"),
-            "Give a limit (--rate, --burst, --concurrency), or --clear.",
+            "Give limits or --clear, not both. To clear one, give it as none.",
         ),
         (("limit", "-Q", QUEUE), "Give a limit (--rate, --burst, --concurrency), or --clear."),
         (("limit", "-Q", QUEUE, "--rate", "none", "--burst", "2"), "Burst needs a rate."),

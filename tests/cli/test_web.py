@@ -177,10 +177,10 @@ def test_what_it_refuses(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no user"),
-        ("\n\n", "has no user"),
-        ("ann:a\nbob\n", "line 2: not of the form"),
-        ("ann:\n", "line 1"),
+        ("", "There is no user in"),
+        ("\n\n", "There is no user in"),
+        ("ann:a\nbob\n", "is not of the form name:password"),
+        ("ann:\n", "Line 1 of"),
     ],
 )
 def test_a_file_that_would_let_in_anybody(site: Site, tmp_path: Path, text: str, message: str) -> None:

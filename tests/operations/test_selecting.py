@@ -325,6 +325,12 @@ class TestWhileTheQueueMoves:
         assert [*seen, *ids(letters)] == names
 
 
+@pytest.mark.parametrize("size", [0, -3])
+def test_a_page_has_a_message_at_least(messages: Messages, size: int) -> None:
+    with pytest.raises(ValueError, match=f"size must be at least 1, not {size}"):
+        messages.page(Selection(state="dead"), size=size)
+
+
 def test_wrong_types_are_named(messages: Messages) -> None:
     for name, value, said in (
         ("args", 42, "args must be a str, not 42"),
