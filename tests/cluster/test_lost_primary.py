@@ -5,6 +5,7 @@ from __future__ import annotations
 from celery import Celery
 
 from harness.cluster import Cluster
+from tests.faults.workers import wait_closed
 
 
 def test_publishing_waits_until_a_replica_has_taken_over() -> None:
@@ -17,6 +18,7 @@ def test_publishing_waits_until_a_replica_has_taken_over() -> None:
         app.send_task("before", queue=queue)
         [replica] = cluster.replicas_of(node)
         cluster.kill(node)
+        wait_closed(node.port)
         app.send_task("at once", queue=queue)
         app.send_task("to a queue that has to be declared", queue=queue + "-new")
         with app.connection_for_write() as connection:

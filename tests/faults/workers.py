@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+import time
+
 from harness.celery_worker import CeleryWorker
 from harness.process import wait_until
+from harness.redis_server import HOST
+from kombu_redisdelay.broker.server.line import REST
 from tests.end_to_end.installation import Installation
 
 #: What a worker logs when a connection is lost. kombu meets an IndexError whenever it opens a channel, and
@@ -57,3 +62,18 @@ def lose_connections(installation: Installation, worker: CeleryWorker) -> None:
     before = connected()
     kill_connections(installation)
     wait_until(lambda: connected() > before, 30, "that it connects again")
+
+
+def wait_closed(port: int) -> None:
+    """Wait until all connections to a server that was killed are closed, and are checked before their use.
+
+    A process that it has forked has its connections, too, and may end later. A connection that was used just
+    now is not checked: what is published over it may be there.
+    """
+    killed = time.monotonic()
+
+    def is_closed() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex((HOST, port)) != 0 and time.monotonic() > killed + 2 * REST
+
+    wait_until(is_closed, 10, "the end of its connections")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -26,6 +25,7 @@ from kombu_redisdelay.broker.server.sentinels import (
 )
 from kombu_redisdelay.transport.patience import impatient
 from tests.environments import PROXIES
+from tests.faults.workers import wait_closed
 from tests.sentinel.test_connecting import connect
 from tests.transport.kit import Inbox, drain, drain_for, publish
 
@@ -81,11 +81,6 @@ def test_a_primary_that_comes_back_gets_nothing(site: SentinelSite) -> None:
             assert client.llen("q") == 2
 
 
-def is_refused(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex((HOST, port)) != 0
-
-
 def test_publishing_waits_for_the_failover(site: SentinelSite) -> None:
     """kombu would try again for less than a second."""
     app = Celery(broker=site.url(), set_as_current=False)
@@ -95,8 +90,7 @@ def test_publishing_waits_for_the_failover(site: SentinelSite) -> None:
     with old.client() as client:
         assert client.wait(1, 5000) == 1
     old.kill()
-    # A process that it has forked to save has its connections, too, and may end later.
-    wait_until(lambda: is_refused(old.port), 10, "the end of its connections")
+    wait_closed(old.port)
     try:
         app.send_task("at once", queue="q")
         with app.connection_for_write() as connection:
