@@ -12,7 +12,6 @@ files, the log and a socket of its own, over which the PID and at last the statu
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import runpy
@@ -23,6 +22,8 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
+
+from harness.leash import die_with
 
 #: What each Celery worker imports, whatever its broker and its pool are.
 MODULES = (
@@ -43,7 +44,6 @@ MODULES = (
 
 POOLS = ("prefork", "solo", "thread")
 
-PR_SET_PDEATHSIG = 1
 REQUEST_BYTES = 1 << 20
 
 
@@ -102,11 +102,7 @@ class ForkServer:
         for each in (self._requests, self._wake, self._waker, channel, *self._channels.values()):
             each.close()
         os.setsid()
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            # The server may have died before the request was made.
-            if os.getppid() != server:
-                os._exit(1)
+        die_with(server)
         with open(os.devnull) as nothing:
             os.dup2(nothing.fileno(), 0)
         os.dup2(log, 1)
@@ -126,7 +122,7 @@ class ForkServer:
 
 def load(pool: str = "") -> None:
     """Import what the workers need, after *pool* has patched it if it does so."""
-    # The folder of this file is not where the modules are.
+    # The folder in which this was started. Each request names its own.
     del sys.path[0]
     if pool:
         import_module("celery").maybe_patch_concurrency(["-P", pool])

@@ -17,6 +17,8 @@ from typing import IO
 
 from harness import fork_server
 
+_ROOT = Path(__file__).parents[1]
+
 _lock = threading.Lock()
 _servers: dict[tuple[int, str], socket.socket] = {}
 
@@ -75,10 +77,10 @@ def _server(pool: str) -> socket.socket:
     asked = _servers.get((owner, pool))
     if asked is None:
         asked, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, fork_server.__file__, *([pool] if pool else [])]
+        command = [sys.executable, "-m", fork_server.__name__, *([pool] if pool else [])]
         with theirs:
             # It ends when the last copy of our end is closed, as when this process dies.
-            process = subprocess.Popen(command, stdin=theirs.fileno())
+            process = subprocess.Popen(command, stdin=theirs.fileno(), cwd=_ROOT)
         _servers[owner, pool] = asked
         atexit.register(_end, owner, asked, process)
     return asked

@@ -10,11 +10,17 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 
-if __name__ == "__main__":
-    parent, command = int(sys.argv[1]), sys.argv[2:]
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its *parent* dies: on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         # The parent may have died before the request was made.
         if os.getppid() != parent:
             sys.exit("the parent is gone")
+
+
+if __name__ == "__main__":
+    parent, command = int(sys.argv[1]), sys.argv[2:]
+    die_with(parent)
     os.execvp(command[0], command)

@@ -17,6 +17,13 @@ def site(server: RedisServer) -> Iterator[Site]:
     site.close()
 
 
+@pytest.fixture(scope="module")
+def good_server() -> Iterator[RedisServer]:
+    """As the doctor wants it."""
+    with RedisServer(appendonly=True, args=("--maxmemory", "256mb")) as server:
+        yield server
+
+
 @pytest.fixture
 def taken(site: Site) -> Iterator[str]:
     """The id of a message that this process holds."""

@@ -16,13 +16,6 @@ from tests.cli.site import QUEUE, Site, run_delayed
 
 
 @pytest.fixture(scope="module")
-def good_server() -> Iterator[RedisServer]:
-    """As the doctor wants it."""
-    with RedisServer(appendonly=True, args=("--maxmemory", "256mb")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     # No replica takes over while a server is paused.
     with Cluster(primaries=3, replicas=1, appendonly=True, node_timeout=60_000) as cluster:

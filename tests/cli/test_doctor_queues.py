@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,13 +11,6 @@ from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.members import DUE
 from kombu_redisdelay.operations import limits
 from tests.cli.site import QUEUE, Site
-
-
-@pytest.fixture(scope="module")
-def good_server() -> Iterator[RedisServer]:
-    """As the doctor wants it."""
-    with RedisServer(appendonly=True) as server:
-        yield server
 
 
 @pytest.fixture
