@@ -42,3 +42,9 @@ def when(moment: datetime, now: datetime) -> str:
     """Return the distance of *moment* from *now*, such as ``in 5m`` or ``5m ago``."""
     seconds = (moment - now).total_seconds()
     return f"in {span(seconds)}" if seconds >= 0 else f"{span(-seconds)} ago"
+
+
+def with_object(verb: str, what: str) -> str:
+    """A verb and what it is done to: "deliver now" and "3 messages" make "deliver 3 messages now"."""
+    first, *rest = verb.split()
+    return " ".join((first, what, *rest))

@@ -1,4 +1,4 @@
-"""What an operator does with dead letters: look at them, requeue them, remove them."""
+"""What an operator does with dead letters, and with what else is kept as they are: look, requeue, remove."""
 
 from __future__ import annotations
 
@@ -57,14 +57,19 @@ class DeadLetter:
 
 
 class DeadLists:
-    """The dead letters in *store*, queue by queue."""
+    """The dead letters in *store*, queue by queue.
 
-    def __init__(self, store: Store) -> None:
+    Arguments:
+        state: what is kept as they are, one of :data:`~kombu_redisdelay.broker.keys.KEPT`.
+    """
+
+    def __init__(self, store: Store, state: str = "dead") -> None:
         self._store = store
+        self._state = state
 
     def counts(self, queues: Sequence[str]) -> list[int]:
         """How many dead letters each of *queues* has."""
-        return answers(self._store.server, (("LLEN", self._store.keys(queue).dead) for queue in queues))
+        return answers(self._store.server, (("LLEN", self._key(queue)) for queue in queues))
 
     def walk(self, queue: str, skip: int = 0) -> Iterator[tuple[DeadLetter, bool]]:
         """The dead letters of *queue*, the oldest first, read page by page. Each comes with what
@@ -75,7 +80,7 @@ class DeadLists:
         Arguments:
             skip: how many to pass over first.
         """
-        key = self._store.keys(queue).dead
+        key = self._key(queue)
         [count] = self.counts([queue])
         known: set[int] = set()
         for entry in walk(self._store.server, [key], size=LETTERS_PER_CALL, skip=skip):
@@ -93,7 +98,7 @@ class DeadLists:
         Arguments:
             left: how many of the oldest ones to read; ``None`` for all.
         """
-        key = self._store.keys(queue).dead
+        key = self._key(queue)
         while left is None or left > 0:
             start: Argument = "" if left is None else left
             left, letters = NEWEST(
@@ -106,7 +111,7 @@ class DeadLists:
         """Do what *how* says, :data:`REQUEUE` or :data:`REMOVE`, with *letters* of *queue*. Those that are
         requeued have 0 failures. Yields those that were still there."""
         keys = self._store.keys(queue)
-        used = (keys.dead, keys.ready, keys.wake)
+        used = (self._key(queue), keys.ready, keys.wake)
         for some in portions(letters, _size, LETTERS_PER_CALL, LETTER_BYTES_PER_CALL):
             args: tuple[Argument, ...] = (how, keys.separator, *(letter.entry for letter in some))
             reply = REMOVE_DEAD(self._store.server, used, args)
@@ -114,8 +119,10 @@ class DeadLists:
 
     def clear(self, queue: str) -> int:
         """Remove all dead letters of *queue*. Returns how many there were."""
-        key = self._store.keys(queue).dead
-        return int(CLEAR(self._store.server, (key,), (1, 0)))
+        return int(CLEAR(self._store.server, (self._key(queue),), (1, 0)))
+
+    def _key(self, queue: str) -> str:
+        return self._store.keys(queue).kept(self._state)
 
 
 def _size(letter: DeadLetter) -> int:

@@ -10,6 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+#: The states in which a queue keeps messages that nobody delivers any more, each in a list of that name
+#: (lua/include/dead.lua).
+KEPT = ("dead",)
+
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
@@ -55,7 +59,16 @@ class QueueKeys:
     @property
     def own(self) -> tuple[str, ...]:
         """All that are not kombu's, but for those of consumers."""
-        return (*self.waiting, self.consumers, self.wake, self.dead, self.limits, self.history)
+        return (*self.waiting, self.consumers, self.wake, *self.all_kept, self.limits, self.history)
+
+    @property
+    def all_kept(self) -> tuple[str, ...]:
+        """The lists of all states in :data:`KEPT`."""
+        return tuple(map(self.kept, KEPT))
+
+    def kept(self, state: str) -> str:
+        """The list of the messages that are kept in *state*, one of :data:`KEPT`."""
+        return f"{self.schedule.removesuffix('schedule')}{state}"
 
     def ready_at(self, step: int) -> str:
         """The list of ready messages with priority *step*."""

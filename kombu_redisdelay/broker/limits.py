@@ -53,7 +53,7 @@ class Limits(NamedTuple):
     @property
     def per_second(self) -> float | None:
         """The rate as messages a second."""
-        return None if self.interval_us is None else _UNITS["s"] / self.interval_us
+        return None if self.interval_us is None else float(f"{_UNITS['s'] / self.interval_us:.10g}")
 
 
 #: Attribute -> its field of the hash in Redis, in the order of the attributes.

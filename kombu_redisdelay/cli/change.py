@@ -17,7 +17,7 @@ from kombu_redisdelay.operations.acting import Done
 from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.verbs import VERBS, Verb
-from kombu_redisdelay.words import number_of
+from kombu_redisdelay.words import number_of, with_object
 
 #: What a verb asks for -> its option.
 ASKED: dict[str, Callable[..., Any]] = {
@@ -86,7 +86,8 @@ def _change(
             _show(verb, found, messages, as_json)
             return
         if found:
-            confirm(f"{verb.name.replace('_', ' ').capitalize()} {_what(verb, selection, found.count)}?")
+            title = verb.name.replace("_", " ").capitalize()
+            confirm(f"{with_object(title, _what(verb, selection, found.count))}?")
         for name in WARNINGS:
             if asked.get(name) and not yes:
                 confirm(WARNINGS[name])

@@ -18,6 +18,9 @@ def _once(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     # click would take the last one, and a command would change more messages than was meant.
     if len(values) > 1:
         raise click.BadParameter("give it once; * stands for anything")
+    if "" in values:
+        # Of a script whose variable is empty.
+        raise click.BadParameter("it is empty; * stands for anything")
     return values[0] if values else None
 
 
@@ -89,6 +92,8 @@ def selected_for_change(options: dict[str, Any]) -> Selection:
     ids, every = options.pop("ids"), options.pop("every")
     selection = selected(options)
     has_something_in_common = bool(selection.filters) or selection.has_times
+    if "" in ids:
+        raise click.UsageError("An id is empty.")
     if ids and (every or has_something_in_common):
         raise click.UsageError("Give either ids, or options that pick messages, not both.")
     if not ids and not every and not has_something_in_common and selection.queue is None:

@@ -16,7 +16,7 @@ from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.verbs import Verb
-from kombu_redisdelay.words import number_of
+from kombu_redisdelay.words import number_of, with_object
 
 #: Messages that are looked for in all states when they are not where a command looks for them.
 MOST_SEARCHED = 10
@@ -29,19 +29,23 @@ def show_done(verb: Verb, done: Done, messages: Messages, as_json: bool) -> None
         show_json(_objects(done, elsewhere))
         return
     due = "" if done.due is None else f", due {date_and_time(done.due, datetime.now(timezone.utc))}"
-    would = f"Would {verb.name.replace('_', ' ')}"
     if not done.by_id:
-        beginning = would if done.is_dry_run else verb.done.capitalize()
         noun = STATES[verb.states[0]].noun if len(verb.states) == 1 else "message"
-        echo(f"{beginning} {number_of(done.count, noun)}{due if done.count else ''}.")
+        found = number_of(done.count, noun)
+        said = _would(verb, found) if done.is_dry_run else f"{verb.done.capitalize()} {found}"
+        echo(f"{said}{due if done.count else ''}.")
     for id, count in done.by_id.items():
         several = f" ({number_of(count)})" if count > 1 else ""
         if not count:
             echo(f"{id} {_where(elsewhere.get(id))}", err=True)
         elif done.is_dry_run:
-            echo(f"{would} {id}{several}{due}")
+            echo(f"{_would(verb, id)}{several}{due}")
         else:
             echo(f"{id} {verb.done}{several}{due}")
+
+
+def _would(verb: Verb, what: str) -> str:
+    return f"Would {with_object(verb.name.replace('_', ' '), what)}"
 
 
 def _elsewhere(done: Done, messages: Messages) -> dict[str, MessageInfo]:

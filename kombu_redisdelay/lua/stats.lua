@@ -2,20 +2,20 @@
 -- memory, where a transaction fails.
 --
 -- KEYS[1]  schedule
--- KEYS[2]  dead
--- KEYS[3]  consumers
--- KEYS[4]  wake zset
--- KEYS[5]  limits (hash `control`)
--- KEYS[6]  unknown
--- KEYS[7+] ready lists of all steps
+-- KEYS[2]  consumers
+-- KEYS[3]  wake zset
+-- KEYS[4]  limits (hash `control`)
+-- KEYS[5]  unknown
+-- KEYS[6+] lists of what is kept, such as dead letters; then ready lists of all steps
 -- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
+-- ARGV[2]  how many lists of what is kept there are
 --
--- Returns  ready, scheduled, overdue, unacked and dead messages; consumers; consumers whose lease has ended
---          and that hold messages; due time of the first scheduled message, as text, ms since the epoch
---          (nil: none); microseconds for which it has been due (0: it is not due yet); server's clock in
---          microseconds; then 1 or 0 for each of: the queue is paused, its concurrency allows no message now,
---          its rate allows none, a wake-up token is there, messages may wait for a worker that knows their
---          task
+-- Returns  a list of how many messages each list of what is kept has; ready, scheduled, overdue and unacked
+--          messages; consumers; consumers whose lease has ended and that hold messages; due time of the first
+--          scheduled message, as text, ms since the epoch (nil: none); microseconds for which it has been due
+--          (0: it is not due yet); server's clock in microseconds; then 1 or 0 for each of: the queue is
+--          paused, its concurrency allows no message now, its rate allows none, a wake-up token is there,
+--          messages may wait for a worker that knows their task
 
 -- include: clock
 -- include: woken
@@ -24,16 +24,21 @@
 
 local now_us = clock_us()
 local now_ms = now_us / 1000
-local queue = { base = string.sub(KEYS[5], 1, -#'control' - 1), consumers = KEYS[3], needs_ack = true }
+local queue = { base = string.sub(KEYS[4], 1, -#'control' - 1), consumers = KEYS[2], needs_ack = true }
 read_limits({ queue }, now_us)
 
+local kept = {}
+for i = 6, 5 + ARGV[2] do
+  kept[#kept + 1] = redis.call('LLEN', KEYS[i])
+end
+
 local ready = 0
-for i = 7, #KEYS do
+for i = 6 + #kept, #KEYS do
   ready = ready + redis.call('LLEN', KEYS[i])
 end
 
 local unacked, alive, lost = 0, 0, 0
-local consumers = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
+local consumers = redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES')
 for i = 1, #consumers, 2 do
   local count = redis.call('HLEN', ARGV[1] .. consumers[i])
   unacked = unacked + count
@@ -46,11 +51,11 @@ end
 
 local due_ms = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 return {
+  kept,
   ready,
   redis.call('ZCARD', KEYS[1]),
   redis.call('ZCOUNT', KEYS[1], '-inf', now_ms),
   unacked,
-  redis.call('LLEN', KEYS[2]),
   alive,
   lost,
   due_ms or false,
@@ -59,6 +64,6 @@ return {
   queue.is_paused and 1 or 0,
   queue.permits <= 0 and 1 or 0,
   queue.tokens <= 0 and 1 or 0,
-  redis.call('EXISTS', KEYS[4]),
-  redis.call('EXISTS', KEYS[6]),
+  redis.call('EXISTS', KEYS[3]),
+  redis.call('EXISTS', KEYS[5]),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,7 +32,7 @@ def arguments_of(payload: bytes) -> Arguments | None:
             _body(message), message["content-type"], message["content-encoding"], accept=_ACCEPTED
         )
         # What nobody can write down cannot be shown or compared: some nest too deeply for Python.
-        str((args, kwargs))
+        str((args, kwargs)), _as_json((args, kwargs))
     except Exception:
         # Foreign bytes may make the decoders raise any exception.
         return None
@@ -60,8 +61,9 @@ def has_argument(arguments: Arguments, wanted: str) -> bool:
 
 
 def _is(value: Any, wanted: str) -> bool:
-    texts = [str(value)]
-    if value is None or isinstance(value, bool):
-        # As in JSON, where the message has it.
-        texts.append({None: "null", True: "true", False: "false"}[value])
-    return any(text == wanted or fits(text, wanted) for text in texts)
+    return any(text == wanted or fits(text, wanted) for text in {str(value), _as_json(value)})
+
+
+def _as_json(value: Any) -> str:
+    # kombu's JSON has moments and the like, which are texts of their own.
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -263,13 +263,16 @@ def _of_unacked(found: Unacked, number: int, is_over: Callable[[str], bool]) -> 
 
 
 class DeadReader(_QueueByQueue):
-    """Dead letters, in each queue the oldest or the newest first."""
+    """Dead letters, and what else is kept as they are, in each queue the oldest or the newest first."""
+
+    def __init__(self, state: str) -> None:
+        self._state = state
 
     def counts(self, store: Store, names: Sequence[str]) -> Sequence[int]:
-        return DeadLists(store).counts(names)
+        return DeadLists(store, self._state).counts(names)
 
     def of_queue(self, store: Store, name: str, passed: int | None, look: Look) -> Iterator[Entry]:
-        lists = DeadLists(store)
+        lists = DeadLists(store, self._state)
         if look.newest_first:
             for found, left in lists.newest(name, passed):
                 yield _of_dead(found, left, is_sure=True)

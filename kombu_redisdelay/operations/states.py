@@ -87,7 +87,7 @@ STATES = {
         ),
         State(
             DEAD,
-            DeadReader(),
+            DeadReader(DEAD),
             ("since", "id", "queue", "failures", "reason", "task"),
             "The oldest one first.",
             "The newest one first.",

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker import members
+from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
@@ -77,6 +78,11 @@ class QueueStats:
     limits: QueueLimits
     reason: str | None = None
 
+    @property
+    def messages(self) -> int:
+        """Number of messages in all states."""
+        return self.ready + self.scheduled + self.unacked + sum(_kept(self))
+
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
     """Return the statistics of *queues*, each with all its partitions; of a partition, if its name is given.
@@ -90,7 +96,7 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
     for some in portions(each, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
         replies = run_each(store.server, [_call(store, name) for name in some])
         by_name = dict(zip(some, replies, strict=True))
-        since_ms = _waiting_since_ms(store, [name for name, (ready, *_) in by_name.items() if ready])
+        since_ms = _waiting_since_ms(store, [name for name, (_, ready, *_) in by_name.items() if ready])
         found |= {name: _stats(name, reply, since_ms.get(name)) for name, reply in by_name.items()}
         listing += [name for name, reply in by_name.items() if reply[-1]]
     for name, reason in _found_out(store, found, listing).items():
@@ -158,10 +164,11 @@ def _call(store: Store, queue: str) -> ScriptCall:
     return (
         STATS,
         (
-            *(keys.schedule, keys.dead, keys.consumers, keys.wake, keys.limits, keys.unknown),
+            *(keys.schedule, keys.consumers, keys.wake, keys.limits, keys.unknown),
+            *keys.all_kept,
             *store.ready_keys(queue),
         ),
-        (keys.unacked(""),),
+        (keys.unacked(""), len(KEPT)),
     )
 
 
@@ -188,7 +195,7 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         scheduled=one.scheduled + other.scheduled,
         overdue=one.overdue + other.overdue,
         unacked=one.unacked + other.unacked,
-        dead=one.dead + other.dead,
+        **_by_state(map(sum, zip(_kept(one), _kept(other), strict=True))),
         consumers=max(one.consumers, other.consumers),
         consumers_lost=max(one.consumers_lost, other.consumers_lost),
         next_due=min(due, default=None),
@@ -199,14 +206,22 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
     )
 
 
+def _kept(stats: QueueStats) -> list[int]:
+    return [getattr(stats, state) for state in KEPT]
+
+
+def _by_state(counts: Iterable[int]) -> dict[str, int]:
+    return dict(zip(KEPT, counts, strict=True))
+
+
 def _longest(one: QueueStats, other: QueueStats) -> float | None:
     known = [each.waiting for each in (one, other) if each.ready and each.waiting is not None]
     return max(known, default=None if one.ready or other.ready else 0.0)
 
 
 def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats:
-    *numbers, is_paused, has_no_permit, has_no_token, has_waker, _ = reply
-    ready, scheduled, overdue, unacked, dead, consumers, consumers_lost, due_ms, late_us, now_us = numbers
+    kept, *numbers, is_paused, has_no_permit, has_no_token, has_waker, _ = reply
+    ready, scheduled, overdue, unacked, consumers, consumers_lost, due_ms, late_us, now_us = numbers
     waiting = 0.0 if ready == 0 else None
     if since_ms is not None:
         waiting = max(0.0, now_us / 1_000_000 - since_ms / 1000)
@@ -217,7 +232,7 @@ def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats
         scheduled=scheduled,
         overdue=overdue,
         unacked=unacked,
-        dead=dead,
+        **_by_state(kept),
         consumers=consumers,
         consumers_lost=consumers_lost,
         next_due=None if due_ms is None else from_ms(float(due_ms)),

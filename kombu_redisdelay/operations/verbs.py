@@ -10,13 +10,14 @@ from functools import partial
 from typing import Any
 
 from kombu_redisdelay.broker import dead
+from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule, Scheduled, Target
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.due_times import NOW_MS, Move, moving_to
 from kombu_redisdelay.operations.readers import Entry, Span
-from kombu_redisdelay.operations.states import DEAD, READY, SCHEDULED, UNACKED
+from kombu_redisdelay.operations.states import READY, SCHEDULED, UNACKED
 
 #: Does it to messages of one queue or partition, in the order given. Yields those that were still there.
 Some = Callable[[Store, str, Iterable[Entry], Any], Iterator[Entry]]
@@ -127,11 +128,15 @@ def _move_again(schedule: Schedule, message: Scheduled, target: Target) -> bool:
     return False
 
 
-def _take_out(how: str) -> Some:
+def _take_out(state: str, how: str) -> Some:
     def some(store: Store, name: str, entries: Iterable[Entry], prepared: None) -> Iterator[Entry]:
-        return _with_raw(partial(dead.DeadLists(store).take_out, name, how), entries)
+        return _with_raw(partial(dead.DeadLists(store, state).take_out, name, how), entries)
 
     return some
+
+
+def _clear_kept(state: str) -> Callable[[Store, str], int]:
+    return lambda store, name: dead.DeadLists(store, state).clear(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +217,7 @@ REQUEUE = Verb(
     "requeued",
     "requeueing",
     "Put dead letters back into their queues. They are counted as if they had never failed.",
-    {DEAD: How(_take_out(dead.REQUEUE))},
+    {state: How(_take_out(state, dead.REQUEUE)) for state in KEPT},
 )
 
 REMOVE = Verb(
@@ -220,7 +225,7 @@ REMOVE = Verb(
     "removed",
     "removing",
     "Remove dead letters for good.",
-    {DEAD: How(_take_out(dead.REMOVE), every=lambda store, name: dead.DeadLists(store).clear(name))},
+    {state: How(_take_out(state, dead.REMOVE), every=_clear_kept(state)) for state in KEPT},
     removes=True,
 )
 

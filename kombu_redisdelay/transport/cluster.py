@@ -19,7 +19,7 @@ from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.cluster_client import ClusterClient
-from kombu_redisdelay.transport.publishing import PrefixedClient
+from kombu_redisdelay.transport.connecting import PrefixedClient
 from kombu_redisdelay.transport.transports import Transport
 from kombu_redisdelay.transport.urls import read_together
 

@@ -1,18 +1,15 @@
-"""The part of a channel that publishes: connections, queues and bindings, and how messages get there."""
+"""The part of a channel that publishes: queues and bindings, and how messages get there."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Iterable
 from time import monotonic
 from typing import Any, TypeVar
 
 from kombu.exceptions import OperationalError
 from kombu.transport import redis
 from kombu.utils.json import JSONEncoder
-from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -29,16 +26,12 @@ from kombu_redisdelay.broker.message import (
     message_id,
     on_conflict,
 )
-from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.partitions import Partitions, taken
-from kombu_redisdelay.broker.server.confirming import Confirming
-from kombu_redisdelay.broker.server.pool import Pool
+from kombu_redisdelay.broker.partitions import taken
 from kombu_redisdelay.broker.server.replies import explained, without_frames
 from kombu_redisdelay.broker.server.scripts import SCHEDULE
-from kombu_redisdelay.broker.server.server import Server
-from kombu_redisdelay.broker.server.single import SingleServer
-from kombu_redisdelay.broker.store import Bound, Call, Store
+from kombu_redisdelay.broker.store import Bound, Call
 from kombu_redisdelay.transport.block import block_for
+from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
 from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
@@ -59,46 +52,15 @@ UNSURE = (
     "its task may run twice"
 )
 
-#: Seconds that replicas have to confirm what was published, at most.
-CONFIRM_TIMEOUT = 1.0
-
 #: Seconds between two attempts to note bindings that Redis had no memory for.
 BIND_PAUSE = 1.0
 
 
-class WithoutTransactions:
-    """A server that is out of memory refuses every transaction, also one that only reads or deletes. kombu
-    needs none: the server runs what comes in one packet before it turns to other clients."""
-
-    def pipeline(self, transaction: bool = False, shard_hint: Any = None) -> Any:
-        return super().pipeline(transaction, shard_hint)  # type: ignore[misc]
-
-
-class _Client(WithoutTransactions, Redis):
-    pass
-
-
-class PrefixedClient(WithoutTransactions, redis.PrefixedStrictRedis):
-    pass
-
-
-class PublishingChannel(redis.Channel):
-    """Publishes to the queues of one Redis database. kombu handles exchanges, bindings, fanout and
-    connections.
-
-    Attributes:
-        silence_limit: seconds that the server may take for a reply before the connection counts as lost.
-        connect_limit: seconds that connecting may take. Where another server may take over, a second: who
-            waits for one that is gone does not hear of the other.
-    """
-
-    options: Options
-    silence_limit = 3.0
-    connect_limit = 3.0
+class PublishingChannel(ConnectingChannel):
+    """Publishes to the queues of one Redis database. kombu handles exchanges, bindings and fanout."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._routes = Routes()
-        self._store: Store | None = None
         #: kombu's connection, once the channel has lost its own; a weak reference.
         self._owner: Callable[[], Any] = lambda: None
         #: Bindings that Redis had no memory for, arguments of `_queue_bind` -> whether the log tells of it.
@@ -107,71 +69,6 @@ class PublishingChannel(redis.Channel):
         super().__init__(*args, **kwargs)
         if not self.priority_steps:
             raise ValueError("transport option 'priority_steps' must name one priority at least, not []")
-
-    # -- the broker below ------------------------------------------------------------------------------
-
-    @property
-    def store(self) -> Store:
-        """The store that this channel publishes with. Created when it is first used."""
-        if self._store is None:
-            server, replicas = self._new_server(), self.options.confirm_replicas
-            publisher = Confirming(server, replicas, self._confirm_ms) if replicas else server
-            partitions, isolated_after = Partitions(self.options.partitions), self.options.isolated_after
-            self._store = Store(
-                server, self.prefix, self.priority_steps, self.sep, publisher, partitions, isolated_after
-            )
-        return self._store
-
-    @property
-    def prefix(self) -> str:
-        """In front of every key: ``global_keyprefix``."""
-        return str(self.global_keyprefix)
-
-    def _new_server(self) -> Server:
-        return SingleServer(self.pool)
-
-    @property
-    def _confirm_ms(self) -> int:
-        """Milliseconds that replicas have to confirm. The reply must come before the socket's timeout."""
-        socket_timeout: float = self.pool.connection_kwargs["socket_timeout"]
-        return max(1, round(1000 * min(CONFIRM_TIMEOUT, socket_timeout / 2)))
-
-    def _get_pool(self, asynchronous: bool = False) -> Any:
-        pool = super()._get_pool(asynchronous)
-        limits = {"socket_timeout": self.silence_limit, "socket_connect_timeout": self.connect_limit}
-        for option, seconds in limits.items():
-            if pool.connection_kwargs.get(option) is None:
-                # By default, kombu waits for ever, and this would block the event loop.
-                pool.connection_kwargs[option] = seconds
-        if asynchronous:
-            return pool
-        # kombu's pool raises an error when all connections are in use. With this pool, the thread waits.
-        return Pool.like(pool, self.max_connections)
-
-    @cached_property
-    def _stock_client(self) -> Any:
-        return self._create_client()
-
-    def _get_client(self) -> Any:
-        if self.global_keyprefix:
-            return partial(PrefixedClient, global_keyprefix=self.global_keyprefix)
-        return _Client
-
-    @contextmanager
-    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
-        # kombu makes a new client for each call, and each client adds a listener to the credential provider.
-        yield client or self._stock_client
-
-    @staticmethod
-    def _pubsub_reauth_handled_by_redis(connection: Any) -> bool:
-        # redis-py gives new credentials only to connections that its PubSub has opened. kombu opens this
-        # one itself. With this answer, kombu opens it again when the credentials change.
-        return False
-
-    def _after_fork(self) -> None:
-        super()._after_fork()
-        self._store = None
-        self.__dict__.pop("_stock_client", None)
 
     # -- publishing ------------------------------------------------------------------------------------
 
@@ -212,24 +109,6 @@ class PublishingChannel(redis.Channel):
             if channel is not self:
                 return channel
         raise RedisConnectionError("the channel is closed, because its connection was lost")
-
-    def _wait_for(self, what: Hashable, do: Callable[[], _Result]) -> _Result:
-        """Call *do*, which may be repeated if nothing was done. Where there may be a failover, wait for it.
-        The thread that consumes has other things to do.
-
-        Arguments:
-            what: the slot that it is about.
-        """
-        patience = self.connection.patience
-        if patience is None or self.connection.is_workers:
-            return do()
-
-        def hurry() -> _Result:
-            with self.store.server.hurrying():
-                return do()
-
-        result: _Result = patience.wait_for(what, hurry)
-        return result
 
     def _wait_to_bind(self, do: Callable[[], _Result]) -> _Result:
         """The same for what reads or notes bindings. On a cluster, all of them are in one slot."""

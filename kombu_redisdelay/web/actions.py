@@ -20,6 +20,7 @@ from kombu_redisdelay.web.form import Form
 from kombu_redisdelay.web.questions import name_of, of_which
 from kombu_redisdelay.web.site import Site, may_act, site_of
 from kombu_redisdelay.web.words import number, plural
+from kombu_redisdelay.words import with_object
 
 #: What an action acts on: messages that are selected, all of a list, or a queue.
 SELECTED, ALL, QUEUE = "selected", "all", "queue"
@@ -59,10 +60,10 @@ class Action:
     def title_of(self, form: Form) -> str:
         """What it does, without a number that is counted."""
         if self.about == QUEUE:
-            return f"{self.title} {name_of(form.choice.queue)}"
+            return with_object(self.title, name_of(form.choice.queue))
         if self.about == ALL:
-            return f"{self.title} all {form.choice.its_state.described}s{of_which(form.choice)}"
-        return f"{self.title} {plural(len(form.selected), 'message')}"
+            return with_object(self.title, f"all {form.choice.its_state.described}s") + of_which(form.choice)
+        return with_object(self.title, plural(len(form.selected), "message"))
 
 
 def actions() -> dict[str, Action]:
@@ -90,7 +91,6 @@ def actions_of(request: Request, choice: Choice, about: str) -> dict[str, Action
 def _of_verb(verb: Verb) -> dict[str, Action]:
     """What is done to messages that are selected, and to all of a list."""
     title = verb.name.replace("_", " ").capitalize()
-    first, *rest = title.split()
     asks = "time" if "eta" in verb.asks else ""
     more: dict[str, Any] = {
         "states": verb.states,
@@ -100,9 +100,7 @@ def _of_verb(verb: Verb) -> dict[str, Action]:
     }
     return {
         verb.name: Action(SELECTED, title, title, partial(_do_selected, verb), **more),
-        f"{verb.name}-all": Action(
-            ALL, " ".join((first, "all", *rest)), title, partial(_do_all, verb), **more
-        ),
+        f"{verb.name}-all": Action(ALL, with_object(title, "all"), title, partial(_do_all, verb), **more),
     }
 
 

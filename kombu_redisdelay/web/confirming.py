@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import Any
 
@@ -22,12 +23,16 @@ from kombu_redisdelay.web.site import (
     address,
     check_may_act,
     cookie_path,
+    may_act,
     render,
     site_of,
     viewer_of,
 )
 from kombu_redisdelay.web.words import plural, text
 from kombu_redisdelay.web.works import TooMany, Work
+from kombu_redisdelay.words import with_object
+
+logger = logging.getLogger(__name__)
 
 #: Fields that a person fills in.
 _ASKED = ("time", "rate", "burst", "concurrency")
@@ -53,11 +58,14 @@ async def act(request: Request) -> Response:
 
 def _act(request: Request, form: Form) -> Response:
     site = site_of(request)
-    check_may_act(request)
     name = form.fields.get("action", "")
+    action = actions().get(name)
+    if action is not None and not may_act(request):
+        audit = {**_audit(request, name, action, form), "outcome": "refused", "failed": True}
+        logger.warning("%s: refused", _line(request, name, action, form), extra={"audit": audit})
+    check_may_act(request)
     if name == STAY:
         return RedirectResponse(address(request, "messages", **form.choice.fields), 303)
-    action = actions().get(name)
     if action is None or not action.is_offered(form.choice):
         raise HTTPException(400, "There is no such action.")
     if action.about == SELECTED and not form.selected:
@@ -143,10 +151,10 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
         elif action.about == ALL:
             count = counted(site, form.choice)
             expected = count.count
-            question = f"{action.title} {count.text}{of_which(form.choice)}?"
+            question = f"{with_object(action.title, count.text)}{of_which(form.choice)}?"
         else:
             subject = subject_of(site, form, action.states)
-            question = f"{action.title} {plural(subject.count, 'message')}?"
+            question = f"{with_object(action.title, plural(subject.count, 'message'))}?"
     except ValueError as exc:
         raise HTTPException(400, str(exc)) from exc
     return render(

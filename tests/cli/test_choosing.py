@@ -53,6 +53,13 @@ def test_a_filter_that_is_given_twice_is_a_usage_error(full: Site, command: str)
         assert "Give it once" in result.stderr or "give it once" in result.stderr
 
 
+@pytest.mark.parametrize("words", [("--task", ""), ("--worker", ""), ("",)])
+def test_of_a_script_whose_variable_is_empty(full: Site, words: tuple[str, ...]) -> None:
+    result = full.run("cancel", "-Q", "a", *words, "--yes")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is empty" in result.stderr
+
+
 def test_a_timestamp_is_no_length_of_time(full: Site) -> None:
     result = full.run("cancel", "--state", "scheduled", "--before", "1798000000", "--yes")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -87,6 +94,11 @@ def test_an_id_of_another_queue(full: Site) -> None:
     assert result.stderr == "a shop.close is scheduled in the queue 'a'\n"
 
 
+def _sentence(command: str, what: str) -> str:
+    verb, *now = command.split("-")
+    return " ".join((verb, what, *now))
+
+
 @pytest.mark.parametrize("command", PICKING)
 class TestMany:
     @pytest.mark.parametrize(("choice", "count"), CHOICES)
@@ -94,12 +106,11 @@ class TestMany:
         self, full: Site, command: str, choice: tuple[str, ...], count: int
     ) -> None:
         words, done = (*PICKING[command], *choice), DONE[command]
-        would = command.replace("-", " ")
         before = states(full)
         noun = "dead letter" if command in OF_DEAD else "message"
         number = f"{count} {noun}{'' if count == 1 else 's'}"
         said = re.sub(r", due .*?\)", "", full.text(*words, "--dry-run"))
-        assert said == f"Would {would} {number}.\n"
+        assert said == f"Would {_sentence(command, number)}.\n"
         verb = command.replace("-", "_")
         [row] = full.rows(*words, "--dry-run", "--yes")
         row.pop("due", None)
@@ -108,7 +119,8 @@ class TestMany:
             result = full.run(*words, input="n\n")
             assert result.exit_code == 1
             asked = number.replace("message", "scheduled message")
-            assert f"{would.capitalize()} {asked} of " in result.stderr
+            begins, _, ends = _sentence(command, f"{asked} of|").partition("|")
+            assert re.search(rf"^{begins.capitalize()} .*{ends}\?", result.stderr)
         assert states(full) == before
         assert full.text(*words, input="y\n").startswith(f"{done.capitalize()} {number}")
         after = states(full)
@@ -135,7 +147,7 @@ class TestMany:
     def test_all(self, full: Site, command: str) -> None:
         result = full.run(*PICKING[command], "--all", input="y\n")
         assert " 6 " in result.stderr
-        assert result.stderr.partition("?")[0].endswith("of all queues")
+        assert result.stderr.partition("?")[0].removesuffix(" now").endswith("of all queues")
         again = full.rows(*PICKING[command], "--all", "--yes")
         # Only what was rescheduled is still there to be rescheduled again.
         assert count_of(again) == (6 if command == "reschedule" else 0)
@@ -191,10 +203,9 @@ def test_several_ids(full: Site, command: str) -> None:
     ]
     result = full.run(*words, *ids, "--dry-run")
     assert (result.exit_code, result.stderr) == (1, "nothing not found\n")
-    would = command.replace("-", " ")
     assert re.findall("^Would (.*?)(?:, due .*)?$", result.stdout, re.MULTILINE) == [
-        f"{would} b mail.send",
-        f"{would} a shop.close",
+        _sentence(command, "b mail.send"),
+        _sentence(command, "a shop.close"),
     ]
     rows = full.rows(*words, *ids[:2], status=1)
     assert [(row["verb"], row["id"], row["messages"]) for row in rows] == [

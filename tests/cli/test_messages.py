@@ -278,6 +278,14 @@ def test_by_an_argument(site: Site) -> None:
     site.send(args=(43,))
     assert [row["id"] for row in site.rows("list", "--args", "order=42")] == [id]
     assert site.text("cancel", "--args", "42", "--yes") == "Cancelled 1 message.\n"
+    site.send(args=("Zoë",), kwargs={"place": {"city": "Köln", "n": [1, None]}})
+    for wanted in (
+        "Zoë",
+        '"Zoë"',
+        '{"city": "Köln", "n": [[]1, null]}',
+        "{'city': 'Köln', 'n': [[]1, None]}",
+    ):
+        assert len(site.rows("list", "--args", wanted)) == 1
 
 
 def test_show_says_where_a_message_is(site: Site, in_each_state: dict[str, str]) -> None:

@@ -17,6 +17,7 @@ from kombu.utils.eventio import READ
 import kombu_redisdelay
 from harness.redis_server import RedisServer
 from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.outbox import Outbox
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
@@ -48,10 +49,11 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         PublishingChannel,
         redis.Channel,
         {
-            *("_put", "_put_fanout", "_get_pool", "_new_queue", "_after_fork", "conn_or_acquire"),
-            *("_get_client", "_queue_bind", "queue_declare", "basic_publish", "get_table", "_lookup"),
+            *("_put", "_put_fanout", "_new_queue", "_queue_bind", "queue_declare", "basic_publish"),
+            *("get_table", "_lookup"),
         },
     ),
+    (ConnectingChannel, redis.Channel, {"_get_pool", "_after_fork", "conn_or_acquire", "_get_client"}),
     (
         Poller,
         redis.MultiChannelPoller,

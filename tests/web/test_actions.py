@@ -25,6 +25,11 @@ def ids_of(viewer: Viewer, state: str) -> list[str]:
 PUT = {SCHEDULED: scheduled, READY: ready, DEAD: dead}
 
 
+def _question(button: str, what: str) -> str:
+    verb, *now = button.split()
+    return f"{' '.join((verb, what, *now))}?"
+
+
 @pytest.mark.parametrize(
     ("state", "button", "done", "then"),
     [
@@ -41,7 +46,7 @@ def test_what_is_selected(
     PUT[state](site, "a", "b", "c")
     viewer.open("/messages", state=state)
     page = viewer.press(button, ["a", "c"])
-    assert (page.status, page.heading) == (200, f"{button} 2 messages?")
+    assert (page.status, page.heading) == (200, _question(button, "2 messages"))
     assert ids_of(viewer, state) == ["a", "b", "c"]
     page = viewer.press(button)
     assert f"{done} 2 messages." in page.text
@@ -115,8 +120,7 @@ def test_all_of_a_list(
     viewer.open("/messages", state=state, **choice)
     page = viewer.press(button)
     some = f"1 {what}" if len(expected) == 1 else f"{len(expected)} {what}s"
-    verb = button.replace(" all", "")
-    assert page.heading == f"{verb} {some} {which}?"
+    assert page.heading == _question(button.replace(" all", ""), some).replace("?", f" {which}?")
     page = viewer.press(button)
     assert page.status == 200
     assert ids_of(viewer, state) == sorted(set("abcd") - set(expected))
@@ -337,7 +341,7 @@ def test_two_messages_with_one_id(viewer: Viewer, site: Site, button: str) -> No
     resend(site, "a")
     viewer.open("/messages")
     page = viewer.press(button, ["a"])
-    assert page.heading == f"{button} 2 messages?"
+    assert page.heading == _question(button, "2 messages")
     assert "2 messages of the queue celery have the id a. This is about all of them." in page.text
     assert " 2 messages." in viewer.press(button).text
     assert ids_of(viewer, SCHEDULED) == ["b"]
@@ -352,7 +356,7 @@ def test_a_ready_message_with_the_id_of_a_scheduled_one(viewer: Viewer, site: Si
     assert "a of celery, ready, ready since" in " ".join(page.text.split())
     viewer.open("/messages")
     # This one is done to what is scheduled only.
-    assert viewer.press("Deliver now", ["a"]).heading == "Deliver now 1 message?"
+    assert viewer.press("Deliver now", ["a"]).heading == "Deliver 1 message now?"
 
 
 def test_two_dead_letters_with_one_id(viewer: Viewer, site: Site) -> None:

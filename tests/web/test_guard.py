@@ -162,7 +162,7 @@ def test_read_only(site: Site) -> None:
     both.close()
 
 
-def test_those_who_may_only_look(site: Site) -> None:
+def test_those_who_may_only_look(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     scheduled(site, "a")
     page = {"users": {"ann": "secret"}, "viewers": {"bob": "secret"}}
     ann, bob = Viewer(site.app, **page), Viewer(site.app, **page)
@@ -173,6 +173,9 @@ def test_those_who_may_only_look(site: Site) -> None:
     mine = [(name, bob.client.cookies[TOKEN] if name == TOKEN else value) for name, value in pairs]
     refused = bob.send("/act", mine)
     assert (refused.status, refused.heading) == (403, "You may look at this page, and change nothing.")
+    [record] = [record for record in caplog.records if hasattr(record, "audit")]
+    assert record.getMessage() == "bob from testclient: cancel a: refused"
+    assert (record.audit["user"], record.audit["outcome"], record.audit["failed"]) == ("bob", "refused", True)
     assert bob.send("/stop", [*mine, ("work", "x")]).status == 403
     assert is_there(ann)
     assert ann.send("/act", cancelling(ann)).status == 200

@@ -33,7 +33,7 @@ def check_partitions(store: Store, known: Reach, queues: Sequence[str]) -> Itera
         count = len(store.partitions.names(queue))
         yield warning(
             f"queue {queue}",
-            f"{number_of(_messages(stats))} in the partition {stats.queue}, which no worker takes: the "
+            f"{number_of(stats.messages)} in the partition {stats.queue}, which no worker takes: the "
             f"option `partitions` says {count} here",
             "If producers have a larger number, deploy it to the workers, and here. If it was lowered, give "
             f"the workers at least {number + 1} again until the partition is empty.",
@@ -57,8 +57,4 @@ def _unattended(store: Store, known: Iterable[str]) -> list[QueueStats]:
     known = set(known)
     others = [name for name in sorted(known) if store.partitions.queue_of(name) == name and split(name)[1]]
     beyond = [name for name in others if split(name)[0] in known.union(store.partitions.spread)]
-    return [stats for stats in queue_stats(store, beyond) if _messages(stats) and not stats.consumers]
-
-
-def _messages(stats: QueueStats) -> int:
-    return stats.ready + stats.scheduled + stats.unacked + stats.dead
+    return [stats for stats in queue_stats(store, beyond) if stats.messages and not stats.consumers]
