@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.redis_server import RedisServer
+from kombu_redisdelay.broker.keys import KEPT
 from tests.cli.site import QUEUE, Site, bury_long_ago, payload
 
 
@@ -36,13 +37,10 @@ def taken(site: Site) -> Iterator[str]:
 @pytest.fixture
 def in_each_state(site: Site, taken: str) -> dict[str, str]:
     """State -> the id of a message in that state."""
-    site.bury(payload("the dead one"), "rejected")
-    return {
-        "scheduled": site.send(countdown=3600),
-        "ready": site.send(),
-        "unacked": taken,
-        "dead": "the dead one",
-    }
+    kept = {state: f"the {state} one" for state in KEPT}
+    for state, id in kept.items():
+        site.bury(payload(id), "rejected", state=state)
+    return {"scheduled": site.send(countdown=3600), "ready": site.send(), "unacked": taken, **kept}
 
 
 @pytest.fixture

@@ -58,10 +58,10 @@ class Site:
         for tag in range(holds):
             self.redis.hset(keys.unacked(name), str(tag), "0:{}")
 
-    def bury(self, payload: str, reason: str, queue: str = QUEUE) -> None:
-        """Write down a dead letter."""
+    def bury(self, payload: str, reason: str, queue: str = QUEUE, state: str = "dead") -> None:
+        """Write down a dead letter, or what else is kept as they are."""
         self.store.remember(queue)
-        self.redis.lpush(self.store.keys(queue).dead, f"{self.now_ms()} 1 0 {reason}\n{payload}")
+        self.redis.lpush(self.store.keys(queue).kept(state), f"{self.now_ms()} 1 0 {reason}\n{payload}")
 
     def leave_unknown(self, task: str, seconds: float, queue: str = QUEUE) -> str:
         """Write down a message that has waited so long for a worker that knows its task. Returns its id."""

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from kombu_redisdelay import MessageInfo, Selection
+from kombu_redisdelay import MessageInfo, Selection, batch
+from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.operations.states import STATES
 from tests.transport.kit import Inbox, Site, drain
 
@@ -44,15 +45,28 @@ def give_up(site: Site, app: Celery, *ids: str, queue: str = "celery", **options
     inbox.consumer.cancel()
 
 
+def put(site: Site, app: Celery, state: str, *ids: str, **options: Any) -> None:
+    """Put messages into a state. No message of their queue is ready."""
+    queue = options.get("queue", "celery")
+    if state in KEPT:
+        give_up(site, app, *ids, **options)
+        letters = [site.redis.lpop(site.keys(queue).dead) for _ in ids]
+        site.redis.lpush(site.keys(queue).kept(state), *reversed(letters))
+    elif state == "unacked":
+        send(app, *ids, **options)
+        _ = hold(site, *ids, queue=queue)
+    else:
+        with batch(app):
+            for number, id in enumerate(ids):
+                later: dict[str, Any] = {"countdown": 600 + number} if state == "scheduled" else {}
+                send(app, id, **later, **options)
+
+
 def in_each_state(site: Site, app: Celery) -> None:
     """A message in each state, whose id is the name of the state."""
-    send(app, "dead", "unacked")
-    dead, _ = sorted(
-        hold(site, "dead", "unacked", dead_letter=True), key=lambda message: message.headers["id"]
-    )
-    dead.reject()
-    send(app, "ready")
-    send(app, "scheduled", countdown=600)
+    # What is ready would be taken with those that come to be unacked or dead.
+    for state in sorted(STATES, key="ready".__eq__):
+        put(site, app, state, state)
 
 
 def ids(messages: Iterable[MessageInfo]) -> list[str]:

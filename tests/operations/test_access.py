@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from harness.process import wait_until
 from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.keys import known_queues
+from kombu_redisdelay.broker.keys import KEPT, known_queues
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.states import STATES
 from tests.transport.kit import Site, publish
@@ -120,6 +120,8 @@ def test_an_iteration_ends_when_it_is_closed(site: Site, state: str) -> None:
     for _ in range(3):
         publish(channel, "dead")
         channel.basic_get("q").reject()
+    for each in set(KEPT) - {"dead"}:
+        site.redis.lpush(site.keys("q").kept(each), *site.dead("q"))
     publish(channel, *"abc")
     taken = [channel.basic_get("q") for _ in "abc"]
     assert all(taken)

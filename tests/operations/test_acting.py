@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from kombu_redisdelay import Messages, Selection, batch
+from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.operations.selection import FILTERS
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.verbs import VERBS, Verb
-from tests.operations.kit import give_up, hold, ids, send
+from tests.operations.kit import ids, put
 from tests.transport.kit import Site
 
 each_verb = pytest.mark.parametrize("verb", VERBS.values(), ids=lambda verb: verb.name)
@@ -35,24 +35,10 @@ def do(messages: Messages, verb: Verb, *args: Any, **options: Any) -> Any:
     return getattr(messages, verb.name)(*args, **ASKED.get(verb.name, {}), **options)
 
 
-def fill(site: Site, app: Celery, state: str, *names: str, **options: Any) -> None:
-    """Put messages into a state."""
-    if state == "dead":
-        give_up(site, app, *names, **options)
-    elif state == "unacked":
-        send(app, *names, **options)
-        _ = hold(site, *names, queue=options.get("queue", "celery"))
-    else:
-        with batch(app):
-            for number, name in enumerate(names):
-                later: dict[str, Any] = {"countdown": 600 + number} if state == "scheduled" else {}
-                send(app, name, **later, **options)
-
-
 @each_state_of_it
 class TestEachState:
     def test_by_ids(self, site: Site, app: Celery, messages: Messages, verb: Verb, state: str) -> None:
-        fill(site, app, state, "a", "b", "a")
+        put(site, app, state, "a", "b", "a")
         done = do(messages, verb, ids=["a", "unknown", "a"])
         assert (done.verb, done.count, done.by_id) == (verb.name, 2, {"a": 2, "unknown": 0})
         assert done
@@ -64,16 +50,16 @@ class TestEachState:
     def test_ids_of_one_queue(
         self, site: Site, app: Celery, messages: Messages, verb: Verb, state: str
     ) -> None:
-        fill(site, app, state, "a")
-        fill(site, app, state, "a", queue="other")
+        put(site, app, state, "a")
+        put(site, app, state, "a", queue="other")
         assert do(messages, verb, Selection(ids=["a"], queue="other")).by_id == {"a": 1}
         assert do(messages, verb, Selection(ids=["a"], queue="unknown")).by_id == {"a": 0}
 
     def test_all_of_a_queue(
         self, site: Site, app: Celery, messages: Messages, verb: Verb, state: str
     ) -> None:
-        fill(site, app, state, "a", "b")
-        fill(site, app, state, "c", queue="other")
+        put(site, app, state, "a", "b")
+        put(site, app, state, "c", queue="other")
         assert do(messages, verb, Selection(queue="celery", state=state)).count == 2
         assert do(messages, verb, Selection(queue="other")).count == 1
         assert do(messages, verb, Selection(queue=[])).count == 0
@@ -81,15 +67,15 @@ class TestEachState:
     def test_those_that_match(
         self, site: Site, app: Celery, messages: Messages, verb: Verb, state: str
     ) -> None:
-        fill(site, app, state, "a", "b", task="mail.send", group_id="group")
-        fill(site, app, state, "c", group_id="group")
-        fill(site, app, state, "d", task="mail.sort")
+        put(site, app, state, "a", "b", task="mail.send", group_id="group")
+        put(site, app, state, "c", group_id="group")
+        put(site, app, state, "d", task="mail.sort")
         assert do(messages, verb, Selection(task="mail.*", related="group")).count == 2
         left = set(ids(messages.select(Selection(state=state))))
         assert left == ({"a", "b", "c", "d"} if _stays(verb) else {"c", "d"})
 
     def test_by_time(self, site: Site, app: Celery, messages: Messages, verb: Verb, state: str) -> None:
-        fill(site, app, state, "a", "b")
+        put(site, app, state, "a", "b")
         moments = sorted(
             message.moment for message in messages.select(Selection(state=state)) if message.moment
         )
@@ -103,7 +89,7 @@ class TestEachState:
     def test_a_dry_run_changes_nothing(
         self, site: Site, app: Celery, messages: Messages, verb: Verb, state: str
     ) -> None:
-        fill(site, app, state, "a", "b", task="mail.send")
+        put(site, app, state, "a", "b", task="mail.send")
         before = list(messages.select())
         would = do(messages, verb, Selection(task="mail.*"), dry_run=True)
         assert (would.verb, would.count, would.is_dry_run) == (verb.name, 2, True)
@@ -112,7 +98,7 @@ class TestEachState:
         assert list(messages.select()) == before
 
     def test_a_limit(self, site: Site, app: Celery, messages: Messages, verb: Verb, state: str) -> None:
-        fill(site, app, state, *"abcde")
+        put(site, app, state, *"abcde")
         assert do(messages, verb, Selection(), limit=0).count == 0
         assert do(messages, verb, Selection(), limit=2).count == 2
         if not _stays(verb):
@@ -126,7 +112,7 @@ class TestEachState:
         self, site: Site, app: Celery, messages: Messages, verb: Verb, state: str
     ) -> None:
         names = [f"{number}" for number in range(MESSAGES)]
-        fill(site, app, state, *names, task="mail.send")
+        put(site, app, state, *names, task="mail.send")
         told: list[int] = []
 
         def tell(count: int) -> None:
@@ -161,10 +147,9 @@ class TestEachVerb:
         self, site: Site, app: Celery, messages: Messages, verb: Verb
     ) -> None:
         # What is ready would be taken for those.
-        for state in sorted(
-            set(STATES) - set(verb.states), key=["dead", "unacked", "ready", "scheduled"].index
-        ):
-            fill(site, app, state, state)
+        # What is ready would be taken with those that come to be unacked or dead.
+        for state in sorted(set(STATES) - set(verb.states), key="ready".__eq__):
+            put(site, app, state, state)
         before = list(messages.select())
         assert do(messages, verb, Selection()).count == 0
         assert do(messages, verb, ids=list(STATES)).count == 0

@@ -32,7 +32,7 @@ class TestAMessage:
         found = list(messages.select())
         assert ids(found) == [message.state for message in found] == list(STATES)
         assert [messages.get(id) for id in STATES] == found
-        assert [messages.count(Selection(state=state)) for state in STATES] == [1, 1, 1, 1]
+        assert [messages.count(Selection(state=state)) for state in STATES] == [1] * len(STATES)
         assert messages.count() == messages.count(Selection(queue="celery")) == 4
         for message in found:
             assert isinstance(message, MessageInfo)

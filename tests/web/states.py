@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from kombu.connection import Connection
 
+from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site
 
 SCHEDULED, READY, HELD, DEAD = "scheduled", "ready", "unacked", "dead"
@@ -15,9 +17,7 @@ LONG = "reports.with.a.very.long.name.that.somebody.has.chosen.in.a.hurry"
 PAGES = (
     "/",
     "/messages",
-    "/messages?state=ready",
-    "/messages?state=unacked",
-    "/messages?state=dead",
+    *(f"/messages?state={state}" for state in STATES if state != SCHEDULED),
     "/messages?before=soon",
     "/message?id=s1",
     "/message?id=nothing",
@@ -34,7 +34,8 @@ def messages_in_each_state(site: Site) -> None:
     scheduled(site, "long", queue=LONG, task="<script>document.title = 'evil'</script>" + "x" * 500)
     ready(site, "r1", "r2")
     held(site, "h1")
-    dead(site, "d1")
+    for state in KEPT:
+        dead(site, f"{state}1", state=state)
 
 
 def ready(site: Site, *ids: str, task: str = "shop.close", queue: str = QUEUE) -> None:
@@ -49,10 +50,10 @@ def scheduled(
         site.send(task, args=[id], task_id=id, queue=queue, countdown=seconds)
 
 
-def dead(site: Site, *ids: str, task: str = "shop.close", queue: str = QUEUE) -> None:
-    """As dead letters, with what they were published with."""
+def dead(site: Site, *ids: str, task: str = "shop.close", queue: str = QUEUE, state: str = DEAD) -> None:
+    """As dead letters, or what else is kept as they are, with what they were published with."""
     for id in ids:
-        site.bury(payload(site, id, task), "ValueError: it failed", queue)
+        site.bury(payload(site, id, task), "ValueError: it failed", queue, state)
 
 
 def held(site: Site, *ids: str) -> None:
