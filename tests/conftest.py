@@ -9,15 +9,15 @@ from pathlib import Path
 import kombu.transport
 import pytest
 
-from harness.cluster import Cluster
-from harness.redis_server import RedisServer
-from harness.server_binary import servers, wanted
 from kombu_redisdelay import use_for_redis_urls
 from kombu_redisdelay.registration import TAKEN_OVER
 from kombu_redisdelay.transport import takeover
 from tests.environments import CLUSTER, ENVIRONMENT, NEWEST, runs_here
 from tests.permissions import allow, documented_rules, refused
 from tests.transport.kit import Site
+from tools.harness.cluster import Cluster
+from tools.harness.redis_server import RedisServer
+from tools.harness.server_binary import servers, wanted
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

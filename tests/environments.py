@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from harness.server_binary import servers
+from tools.harness.server_binary import servers
 
 TESTS = Path(__file__).parent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from harness.redis_server import HOST, RedisServer
+from tools.harness.redis_server import HOST, RedisServer
 
 _PAGE = Path(__file__).parents[1] / "docs" / "permissions.rst"
 _RULE = re.compile(r"^   ACL SETUSER (\w+) (.*?)\n\n", re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: what is said before anything is measured."""
+"""``python -m tools.benchmarks``: what is said before anything is measured."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.peers import REDIS_PLUS
-from benchmarks.workloads import WORKLOADS
+from tools.benchmarks.peers import REDIS_PLUS
+from tools.benchmarks.workloads import WORKLOADS
 
 
 def run(*words: str, without: str = "") -> subprocess.CompletedProcess[str]:
@@ -18,7 +18,7 @@ import runpy, sys
 for name in {without.split()!r}:
     sys.modules[name] = None
 sys.argv[1:] = {words!r}
-runpy.run_module("benchmarks", run_name="__main__")
+runpy.run_module("tools.benchmarks", run_name="__main__")
 """
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
 

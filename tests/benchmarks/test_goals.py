@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.goals import GOALS, Goal
-from benchmarks.peers import MEMORY, OURS, REDIS
-from benchmarks.quotients import largest, measured, publish_limit, quotient
-from benchmarks.results import Record, Results, Spread
-from benchmarks.workloads.publish import NAMED
+from tools.benchmarks.goals import GOALS, Goal
+from tools.benchmarks.peers import MEMORY, OURS, REDIS
+from tools.benchmarks.quotients import largest, measured, publish_limit, quotient
+from tools.benchmarks.results import Record, Results, Spread
+from tools.benchmarks.workloads.publish import NAMED
 
 
 def consumed(ours: dict[int, float], redis: dict[int, float]) -> Results:

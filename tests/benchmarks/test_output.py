@@ -13,19 +13,19 @@ pytest.importorskip("matplotlib", reason="the extra `bench` is not installed")
 
 from rich.console import Console
 
-from benchmarks.documents import page
-from benchmarks.goals import GOALS
-from benchmarks.pictures import PICTURES, draw
-from benchmarks.report import Report
-from benchmarks.results import Record
-from benchmarks.table import number, print_figures, print_goals
-from benchmarks.workloads import WORKLOADS
+from tools.benchmarks.documents import page
+from tools.benchmarks.goals import GOALS
+from tools.benchmarks.pictures import PICTURES, draw
+from tools.benchmarks.report import Report
+from tools.benchmarks.results import Record
+from tools.benchmarks.table import number, print_figures, print_goals
+from tools.benchmarks.workloads import WORKLOADS
 
 
 def everything(rounds: int = 2) -> Report:
     """A report in which every case of every workload has all its figures."""
     return Report(
-        {"command": "python -m benchmarks", "date": "today"},
+        {"command": "python -m tools.benchmarks", "date": "today"},
         {"RabbitMQ": "it is not installed"},
         [
             Record(workload.name, case.name, round_, dict.fromkeys(workload.units, 10.0 + round_), [1.0, 2.0])
@@ -89,7 +89,7 @@ def test_what_is_no_report_is_an_error_with_the_name_of_the_file(tmp_path: Path,
 
 def test_the_page_says_how_and_what() -> None:
     text = page(everything())
-    assert "   python -m benchmarks\n" in text
+    assert "   python -m tools.benchmarks\n" in text
     assert "Without RabbitMQ: it is not installed." in text
     assert all(goal.what in text for goal in GOALS)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.results import Record, Results, Spread, percentile
+from tools.benchmarks.results import Record, Results, Spread, percentile
 
 
 def test_rounds_are_those_of_one_figure_of_one_case() -> None:

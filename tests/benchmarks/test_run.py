@@ -14,17 +14,17 @@ from threading import Thread
 import pytest
 from kombu.messaging import Producer
 
-from benchmarks.cores import apart
-from benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, Peer
-from benchmarks.postbox import Postbox, post
-from benchmarks.run import MeasurementError, Runner, Servers, measure, run, start_servers
-from benchmarks.schedule import keys, multiply, now_ms
-from benchmarks.site import Drain
-from benchmarks.workload import Case, Measured, Workload, cases
-from benchmarks.workloads import WORKLOADS
-from benchmarks.workloads.lateness import schedule_far_ahead
-from harness import rabbitmq_server
-from harness.redis_server import RedisServer
+from tools.benchmarks.cores import apart
+from tools.benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, Peer
+from tools.benchmarks.postbox import Postbox, post
+from tools.benchmarks.run import MeasurementError, Runner, Servers, measure, run, start_servers
+from tools.benchmarks.schedule import keys, multiply, now_ms
+from tools.benchmarks.site import Drain
+from tools.benchmarks.workload import Case, Measured, Workload, cases
+from tools.benchmarks.workloads import WORKLOADS
+from tools.benchmarks.workloads.lateness import schedule_far_ahead
+from tools.harness import rabbitmq_server
+from tools.harness.redis_server import RedisServer
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_side_by_side_each_has_its_turn(servers: Servers, monkeypatch: pytest.Mo
             order.append((self, outcome is None))
             return outcome
 
-    monkeypatch.setattr("benchmarks.run.Runner", Watched)
+    monkeypatch.setattr("tools.benchmarks.run.Runner", Watched)
     outcomes = measured(servers, tiny("ping-pong", OURS, REDIS, turns=2, pings=2))
     assert {name: len(outcome.samples) for name, outcome in outcomes.items()} == {
         OURS.name: 4,
@@ -167,7 +167,7 @@ def test_what_failed_leaves_the_others_beside_it_alone(servers: Servers) -> None
 
 
 def test_what_takes_too_long_is_killed(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.run.TIMEOUT", 0)
+    monkeypatch.setattr("tools.benchmarks.run.TIMEOUT", 0)
     workload = tiny("consume", OURS)
     [(_, outcome)] = measure(servers, workload, workload.cases, workload.sizes)
     assert str(outcome) == "killed; it may take 0 s"

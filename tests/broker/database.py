@@ -14,10 +14,6 @@ from unittest import mock
 import fakeredis
 from redis import ConnectionPool
 
-from harness.cluster import Cluster
-from harness.full import BALLAST, fill
-from harness.redis_server import HOST, RedisServer
-from harness.server_binary import ServerBinary, servers
 from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.nodes import Address, Nodes
 from kombu_redisdelay.broker.server.pool import Pool
@@ -25,6 +21,10 @@ from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.single import SingleServer
 from tests.environments import ENVIRONMENT, NEWEST
 from tests.permissions import allow, documented_rules
+from tools.harness.cluster import Cluster
+from tools.harness.full import BALLAST, fill
+from tools.harness.redis_server import HOST, RedisServer
+from tools.harness.server_binary import ServerBinary, servers
 
 FAKE = "fakeredis"
 REAL_SERVERS: dict[str, ServerBinary] = {binary.name: binary for binary in servers()}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from harness.full import BALLAST
 from kombu_redisdelay.broker.dead import REMOVE, REQUEUE
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.maintenance import record
@@ -20,6 +19,7 @@ from tests.broker.database import REAL_SERVERS, ClusterDatabase, Database
 from tests.broker.database import database as open_database
 from tests.broker.rig import Rig, dead_letter, payload, take_out, taken, texts
 from tests.environments import CLUSTER, CLUSTERS
+from tools.harness.full import BALLAST
 
 HOUR = 3_600_000
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from harness.moved_clock import MovedClockServer, compiler
 from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.maintenance import UNUSED_FOR, forget_unused, record
@@ -21,6 +20,7 @@ from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.operations.history import Counts, Period, QueueHistory, queue_history, unreadable_fields
 from tests.broker.database import FAKE, RealDatabase, database
 from tests.broker.rig import Rig, dead_letter, park, payload, take_out, taken
+from tools.harness.moved_clock import MovedClockServer, compiler
 
 MINUTE, HOUR, WEEK = 60, 3600, 7 * 24 * 3600
 NOTHING = Counts(0, 0, 0, 0)

@@ -8,8 +8,6 @@ from time import sleep
 
 import pytest
 
-from harness.process import wait_until
-from harness.proxy import HOST, Proxy
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.broker.lease import Lease
@@ -22,6 +20,8 @@ from kombu_redisdelay.broker.store import Store
 from tests.broker.database import REAL_SERVERS
 from tests.broker.database import database as open_database
 from tests.broker.rig import SEPARATOR, STEPS, Rig
+from tools.harness.process import wait_until
+from tools.harness.proxy import HOST, Proxy
 
 LEASE_MS = 300
 QUEUE, ANOTHER = queue_keys("", "q", ":"), queue_keys("", "another", ":")

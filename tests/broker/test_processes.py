@@ -11,8 +11,8 @@ from socket import gethostname
 
 import pytest
 
-from harness.process import wait_until
 from kombu_redisdelay.broker.processes import has_ended, host_and_pid, new_consumer, process_of
+from tools.harness.process import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the proof is Linux's /proc")
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.options import Options
 from tests.broker.database import RealDatabase
 from tests.broker.rig import Rig, payload, taken, with_count
+from tools.harness.redis_server import RedisServer
 
 MESSAGES = 20_000
 ROUNDS = 9

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
-from harness.cluster import Cluster
-from harness.cluster_node import Node
-from harness.cluster_view import slot_of
-from harness.proxy import Proxy
-from harness.redis_server import RedisServer
 from tests.chaos.schedule import Harm
 from tests.chaos.site import Course, Site, in_use
+from tools.harness.cluster import Cluster
+from tools.harness.cluster_node import Node
+from tools.harness.cluster_view import slot_of
+from tools.harness.proxy import Proxy
+from tools.harness.redis_server import RedisServer
 
 #: Of the first queue.
 PARTITIONS = 4

@@ -9,13 +9,13 @@ from contextlib import suppress
 from redis import Redis
 from redis.exceptions import RedisError
 
-from harness.proxy import HOST
 from tests.chaos.damage import Damage
 from tests.chaos.fleet import Fleet
 from tests.chaos.schedule import OF_CONNECTIONS, Harm, Planned
 from tests.chaos.site import Site
 from tests.chaos.upheavals import Upheavals
 from tests.chaos.worker import Worker
+from tools.harness.proxy import HOST
 
 #: The addresses of workers and producers. Servers have others, where they come through proxies.
 CLIENTS = (HOST,)

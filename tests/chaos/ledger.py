@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.journal import add_line, whole_lines
+from tools.harness.journal import add_line, whole_lines
 
 TAKE, START, ACK, END = "take", "start", "ack", "end"
 

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from redis import Redis
 
-from harness.process import wait_until
-from harness.proxy import Proxy
-from harness.redis_server import RedisServer
-from harness.sentinel import MASTER, PATIENCE, SentinelSite, cut_off, follows, go_on, pause, reconnect
 from tests.chaos.schedule import Harm
 from tests.chaos.site import Course, Site, in_use
+from tools.harness.process import wait_until
+from tools.harness.proxy import Proxy
+from tools.harness.redis_server import RedisServer
+from tools.harness.sentinel import MASTER, PATIENCE, SentinelSite, cut_off, follows, go_on, pause, reconnect
 
 #: What the docs recommend.
 ARGUMENTS = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "10")

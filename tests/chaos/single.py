@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from redis import Redis
 
-from harness.proxy import HOST, Proxy
-from harness.redis_server import RedisServer
 from tests.chaos.schedule import OF_CONNECTIONS, Harm
 from tests.chaos.site import Course, Site
+from tools.harness.proxy import HOST, Proxy
+from tools.harness.redis_server import RedisServer
 
 
 class Single(Site):

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 from redis import Redis
 from redis.cluster import RedisCluster
 
-from harness.assembly import Assembly
-from harness.proxy import Proxy
-from harness.redis_server import RedisServer
 from tests.chaos.schedule import OF_CONNECTIONS, Harm
+from tools.harness.assembly import Assembly
+from tools.harness.proxy import Proxy
+from tools.harness.redis_server import RedisServer
 
 #: Seconds to wait for a proxy that somebody else uses.
 PATIENCE = 30.0

@@ -13,9 +13,6 @@ from unittest.mock import ANY
 import pytest
 from redis import Redis
 
-from harness.process import wait_until
-from harness.proxy import Proxy
-from harness.redis_server import RedisServer
 from tests.chaos.cluster import Shards
 from tests.chaos.damage import Damage
 from tests.chaos.environment import Environment
@@ -32,6 +29,9 @@ from tests.chaos.site import Course, Site, in_use
 from tests.chaos.transports import TRANSPORTS
 from tests.chaos.upheavals import Upheavals
 from tests.chaos.verdict import AFTERMATH_LEASES, Cause, Judge, Verdict
+from tools.harness.process import wait_until
+from tools.harness.proxy import Proxy
+from tools.harness.redis_server import RedisServer
 
 LEASE = 3.0
 

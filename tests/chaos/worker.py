@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from harness.celery_worker import CeleryWorker
 from tests.chaos.environment import Environment
+from tools.harness.celery_worker import CeleryWorker
 
 ROOT = Path(__file__).parents[2]
 _IN_A_NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.keys import KEPT
 from tests.cli.site import QUEUE, Site, bury_long_ago, payload
+from tools.harness.redis_server import RedisServer
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from select import select
 from types import TracebackType
 from typing import Any
 
-from harness.process import wait_until
+from tools.harness.process import wait_until
 
 #: What is written to a terminal beside text: styles, and where the cursor is.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -14,11 +14,11 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 from kombu import pools
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.unknown_tasks import listed
 from kombu_redisdelay.cli import delayed
 from kombu_redisdelay.operations.access import Access
+from tools.harness.redis_server import RedisServer
 
 QUEUE = "celery"
 

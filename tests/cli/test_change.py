@@ -10,8 +10,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from celery import Celery
 
-from harness.redis_server import RedisServer
 from tests.cli.site import QUEUE, Site, bury_long_ago, count_of, states
+from tools.harness.redis_server import RedisServer
 
 
 def _scheduled(site: Site) -> list[str]:

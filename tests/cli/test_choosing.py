@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from harness.redis_server import RedisServer
 from tests.cli.site import QUEUE, Site, bury_long_ago, count_of, states
+from tools.harness.redis_server import RedisServer
 
 PICKING: dict[str, tuple[str, ...]] = {
     "cancel": ("cancel", "--state", "scheduled"),

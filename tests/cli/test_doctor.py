@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from celery import Celery
 
-from harness.cluster import Cluster
-from harness.full import fill
-from harness.redis_server import RedisServer
 from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
 from tests.cli.site import QUEUE, Site, run_delayed
+from tools.harness.cluster import Cluster
+from tools.harness.full import fill
+from tools.harness.redis_server import RedisServer
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.members import DUE
 from kombu_redisdelay.operations import limits
 from tests.cli.site import QUEUE, Site
+from tools.harness.redis_server import RedisServer
 
 
 @pytest.fixture

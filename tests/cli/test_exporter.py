@@ -19,9 +19,6 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from harness.full import BALLAST, fill
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.cli import exporter
@@ -29,6 +26,9 @@ from kombu_redisdelay.cli.exporter import _listen
 from kombu_redisdelay.cli.serving import MOST_REQUESTS
 from kombu_redisdelay.operations.exporter import QueueCollector
 from tests.cli.site import QUEUE, Site
+from tools.harness.full import BALLAST, fill
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 
 def scrape(registry: CollectorRegistry) -> dict[tuple[str, str], float]:

@@ -10,12 +10,12 @@ from threading import Thread
 
 import pytest
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.forwarder import LONGEST_WAIT, Forwarded, Forwarder
 from tests.cli.site import QUEUE, Site
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ from click.testing import Result
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay import cli
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.cli.top import View
@@ -26,6 +24,8 @@ from kombu_redisdelay.operations.timeline import timeline
 from tests.cli.site import Site
 from tests.cli.test_processes import Daemon
 from tests.cli.test_top import SIZE, lines
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 #: A title for the terminal, a screen that is cleared, an OSC and a CSI of C1, a line and a page that end,
 #: letters that go from right to left, a character that is not seen, one of private use, a byte order mark,

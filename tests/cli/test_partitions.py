@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection
 from tests.cli.site import Site
+from tools.harness.redis_server import RedisServer
 
 QUEUE, COUNT = "emails", 4
 NAMES = [QUEUE, *(f"{QUEUE}#{number}" for number in range(1, COUNT))]

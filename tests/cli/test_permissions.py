@@ -17,7 +17,6 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 
 import kombu_redisdelay
-from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.server.scripts import Script
 from kombu_redisdelay.cli.broker import queue_names
 from kombu_redisdelay.operations.access import Access
@@ -30,6 +29,7 @@ from tests.cli.site import Site
 from tests.permissions import allow, documented_rules, refused
 from tests.web.states import LONG, PAGES, messages_in_each_state
 from tests.web.viewer import Viewer
+from tools.harness.redis_server import RedisServer
 
 #: The queue of the app.
 QUEUE = "orders"

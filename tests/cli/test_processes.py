@@ -16,11 +16,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from harness.celery_worker import CeleryWorker
-from harness.process import ChildProcess, wait_until
-from harness.redis_server import RedisServer, free_port
 from kombu_redisdelay.cli.forward import UNHEALTHY_AFTER
 from tests.cli.site import QUEUE, Site
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import ChildProcess, wait_until
+from tools.harness.redis_server import RedisServer, free_port
 
 ROOT = Path(__file__).parents[2]
 PROJECT = "tests.cli.project"

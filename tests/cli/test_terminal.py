@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay import __version__
 from kombu_redisdelay.cli import delayed
 from tests.cli.pseudo_terminal import PseudoTerminal
 from tests.cli.site import QUEUE, Site
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,11 +15,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay.cli.web import _listen
 from tests.cli.site import Site
 from tests.cli.test_processes import Daemon, _listens
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 
 class WebPage(Daemon):

@@ -9,8 +9,8 @@ import pytest
 from kombu.connection import Connection
 from redis.exceptions import NoScriptError
 
-from harness.cluster import Cluster
-from harness.cluster_view import slot_of
+from tools.harness.cluster import Cluster
+from tools.harness.cluster_view import slot_of
 
 KEY = "{q}"
 

@@ -7,9 +7,9 @@ from functools import partial
 
 from kombu.connection import Connection
 
-from harness.cluster import Cluster
-from harness.process import wait_until
 from tests.transport.kit import Inbox, drain, publish
+from tools.harness.cluster import Cluster
+from tools.harness.process import wait_until
 
 
 def test_it_is_not_asked_again_and_again() -> None:

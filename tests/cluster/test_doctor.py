@@ -8,11 +8,11 @@ from typing import Any
 
 from kombu.connection import Connection
 
-from harness.cluster import Cluster
-from harness.process import wait_until
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor import examine
 from tests.transport.kit import publish
+from tools.harness.cluster import Cluster
+from tools.harness.process import wait_until
 
 
 def found(cluster: Cluster, queues: Sequence[str] = (), **options: Any) -> dict[str, tuple[str, str]]:

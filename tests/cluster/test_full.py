@@ -8,12 +8,12 @@ import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from harness.cluster import Cluster
-from harness.full import fill
-from harness.process import wait_until
 from kombu_redisdelay import BatchPublishError, batch
 from tests.end_to_end.installation import Installation
 from tests.end_to_end.test_out_of_memory import REFUSED
+from tools.harness.cluster import Cluster
+from tools.harness.full import fill
+from tools.harness.process import wait_until
 
 
 def send(producer: Celery, queue: str, *tasks: str, **options: int) -> list[str]:

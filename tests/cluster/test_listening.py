@@ -11,11 +11,11 @@ import pytest
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
-from harness.cluster import Cluster
-from harness.cluster_node import Node
-from harness.process import wait_until
 from kombu_redisdelay.transport.cluster import ClusterChannel
 from tests.transport.kit import Inbox, drain, event_loop, publish, turn
+from tools.harness.cluster import Cluster
+from tools.harness.cluster_node import Node
+from tools.harness.process import wait_until
 
 PATIENCE = 20.0
 

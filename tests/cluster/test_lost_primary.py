@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from celery import Celery
 
-from harness.cluster import Cluster
 from tests.faults.workers import wait_closed
+from tools.harness.cluster import Cluster
 
 
 def test_publishing_waits_until_a_replica_has_taken_over() -> None:

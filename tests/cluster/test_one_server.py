@@ -10,12 +10,6 @@ import pytest
 from kombu.connection import Connection
 from redis import ConnectionPool
 
-from harness.cluster import Cluster
-from harness.cluster_node import Node
-from harness.cluster_view import slot_of
-from harness.process import wait_until
-from harness.proxy import Proxy
-from harness.redis_server import HOST
 from kombu_redisdelay import NotReplicatedError
 from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.broker.lease import Lease
@@ -25,6 +19,12 @@ from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
 from kombu_redisdelay.broker.store import Store
 from tests.transport.kit import publish
+from tools.harness.cluster import Cluster
+from tools.harness.cluster_node import Node
+from tools.harness.cluster_view import slot_of
+from tools.harness.process import wait_until
+from tools.harness.proxy import Proxy
+from tools.harness.redis_server import HOST
 
 QUEUE = "emails"
 LEASE_MS = 900

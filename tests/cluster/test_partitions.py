@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from harness.celery_worker import CeleryWorker
-from harness.cluster import Cluster
-from harness.process import wait_until
 from tests.end_to_end.installation import Installation
 from tests.sentinel.load import Load
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.cluster import Cluster
+from tools.harness.process import wait_until
 
 QUEUE = "emails"
 SCHEME = "redisdelay-cluster"

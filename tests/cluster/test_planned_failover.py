@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 from kombu.connection import Connection
 
-from harness.cluster import Cluster
-from harness.process import wait_until
 from tests.transport.kit import Inbox, drain, event_loop, publish, turn, waits
+from tools.harness.cluster import Cluster
+from tools.harness.process import wait_until
 
 QUEUE = "q"
 

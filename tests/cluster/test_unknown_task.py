@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.cluster import Cluster
-from harness.process import wait_until
 from kombu_redisdelay import Messages, Selection
 from tests.cluster.test_workers import EXPECTED, POOLS, SCHEME, move_slots
 from tests.end_to_end.installation import Installation
+from tools.harness.cluster import Cluster
+from tools.harness.process import wait_until
 
 COUNT = 40
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster import Cluster
-from harness.cluster_node import Node
-from harness.cluster_view import slot_of
 from tests.end_to_end.installation import Installation
 from tests.environments import PROXIES
 from tests.faults.workers import LOST_CONNECTION
 from tests.sentinel.load import Load, wait_all_work
+from tools.harness.cluster import Cluster
+from tools.harness.cluster_node import Node
+from tools.harness.cluster_view import slot_of
 
 POOLS = ("prefork", "threads", "solo", "gevent")
 SCHEME = "redisdelay-cluster"

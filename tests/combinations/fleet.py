@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from harness.celery_worker import STOP_PATIENCE, CeleryWorker
-from harness.process import wait_until
 from tests.chaos.damage import Damage
 from tests.chaos.environment import Environment
 from tests.chaos.schedule import Harm
 from tests.combinations import stacks
 from tests.combinations.interpreters import ROOT
+from tools.harness.celery_worker import STOP_PATIENCE, CeleryWorker
+from tools.harness.process import wait_until
 
 if TYPE_CHECKING:
     # In `typing` from Python 3.11 on.

@@ -10,12 +10,12 @@ from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from harness.process import wait_until
 from kombu_redisdelay import Messages, Queues, Selection
 from tests.chaos.transports import TRANSPORTS
 from tests.combinations.history import Window
 from tests.combinations.plan import PAUSE, Plan
 from tests.combinations.servers import Servers
+from tools.harness.process import wait_until
 
 #: What is set in a row of this name.
 LIMITS: dict[str, dict[str, Any]] = {

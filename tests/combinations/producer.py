@@ -17,13 +17,13 @@ from typing import Any
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from harness.journal import add_line
-from harness.process import wait_until
 from kombu_redisdelay import batch
 from tests.combinations.app import app
 from tests.combinations.by_hand import PICKLE, message
 from tests.combinations.orders import GO, ORDERS, READY, STOP, SUBMISSIONS, Orders
 from tests.combinations.plan import PROBE, WORK, Send
+from tools.harness.journal import add_line
+from tools.harness.process import wait_until
 
 #: Tasks that are published together, with "batch".
 TOGETHER = 6

@@ -12,14 +12,14 @@ from typing import Any
 from redis import Redis
 from redis.cluster import RedisCluster
 
-from harness.assembly import Assembly
-from harness.cluster import Cluster
-from harness.process import wait_until
-from harness.redis_server import RedisServer
-from harness.sentinel import MASTER, PASSWORD, PATIENCE, SentinelSite, follows
 from tests.chaos.sentinels import ARGUMENTS
 from tests.chaos.site import Course
 from tests.combinations.by_hand import Address
+from tools.harness.assembly import Assembly
+from tools.harness.cluster import Cluster
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
+from tools.harness.sentinel import MASTER, PASSWORD, PATIENCE, SentinelSite, follows
 
 #: For how long a server is silent, seconds, and how long the others wait before they take it for dead.
 SILENCE = 2.0

@@ -15,8 +15,6 @@ from typing import Any
 from celery import Celery
 from celery.states import SUCCESS
 
-from harness.journal import whole_lines
-from harness.process import ChildProcess, wait_until
 from tests.chaos.damage import Damage
 from tests.chaos.environment import Environment
 from tests.chaos.ledger import END, START, Ledger
@@ -34,6 +32,8 @@ from tests.combinations.orders import GO, ORDERS, READY, STOP, SUBMISSIONS, Orde
 from tests.combinations.plan import MIDDLE, Plan
 from tests.combinations.servers import Servers
 from tests.combinations.settings import LEASE, settings
+from tools.harness.journal import whole_lines
+from tools.harness.process import ChildProcess, wait_until
 
 #: Something to do, so many seconds after the beginning.
 Action = tuple[float, Callable[[], object]]

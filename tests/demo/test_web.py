@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import psutil
 
-from harness.process import wait_until
+from tools.harness.process import wait_until
 
 ROOT = Path(__file__).parents[2]
 _ADDRESS = re.compile(r"http://\S+")
@@ -25,7 +25,7 @@ def test_it_serves_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
     # Wide enough for the line with the address.
     environment = {**os.environ, "TMPDIR": str(left), "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
     with output.open("wb") as file:
-        command = [sys.executable, "-m", "demo", "--web"]
+        command = [sys.executable, "-m", "tools.demo", "--web"]
         demo = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
     try:
         wait_until(lambda: _ADDRESS.search(output.read_text()) or demo.poll() is not None, 60, "its address")
@@ -33,7 +33,7 @@ def test_it_serves_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
         with urlopen(f"{url}messages", timeout=10) as page:
             text = page.read().decode()
         assert re.search(r"\b(400|39\d) scheduled messages", text)
-        assert "demo.tasks.remind" in text
+        assert "tools.demo.tasks.remind" in text
         started = psutil.Process(demo.pid).children(recursive=True)
         # A server, two workers with their pools, and the page.
         assert len(started) > 4

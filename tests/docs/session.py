@@ -23,10 +23,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from harness.process import wait_until
-from harness.redis_server import HOST, RedisServer, free_port
-from harness.server_binary import servers
 from tests.docs.page import Block
+from tools.harness.process import wait_until
+from tools.harness.redis_server import HOST, RedisServer, free_port
+from tools.harness.server_binary import servers
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,13 +12,13 @@ import pytest
 import redis
 from celery import Celery
 
-from harness.process import wait_until
-from harness.redis_server import HOST, free_port
-from harness.server_binary import servers
-from harness.tls import new_tls, server_with_tls
 from kombu_redisdelay import Messages
 from tests.docs.page import DOCS, Block, blocks
 from tests.permissions import documented_rules
+from tools.harness.process import wait_until
+from tools.harness.redis_server import HOST, free_port
+from tools.harness.server_binary import servers
+from tools.harness.tls import new_tls, server_with_tls
 
 
 def _file(page: str, caption: str) -> str:

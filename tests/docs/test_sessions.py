@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.redis_server import RedisServer
 from tests.docs.page import DOCS, PAGES, blocks
 from tests.docs.session import Session, matches
+from tools.harness.redis_server import RedisServer
 
 #: Pages whose sessions show an app that is not on the page.
 _SHOWN = {"quickstart"}

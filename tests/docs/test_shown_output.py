@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import kombu_redisdelay.operations.doctor
-from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.processes import new_consumer
 from tests.cli.site import Site
 from tests.docs.page import PAGES, Block, blocks
 from tests.web.states import dead, delivered, ready, scheduled
+from tools.harness.redis_server import RedisServer
 
 ID = "5ab0c1de-93b5-4a0e-8f37-0d2c9a6b7e10"
 

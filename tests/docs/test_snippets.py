@@ -13,9 +13,9 @@ import pytest
 from celery import Celery, _state, group
 from kombu.connection import Connection
 
-from harness.redis_server import HOST, RedisServer
 from kombu_redisdelay import batch
 from tests.docs.page import PAGES, Block, blocks
+from tools.harness.redis_server import HOST, RedisServer
 
 # Not installed where types are checked.
 fastapi: Any = import_module("fastapi")

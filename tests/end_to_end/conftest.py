@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from kombu import pools
 
-from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
 from tests.environments import HAS_CLUSTERS
+from tools.harness.redis_server import RedisServer
 
 #: What differs with redis-py only: with the oldest and the newest.
 collect_ignore = [] if HAS_CLUSTERS else ["test_tls.py"]

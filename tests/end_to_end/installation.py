@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
-from harness.celery_worker import CeleryWorker
-from harness.cluster import Cluster
-from harness.process import wait_until
-from harness.redis_server import RedisServer
-from harness.sentinel import SentinelSite
 from tests.end_to_end.environment import Environment
 from tests.end_to_end.ledger import Ledger
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.cluster import Cluster
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
+from tools.harness.sentinel import SentinelSite
 
 if TYPE_CHECKING:
     # In `typing` from Python 3.11 on.
@@ -96,7 +96,7 @@ class Installation:
             url: instead of the server's.
             expected: regular expression for lines in the log that look like an error and are none.
             python: of another environment, which has another Celery.
-            preloaded: as :class:`~harness.celery_worker.CeleryWorker` has it.
+            preloaded: as :class:`~tools.harness.celery_worker.CeleryWorker` has it.
         """
         environment = Environment(
             url or self.server.url(scheme),

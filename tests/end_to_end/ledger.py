@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dateutil.parser import isoparse
 
-from harness.journal import add_line, whole_lines
+from tools.harness.journal import add_line, whole_lines
 
 
 @dataclass(frozen=True)

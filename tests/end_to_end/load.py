@@ -14,9 +14,9 @@ from types import FrameType
 
 from celery import Celery
 
-from harness.journal import add_line, whole_lines
-from harness.process import ChildProcess
 from tests.end_to_end.environment import Environment
+from tools.harness.journal import add_line, whole_lines
+from tools.harness.process import ChildProcess
 
 #: Seconds between two messages.
 PAUSE = 0.02

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
 from tests.end_to_end.installation import Installation
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
 
 #: Where an early ack is done before the task starts: in its own process, thread or greenlet.
 POOLS = {"solo": 1, "threads": 2, "gevent": 2, "eventlet": 2}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.process import wait_until
 from tests.end_to_end.installation import QUEUE, Installation
+from tools.harness.process import wait_until
 
 OURS, STOCK = "redisdelay", "redis"
 

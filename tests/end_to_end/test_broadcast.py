@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from kombu.common import Broadcast
 
-from harness.process import wait_until
 from tests.end_to_end.installation import Installation
+from tools.harness.process import wait_until
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])

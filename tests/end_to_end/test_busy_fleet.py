@@ -6,11 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.process import wait_until
 from kombu_redisdelay import Queues
 from kombu_redisdelay.operations.doctor import Level, examine
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.end_to_end.installation import Installation
+from tools.harness.process import wait_until
 
 #: Seconds that looks are apart at most, and some for a machine that is busy, too.
 AT_MOST = 1 + 4

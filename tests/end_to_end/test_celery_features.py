@@ -13,11 +13,11 @@ import celery
 import pytest
 from celery import Celery, chain, chord, group
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay import batch
 from tests.end_to_end.installation import ALONE, Installation
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 #: Where results go, and the queue of the worker that sends them there.
 RPC, REDIS = "rpc", "redis"

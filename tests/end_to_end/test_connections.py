@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import LOST_CONNECTION, lose_connections
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 POOLS = ["prefork", "solo", "threads", "gevent"]
 

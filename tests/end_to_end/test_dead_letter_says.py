@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from harness.process import wait_until
 from kombu_redisdelay import Messages, Selection
 from tests.end_to_end.installation import Installation
+from tools.harness.process import wait_until
 
 OPTIONS = {"broker_transport_options": {"dead_letter": True, "unknown_task_wait": None}}
 

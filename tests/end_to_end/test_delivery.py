@@ -8,8 +8,8 @@ from pathlib import Path
 import celery
 import pytest
 
-from harness.process import wait_until
 from tests.end_to_end.installation import QUEUE, Installation
+from tools.harness.process import wait_until
 
 #: As many steps as kombu has by default; 0 comes first.
 PRIORITIES = (9, 3, 0, 6, 3, 9, 0, 6)

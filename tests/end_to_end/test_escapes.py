@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Queues, Selection
 from tests.end_to_end.installation import Installation
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 POOLS = pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
 ANYTHING = "."

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kombu.entity import Queue
 
-from harness.process import wait_until
 from tests.end_to_end.installation import Installation
+from tools.harness.process import wait_until
 
 #: Seconds.
 EXPIRES = 2

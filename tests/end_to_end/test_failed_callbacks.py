@@ -12,8 +12,8 @@ from kombu.connection import Connection
 from kombu.entity import Queue
 from kombu.mixins import ConsumerMixin
 
-from harness.process import wait_until
 from tests.end_to_end.installation import QUEUE, Installation
+from tools.harness.process import wait_until
 
 DEAD = f"redisdelay:{{{QUEUE}}}:dead"
 LIMIT = 3

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
 from kombu_redisdelay import Messages, Queues, Selection
 from tests.end_to_end.installation import QUEUE, Installation
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
 
 CONSUMERS = f"redisdelay:{{{QUEUE}}}:consumers"
 

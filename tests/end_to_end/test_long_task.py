@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from harness.process import wait_until
 from tests.end_to_end.installation import Installation
+from tools.harness.process import wait_until
 
 VISIBILITY_TIMEOUT = 2
 POOLS = ("solo", "prefork", "gevent", "eventlet")

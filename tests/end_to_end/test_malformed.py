@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.process import wait_until
 from tests.end_to_end.installation import QUEUE, Installation
+from tools.harness.process import wait_until
 
 DEAD = f"redisdelay:{{{QUEUE}}}:dead"
 ENTRIES = {

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from tests.end_to_end.environment import Environment
 from tests.end_to_end.installation import QUEUE, ROOT, Installation
 from tests.end_to_end.load import Load
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 OURS, STOCK = "redisdelay", "redis"
 

@@ -16,10 +16,10 @@ from kombu.transport import native_delayed_delivery
 
 import examples.from_celery_redis_plus as from_celery_redis_plus
 import examples.from_rabbitmq as from_rabbitmq
-from harness.process import wait_until
-from harness.rabbitmq_server import RabbitMQServer, rabbitmq_server
-from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
+from tools.harness.process import wait_until
+from tools.harness.rabbitmq_server import RabbitMQServer, rabbitmq_server
+from tools.harness.redis_server import RedisServer
 
 NOW = [f"now {number}" for number in range(5)]
 LATER = [f"later {number}" for number in range(5)]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.full import fill
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import LOST_CONNECTION
+from tools.harness.full import fill
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 POOLS = ["prefork", "solo", "threads", "gevent"]
 

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 from kombu.connection import Connection
 
-from harness.process import wait_until
 from tests.end_to_end.installation import QUEUE, Installation
+from tools.harness.process import wait_until
 
 POOLS = {"prefork": 2, "solo": 1, "threads": 2, "gevent": 10, "eventlet": 10}
 #: What the app of the workers knows (`failing_app.py`).

@@ -12,12 +12,12 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner
 from kombu.entity import Exchange, Queue
 
-from harness.celery_worker import STOP_PATIENCE
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay.cli import delayed
 from tests.end_to_end.installation import Installation
 from tests.permissions import allow, documented_rules, refused
+from tools.harness.celery_worker import STOP_PATIENCE
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 PREFIX = "shop:"
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from harness.celery_worker import STOP_PATIENCE
-from harness.cluster import Cluster
-from harness.process import wait_until
-from harness.redis_server import RedisServer
-from harness.sentinel import MASTER, PASSWORD, SentinelSite
 from tests.end_to_end.installation import Installation
 from tests.end_to_end.test_permissions import run
 from tests.permissions import allow, documented_rules, refused, rules_on_a_cluster
+from tools.harness.celery_worker import STOP_PATIENCE
+from tools.harness.cluster import Cluster
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
+from tools.harness.sentinel import MASTER, PASSWORD, SentinelSite
 
 QUEUES = ("celery", "other")
 

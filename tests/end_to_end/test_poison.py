@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
 from kombu_redisdelay.broker.options import ISOLATED_AFTER
 from tests.broker.rig import with_count
 from tests.end_to_end.installation import QUEUE, Installation
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
 
 #: Where a message says when it is due.
 DUE = re.compile(rb'"redisdelay-due": \d+, ')

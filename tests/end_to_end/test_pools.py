@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
+from tools.harness.redis_server import RedisServer
 
 POOLS = {"prefork": 2, "threads": 2, "solo": 1, "gevent": 10, "eventlet": 10}
 TASKS = 200

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import LOST_CONNECTION
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 POOLS = ("prefork", "gevent", "solo")
 

@@ -10,9 +10,9 @@ import pytest
 from kombu import pools
 from kombu.connection import Connection
 
-from harness.process import wait_until
 from kombu_redisdelay import Messages, Selection
 from tests.end_to_end.installation import ROOT, Installation
+from tools.harness.process import wait_until
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])

@@ -17,12 +17,12 @@ from celery import Celery, chord
 from celery.exceptions import ImproperlyConfigured
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
-from harness.sentinel import MASTER, SentinelSite
-from harness.tls import Tls, new_tls, server_with_tls
 from tests.end_to_end.environment import Environment
 from tests.end_to_end.installation import ROOT, Installation
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
+from tools.harness.sentinel import MASTER, SentinelSite
+from tools.harness.tls import Tls, new_tls, server_with_tls
 
 SENTINELS = {"broker_transport_options": {"master_name": MASTER}}
 

@@ -14,11 +14,11 @@ from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from kombu import pools
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection
 from tests.end_to_end.installation import Installation
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 HOUR = 3600
 

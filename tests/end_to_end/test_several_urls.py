@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from celery.app.utils import bugreport
 
-from harness.cluster import Cluster
-from harness.sentinel import MASTER, PASSWORD, SentinelSite
 from tests.end_to_end.installation import Installation
+from tools.harness.cluster import Cluster
+from tools.harness.sentinel import MASTER, PASSWORD, SentinelSite
 
 SERVERS: dict[str, Callable[[], SentinelSite | Cluster]] = {
     "redisdelay-sentinel": lambda: SentinelSite(replicas=0),

@@ -13,11 +13,11 @@ import pytest
 from celery import Celery
 from kombu import pools
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection
 from tests.end_to_end.installation import ALONE, ROOT, Installation, suspicious_lines
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 
 class TestRecipes:

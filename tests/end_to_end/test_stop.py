@@ -14,11 +14,11 @@ from termios import FIONREAD
 import pytest
 from kombu.transport.virtual.base import RESTORING_FMT
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
 from kombu_redisdelay.transport.orphan_keeper import INTERVAL, PREFORK_GRACE
 from tests.end_to_end.installation import QUEUE, Installation
 from tests.faults.workers import LOST_CONNECTION, kill_connections, lose_connections
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
 
 PREFETCHED = [f"prefetched {number}" for number in range(6)]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kombu.transport import redis
 
-from harness.process import wait_until
 from tests.end_to_end.installation import Installation
+from tools.harness.process import wait_until
 
 pytest.importorskip("redis.auth.token", reason="redis-py < 5.3 has no streaming credentials")
 pytestmark = pytest.mark.skipif(

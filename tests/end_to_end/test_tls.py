@@ -10,13 +10,13 @@ import pytest
 from kombu.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from harness.cluster import Cluster
-from harness.process import wait_until
-from harness.sentinel import MASTER, SentinelSite
-from harness.server_binary import ServerBinary
-from harness.tls import Tls, new_tls, server_with_tls
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import LOST_CONNECTION
+from tools.harness.cluster import Cluster
+from tools.harness.process import wait_until
+from tools.harness.sentinel import MASTER, SentinelSite
+from tools.harness.server_binary import ServerBinary
+from tools.harness.tls import Tls, new_tls, server_with_tls
 
 QUEUE = "emails"
 

@@ -14,10 +14,10 @@ from celery import Celery
 from kombu.common import Broadcast
 from kombu.entity import Exchange
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection
 from tests.end_to_end.installation import QUEUE, Installation
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 NEWER = "tests.end_to_end.newer_app"
 #: What Celery says when it gives a task up.

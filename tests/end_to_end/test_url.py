@@ -14,10 +14,10 @@ import pytest
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
-from harness.redis_server import HOST, RedisServer
 from tests.end_to_end.installation import Installation
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
+from tools.harness.redis_server import HOST, RedisServer
 
 PUBLISH = """
 import sys

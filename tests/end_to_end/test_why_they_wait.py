@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.process import wait_until
 from kombu_redisdelay import Messages
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.rig import with_count
 from tests.end_to_end.installation import Installation
+from tools.harness.process import wait_until
 
 QUEUES = ("celery", "other", "newer")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from harness.process import ChildProcess
-from harness.redis_server import HOST, free_port
+from tools.harness.process import ChildProcess
+from tools.harness.redis_server import HOST, free_port
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -17,10 +17,10 @@ from typing import Any
 import httpx
 import pytest
 
-from harness.process import ChildProcess, wait_until
-from harness.redis_server import HOST, RedisServer, free_port
 from tests.examples.command_line import refused
 from tests.examples.site import EXAMPLES, Program, environment
+from tools.harness.process import ChildProcess, wait_until
+from tools.harness.redis_server import HOST, RedisServer, free_port
 
 # Not installed where types are checked.
 yaml: Any = import_module("yaml")

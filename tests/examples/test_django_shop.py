@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection
 from tests.examples.site import EXAMPLES, Program, environment
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 SHOP = EXAMPLES / "django_shop"
 

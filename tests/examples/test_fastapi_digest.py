@@ -6,10 +6,10 @@ from datetime import datetime
 
 import httpx
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from tests.examples.site import EXAMPLES, Program, environment
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 HERE = EXAMPLES / "fastapi_digest"
 

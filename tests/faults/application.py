@@ -12,8 +12,8 @@ from kombu.entity import Queue
 from kombu.mixins import ConsumerMixin
 from kombu.utils.limits import TokenBucket
 
-from harness.process import wait_until
 from tests.transport.kit import PATIENCE
+from tools.harness.process import wait_until
 
 
 def _ack(message: Any) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.proxy import Proxy
-from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
+from tools.harness.proxy import Proxy
+from tools.harness.redis_server import RedisServer
 
 
 @pytest.fixture

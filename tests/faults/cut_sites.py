@@ -13,10 +13,10 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
-from harness.network import AtHost, Network
-from harness.process import wait_until
-from harness.server_binary import servers as binaries
 from tests.faults import cut_producer
+from tools.harness.network import AtHost, Network
+from tools.harness.process import wait_until
+from tools.harness.server_binary import servers as binaries
 
 #: After which a server that is silent is taken for down.
 DOWN_AFTER_MS = 1000

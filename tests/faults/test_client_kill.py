@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.process import wait_until
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import (
     connections,
     kill_connections,
     start_a_worker_for_each,
 )
+from tools.harness.process import wait_until
 
 POOLS = ("prefork", "threads", "gevent")
 

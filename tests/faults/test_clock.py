@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from harness.moved_clock import MovedClockServer, compiler
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from tests.end_to_end.installation import QUEUE, Installation
 from tests.faults.application import running
 from tests.faults.workers import LOST_CONNECTION
 from tests.transport.kit import Site, publish
+from tools.harness.moved_clock import MovedClockServer, compiler
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 pytestmark = pytest.mark.skipif(
     compiler() is None, reason="the clock is moved by a library made with cc, on Linux"

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from harness import network
-from harness.process import wait_until
 from kombu_redisdelay.transport.patience import PATIENCE
 from kombu_redisdelay.transport.publishing import UNSURE
 from tests.faults.cut_sites import OfACluster, WithSentinels
+from tools.harness import network
+from tools.harness.process import wait_until
 
 pytestmark = [
     pytest.mark.skipif(not network.are_allowed(), reason="takes root and network namespaces"),

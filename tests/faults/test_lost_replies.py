@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from harness.process import wait_until
-from harness.proxy import Proxy, Trap
 from kombu_redisdelay.broker.server.scripts import RENEW, TAKE
 from kombu_redisdelay.transport.channel import Channel
 from tests.faults.application import running
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, publish
+from tools.harness.process import wait_until
+from tools.harness.proxy import Proxy, Trap
 
 BODIES = [str(number) for number in range(5)]
 

@@ -13,11 +13,11 @@ import celery.worker.state
 import pytest
 from redis.exceptions import TimeoutError
 
-from harness.process import wait_until
-from harness.proxy import Proxy
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import LOST_CONNECTION, kill_connections
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, publish
+from tools.harness.process import wait_until
+from tools.harness.proxy import Proxy
 
 LEASE = 1.5
 POOLS = ("threads", "gevent", "prefork")

@@ -10,11 +10,11 @@ import pytest
 from kombu.entity import Exchange, Queue
 from redis.exceptions import OutOfMemoryError
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
-from harness.server_binary import servers
 from kombu_redisdelay import Messages, Selection
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, in_seconds, publish
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
+from tools.harness.server_binary import servers
 
 CONSUMERS = "redisdelay:{q}:consumers"
 

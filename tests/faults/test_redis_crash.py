@@ -16,11 +16,11 @@ from redis.exceptions import BusyLoadingError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import LOST_CONNECTION
 from tests.transport.kit import PATIENCE, publish
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 DURABLE = ("--appendfsync", "always")
 

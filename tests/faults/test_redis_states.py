@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ResponseError
 
-from harness.process import wait_until
-from harness.redis_server import HOST, RedisServer
-from harness.server_binary import servers
 from kombu_redisdelay.broker.server.errors import NotThePrimary
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import LOST_CONNECTION, start_a_worker_for_each
 from tests.transport.kit import Inbox, Site, drain, publish
+from tools.harness.process import wait_until
+from tools.harness.redis_server import HOST, RedisServer
+from tools.harness.server_binary import servers
 
 POOLS = ("threads", "gevent")
 OURS = ("schedule", "messages", "consumers")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.process import wait_until
-from harness.proxy import Proxy
 from kombu_redisdelay.transport.channel import Channel
 from tests.end_to_end.installation import ALONE, Installation
 from tests.faults.application import running
 from tests.faults.workers import LOST_CONNECTION
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, publish
+from tools.harness.process import wait_until
+from tools.harness.proxy import Proxy
 
 #: The event loop, and drain_events.
 POOLS = ("prefork", "threads", "gevent", "solo")

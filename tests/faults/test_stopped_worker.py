@@ -6,8 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from harness.process import wait_until
 from tests.end_to_end.installation import QUEUE, Installation
+from tools.harness.process import wait_until
 
 LEASE_LOST = "The lease of this consumer was lost"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 import time
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
-from harness.redis_server import HOST
 from kombu_redisdelay.broker.server.line import REST
 from tests.end_to_end.installation import Installation
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
+from tools.harness.redis_server import HOST
 
 #: What a worker logs when a connection is lost. kombu meets an IndexError whenever it opens a channel, and
 #: a traceback of what then went wrong shows it.

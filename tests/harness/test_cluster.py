@@ -10,13 +10,13 @@ import pytest
 import redis
 from redis.cluster import RedisCluster
 
-from harness.cluster import Cluster
-from harness.cluster_node import Node, free_port_with_bus
-from harness.cluster_view import slot_of
-from harness.ports import OF_NODES
-from harness.process import wait_until
-from harness.redis_server import HOST
 from tests.environments import PROXIES
+from tools.harness.cluster import Cluster
+from tools.harness.cluster_node import Node, free_port_with_bus
+from tools.harness.cluster_view import slot_of
+from tools.harness.ports import OF_NODES
+from tools.harness.process import wait_until
+from tools.harness.redis_server import HOST
 
 
 @pytest.fixture(scope="module")

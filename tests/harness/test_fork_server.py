@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_two_at_once_share_nothing(site: Installation, pool: str) -> None:
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from harness.celery_worker import CeleryWorker
+from tools.harness.celery_worker import CeleryWorker
 from tests.end_to_end.environment import Environment
 
 environment = Environment(sys.argv[1], Path(sys.argv[2])).variables()

@@ -1,4 +1,4 @@
-"""What clients get from real servers while a slot is moved; harness.resharding describes it.
+"""What clients get from real servers while a slot is moved; tools.harness.resharding describes it.
 
 The transport relies on a key of the slot that never exists, declared as the last one of every script.
 """
@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import redis
 
-from harness.cluster import Cluster
-from harness.cluster_node import Node
-from harness.cluster_view import slot_of
-from harness.server_binary import servers
+from tools.harness.cluster import Cluster
+from tools.harness.cluster_node import Node
+from tools.harness.cluster_view import slot_of
+from tools.harness.server_binary import servers
 
 SLOT = slot_of("q")
 A, B, NEVER = "{q}a", "{q}b", "{q}never"

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from harness.ports import own
+from tools.harness.ports import own
 
 PORTS = range(100, 130)
 

@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from harness.proxy import HOST, Proxy
-from harness.redis_server import RedisServer
+from tools.harness.proxy import HOST, Proxy
+from tools.harness.redis_server import RedisServer
 
 OTHER = "127.0.0.2"
 

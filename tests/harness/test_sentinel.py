@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import redis
 
-from harness.process import wait_until
-from harness.sentinel import PATIENCE, SentinelSite, follows
 from tests.environments import PROXIES
+from tools.harness.process import wait_until
+from tools.harness.sentinel import PATIENCE, SentinelSite, follows
 
 pytestmark = pytest.mark.skipif(
     not PROXIES, reason="Redis 6.2 cannot choose the address that it connects from"

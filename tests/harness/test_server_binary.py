@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import server_binary
-from harness.redis_server import RedisServer
-from harness.server_binary import EMBEDDED, VARIABLE, servers
+from tools.harness import server_binary
+from tools.harness.redis_server import RedisServer
+from tools.harness.server_binary import EMBEDDED, VARIABLE, servers
 
 
 @pytest.fixture

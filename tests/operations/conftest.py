@@ -8,11 +8,11 @@ import pytest
 from celery import Celery
 from kombu import pools
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages
 from tests.environments import HAS_CLUSTERS
 from tests.operations.stock import Place
 from tests.transport.kit import Site
+from tools.harness.redis_server import RedisServer
 
 collect_ignore = [] if HAS_CLUSTERS else ["test_cluster.py"]
 

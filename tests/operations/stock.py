@@ -10,10 +10,10 @@ from typing import Any
 from celery import Celery
 from kombu.entity import Queue
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.operations.adoption import Adopted, Adoption
 from kombu_redisdelay.operations.reverse_adoption import GivenBack, ReverseAdoption
+from tools.harness.redis_server import RedisServer
 
 SEPARATOR = "\x06\x16"
 STEPS = (0, 3, 6, 9)

@@ -13,13 +13,13 @@ from kombu.connection import Connection
 from kombu.entity import Queue
 from redis.exceptions import RedisError
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.keys import KEPT, known_queues
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.states import STATES
 from tests.transport.kit import Site, publish
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 
 def publish_later(site: Site, **options: object) -> None:

@@ -18,9 +18,6 @@ from hypothesis import strategies as st
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
-from harness.cluster import Cluster
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.operations.adoption import Adopted, Adoption
 from kombu_redisdelay.operations.reverse_adoption import GivenBack, ReverseAdoption
@@ -38,6 +35,9 @@ from tests.operations.stock import (
     now,
 )
 from tests.permissions import allow, documented_rules, refused
+from tools.harness.cluster import Cluster
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 
 def test_a_countdown_goes_into_the_schedule_as_it_was_written(place: Place) -> None:

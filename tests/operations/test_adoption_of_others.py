@@ -10,13 +10,13 @@ import pytest
 from kombu.common import Broadcast
 from redis.exceptions import NoPermissionError, ResponseError
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.processes import new_consumer
 from kombu_redisdelay.operations.adoption import Adopted, Adoption
 from kombu_redisdelay.operations.reverse_adoption import GivenBack
 from kombu_redisdelay.operations.transfer import InUse
 from tests.operations.stock import Place, adopt, entry, give_back, message, name_of, now
 from tests.permissions import allow, documented_rules
+from tools.harness.redis_server import RedisServer
 
 #: Prints the name of a consumer, and ends.
 _NAME = "from kombu_redisdelay.broker.processes import new_consumer; print(new_consumer())"

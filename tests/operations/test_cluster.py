@@ -12,8 +12,6 @@ from kombu import pools
 from kombu.entity import Exchange, Queue
 from kombu.transport import virtual
 
-from harness.cluster import Cluster
-from harness.process import wait_until
 from kombu_redisdelay import Messages, Queues, Selection, batch
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor import examine
@@ -23,6 +21,8 @@ from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.stats import queue_stats
 from kombu_redisdelay.operations.timeline import timeline
 from tests.transport.kit import Inbox, Site, drain, in_seconds, look_after_queues, publish
+from tools.harness.cluster import Cluster
+from tools.harness.process import wait_until
 
 QUEUES = [f"q{number:02}" for number in range(12)]
 COUNT = len(QUEUES)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay.operations import memory as module
 from kombu_redisdelay.operations.cgroup import memory_limit
 from kombu_redisdelay.operations.doctor.finding import Level
 from kombu_redisdelay.operations.doctor.server import _memory
 from kombu_redisdelay.operations.memory import CONTAINER, MACHINE, MAXMEMORY, UNKNOWN, memory_in
+from tools.harness.redis_server import RedisServer
 
 MIB = 2**20
 #: What a Redis says that has been running for 100 s, on a machine with 1 GiB.

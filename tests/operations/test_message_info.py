@@ -9,7 +9,6 @@ from socket import gethostname
 import pytest
 from celery import Celery
 
-from harness.process import wait_until
 from kombu_redisdelay import MessageInfo, Messages, Selection
 from kombu_redisdelay.operations.states import STATES
 from tests.operations.kit import (
@@ -23,6 +22,7 @@ from tests.operations.kit import (
     send,
 )
 from tests.transport.kit import Site, in_seconds, publish
+from tools.harness.process import wait_until
 
 
 class TestAMessage:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from kombu.connection import Connection
 
-from harness.process import wait_until
 from kombu_redisdelay import Messages, Selection
 from tests.transport.kit import Inbox, Site, publish
+from tools.harness.process import wait_until
 
 CONSUMERS = 3
 #: So many messages wait at any time, each for so many ms at most: an operator is often too late.

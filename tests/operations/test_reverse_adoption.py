@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from kombu.connection import Connection
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay.operations.reverse_adoption import GivenBack
 from tests.operations.stock import (
     Place,
@@ -18,6 +17,7 @@ from tests.operations.stock import (
     name_of,
     now,
 )
+from tools.harness.redis_server import RedisServer
 
 
 def test_stock_workers_learn_when_it_is_due(place: Place, server: RedisServer) -> None:

@@ -9,9 +9,9 @@ import pytest
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay.operations.doctor import examine
 from tests.operations.stock import Place, adopt, entry, message, name_of
+from tools.harness.redis_server import RedisServer
 
 #: As pretix sets them, and only for ``redis://``.
 OF_PRETIX: dict[str, Any] = {"sep": ":", "priority_steps": [0, 4, 8]}

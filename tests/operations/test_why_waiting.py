@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages
 from kombu_redisdelay.operations.why_waiting import why_waiting
 from tests.broker.rig import payload, with_count
 from tests.cli.site import QUEUE, Site
+from tools.harness.redis_server import RedisServer
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from release.applications import APPLICATIONS, versions_in
+from tools.release.applications import APPLICATIONS, versions_in
 
 
 def test_versions() -> None:

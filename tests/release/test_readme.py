@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from kombu import pools
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection
-from release.readme import broken_links, links
 from tests.examples.command_line import refused
 from tests.examples.site import EXAMPLES, ROOT
+from tools.harness.redis_server import RedisServer
+from tools.release.readme import broken_links, links
 
 README = (ROOT / "README.md").read_text()
 

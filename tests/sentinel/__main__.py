@@ -11,11 +11,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from harness.process import wait_until
-from harness.sentinel import MASTER, SentinelSite
 from tests.end_to_end.installation import Installation
 from tests.sentinel.load import Load
 from tests.sentinel.test_workers import EXPECTED, HARMS, POOLS, SCHEME
+from tools.harness.process import wait_until
+from tools.harness.sentinel import MASTER, SentinelSite
 
 #: The harms, and a failover that an operator asks for.
 KINDS = (*HARMS, "planned")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.sentinel import SentinelSite
+from tools.harness.sentinel import SentinelSite
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from harness.process import wait_until
 from kombu_redisdelay import NotReplicatedError
 from tests.end_to_end.installation import Installation
+from tools.harness.process import wait_until
 
 if TYPE_CHECKING:
     # In `typing` from Python 3.11 on.

@@ -12,10 +12,10 @@ from kombu.connection import Connection
 from kombu.messaging import Producer
 from redis.exceptions import ResponseError
 
-from harness.process import wait_until
-from harness.sentinel import MASTER, SentinelSite, go_on, pause
 from kombu_redisdelay import BatchPublishError, NotReplicatedError, batch
 from tests.transport.kit import publish
+from tools.harness.process import wait_until
+from tools.harness.sentinel import MASTER, SentinelSite, go_on, pause
 
 LATER = {"x-delay": 60_000}
 

@@ -9,10 +9,10 @@ import pytest
 from kombu.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from harness.redis_server import HOST
-from harness.sentinel import MASTER, PASSWORD, Sentinel, SentinelSite, go_on, pause
 from kombu_redisdelay.transport.option_names import unknown_options
 from tests.transport.kit import Inbox, drain, publish
+from tools.harness.redis_server import HOST
+from tools.harness.sentinel import MASTER, PASSWORD, Sentinel, SentinelSite, go_on, pause
 
 OPTIONS = {"master_name": MASTER}
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from harness.process import wait_until
-from harness.redis_server import HOST
-from harness.sentinel import PASSWORD, SentinelSite, pause
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor import examine
 from tests.sentinel.test_connecting import connect
+from tools.harness.process import wait_until
+from tools.harness.redis_server import HOST
+from tools.harness.sentinel import PASSWORD, SentinelSite, pause
 
 
 def found(url: str, **options: Any) -> dict[str, tuple[str, str]]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from harness.sentinel import SentinelSite, go_on, pause
 from tests.sentinel.test_connecting import connect
 from tests.transport.kit import Inbox, drain, publish, waits
+from tools.harness.sentinel import SentinelSite, go_on, pause
 
 #: Seconds for which a sentinel is waited for: shorter than by default, to see more of it soon.
 ANSWER = 0.5

@@ -12,10 +12,6 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from harness.process import wait_until
-from harness.proxy import Proxy, Trap
-from harness.redis_server import HOST
-from harness.sentinel import MASTER, SentinelSite, cut_off, go_on, pause
 from kombu_redisdelay.broker.server.line import REST
 from kombu_redisdelay.broker.server.sentinels import (
     ANSWER_TIMEOUT,
@@ -28,6 +24,10 @@ from tests.environments import PROXIES
 from tests.faults.workers import wait_closed
 from tests.sentinel.test_connecting import connect
 from tests.transport.kit import Inbox, drain, drain_for, publish
+from tools.harness.process import wait_until
+from tools.harness.proxy import Proxy, Trap
+from tools.harness.redis_server import HOST
+from tools.harness.sentinel import MASTER, SentinelSite, cut_off, go_on, pause
 
 NOT_PRIMARY = "is not the primary"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.process import wait_until
-from harness.sentinel import MASTER, SentinelSite, go_on, pause
 from tests.end_to_end.installation import Installation
 from tests.sentinel.test_workers import DONE_AGAIN, EXPECTED, SCHEME
+from tools.harness.process import wait_until
+from tools.harness.sentinel import MASTER, SentinelSite, go_on, pause
 
 
 def test_it_loses_nothing(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
-from harness.sentinel import MASTER, SentinelSite, cut_off, go_on, pause, reconnect
 from tests.end_to_end.installation import Installation
 from tests.environments import PROXIES
 from tests.faults.workers import LOST_CONNECTION
 from tests.sentinel.load import Load, wait_all_work
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
+from tools.harness.sentinel import MASTER, SentinelSite, cut_off, go_on, pause, reconnect
 
 #: Seconds. On a busy machine, hasty sentinels may fail over once more. What this undoes, an ack or a message
 #: that was given back, is done again within a minute.

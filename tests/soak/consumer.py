@@ -11,7 +11,7 @@ from typing import Any
 from kombu.connection import Connection
 from kombu.entity import Queue
 
-from harness.process import ChildProcess
+from tools.harness.process import ChildProcess
 
 _READY = "consuming"
 

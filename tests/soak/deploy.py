@@ -14,12 +14,12 @@ from typing import Any
 
 from celery import Celery
 
-from harness.celery_worker import CeleryWorker
-from harness.cluster import Cluster
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection, batch
 from tests.end_to_end.installation import Installation
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.cluster import Cluster
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 #: With the concurrency of each.
 POOLS = {"prefork": 2, "solo": 1, "threads": 4, "gevent": 20, "eventlet": 20}

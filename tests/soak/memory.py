@@ -11,10 +11,10 @@ from uuid import uuid4
 import psutil
 from redis import Redis
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from tests.end_to_end.fuzz.wellformed import protocol_2, written
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 #: With the concurrency of each.
 POOLS = {"prefork": 2, "solo": 1, "threads": 2, "gevent": 10}

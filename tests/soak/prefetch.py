@@ -15,9 +15,9 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 from redis.exceptions import RedisError
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
-from harness.redis_server import RedisServer
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 #: With the concurrency of each.
 POOLS = {"prefork": 4, "solo": 1, "threads": 8, "gevent": 20, "eventlet": 20}

@@ -12,11 +12,11 @@ from kombu.entity import Exchange, Queue
 from kombu.messaging import Producer
 from redis import Redis
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.keys import known_queues, queue_keys
 from kombu_redisdelay.broker.maintenance import forget_unused
 from tests.soak.consumer import ConsumerProcess
+from tools.harness.redis_server import RedisServer
 
 #: The queue of the consumer that looks after those of the others.
 IDLE = "idle"

@@ -14,8 +14,8 @@ from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Consumer, Producer
 
-from harness.cluster import Cluster
 from kombu_redisdelay.broker.keys import QueueKeys, queue_keys
+from tools.harness.cluster import Cluster
 
 #: Long enough for two slow cores, never waited for when things are right.
 PATIENCE = 30.0

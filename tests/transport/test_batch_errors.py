@@ -19,10 +19,10 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError, ResponseError
 
 import kombu_redisdelay
-from harness.proxy import Proxy
 from kombu_redisdelay import BatchPublishError, batch
 from tests.transport.batching import BACKEND, celery_app, ready, scheduled, send
 from tests.transport.kit import Site
+from tools.harness.proxy import Proxy
 
 pytestmark = pytest.mark.one_server
 

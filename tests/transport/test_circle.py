@@ -11,9 +11,9 @@ import pytest
 from celery import Celery
 from celery.worker import control
 
-from harness.process import wait_until
 from tests.transport.kit import Inbox, Site, drain, publish, waits
 from tests.transport.test_remote_control import schedule, worker_state
+from tools.harness.process import wait_until
 
 #: kombu gives a channel to its QoS and to its poller, and the transport to its channel. The intake needs
 #: nearly all that a channel is.

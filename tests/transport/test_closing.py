@@ -13,10 +13,10 @@ from kombu.entity import Exchange, Queue
 from kombu.transport.virtual.base import RESTORING_FMT
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay.transport import orphan_keeper
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 
 class TestCancel:

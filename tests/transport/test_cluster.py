@@ -12,12 +12,12 @@ from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.transport import virtual
 
-from harness.cluster import Cluster
-from harness.cluster_node import Node
-from harness.cluster_view import slot_of
-from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.membership import MOST_LEFT
 from tests.transport.kit import Inbox, Site, drain, event_loop, publish, turn, waits
+from tools.harness.cluster import Cluster
+from tools.harness.cluster_node import Node
+from tools.harness.cluster_view import slot_of
+from tools.harness.redis_server import RedisServer
 
 QUEUES = [f"q{number:02}" for number in range(12)]
 

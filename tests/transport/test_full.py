@@ -12,11 +12,11 @@ from kombu.exceptions import OperationalError
 from kombu.transport import redis
 from redis.exceptions import OutOfMemoryError
 
-from harness.full import fill
-from harness.redis_server import RedisServer
 from kombu_redisdelay import BatchPublishError, Messages, Queues, Selection, batch
 from tests.transport.batching import celery_app, ready, scheduled, send
 from tests.transport.kit import Inbox, Site, drain, publish
+from tools.harness.full import fill
+from tools.harness.redis_server import RedisServer
 
 pytestmark = pytest.mark.one_server
 

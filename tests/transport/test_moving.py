@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kombu.entity import Queue
 
-from harness.process import wait_until
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, event_loop, publish, turn
+from tools.harness.process import wait_until
 
 
 def publish_soon(site: Site) -> None:

@@ -8,9 +8,9 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.server.errors import NotThePrimary
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
+from tools.harness.redis_server import RedisServer
 
 pytestmark = pytest.mark.one_server
 

@@ -15,10 +15,10 @@ from celery.worker import control, state
 from kombu.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from harness.process import wait_until
 from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.transport import remote_control, revoker
 from tests.transport.kit import Inbox, Site, publish
+from tools.harness.process import wait_until
 
 HURRIED = ["add_consumer", "cancel_consumer"]
 COMMANDS = ["revoke", "terminate", "revoke_by_stamped_headers", "scheduled", "query_task", *HURRIED]

@@ -15,7 +15,6 @@ from kombu.utils import scheduling
 from kombu.utils.eventio import READ
 
 import kombu_redisdelay
-from harness.redis_server import RedisServer
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.outbox import Outbox
@@ -26,6 +25,7 @@ from kombu_redisdelay.transport.qos import QoS
 from kombu_redisdelay.transport.sentinel import SentinelChannel, SentinelTransport
 from kombu_redisdelay.transport.transports import Transport
 from tests.transport.kit import Inbox, Site, drain, publish
+from tools.harness.redis_server import RedisServer
 
 OVERRIDDEN: list[tuple[type, type, set[str]]] = [
     (

@@ -9,11 +9,11 @@ from celery import Celery
 from kombu.connection import Connection
 from kombu.transport import redis as stock
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Transport
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor import examine
 from tests.transport.kit import publish
+from tools.harness.redis_server import RedisServer
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url, url_to_parts
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay import batch
 from kombu_redisdelay.transport.block import block_for
+from tools.harness.redis_server import RedisServer
 
 OPTIONS = {"master_name": "mymaster"}
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay.web import confirming, create, questions, turns
 from kombu_redisdelay.web.works import Work
 from tests.cli.site import Site
 from tests.web.states import LONG, messages_in_each_state
 from tests.web.viewer import Viewer
+from tools.harness.redis_server import RedisServer
 
 if TYPE_CHECKING:
     # It need not be installed.
@@ -63,7 +63,7 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
 
 @pytest.fixture(scope="session")
 def driver() -> Iterator[Chrome]:
-    from harness.browser import chromium
+    from tools.harness.browser import chromium
 
     with chromium() as driver:
         yield driver
@@ -72,7 +72,7 @@ def driver() -> Iterator[Chrome]:
 @pytest.fixture
 def url(site: Site, driver: Chrome) -> Iterator[str]:
     """The address of a page with messages in each state."""
-    from harness.browser import scheme, served, size
+    from tools.harness.browser import scheme, served, size
 
     messages_in_each_state(site)
     app = create(site.app, arguments="all")

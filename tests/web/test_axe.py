@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay.web import create
 from tests.cli.site import Site
 from tests.web.states import PAGES
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 # Neither need be installed, and the second one needs Python 3.12.
 pytest.importorskip("selenium")
@@ -21,7 +21,7 @@ from axe_selenium_python import Axe
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from harness.browser import missing, scheme, seen, served, size
+from tools.harness.browser import missing, scheme, seen, served, size
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no browser: {missing()}")
 

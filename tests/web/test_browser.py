@@ -9,11 +9,11 @@ from threading import Event
 
 import pytest
 
-from harness.process import wait_until
 from kombu_redisdelay import Messages
 from kombu_redisdelay.operations import limits
 from tests.cli.site import Site
 from tests.web.states import PAGES
+from tools.harness.process import wait_until
 
 # The browser's driver need not be installed.
 pytest.importorskip("selenium")
@@ -23,7 +23,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from harness.browser import NAMELESS, PALE, missing, run, scheme, seen, size, wait_for
+from tools.harness.browser import NAMELESS, PALE, missing, run, scheme, seen, size, wait_for
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no browser: {missing()}")
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from httpx import Client, ConnectError, get
 
-from harness.process import ChildProcess
-from harness.redis_server import HOST, RedisServer, free_port
 from tests.cli.site import Site
 from tests.docs.page import DOCS, blocks
 from tests.web.states import scheduled
 from tests.web.tour import tour
 from tests.web.viewer import Page, Viewer
+from tools.harness.process import ChildProcess
+from tools.harness.redis_server import HOST, RedisServer, free_port
 
 ROOT = Path(__file__).parents[2]
 PREFIX = "/queues"

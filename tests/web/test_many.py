@@ -16,12 +16,12 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from harness.redis_server import RedisServer
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.web import create
 from kombu_redisdelay.web.words import number
 from tests.cli.site import QUEUE, Site
 from tests.web.states import DEAD, READY, ready
+from tools.harness.redis_server import RedisServer
 
 # The browser's driver need not be installed.
 pytest.importorskip("selenium")
@@ -29,7 +29,7 @@ pytest.importorskip("selenium")
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from harness.browser import missing, run, seen, served, size, wait_for
+from tools.harness.browser import missing, run, seen, served, size, wait_for
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no browser: {missing()}")
 

@@ -15,12 +15,12 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from harness.process import wait_until
 from kombu_redisdelay.web import create
 from tests.cli.site import Site
 from tests.web.states import scheduled
 from tests.web.tour import tour
 from tests.web.viewer import Viewer
+from tools.harness.process import wait_until
 
 
 def test_in_starlette(site: Site) -> None:

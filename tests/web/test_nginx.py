@@ -13,9 +13,6 @@ from typing import Any
 import pytest
 from httpx import Client, ConnectError, get
 
-from harness.process import ChildProcess
-from harness.redis_server import HOST, RedisServer, free_port
-from harness.tls import Tls, new_tls
 from kombu_redisdelay.cli.web import command
 from tests.cli.site import Site
 from tests.cli.test_web import WebPage
@@ -23,6 +20,9 @@ from tests.docs.page import DOCS, blocks
 from tests.web.states import scheduled
 from tests.web.tour import tour
 from tests.web.viewer import Viewer
+from tools.harness.process import ChildProcess
+from tools.harness.redis_server import HOST, RedisServer, free_port
+from tools.harness.tls import Tls, new_tls
 
 # Untyped.
 yaml: Any = import_module("yaml")

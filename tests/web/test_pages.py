@@ -9,14 +9,14 @@ from html import unescape
 
 import pytest
 
-from harness.full import fill
-from harness.redis_server import RedisServer
 from kombu_redisdelay import MessageInfo, Messages, Selection
 from kombu_redisdelay.broker.processes import new_consumer
 from kombu_redisdelay.web.words import number
 from tests.cli.site import QUEUE, Site
 from tests.web.states import dead, delivered, held, ready, scheduled
 from tests.web.viewer import Viewer
+from tools.harness.full import fill
+from tools.harness.redis_server import RedisServer
 
 PAGES = ("/", "/messages", "/messages?state=ready", "/messages?state=unacked", "/messages?state=dead",
          "/queue?name=celery", "/doctor")  # fmt: skip

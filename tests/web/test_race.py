@@ -8,12 +8,12 @@ from threading import Event, Thread
 
 from kombu.connection import Connection
 
-from harness.process import wait_until
 from kombu_redisdelay import Messages, Selection
 from tests.cli.site import QUEUE, Site
 from tests.transport.kit import Inbox, drain
 from tests.web.states import scheduled
 from tests.web.viewer import Page, Viewer
+from tools.harness.process import wait_until
 
 MESSAGES = 400
 

@@ -11,7 +11,7 @@ import pytest
 # The browser's driver need not be installed.
 pytest.importorskip("selenium")
 
-from harness.browser import missing
+from tools.harness.browser import missing
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -23,7 +23,7 @@ def _names(directory: Path) -> list[str]:
 
 @pytest.mark.skipif(bool(missing()), reason=f"no browser: {missing()}")
 def test_the_script_takes_those_that_are_there(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "screenshots", str(tmp_path)], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "tools.screenshots", str(tmp_path)], cwd=ROOT, check=True)
     assert _names(tmp_path) == _names(DOCS / "_static") != []
 
 

@@ -12,11 +12,11 @@ from celery import Celery
 from kombu import pools
 from kombu.connection import Connection
 
-from harness.cluster import Cluster
-from harness.redis_server import RedisServer
-from harness.sentinel import SentinelSite
 from tests.environments import CLUSTER, CLUSTERS, SERVER
 from tests.web.viewer import Page, Viewer
+from tools.harness.cluster import Cluster
+from tools.harness.redis_server import RedisServer
+from tools.harness.sentinel import SentinelSite
 
 QUEUES = ("a", "b", "c", "d")
 

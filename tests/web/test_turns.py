@@ -13,12 +13,12 @@ from time import monotonic
 
 import pytest
 
-from harness.browser import served
-from harness.redis_server import RedisServer
 from kombu_redisdelay.web import create, questions, turns
 from tests.cli.site import Site
 from tests.web.states import dead, scheduled
 from tests.web.viewer import Viewer
+from tools.harness.browser import served
+from tools.harness.redis_server import RedisServer
 
 
 def get(url: str, name: str = "ann") -> tuple[int, str]:

@@ -12,7 +12,6 @@ from threading import Event
 import pytest
 from starlette.testclient import TestClient
 
-from harness.process import wait_until
 from kombu_redisdelay import Selection, batch
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.web import works
@@ -21,6 +20,7 @@ from kombu_redisdelay.web.works import Work, Works
 from tests.cli.site import Site
 from tests.web.states import scheduled
 from tests.web.viewer import Page, Viewer
+from tools.harness.process import wait_until
 
 MESSAGES = 700
 

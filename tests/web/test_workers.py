@@ -9,10 +9,10 @@ from pathlib import Path
 from celery import Celery
 from kombu.connection import Connection
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from tests.end_to_end.installation import Installation
 from tests.web.viewer import Page, Viewer
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 QUEUE, OTHER = "celery", "other"
 

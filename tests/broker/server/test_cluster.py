@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.cluster import Cluster
-from harness.cluster_node import Node
-from harness.cluster_view import slot_of
-from harness.process import wait_until
-from harness.resharding import Move
 from kombu_redisdelay.broker.server import cluster as cluster_module
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from tests.broker.database import ClusterDatabase
 from tests.broker.rig import Rig, payload, taken, texts
+from tools.harness.cluster import Cluster
+from tools.harness.cluster_node import Node
+from tools.harness.cluster_view import slot_of
+from tools.harness.process import wait_until
+from tools.harness.resharding import Move
 
 HOUR = 3_600_000
 

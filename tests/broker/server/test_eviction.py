@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from harness.redis_server import RedisServer
-from harness.server_binary import ServerBinary, servers
 from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.server.scripts import RENEW
 from tests.broker.database import RealDatabase
 from tests.broker.rig import Rig, park, payload, taken, texts
+from tools.harness.redis_server import RedisServer
+from tools.harness.server_binary import ServerBinary, servers
 
 
 @pytest.fixture(params=servers(), ids=lambda binary: binary.name)

@@ -15,9 +15,9 @@ import pytest
 from redis import Connection
 from redis.exceptions import ConnectionError
 
-from harness.process import wait_until
-from harness.redis_server import HOST, RedisServer
 from kombu_redisdelay.broker.server.line import UNREAD_LIMIT, Ack, Line
+from tools.harness.process import wait_until
+from tools.harness.redis_server import HOST, RedisServer
 
 pytestmark = pytest.mark.timeout(60)
 

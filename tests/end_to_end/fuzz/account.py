@@ -6,12 +6,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from harness.cluster import Cluster
 from kombu_redisdelay.broker.message import split_stored
 from tests.end_to_end.fuzz.events import ACKED, REJECTED
 from tests.end_to_end.fuzz.generator import Case
 from tests.end_to_end.fuzz.wellformed import label_of, without_members
 from tests.end_to_end.installation import QUEUE, Installation
+from tools.harness.cluster import Cluster
 
 READY, SCHEDULED, HELD, DEAD = "ready", "scheduled", "held", "dead"
 

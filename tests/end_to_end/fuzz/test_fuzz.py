@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster import Cluster
-from harness.process import wait_until
 from tests.end_to_end.fuzz.account import ends, faults, is_settled, ready_key
 from tests.end_to_end.fuzz.generator import Case, cases
 from tests.end_to_end.installation import Installation
 from tests.environments import CLUSTERS
+from tools.harness.cluster import Cluster
+from tools.harness.process import wait_until
 
 POOLS = {"prefork": 2, "solo": 1, "threads": 2, "gevent": 10, "eventlet": 10}
 #: The workers import it. Here, it would change every channel of this process.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.redis_server import RedisServer
 from tests.neighbours.extensions.shop import Shop
+from tools.harness.redis_server import RedisServer
 
 
 @pytest.fixture

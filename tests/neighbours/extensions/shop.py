@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from harness.celery_worker import CeleryWorker
-from harness.process import ChildProcess
-from harness.redis_server import RedisServer
 from tests.docs.page import DOCS, blocks
 from tests.docs.session import Session
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import ChildProcess
+from tools.harness.redis_server import RedisServer
 
 PAGE = DOCS / "neighbours-tasks.rst"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness.process import wait_until
 from kombu_redisdelay import Messages, Selection
 from tests.neighbours.extensions.shop import Shop, printed
+from tools.harness.process import wait_until
 
 COUNTED = r"counted \d+"
 

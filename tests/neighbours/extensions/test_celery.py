@@ -10,11 +10,11 @@ import pytest
 from celery import Celery
 from celery.contrib.abortable import AbortableAsyncResult
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages
 from tests.neighbours.extensions.shop import Shop, printed
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 APP = """
 import time

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from tests.docs.page import DOCS, blocks
 from tests.neighbours.extensions.shop import Shop, printed
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 #: Of the page about Django.
 PARTS = {"shop/celery.py", "shop/__init__.py"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.cluster import Cluster
-from harness.process import ChildProcess, wait_until
-from harness.redis_server import HOST, RedisServer
-from harness.sentinel import MASTER, PASSWORD, SentinelSite
 from tests.neighbours.extensions.shop import Beat, Shop, printed
+from tools.harness.cluster import Cluster
+from tools.harness.process import ChildProcess, wait_until
+from tools.harness.redis_server import HOST, RedisServer
+from tools.harness.sentinel import MASTER, PASSWORD, SentinelSite
 
 
 def wait_reminded(worker: ChildProcess, times: int = 2) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.redis_server import RedisServer
 from tests.docs.page import DOCS
 from tests.neighbours.extensions.shop import Shop
+from tools.harness.redis_server import RedisServer
 
 
 @pytest.fixture

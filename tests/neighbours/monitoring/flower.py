@@ -10,9 +10,9 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from harness.process import ChildProcess
-from harness.redis_server import HOST, free_port
 from tests.neighbours.extensions.shop import Shop
+from tools.harness.process import ChildProcess
+from tools.harness.redis_server import HOST, free_port
 
 
 class Flower(ChildProcess):

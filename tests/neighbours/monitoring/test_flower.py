@@ -7,11 +7,11 @@ import json
 import pytest
 from kombu.connection import Connection
 
-from harness.process import wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection
 from tests.neighbours.extensions.shop import Shop, printed
 from tests.neighbours.monitoring.flower import Flower
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
 
 PAGES = ["/", "/workers", "/tasks", "/metrics"]
 

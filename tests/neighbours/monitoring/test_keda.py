@@ -9,10 +9,10 @@ from pathlib import Path
 
 from kombu.connection import Connection
 
-from harness.process import ChildProcess, wait_until
-from harness.redis_server import RedisServer
 from kombu_redisdelay import Messages, Selection
 from tests.neighbours.extensions.shop import Shop, printed
+from tools.harness.process import ChildProcess, wait_until
+from tools.harness.redis_server import RedisServer
 
 
 class Forward(ChildProcess):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.redis_server import RedisServer
 from tests.docs.page import DOCS
 from tests.neighbours.extensions.shop import Shop
 from tests.neighbours.tracing.collector import Collector
+from tools.harness.redis_server import RedisServer
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.celery_worker import CeleryWorker
-from harness.cluster import Cluster
-from harness.process import wait_until
 from tests.neighbours.extensions.shop import Shop
 from tests.neighbours.tracing.collector import Collector
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.cluster import Cluster
+from tools.harness.process import wait_until
 
 APPLY, RUN = "celery.apply dd_shop.remind", "celery.run dd_shop.remind"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from harness.celery_worker import CeleryWorker
-from harness.process import wait_until
 from kombu_redisdelay import Messages, Selection
 from tests.neighbours.extensions.shop import Shop, printed
 from tests.neighbours.tracing.collector import Collector
+from tools.harness.celery_worker import CeleryWorker
+from tools.harness.process import wait_until
 
 DELIVERY_LIMIT = 3
 

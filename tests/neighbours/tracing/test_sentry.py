@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from harness.process import wait_until
 from tests.neighbours.extensions.shop import Shop
 from tests.neighbours.tracing.collector import Collector
+from tools.harness.process import wait_until
 
 MORE = """
 

@@ -1,1 +1,0 @@
-"""How fast the transport is, beside others on the same machine: ``python -m benchmarks``."""

@@ -1,1 +1,0 @@
-"""``python -m demo``: countdown tasks wait in Redis, a worker is killed, nothing is lost."""

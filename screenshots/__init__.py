@@ -1,1 +1,0 @@
-"""``python -m screenshots``: the pictures of the page in the documentation."""

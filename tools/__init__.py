@@ -1,0 +1,1 @@
+"""What develops this project: see CONTRIBUTING.md."""

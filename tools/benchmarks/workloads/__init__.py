@@ -1,0 +1,51 @@
+"""The registry. A workload is a file here, and a line below."""
+
+from tools.benchmarks.workload import Workload
+from tools.benchmarks.workloads import (
+    acks,
+    burst,
+    cluster,
+    consume,
+    control,
+    fleet,
+    foreign,
+    forward,
+    growth,
+    idle,
+    kills,
+    lateness,
+    line,
+    memory,
+    ping_pong,
+    pools,
+    publish,
+    queues,
+    together,
+    worker,
+)
+
+WORKLOADS: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        publish.WORKLOAD,
+        consume.WORKLOAD,
+        *worker.WORKLOADS,
+        lateness.WORKLOAD,
+        ping_pong.WORKLOAD,
+        acks.WORKLOAD,
+        growth.WORKLOAD,
+        burst.WORKLOAD,
+        foreign.WORKLOAD,
+        forward.WORKLOAD,
+        idle.WORKLOAD,
+        *memory.WORKLOADS,
+        queues.WORKLOAD,
+        line.WORKLOAD,
+        together.WORKLOAD,
+        *fleet.WORKLOADS,
+        *cluster.WORKLOADS,
+        *control.WORKLOADS,
+        *pools.WORKLOADS,
+        kills.WORKLOAD,
+    )
+}

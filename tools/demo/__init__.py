@@ -1,0 +1,1 @@
+"""``python -m tools.demo``: countdown tasks wait in Redis, a worker is killed, nothing is lost."""

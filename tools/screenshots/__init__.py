@@ -1,0 +1,1 @@
+"""``python -m tools.screenshots``: the pictures of the page in the documentation."""
