@@ -21,8 +21,8 @@ PICKING: dict[str, tuple[str, ...]] = {
     "cancel": ("cancel", "--state", "scheduled"),
     "deliver-now": ("deliver-now",),
     "reschedule": ("reschedule", "--countdown", "1d"),
-    "requeue": ("requeue",),
-    "remove": ("remove",),
+    "requeue": ("requeue", "--state", "dead"),
+    "remove": ("remove", "--state", "dead"),
 }
 #: Command -> what it says of what it did.
 DONE = {

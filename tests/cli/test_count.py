@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site
 
 
@@ -24,11 +25,9 @@ def test_all_and_some(full: Site) -> None:
 
 
 def test_by_kinds(full: Site) -> None:
+    counts = {**dict.fromkeys(STATES, 0), "scheduled": 3, "ready": 3, "dead": 1}
     assert full.rows("count", "--by", "state") == [
-        {"state": "scheduled", "messages": 3},
-        {"state": "ready", "messages": 3},
-        {"state": "unacked", "messages": 0},
-        {"state": "dead", "messages": 1},
+        {"state": state, "messages": count} for state, count in counts.items()
     ]
     [header, *_] = full.text("count", "--by", "task", "--by", "queue").splitlines()
     assert header.split() == ["MESSAGES", "TASK", "QUEUE"]

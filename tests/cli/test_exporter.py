@@ -25,6 +25,7 @@ from kombu_redisdelay.cli import exporter
 from kombu_redisdelay.cli.exporter import _listen
 from kombu_redisdelay.cli.serving import MOST_REQUESTS
 from kombu_redisdelay.operations.exporter import QueueCollector
+from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site
 from tools.harness.full import BALLAST, fill
 from tools.harness.process import wait_until
@@ -66,11 +67,9 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
     assert found.pop(("redisdelay_queue_next_due_timestamp_seconds", QUEUE)) == pytest.approx(due_ms / 1000)
     assert 0 < found.pop(("redisdelay_queue_waiting_seconds", QUEUE)) < 60
     of_queue = {name: value for (name, queue), value in found.items() if queue == QUEUE}
+    counts = {**dict.fromkeys(STATES, 0), "scheduled": 2, "ready": 1, "unacked": 2, "dead": 1}
     assert of_queue == {
-        'redisdelay_queue_messages{state="scheduled"}': 2,
-        'redisdelay_queue_messages{state="ready"}': 1,
-        'redisdelay_queue_messages{state="unacked"}': 2,
-        'redisdelay_queue_messages{state="dead"}': 1,
+        **{f'redisdelay_queue_messages{{state="{state}"}}': count for state, count in counts.items()},
         "redisdelay_queue_overdue_messages": 1,
         "redisdelay_queue_consumers": 1,
         "redisdelay_queue_paused": 0,

@@ -8,6 +8,7 @@ from datetime import datetime
 import pytest
 
 from kombu_redisdelay.broker.members import DUE
+from kombu_redisdelay.operations.states import STATES
 from tests.broker.rig import payload, with_count
 from tests.cli.site import QUEUE, Site, consumer_that_is_gone
 from tests.transport.kit import Inbox, drain
@@ -40,11 +41,8 @@ def test_every_place_of_a_message_is_counted(site: Site) -> None:
     lateness, waited = stats.pop("lateness"), stats.pop("waiting")
     assert stats == {
         "queue": QUEUE,
-        "ready": 3,
-        "scheduled": 4,
+        **{**dict.fromkeys(STATES, 0), "ready": 3, "scheduled": 4, "unacked": 3, "dead": 1},
         "overdue": 2,
-        "unacked": 3,
-        "dead": 1,
         "consumers": 2,
         "consumers_lost": 1,
         "limits": UNLIMITED,
@@ -214,11 +212,8 @@ def test_the_table_is_plain_text_where_there_is_no_terminal(site: Site) -> None:
         "WAIT",
         "SCHEDULED",
         "OVERDUE",
-        "UNACKED",
-        "DEAD",
-        "CONSUMERS",
-        "NEXT",
-        "DUE",
+        *(state.upper() for state in STATES if state not in ("ready", "scheduled")),
+        *("CONSUMERS", "NEXT", "DUE"),
     ]
     assert rows[0].split()[1:5] == ["0", "-", "1", "0"]
     assert rows[0].startswith(

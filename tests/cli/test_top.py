@@ -14,13 +14,24 @@ from kombu_redisdelay.cli.terminal import colored
 from kombu_redisdelay.cli.top import View
 from kombu_redisdelay.operations.history import Counts, QueueHistory
 from kombu_redisdelay.operations.limits import UNLIMITED, QueueLimits
+from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.stats import QueueStats
 from kombu_redisdelay.operations.timeline import EDGES, spans
 
 SIZE = (80, 24)
 _SPANS = spans([1_000_000] * (len(EDGES) + 1))
+_COUNTS = {**dict.fromkeys(STATES, 0), "ready": 10, "scheduled": 1000}
 _QUEUE = QueueStats(
-    "celery", 10, 1000, 0, 0, 0, 1, 0, datetime(2099, 1, 1, tzinfo=timezone.utc), 0.0, 0.0, UNLIMITED
+    queue="celery",
+    **_COUNTS,
+    overdue=0,
+    consumers=1,
+    consumers_lost=0,
+    next_due=datetime(2099, 1, 1, tzinfo=timezone.utc),
+    lateness=0.0,
+    waiting=0.0,
+    limits=UNLIMITED,
+    reason=None,
 )
 
 
