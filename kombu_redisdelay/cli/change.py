@@ -83,7 +83,7 @@ def _change(
             with busy("Counting"):
                 found = change(selection, dry_run=True, **asked)
         if dry_run and found is not None:
-            _show(verb, found, messages, as_json)
+            _show(verb, selection, found, messages, as_json)
             return
         if found:
             title = verb.name.replace("_", " ").capitalize()
@@ -94,18 +94,18 @@ def _change(
         with counting(verb.doing.capitalize(), found.count if found else None) as show:
             done = change(selection, progress=show, **asked)
     except NotMarkedRevokedError as exc:
-        show_done(verb, exc.done, messages, as_json)
+        show_done(verb, exc.done, selection.states(verb.states), messages, as_json)
         raise click.ClickException(str(exc)) from exc
     except ValueError as exc:
         name = str(exc).partition(" ")[0]
         if name in verb.asks:
             raise click.BadParameter(str(exc), param_hint=f"'--{name}'") from exc
         raise click.UsageError(str(exc)) from exc
-    _show(verb, done, messages, as_json)
+    _show(verb, selection, done, messages, as_json)
 
 
-def _show(verb: Verb, done: Done, messages: Messages, as_json: bool) -> None:
-    show_done(verb, done, messages, as_json)
+def _show(verb: Verb, selection: Selection, done: Done, messages: Messages, as_json: bool) -> None:
+    show_done(verb, done, selection.states(verb.states), messages, as_json)
     exit_unless_all(done.by_id)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -14,7 +14,7 @@ from kombu_redisdelay.cli.output import busy, date_and_time, show_json
 from kombu_redisdelay.operations.acting import Done
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
-from kombu_redisdelay.operations.states import STATES
+from kombu_redisdelay.operations.states import STATES, State
 from kombu_redisdelay.operations.verbs import Verb
 from kombu_redisdelay.words import number_of, with_object
 
@@ -22,15 +22,19 @@ from kombu_redisdelay.words import number_of, with_object
 MOST_SEARCHED = 10
 
 
-def show_done(verb: Verb, done: Done, messages: Messages, as_json: bool) -> None:
-    """Print what was done, or would be done: for each id if there are some, else how many messages."""
+def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Messages, as_json: bool) -> None:
+    """Print what was done, or would be done: for each id if there are some, else how many messages.
+
+    Arguments:
+        states: where they were looked for.
+    """
     elsewhere = _elsewhere(done, messages)
     if as_json:
         show_json(_objects(done, elsewhere))
         return
     due = "" if done.due is None else f", due {date_and_time(done.due, datetime.now(timezone.utc))}"
     if not done.by_id:
-        noun = STATES[verb.states[0]].noun if len(verb.states) == 1 else "message"
+        noun = states[0].noun if len(states) == 1 else "message"
         found = number_of(done.count, noun)
         said = _would(verb, found) if done.is_dry_run else f"{verb.done.capitalize()} {found}"
         echo(f"{said}{due if done.count else ''}.")

@@ -31,6 +31,7 @@ class State:
         finds_ids: whether messages are found by their ids without a search.
         noun: what one of its messages is called.
         style: how a number of them is shown on a terminal: a style of rich.
+        is_rare: whether a table of queues leaves its numbers out where all of them are 0.
     """
 
     name: str
@@ -43,6 +44,7 @@ class State:
     finds_ids: bool = False
     noun: str = "message"
     style: str = ""
+    is_rare: bool = False
 
     @property
     def described(self) -> str:

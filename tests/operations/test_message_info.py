@@ -48,7 +48,7 @@ class TestAMessage:
             assert message.id.encode() in message.payload
             assert message.moment is not None
             assert message.moment.tzinfo is timezone.utc
-        waits, is_ready, unacked, letter = found
+        waits, is_ready, unacked, letter, *_ = found
         assert waits.due is not None
         assert in_seconds(590) <= waits.due <= in_seconds(600)
         assert is_ready.position == 0
