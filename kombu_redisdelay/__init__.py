@@ -13,12 +13,15 @@ from kombu_redisdelay import registration
 if TYPE_CHECKING:
     from kombu_redisdelay.broker.server.confirming import NotReplicatedError
     from kombu_redisdelay.operations.acting import Done
+    from kombu_redisdelay.operations.history import Period, QueueHistory
     from kombu_redisdelay.operations.limits import QueueLimits
     from kombu_redisdelay.operations.message import MessageInfo
     from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
     from kombu_redisdelay.operations.queues import Queues
     from kombu_redisdelay.operations.reading import Count, Page
     from kombu_redisdelay.operations.selection import Selection
+    from kombu_redisdelay.operations.stats import QueueStats
+    from kombu_redisdelay.operations.timeline import Span
     from kombu_redisdelay.transport import Transport
     from kombu_redisdelay.transport.batch import batch
     from kombu_redisdelay.transport.block import BatchPublishError
@@ -35,9 +38,13 @@ __all__ = (
     "NotMarkedRevokedError",
     "NotReplicatedError",
     "Page",
+    "Period",
+    "QueueHistory",
     "QueueLimits",
+    "QueueStats",
     "Queues",
     "Selection",
+    "Span",
     "Transport",
     "batch",
     "requeue",
@@ -53,9 +60,13 @@ _MODULES = {
     "NotMarkedRevokedError": "operations.messages",
     "NotReplicatedError": "broker.server.confirming",
     "Page": "operations.reading",
+    "Period": "operations.history",
+    "QueueHistory": "operations.history",
     "QueueLimits": "operations.limits",
+    "QueueStats": "operations.stats",
     "Queues": "operations.queues",
     "Selection": "operations.selection",
+    "Span": "operations.timeline",
     "Transport": "transport",
     "batch": "transport.batch",
     "requeue": "transport.requeue",

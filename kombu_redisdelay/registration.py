@@ -10,9 +10,12 @@ that call stores a name and a content type, which nothing ever uses.
 
 from __future__ import annotations
 
+import logging
 import os
 
 from kombu.transport import TRANSPORT_ALIASES, _transport_cache
+
+logger = logging.getLogger(__name__)
 
 SERIALIZER = (None, None, "application/x-kombu-redisdelay")
 
@@ -53,4 +56,12 @@ def take_over() -> None:
     for scheme, transport in TAKEN_OVER.items():
         TRANSPORT_ALIASES[scheme] = f"kombu_redisdelay.transport:{transport}"
         # A connection that was only made, and has not connected, looks again.
-        _transport_cache.pop(scheme, None)
+        before = _transport_cache.pop(scheme, None)
+        if before is not None and not before.__module__.startswith(__package__):
+            logger.warning(
+                "%s:// was used before it became kombu-redisdelay's: connections that were opened before "
+                "stay with kombu's transport. Say so earlier: %s=%s, or use_for_redis_urls() first of all.",
+                scheme,
+                VARIABLE,
+                WANTED,
+            )

@@ -101,6 +101,14 @@ class TestRedisUrls:
         )
         assert run(program, KOMBU_REDISDELAY="").splitlines() == [STOCK, TRANSPORT, TRANSPORT]
 
+    def test_a_call_that_comes_late_is_told(self) -> None:
+        program = (
+            "import celery, kombu_redisdelay\n"
+            "celery.Celery(broker='redis://localhost:6379/0').connection_for_write().transport\n"
+            "kombu_redisdelay.use_for_redis_urls()"
+        )
+        assert "redis:// was used before it became kombu-redisdelay's" in start(program).stderr
+
     def test_another_value_is_an_error(self) -> None:
         result = start("import celery; celery.Celery(broker='redis://').connection()", KOMBU_REDISDELAY="1")
         assert result.returncode == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -97,11 +98,14 @@ def _change(
         show_done(verb, exc.done, selection.states(verb.states), messages, as_json)
         raise click.ClickException(str(exc)) from exc
     except ValueError as exc:
-        name = str(exc).partition(" ")[0]
-        if name in verb.asks:
-            raise click.BadParameter(str(exc), param_hint=f"'--{name}'") from exc
-        raise click.UsageError(str(exc)) from exc
+        raise click.UsageError(_as_options(str(exc), verb)) from exc
     _show(verb, selection, done, messages, as_json)
+
+
+def _as_options(error: str, verb: Verb) -> str:
+    """An *error* with what the verb asks for as it is written on the command line."""
+    names = "|".join(verb.asks)
+    return re.sub(rf"(?<!\w)({names})(?!\w)", r"--\1", error) if names else error
 
 
 def _show(verb: Verb, selection: Selection, done: Done, messages: Messages, as_json: bool) -> None:

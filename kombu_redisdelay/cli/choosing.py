@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -41,7 +42,7 @@ def selecting(states: Sequence[str]) -> Callable[[FunctionT], FunctionT]:
                 type=click.Choice(list(states)),
                 help="Only in this state; may be given again.",
             ),
-            *map(_filter_option, FILTERS),
+            *(_filter_option(each) for each in FILTERS if each.may_match(states)),
             click.option("--before", type=TimeType(), help=f"Only with a time before this: {_DISTANCES}."),
             click.option("--after", type=TimeType(), help="Only with this time, or a later one."),
         ]
@@ -65,7 +66,7 @@ def changing(states: Sequence[str]) -> Callable[[FunctionT], FunctionT]:
 def selected(options: dict[str, Any]) -> Selection:
     """What the options of :func:`selecting` select. They are taken out of *options*."""
     names = ("before", "after", *(each.name for each in FILTERS))
-    values = {name: options.pop(name) for name in names}
+    values = {name: options.pop(name, None) for name in names}
     values["queue"], values["state"] = options.pop("queues") or None, options.pop("states") or None
     return _selection(values)
 
@@ -97,9 +98,12 @@ def selected_for_change(options: dict[str, Any]) -> Selection:
     if ids and (every or has_something_in_common):
         raise click.UsageError("Give either ids, or options that pick messages, not both.")
     if not ids and not every and not has_something_in_common and selection.queue is None:
-        picking = ", ".join(f"--{each.name}" for each in FILTERS)
+        known = click.get_current_context().params
+        picking = ", ".join(f"--{each.name}" for each in FILTERS if each.name in known)
         raise click.UsageError(f"Say which messages: by ids, -Q, {picking}, --before or --after, or --all.")
-    return _selection({"ids": ids, "queue": selection.queue, "state": selection.state}) if ids else selection
+    if ids:
+        return _selection({"ids": ids, "queue": selection.queue, "state": selection.state})
+    return replace(selection, every=every)
 
 
 def _selection(values: dict[str, Any]) -> Selection:

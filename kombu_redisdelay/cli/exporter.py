@@ -112,6 +112,12 @@ class _Server(BoundedThreads, WSGIServer):
 
 class _Handler(WSGIRequestHandler):
     timeout = PATIENCE
+    server: _Server
+
+    def parse_request(self) -> bool:
+        is_right = super().parse_request()
+        self.server.has_asked(self.connection)
+        return is_right
 
     def log_message(self, *args: Any) -> None:
         """Log nothing: it is asked every few seconds."""

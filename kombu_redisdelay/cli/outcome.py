@@ -38,6 +38,8 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
         found = number_of(done.count, noun)
         said = _would(verb, found) if done.is_dry_run else f"{verb.done.capitalize()} {found}"
         echo(f"{said}{due if done.count else ''}.")
+    if verb.remark and done:
+        echo(verb.remark, err=True)
     for id, count in done.by_id.items():
         several = f" ({number_of(count)})" if count > 1 else ""
         if not count:

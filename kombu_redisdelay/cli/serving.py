@@ -4,6 +4,7 @@ them, cannot keep it busy."""
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from threading import BoundedSemaphore
 from typing import Any
@@ -11,8 +12,11 @@ from typing import Any
 #: Seconds that a client may be silent.
 PATIENCE = 5.0
 
-#: Requests that are answered at a time. A connection beyond these is closed.
-MOST_REQUESTS = 20
+#: Connections that are served at a time. For one beyond these, the oldest that has not asked yet is closed.
+MOST_CONNECTIONS = 20
+
+#: Seconds that one beyond these waits for the place of that one.
+GRACE = 0.5
 
 
 class BoundedThreads(ThreadingMixIn):
@@ -20,14 +24,17 @@ class BoundedThreads(ThreadingMixIn):
 
     daemon_threads = True
     allow_reuse_address = True
-    request_queue_size = MOST_REQUESTS
+    request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._free = BoundedSemaphore(MOST_REQUESTS)
+        self._free = BoundedSemaphore(MOST_CONNECTIONS)
+        #: The connections over which nothing was asked yet, the oldest first.
+        self._silent: dict[Any, None] = {}
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
+        if self._free.acquire(blocking=False) or self._has_made_room():
+            self._silent[request] = None
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)  # type: ignore[attr-defined]
@@ -36,7 +43,22 @@ class BoundedThreads(ThreadingMixIn):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.has_asked(request)
             self._free.release()
+
+    def has_asked(self, request: Any) -> None:
+        """Note that a request has come whole over this connection: its handler calls this."""
+        self._silent.pop(request, None)
+
+    def _has_made_room(self) -> bool:
+        oldest = next(iter(list(self._silent)), None)
+        if oldest is None:
+            return False
+        self.has_asked(oldest)
+        with suppress(OSError):
+            # Its thread reads the end.
+            oldest.shutdown(socket.SHUT_RDWR)
+        return self._free.acquire(timeout=GRACE)
 
     def handle_error(self, *args: Any) -> None:
         """Say nothing of a client that has gone away."""

@@ -72,8 +72,8 @@ class Access:
             scheme = self._connection.as_uri().partition("://")[0]
             raise TypeError(
                 f"not a redisdelay:// broker: {scheme}://. Have the app's broker_url begin with "
-                "redisdelay://, or set KOMBU_REDISDELAY=redis where this runs: see 'Broker URLs' in the "
-                "documentation"
+                "redisdelay://, give such a URL with -b (celery -A proj -b URL delayed ...), or set "
+                "KOMBU_REDISDELAY=redis where this runs: see 'Broker URLs' in the documentation"
             )
         try:
             # Fail soon: by default, kombu waits for two seconds before it tries again.

@@ -46,8 +46,8 @@ COLUMNS = {
     "worker": Column("Worker", WORKER, lambda message: message),
     # It can be read, and copied.
     "queue": Column("Queue", QUEUE, lambda message: message.queue, least=30),
-    "failures": Column("Failures", NUMBER, lambda message: message.failures),
-    "reason": Column("Reason", TEXT, lambda message: message.reason, least=28),
+    "failures": Column("Failures", NUMBER, lambda message: message.failures, usual=0),
+    "reason": Column("Reason", TEXT, lambda message: message.reason, least=28, usual=""),
     "task": Column("Task", CALL, lambda message: message, least=17),
 }
 

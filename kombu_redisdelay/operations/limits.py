@@ -109,7 +109,7 @@ def _rates(
     if not isinstance(rate, Unchanged):
         interval = None if rate is None else interval_us(rate)
     if interval is None:
-        if isinstance(burst, int):
+        if burst is not UNCHANGED and burst is not None:
             raise ValueError("burst needs a rate")
         return dict.fromkeys(("interval_us", "burst"), [None] * count)
     if burst is UNCHANGED:

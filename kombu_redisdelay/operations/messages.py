@@ -328,7 +328,9 @@ def _one_of(selection: Selection | None, ids: Iterable[str] | None) -> Selection
     if not isinstance(selection, Selection | None):
         raise TypeError(f"this takes a Selection, or ids=[...], not {selection!r}")
     if selection is not None and ids is None:
+        if not selection.is_said:
+            raise ValueError("which messages? For all messages of all queues, say Selection(every=True)")
         return selection
     if selection is None and ids is not None:
         return Selection(ids=checked_ids(ids))
-    raise TypeError("give either a selection or ids; Selection() is all messages")
+    raise TypeError("give either a selection or ids; Selection(every=True) is all messages")

@@ -1,4 +1,4 @@
-"""Says in a word why messages wait although a consumer is there."""
+"""Says in a word why messages wait."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 PAUSED = "paused"
+NO_CONSUMER = "no consumer"
 LOST = "workers lost"
 CONCURRENCY = "concurrency limit"
 RATE = "rate limit"
@@ -14,34 +15,43 @@ PREFETCH = "prefetch full"
 UNKNOWN = "unknown task"
 
 #: All of them. If several apply, the first one counts: while it does, the others do not matter.
-REASONS = (PAUSED, LOST, CONCURRENCY, RATE, ISOLATED, PREFETCH, UNKNOWN)
+REASONS = (PAUSED, NO_CONSUMER, LOST, CONCURRENCY, RATE, ISOLATED, PREFETCH, UNKNOWN)
 
 #: Seconds after which a consumer with room has taken a message for certain, however it came.
 NOTICED_AFTER = 5.0
 
 
 class Facts(NamedTuple):
-    """What is known of a queue that has ready messages and consumers.
+    """What is known of a queue that has ready or overdue messages.
 
     Attributes:
+        consumers: how many consumers it has.
         is_paused: whether it is paused.
         has_no_permit: whether consumers hold as many messages as its concurrency allows.
         has_no_token: whether its rate allows no message now.
         has_waker: whether a wake-up token is there. A consumer with room would have taken it at once.
         unacked: how many messages are unacked.
-        waiting: seconds that the next message has waited, ``None`` if unknown.
+        waiting: seconds that the next ready message has waited, ``None`` if unknown.
+        lateness: seconds since the first scheduled message became due.
     """
 
+    consumers: int
     is_paused: bool
     has_no_permit: bool
     has_no_token: bool
     has_waker: bool
     unacked: int
     waiting: float | None
+    lateness: float
 
 
 def reason_of(facts: Facts) -> str | None:
     """Why its messages wait; ``None`` if they are about to be taken."""
+    if not facts.consumers:
+        # Those whose age is unknown are of redis://, and so may its workers be.
+        if max(facts.waiting or 0.0, facts.lateness) <= NOTICED_AFTER:
+            return None
+        return PAUSED if facts.is_paused else NO_CONSUMER
     # A token does not live for ever, and a stock producer adds none.
     is_left_there = facts.has_waker or facts.unacked or (facts.waiting or 0.0) > NOTICED_AFTER
     applying = {

@@ -17,10 +17,10 @@ from kombu_redisdelay.broker.processes import has_ended, host_and_pid, process_o
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.broker.unacked import Unacked, UnackedHashes
 from kombu_redisdelay.broker.upcoming import ScheduleCursor, upcoming
 from kombu_redisdelay.operations.content import Content
+from kombu_redisdelay.operations.queue_reasons import UNKNOWN
 
 #: From which moment on and before which one, in ms since the epoch; ``None`` is no limit.
 Span = tuple[float | None, float | None]
@@ -149,8 +149,7 @@ def _of_scheduled(found: Scheduled) -> Entry:
 def _why_scheduled(content: Content) -> Mapping[str, Any]:
     if content.unknown_ms is None:
         return {}
-    since = from_ms(content.unknown_ms)
-    return {"reason": f"Since {since:%Y-%m-%d %H:%M:%S} UTC it waits for a worker that knows its task."}
+    return {"reason": UNKNOWN}
 
 
 class _QueueByQueue:

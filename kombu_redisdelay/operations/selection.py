@@ -14,7 +14,7 @@ from kombu_redisdelay.operations.content import is_related, is_task
 from kombu_redisdelay.operations.moments import ago, from_now, parse_time
 from kombu_redisdelay.operations.patterns import check_pattern, fits
 from kombu_redisdelay.operations.readers import Entry, Look, Span
-from kombu_redisdelay.operations.states import STATES, State
+from kombu_redisdelay.operations.states import STATES, UNACKED, State
 from kombu_redisdelay.public import public
 
 #: With more texts than this, it takes Redis longer to look for them in each message than to send the message.
@@ -43,6 +43,7 @@ class Filter:
         is_pattern: whether a value may have wildcards.
         is_contained: whether each message that matches a value contains it.
         reads_arguments: whether it tells something of the arguments of tasks, which may hold secrets.
+        states: the states whose messages may match; empty for all.
     """
 
     name: str
@@ -53,6 +54,11 @@ class Filter:
     is_pattern: bool = True
     is_contained: bool = False
     reads_arguments: bool = False
+    states: Sequence[str] = ()
+
+    def may_match(self, states: Sequence[str]) -> bool:
+        """Whether a message in one of *states* may match."""
+        return not self.states or not set(self.states).isdisjoint(states)
 
 
 def _has_argument(entry: Entry, wanted: str) -> bool:
@@ -84,6 +90,7 @@ FILTERS = (
         "of the worker",
         lambda entry, value: fits(entry.known.get("worker") or "", value),
         "celery@web-1",
+        states=(UNACKED,),
     ),
     Filter(
         "reason",
@@ -107,7 +114,8 @@ FILTERS = (
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Says which messages. ``Selection()`` is all of them.
+    """Says which messages. ``Selection()`` is all of them, to look at. What changes messages does not take
+    it, because a variable may have been ``None``: say ``Selection(every=True)``.
 
     Arguments:
         ids: those with these ids. An empty sequence selects none; ``None``, the default, does not look at
@@ -127,6 +135,7 @@ class Selection:
             for scheduled messages, and back for the others. A text may also be a time in ISO 8601, with an
             offset. A ``datetime`` without a time zone is in UTC.
         before: those whose moment is before this one.
+        every: that all messages are meant, where nothing else is selected.
 
     Raises:
         TypeError: *ids* is one string; an id, the name of a queue or a filter is not a string.
@@ -145,6 +154,7 @@ class Selection:
     related: str | None = None
     after: Time = None
     before: Time = None
+    every: bool = False
 
     def __post_init__(self) -> None:
         if self.ids is not None:
@@ -232,6 +242,12 @@ class Selection:
             )
 
         return matches
+
+    @property
+    def is_said(self) -> bool:
+        """Whether it says which messages, and be it that all are meant."""
+        names = (self.queue, self.state, self.ids)
+        return self.every or not self.is_whole or any(each is not None for each in names)
 
     @property
     def is_whole(self) -> bool:

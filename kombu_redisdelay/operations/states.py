@@ -65,7 +65,7 @@ STATES = {
         State(
             SCHEDULED,
             ScheduledReader(),
-            ("due", "priority", "id", "queue", "task"),
+            ("due", "priority", "id", "queue", "failures", "reason", "task"),
             "The first one first.",
             "The last one first.",
             is_ahead=True,

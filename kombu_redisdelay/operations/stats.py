@@ -58,10 +58,9 @@ class QueueStats:
             all priorities; 0 if nothing is ready, ``None`` if that is unknown, because another transport has
             published these messages.
         limits: whether the queue is paused, and its limits.
-        reason: why ready or overdue messages wait although there is a consumer, or, while there are none, why
-            messages do that were ready, one of
-            :data:`~kombu_redisdelay.operations.queue_reasons.REASONS`; ``None`` if none waits, there is no
-            consumer, or they are about to be taken.
+        reason: why ready or overdue messages wait, or, while there are none, why messages do that were ready,
+            one of :data:`~kombu_redisdelay.operations.queue_reasons.REASONS`; ``None`` if none waits, they
+            are about to be taken, or it is unknown.
     """
 
     queue: str
@@ -225,7 +224,8 @@ def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats
     waiting = 0.0 if ready == 0 else None
     if since_ms is not None:
         waiting = max(0.0, now_us / 1_000_000 - since_ms / 1000)
-    facts = Facts(is_paused, has_no_permit, has_no_token, has_waker, unacked, waiting)
+    lateness = late_us / 1_000_000
+    facts = Facts(consumers, is_paused, has_no_permit, has_no_token, has_waker, unacked, waiting, lateness)
     return QueueStats(
         queue=queue,
         ready=ready,
@@ -236,8 +236,8 @@ def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats
         consumers=consumers,
         consumers_lost=consumers_lost,
         next_due=None if due_ms is None else from_ms(float(due_ms)),
-        lateness=late_us / 1_000_000,
+        lateness=lateness,
         waiting=waiting,
         limits=UNLIMITED,
-        reason=reason_of(facts) if ready and consumers else None,
+        reason=reason_of(facts) if ready or not consumers else None,
     )

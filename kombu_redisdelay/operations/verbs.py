@@ -60,6 +60,7 @@ class Verb:
         prepare: makes of the arguments what the functions of *how* need. Raises ``ValueError``.
         removes: whether the messages do not exist afterwards.
         needs_app: whether it needs the Celery app, which *prepare* gets as the argument *app*.
+        remark: what is said beside what was done; empty for nothing.
         due: when messages are due afterwards, by what is prepared; ``None`` if that is not the same for all.
     """
 
@@ -72,6 +73,7 @@ class Verb:
     prepare: Callable[..., Any] = lambda store: None
     removes: bool = False
     needs_app: bool = False
+    remark: str = ""
     due: Callable[[Any], datetime | None] = lambda prepared: None
 
     @property
@@ -238,6 +240,7 @@ REVOKE = Verb(
     asks=("terminate",),
     prepare=_revoking,
     needs_app=True,
+    remark="Tasks that run go on, unless they are terminated.",
 )
 
 #: Name -> verb.

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from kombu_redisdelay.broker.options import ISOLATED_FOR
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH
+from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH, UNKNOWN
 from kombu_redisdelay.operations.states import READY, SCHEDULED
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import number_of
@@ -20,8 +21,10 @@ def why_waiting(store: Store, message: MessageInfo) -> list[str]:
     it has failed. Empty for a message that is unacked or dead."""
     if message.state not in (SCHEDULED, READY):
         return []
-    if message.state == SCHEDULED and message.reason:
-        return [message.reason]
+    unknown_ms = Content.of(message.payload, "").unknown_ms if message.reason == UNKNOWN else None
+    if unknown_ms is not None:
+        since = from_ms(unknown_ms)
+        return [f"Since {since:%Y-%m-%d %H:%M:%S} UTC it waits for a worker that knows its task."]
     if message.due is not None and message.due > from_ms(store.now_ms()):
         times = number_of(message.failures, "time")
         return [f"It has failed {times}, and waits to be tried again."] if message.failures else []

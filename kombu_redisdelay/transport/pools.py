@@ -27,6 +27,8 @@ def forget_nothing(consumer: Any) -> None:
     module = type(pool).__module__.rpartition(".")[2]
     if module in ("thread", "gevent", "eventlet") and not hasattr(pool.on_apply, "extends_celery"):
         pool.on_apply = _told_of_escapes(pool.on_apply, consumer)
+    if module == "solo":
+        pool.terminate_job = _end_now
     # A pool that was restarted is another one.
     if module == "prefork" and consumer.hub and not hasattr(pool._pool.maintain_pool, "extends_celery"):
         pool._pool.maintain_pool = _looking_again(pool._pool.maintain_pool, pool._pool, consumer.hub)
@@ -35,6 +37,21 @@ def forget_nothing(consumer: Any) -> None:
     flush = pool.flush if module == "prefork" else None
     if flush is not None and not hasattr(flush, "extends_celery"):
         pool.flush = _remembering(flush, pool._pool)
+
+
+def _end_now(pid: int | None, signal: int | None = None) -> None:
+    """The missing ``terminate_job`` of the pool ``solo``. A signal that asks the worker to end at once
+    cancels the task that it has interrupted. The error that Celery raises there would fail the task.
+
+    Raises:
+        WorkerTerminate: always. It is no ``Exception``, and so ends the task and the worker.
+    """
+    from celery.exceptions import WorkerTerminate
+    from celery.platforms import EX_FAILURE
+    from celery.worker import state
+
+    state.should_terminate = EX_FAILURE
+    raise WorkerTerminate(EX_FAILURE)
 
 
 def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..., Any]:
@@ -133,7 +150,7 @@ def _in_the_loop(consumer: Any, message: virtual.Message, call: Callable[..., No
 def _was_killed(request: Any, callback: Callable[[], Any]) -> None:
     """The greenlet of a task was killed. Celery takes that for a success, and acks a message that it has
     just cancelled, because the connection was lost: this counts on that the ack fails."""
-    if request._already_cancelled:
+    if request._already_cancelled or getattr(request.message, "is_being_cancelled", False):
         # It will not be acked, so that it is recovered.
         request.message.is_cancelled = True
     elif not request._already_revoked:

@@ -33,7 +33,8 @@ def _on_worker_ready(sender: Any = None, **kwargs: Any) -> None:
     if timeout > LONG_LEASE:
         logger.warning(
             "visibility_timeout is %s seconds: for so long, the messages of a worker that dies may stay "
-            "away. Take it out of broker_transport_options: tasks may take any time with the default.",
+            "away. Take it out of broker_transport_options: tasks may take any time with the default. Only "
+            "workers of redis:// need it.",
             f"{timeout:g}",
         )
     settings = sender.app.conf

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.csrf import comes_from_here, is_ours
@@ -96,6 +96,8 @@ async def _read(request: Request) -> Form:
         body = await asyncio.wait_for(_body(request), PATIENCE)
     except asyncio.TimeoutError as exc:
         raise HTTPException(408, "The form came too slowly.") from exc
+    except ClientDisconnect as exc:
+        raise HTTPException(400, "The form did not come whole.") from exc
     try:
         pairs = of_query(body.decode("utf-8", "replace"), MOST_FIELDS)
     except ValueError as exc:

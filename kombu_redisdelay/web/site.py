@@ -126,7 +126,9 @@ class Site:
         allowed = {each.name for each in self.filters}
         for name, _ in choice.filters:
             if name not in allowed:
-                raise ValueError(f"{name.capitalize()}: this page does not show all arguments")
+                raise ValueError(
+                    f"{name.capitalize()}: this page does not show all arguments (--show-arguments all)"
+                )
         return choice.selection(self.timezone)
 
     def queue_names(self) -> list[str]:

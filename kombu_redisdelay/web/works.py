@@ -135,6 +135,9 @@ class Work:
         except _Stopped:
             said = f"stopped by {self._stopped_by} after {self._so_far()}"
             self.outcome = f"Stopped by {self._stopped_by} after {self._so_far()}."
+        except ValueError as exc:
+            self.error, self.outcome = exc, str(exc)
+            said = f"refused: {exc}"
         except Exception as exc:
             self.error = exc
             if self.count:

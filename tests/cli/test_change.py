@@ -147,9 +147,9 @@ class TestSeveralUnderOneId:
         ("words", "said"),
         [
             (("--by", "soon"), "'soon' is not a length of time"),
-            (("--by", "1h", "--over", "1h"), "by goes without countdown, eta and over"),
+            (("--by", "1h", "--over", "1h"), "--by goes without --countdown, --eta and --over"),
             (("--over", "0s"), "over must be longer than 0"),
-            ((), "give a countdown, an eta, or by how much to shift each"),
+            ((), "give --countdown, --eta, --over or --by"),
         ],
     )
     def test_times_that_make_no_sense(self, site: Site, words: tuple[str, ...], said: str) -> None:

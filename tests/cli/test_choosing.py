@@ -47,13 +47,13 @@ CHOICES = [
 
 @pytest.mark.parametrize("command", ["list", "count", "cancel"])
 def test_a_filter_that_is_given_twice_is_a_usage_error(full: Site, command: str) -> None:
-    for name in ("task", "args", "related", "worker", "reason"):
+    for name in ("task", "args", "related", "reason"):
         result = full.run(command, f"--{name}", "a", f"--{name}", "b")
         assert (result.exit_code, result.stdout) == (2, "")
         assert "Give it once" in result.stderr or "give it once" in result.stderr
 
 
-@pytest.mark.parametrize("words", [("--task", ""), ("--worker", ""), ("",)])
+@pytest.mark.parametrize("words", [("--task", ""), ("--reason", ""), ("",)])
 def test_of_a_script_whose_variable_is_empty(full: Site, words: tuple[str, ...]) -> None:
     result = full.run("cancel", "-Q", "a", *words, "--yes")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -272,7 +272,7 @@ class TestTimes:
         for dry_run in ((), ("--dry-run",)):
             result = site.run("reschedule", "--all", "--yes", f"{option}={value}", *time, *dry_run)
             assert result.exit_code == 2
-            assert f"Invalid value for '{option}':" in result.stderr.splitlines()[-1]
+            assert option in result.stderr.splitlines()[-1]
 
     def test_a_list_of_what_is_so_since(self, full: Site) -> None:
         for state in ("ready", "unacked", "dead"):

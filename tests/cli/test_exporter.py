@@ -23,7 +23,7 @@ from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.cli import exporter
 from kombu_redisdelay.cli.exporter import _listen
-from kombu_redisdelay.cli.serving import MOST_REQUESTS
+from kombu_redisdelay.cli.serving import MOST_CONNECTIONS
 from kombu_redisdelay.operations.exporter import QueueCollector
 from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site
@@ -220,11 +220,25 @@ def test_clients_that_are_silent_end(
     with ExitStack() as clients:
         silent = [
             clients.enter_context(socket.create_connection((place[0], int(place[1])), timeout=20))
-            for _ in range(MOST_REQUESTS + 5)
+            for _ in range(MOST_CONNECTIONS + 5)
         ]
         # Those that are too many are not even waited for.
         assert [client.recv(1) for client in silent] == [b""] * len(silent)
     wait_until(lambda: _answers(url), 10, "that it answers again")
+
+
+def test_clients_that_are_silent_leave_room_for_others(serving: tuple[Event, list[str], str]) -> None:
+    """They are slow all the time: for each that ends, another one comes."""
+    go_on, _, url = serving
+    go_on.set()
+    place = url.split("/")[2].split(":")
+    with ExitStack() as clients:
+        for _ in range(3):
+            for _ in range(MOST_CONNECTIONS):
+                client = socket.create_connection((place[0], int(place[1])), timeout=20)
+                clients.enter_context(client)
+                client.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+            assert _answers(url)
 
 
 def _answers(url: str) -> bool:

@@ -96,6 +96,7 @@ def test_limiting(site: Site) -> None:
             "Give limits or --clear, not both. To clear one, give it as none.",
         ),
         (("limit", "-Q", QUEUE), "Give a limit (--rate, --burst, --concurrency), or --clear."),
+        (("limit", "-Q", QUEUE, "--burst", "1e99"), "Burst needs a rate"),
         (("limit", "-Q", QUEUE, "--rate", "none", "--burst", "2"), "Burst needs a rate."),
         (("limit", "-Q", QUEUE, "--concurrency", "2x"), "not '2x'."),
         (("limit", "-Q", QUEUE, "--rate", "often"), "such as 10/s, 100/m or 1000/h, not 'often'"),

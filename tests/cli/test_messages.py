@@ -108,6 +108,22 @@ def test_the_json_of_all_states_has_the_same_fields(site: Site, in_each_state: d
         assert site.rows("list", "--state", row["state"]) == [row]
 
 
+def test_why_a_scheduled_message_waits_for_something_else(site: Site) -> None:
+    site.send(countdown=3600)
+    assert site.text("list", "--state", "scheduled").splitlines()[0].split() == ["DUE", "ID", "QUEUE", "TASK"]
+    unknown, failed = site.leave_unknown("shop.new", 60), site.send(countdown=60)
+    key = site.store.keys(QUEUE).messages
+    counted = site.redis.hget(key, failed).replace("{", '{"redisdelay-deliveries": 3, ', 1)
+    site.redis.hset(key, failed, counted)
+    header, *rows = site.text("list", "--state", "scheduled").splitlines()
+    assert header.split() == ["DUE", "ID", "QUEUE", "FAILURES", "REASON", "TASK"]
+    [row] = [row for row in rows if failed in row]
+    assert f"{QUEUE} 3 " in " ".join(row.split())
+    [row] = [row for row in rows if unknown in row]
+    assert "unknown task" in row
+    assert site.rows("list", "--reason", "unknown task")[0]["id"] == unknown
+
+
 def test_the_priority_is_shown_where_one_is_not_0(site: Site) -> None:
     site.send()
     assert "PRIORITY" not in site.text("list", "--state", "ready")

@@ -88,6 +88,23 @@ def test_why_messages_wait_although_a_consumer_is_there(site: Site) -> None:
     assert reason(site) is None, "none is ready"
 
 
+def test_nobody_consumes(site: Site) -> None:
+    late = site.send(countdown=60)
+    site.make_due(late, -4000)
+    assert reason(site) is None, "somebody may have begun to consume"
+    site.make_due(late, -10_000)
+    assert reason(site) == "no consumer"
+    site.text("pause", "-Q", QUEUE)
+    assert reason(site) == "paused"
+    site.text("resume", "-Q", QUEUE)
+    site.text("cancel", late)
+    site.redis.lpush(QUEUE, json.dumps({"body": ""}))
+    assert reason(site) is None, "a worker of redis:// may"
+    site.redis.lpush(QUEUE, json.dumps({DUE: site.now_ms() - 10_000, "body": ""}))
+    site.redis.rpop(QUEUE)
+    assert reason(site) == "no consumer"
+
+
 def test_the_workers_are_gone(site: Site) -> None:
     site.add_consumer(consumer_that_is_gone(), 60_000, holds=1)
     id = site.send()
@@ -212,7 +229,7 @@ def test_the_table_is_plain_text_where_there_is_no_terminal(site: Site) -> None:
         "WAIT",
         "SCHEDULED",
         "OVERDUE",
-        *(state.upper() for state in STATES if state not in ("ready", "scheduled")),
+        *(each.name.upper() for each in list(STATES.values())[2:] if not each.is_rare),
         *("CONSUMERS", "NEXT", "DUE"),
     ]
     assert rows[0].split()[1:5] == ["0", "-", "1", "0"]

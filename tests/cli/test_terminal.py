@@ -272,8 +272,9 @@ def test_without_an_app_that_is_what_is_missing(server: RedisServer, tmp_path: P
     other = _run(_celery("-b", "redis://localhost", "delayed", "stats"), environment, cwd=tmp_path)
     assert other.stderr == (
         "Error: Not a redisdelay:// broker: redis://. "
-        "Have the app's broker_url begin with redisdelay://, or set KOMBU_REDISDELAY=redis where this runs: "
-        "see 'Broker URLs' in the documentation.\n"
+        "Have the app's broker_url begin with redisdelay://, give such a URL with -b (celery -A proj -b URL "
+        "delayed ...), or set KOMBU_REDISDELAY=redis where this runs: see 'Broker URLs' in the "
+        "documentation.\n"
     )
 
 

@@ -83,6 +83,17 @@ def compute_late(self: Any, label: str, gate: str) -> str:
     return label
 
 
+@app.task(name="toil_late", bind=True, acks_late=True)
+def toil_late(self: Any, label: str) -> None:
+    """Compute for ever. Greenlets take turns."""
+    _note("started", label, self.request)
+    while True:
+        until = time.monotonic() + 0.01
+        while time.monotonic() < until:
+            pass
+        time.sleep(0.001)
+
+
 @app.task(name="kill_worker", bind=True, acks_late=True)
 def kill_worker(self: Any, label: str) -> None:
     """Kill the worker, as a bug in an extension module does, or too large an appetite for memory."""

@@ -161,6 +161,22 @@ def test_a_gevent_worker_with_a_full_pool_that_is_told_to_end_at_once(site: Inst
     wait_until(lambda: site.ready() == 2, 20, "that they are given back")
 
 
+@pytest.mark.parametrize("pool", ["solo", "gevent", "eventlet"])
+def test_what_runs_when_a_worker_is_told_to_end_at_once_is_not_lost(site: Installation, pool: str) -> None:
+    """The handler of the signal runs in one of these tasks."""
+    labels = ["a"] if pool == "solo" else list("abcdef")
+    worker = site.worker(pool=pool, concurrency=len(labels), expected="Traceback|WorkerTerminate|Switch")
+    producer = site.producer()
+    for label in labels:
+        producer.send_task("toil_late", [label])
+    site.wait_started(*labels)
+    os.kill(worker.pid, signal.SIGQUIT)
+    wait_until(lambda: not worker.running, 30, "its end")
+    assert site.ledger.ended() == []
+    wait_until(lambda: site.ready() == len(labels), 20, "that all are given back")
+    assert site.unacked() == 0
+
+
 def test_after_an_outage_no_consumer_stays_listed(site: Installation, tmp_path: Path) -> None:
     """The task of the connection that was lost ends last. What has looked after it has no time left."""
     gate = tmp_path / "gate"

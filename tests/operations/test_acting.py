@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from celery import Celery
@@ -93,20 +94,20 @@ class TestEachState:
         before = list(messages.select())
         would = do(messages, verb, Selection(task="mail.*"), dry_run=True)
         assert (would.verb, would.count, would.is_dry_run) == (verb.name, 2, True)
-        assert do(messages, verb, Selection(), dry_run=True, limit=1).count == 1
+        assert do(messages, verb, Selection(every=True), dry_run=True, limit=1).count == 1
         assert do(messages, verb, ids=["a", "c"], dry_run=True).by_id == {"a": 1, "c": 0}
         assert list(messages.select()) == before
 
     def test_a_limit(self, site: Site, app: Celery, messages: Messages, verb: Verb, state: str) -> None:
         put(site, app, state, *"abcde")
-        assert do(messages, verb, Selection(), limit=0).count == 0
-        assert do(messages, verb, Selection(), limit=2).count == 2
+        assert do(messages, verb, Selection(every=True), limit=0).count == 0
+        assert do(messages, verb, Selection(every=True), limit=2).count == 2
         if not _stays(verb):
             assert messages.count(Selection(state=state)) == 3
         assert do(messages, verb, ids=[*"abcde"], limit=1).count == 1
         for wrong in (-1, 1.5, "1", True):
             with pytest.raises(ValueError, match="limit"):
-                do(messages, verb, Selection(), limit=wrong)
+                do(messages, verb, Selection(every=True), limit=wrong)
 
     def test_progress_is_told_and_may_end_it(
         self, site: Site, app: Celery, messages: Messages, verb: Verb, state: str
@@ -136,7 +137,7 @@ class TestEachState:
 @each_verb
 class TestEachVerb:
     def test_its_method_is_named_by_the_table(self, messages: Messages, verb: Verb) -> None:
-        assert do(messages, verb, Selection()).verb == verb.name
+        assert do(messages, verb, Selection(every=True)).verb == verb.name
 
     def test_another_state_is_a_value_error(self, messages: Messages, verb: Verb) -> None:
         for state in set(STATES) - set(verb.states):
@@ -151,9 +152,18 @@ class TestEachVerb:
         for state in sorted(set(STATES) - set(verb.states), key="ready".__eq__):
             put(site, app, state, state)
         before = list(messages.select())
-        assert do(messages, verb, Selection()).count == 0
+        assert do(messages, verb, Selection(every=True)).count == 0
         assert do(messages, verb, ids=list(STATES)).count == 0
         assert [message.payload for message in messages.select()] == [message.payload for message in before]
+
+    def test_of_a_variable_that_is_none(
+        self, site: Site, app: Celery, messages: Messages, verb: Verb
+    ) -> None:
+        put(site, app, verb.states[0], "a")
+        for chosen in (Selection(), Selection(queue=None, task=None)):
+            with pytest.raises(ValueError, match=r"say Selection\(every=True\)"):
+                do(messages, verb, chosen)
+        assert messages.count(Selection(state=verb.states[0])) == 1
 
     def test_neither_a_selection_nor_ids_is_a_type_error(self, messages: Messages, verb: Verb) -> None:
         for given in ({}, {"ids": ["a"], "selection": Selection()}):
@@ -165,7 +175,10 @@ class TestEachVerb:
 
 def test_each_filter_is_a_field_of_a_selection() -> None:
     for each in FILTERS:
-        assert getattr(Selection(**{each.name: each.placeholder}), each.name) == each.placeholder
+        assert (
+            getattr(replace(Selection(), **cast(Any, {each.name: each.placeholder})), each.name)
+            == each.placeholder
+        )
 
 
 def _stays(verb: Verb) -> bool:

@@ -149,7 +149,7 @@ class TestBySelection:
         every = set(ids(messages.select()))
         for name in {"before", "after"}.intersection(chosen):
             chosen = {**chosen, name: in_seconds(chosen[name])}
-        done = messages.cancel(Selection(**chosen), mark_revoked=mark_revoked)
+        done = messages.cancel(Selection(every=True, **chosen), mark_revoked=mark_revoked)
         assert done.count == len(every) - len(left)
         assert set(ids(messages.select())) == left
         assert revoked(app, every) == (every - left if mark_revoked else set())
@@ -174,7 +174,7 @@ class TestBySelection:
     def test_everything_leaves_nothing_in_redis(self, site: Site, app: Celery, messages: Messages) -> None:
         send(app, "a", "b", countdown=60)
         send(app, "c", priority=9)
-        assert messages.cancel(Selection()).count == 3
+        assert messages.cancel(Selection(every=True)).count == 3
         assert site.redis.keys("redisdelay:*:schedule") == []
         assert site.redis.keys("redisdelay:*:messages") == []
         assert site.ready("celery") == 0

@@ -96,8 +96,8 @@ class TestRemove:
         garbage = put_garbage(site, b"garbage")
         assert messages.remove(ids=[garbage, "a"]).count == 2
         assert messages.remove(Selection(task="digest")).count == 1
-        assert messages.remove(Selection()).count == 1
-        assert messages.remove(Selection()).count == 0
+        assert messages.remove(Selection(every=True)).count == 1
+        assert messages.remove(Selection(every=True)).count == 0
         assert site.dead("celery") == []
         assert site.ready("celery") == 0
 
@@ -121,7 +121,7 @@ class TestForeignEntry:
 
     def test_is_moved_and_removed_as_it_is(self, site: Site, messages: Messages, entry: bytes) -> None:
         self._write(site, entry)
-        assert messages.requeue(Selection()).count == 1
+        assert messages.requeue(Selection(every=True)).count == 1
         assert site.redis.lrange("celery", 0, -1) == [entry]
         self._write(site, entry)
         assert messages.remove(Selection(state="dead")).count == 1

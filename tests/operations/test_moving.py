@@ -116,7 +116,7 @@ class TestReschedule:
     ) -> None:
         send(app, "a", countdown=600)
         before = messages.get("a")
-        for which in (Selection(ids=["a"]), Selection(), Selection(task="nothing.*")):
+        for which in (Selection(ids=["a"]), Selection(every=True), Selection(task="nothing.*")):
             for dry_run in (False, True):
                 with pytest.raises(ValueError, match=r"countdown|eta|by|over|length of time|offset|ISO 8601"):
                     messages.reschedule(which, dry_run=dry_run, **when)
@@ -135,7 +135,7 @@ class TestReschedule:
             for number in range(500):
                 send(app, f"{number}", countdown=600 + number, queue="ab"[number % 2])
         before, eta = in_seconds(0), in_seconds(seconds)
-        assert messages.reschedule(Selection(), eta=eta).count == 500
+        assert messages.reschedule(Selection(every=True), eta=eta).count == 500
         assert {message.due for message in messages.select()} == {eta}
         assert messages.count() == 500
         # They are due then already.
@@ -152,7 +152,7 @@ class TestReschedule:
                 send(app, f"{number}", countdown=2000 + number, queue="ab"[number % 2])
         by = {"1s": 1, "1000s": 1000, "-1s": -1, "-30m": -1800, "3d": 3 * 86_400}.get(shift, 1)
         expected = {each.id: each.due + timedelta(seconds=by) for each in messages.select() if each.due}
-        done = messages.reschedule(Selection(), by=shift)
+        done = messages.reschedule(Selection(every=True), by=shift)
         assert (done.count, done.due) == (400, None)
         found = {message.id: message.due for message in messages.select()}
         assert found.keys() == expected.keys()
@@ -168,7 +168,7 @@ class TestReschedule:
             "b": "scheduled",
         }
 
-    @pytest.mark.parametrize("chosen", [Selection(), Selection(task="t*"), Selection(after="25m")])
+    @pytest.mark.parametrize("chosen", [Selection(every=True), Selection(task="t*"), Selection(after="25m")])
     @pytest.mark.parametrize("start", [0, 1500, 6000])
     def test_they_are_spread(self, app: Celery, messages: Messages, chosen: Selection, start: int) -> None:
         """Evenly, in their order, in each queue: also those that are in that time already."""
@@ -193,10 +193,10 @@ class TestReschedule:
             for number in range(300):
                 send(app, f"{number:03}", countdown=1000 + number)
         before = {each.id: each.due for each in messages.select()}
-        assert messages.reschedule(Selection(), by=0.5, limit=250).count == 250
+        assert messages.reschedule(Selection(every=True), by=0.5, limit=250).count == 250
         moved = [each.id for each in messages.select() if each.due != before[each.id]]
         assert moved == [f"{number:03}" for number in range(250)]
-        done = messages.reschedule(Selection(), over=60, limit=10, countdown=10)
+        done = messages.reschedule(Selection(every=True), over=60, limit=10, countdown=10)
         assert done.count == 10
         last = [each.due for each in messages.select(limit=10)][-1]
         assert last == pytest.approx(in_seconds(10 + 54), abs=timedelta(seconds=5))

@@ -45,8 +45,8 @@ OPERATIONS: dict[str, Operation] = {
 
 #: They are never too late for all messages.
 OPERATIONS_ON_ALL: dict[str, Operation] = {
-    "reschedule_all": lambda delayed, id: delayed.reschedule(Selection(), countdown=soon()),
-    "deliver_now_all": lambda delayed, id: delayed.deliver_now(Selection()),
+    "reschedule_all": lambda delayed, id: delayed.reschedule(Selection(every=True), countdown=soon()),
+    "deliver_now_all": lambda delayed, id: delayed.deliver_now(Selection(every=True)),
 }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -267,7 +268,7 @@ class TestIds:
     @pytest.mark.parametrize("other", [*((each.name, "x") for each in FILTERS), ("before", "10m")])
     def test_together_with_what_messages_have_in_common(self, other: tuple[str, str]) -> None:
         with pytest.raises(ValueError, match="either ids"):
-            Selection(ids=["a"], **dict([other]))
+            replace(Selection(ids=["a"]), **cast(Any, dict([other])))
 
 
 class TestWhileTheQueueMoves:

@@ -95,7 +95,7 @@ class TestPluggedIn:
         assert (odd.state, odd.payload) == ("odd", b"odd")
         assert messages.count(Selection(state="odd", before="1h")) == 1
         assert [each.id for each in messages.page(Selection(state="odd")).messages] == ["odd-one"]
-        done = messages.praise(Selection())  # type: ignore[attr-defined]
+        done = messages.praise(Selection(every=True))  # type: ignore[attr-defined]
         assert (done.verb, done.count, PRAISED) == ("praise", 1, ["odd-one"])
         with pytest.raises(ValueError, match="state must be one of scheduled, ready, not 'odd'"):
             messages.cancel(Selection(state="odd"))

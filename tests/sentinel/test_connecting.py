@@ -9,6 +9,7 @@ import pytest
 from kombu.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from kombu_redisdelay import Queues
 from kombu_redisdelay.transport.option_names import unknown_options
 from tests.transport.kit import Inbox, drain, publish
 from tools.harness.redis_server import HOST
@@ -51,6 +52,15 @@ def test_one_address_is_enough(sentinels: SentinelSite) -> None:
         publish(connection.channel(), "a")
     with sentinels.client(db=3) as client:
         assert client.llen("q") == 1
+
+
+def test_an_operator_hears_which_server_is_the_primary(sentinels: SentinelSite) -> None:
+    connection = Connection(sentinels.url(), transport_options=OPTIONS)
+    with Queues(connection) as queues:
+        [server] = queues.store.server.servers()
+        port = sentinels.primary().port
+        assert server.address == f"{HOST}:{port}"
+        assert server.info("server")["tcp_port"] == port
 
 
 def test_a_clone_has_all_addresses(sentinels: SentinelSite) -> None:

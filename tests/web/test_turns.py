@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import urllib.error
@@ -10,10 +11,13 @@ from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
+from typing import Any
 
 import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
-from kombu_redisdelay.web import create, questions, turns
+from kombu_redisdelay.web import create, form, questions, turns
 from tests.cli.site import Site
 from tests.web.states import dead, scheduled
 from tests.web.viewer import Viewer
@@ -105,3 +109,15 @@ def test_a_question_is_asked_although_counting_takes_too_long(
     page = viewer.press("Cancel", ["a"])
     assert page.heading == "Cancel 1 message?"
     assert "Cancelled 1 message." in viewer.press("Cancel").text
+
+
+def test_a_form_that_does_not_come_whole(site: Site) -> None:
+    """A tab that was closed is no error of ours, and nobody fills the log so."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+    with pytest.raises(HTTPException) as caught:
+        asyncio.run(form._read(request))
+    assert caught.value.status_code == 400

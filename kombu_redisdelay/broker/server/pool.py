@@ -20,6 +20,7 @@ class Pool(BlockingConnectionPool):
 
     _line: Line
     _lent: WeakSet[Any]
+    _doubted: WeakSet[Any]
 
     @classmethod
     def like(cls, pool: ConnectionPool, max_connections: int = 1, **options: Any) -> Pool:
@@ -51,6 +52,8 @@ class Pool(BlockingConnectionPool):
         self._line = Line(self.new_connection)
         #: Connections of the line that are in use elsewhere. One that is never given back is forgotten.
         self._lent = WeakSet()
+        #: Those that have to connect again before they are used again.
+        self._doubted = WeakSet()
 
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         connection = self.line.lend()
@@ -58,15 +61,30 @@ class Pool(BlockingConnectionPool):
             self._lent.add(connection)
             return connection
         connection = super().get_connection(*args, **kwargs)
+        if self._has_been_doubted(connection):
+            connection.disconnect()
         re_authenticate(connection)
         return connection
 
     def release(self, connection: Any) -> None:
+        if self._has_been_doubted(connection):
+            connection.disconnect()
         if connection in self._lent:
             self._lent.discard(connection)
             self.line.take_back(connection)
         else:
             super().release(connection)
+
+    def doubt(self) -> None:
+        """Have each connection connect again before its next use. What a thread uses now is left to it: its
+        message may be there already, and it has to hear of that."""
+        self.line.disconnect()
+        self._doubted = WeakSet((*self._lent, *self._connections))
+
+    def _has_been_doubted(self, connection: Any) -> bool:
+        is_doubted = connection in self._doubted
+        self._doubted.discard(connection)
+        return is_doubted
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
         self.line.disconnect()

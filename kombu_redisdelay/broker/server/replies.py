@@ -54,15 +54,17 @@ def without_frames(error: ResponseError) -> ResponseError:
     return error.with_traceback(None)
 
 
+#: Instead of Redis' own words, which name a script and its line.
+FULL = "the server is out of memory (maxmemory) and has refused it: nothing was done"
+
 #: Redis before 7 wraps the error of a command in an error of the script. redis-py does not see it there.
 _OUT_OF_MEMORY = "-OOM "
 
 
 def explained(error: ResponseError, server: Caller, keys: Sequence[str]) -> ResponseError:
     """The *error* of an operation on *keys*, or one that says more."""
-    _, is_out_of_memory, said = str(error).partition(_OUT_OF_MEMORY)
-    if is_out_of_memory:
-        return OutOfMemoryError(said)
+    if isinstance(error, OutOfMemoryError) or _OUT_OF_MEMORY in str(error):
+        return OutOfMemoryError(FULL)
     if "WRONGTYPE" in str(error):
         return ResponseError(_explain_wrong_type(server, keys) or str(error))
     return error

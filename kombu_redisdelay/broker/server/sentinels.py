@@ -115,6 +115,15 @@ class Sentinels:
         told = "; ".join(f"{host}:{port}: {answer}" for (host, port), answer in answers.items())
         raise kind(f"no sentinel knows where the primary {self.service_name!r} is ({told})")
 
+    @property
+    def primary(self) -> Address:
+        """Where the primary is, as the sentinels said last.
+
+        Raises:
+            NoPrimaryKnown, WrongServer: as for :meth:`get_master_address`.
+        """
+        return self._primary or self.get_master_address()
+
     def has_moved(self, address: Address) -> bool:
         """Whether the primary is not at *address* any more.
 

@@ -47,6 +47,9 @@ class SingleServer:
     @property
     def address(self) -> str:
         options = self._pool.connection_kwargs
+        sentinels = options.get("connection_pool")
+        if sentinels is not None:
+            return "{}:{}".format(*sentinels.primary)
         return str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
 
     @property
@@ -105,7 +108,7 @@ class SingleServer:
 
     def doubt(self) -> None:
         # Who connects finds the one of now.
-        self.disconnect()
+        self._pool.doubt()
 
     def disconnect(self) -> None:
         self._pool.disconnect()

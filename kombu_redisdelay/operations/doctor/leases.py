@@ -28,8 +28,9 @@ def check_lease(options: Options) -> Iterator[Finding]:
     yield warning(
         check,
         f"{timeout:g} seconds, for which the messages of a worker that dies may stay away",
-        f"Take it out of broker_transport_options: the default of {Options().visibility_timeout:g} does not "
-        "limit how long a task may take or wait.",
+        f"Take it out of broker_transport_options of our workers: the default of "
+        f"{Options().visibility_timeout:g} does not limit how long a task may take or wait. Workers of "
+        "redis:// need it as long as one of them runs.",
     )
 
 

@@ -157,13 +157,13 @@ def _late(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
     if stats.overdue and not stats.consumers and stats.lateness > UNATTENDED_PATIENCE:
         yield wrong(
             check,
-            f"{number_of(stats.overdue)} overdue, for up to {stats.lateness:.0f} s, and no worker",
+            f"{number_of(stats.overdue)} overdue, for up to {span(stats.lateness)}, and no worker",
             "Start a worker for this queue, or `celery delayed forward` if an autoscaler is to do that.",
         )
     elif stats.overdue and stats.lateness > PATIENCE:
         yield wrong(
             check,
-            f"{number_of(stats.overdue)} overdue, for up to {stats.lateness:.0f} s, that no worker moves",
+            f"{number_of(stats.overdue)} overdue, for up to {span(stats.lateness)}, that no worker moves",
             "Workers move what is due within seconds, also while they are busy. These are stuck, or of an "
             "older version: see their logs, and start them again.",
         )
@@ -190,7 +190,7 @@ def _late(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
             "logs of those that died, or of the system, say why.",
         )
     elif stats.reason == PREFETCH and (waiting := stats.waiting or 0.0) > PATIENCE:
-        yield ok(check, f"{number_of(stats.ready)} ready, for up to {waiting:.0f} s: all workers are busy")
+        yield ok(check, f"{number_of(stats.ready)} ready, for up to {span(waiting)}: all workers are busy")
 
 
 def _consumers(stats: QueueStats) -> Iterator[Finding]:

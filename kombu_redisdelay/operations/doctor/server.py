@@ -142,7 +142,7 @@ def _eviction(memory: Memory) -> Finding:
 def _memory(memory: Memory) -> Finding:
     check, found = "memory", str(memory)
     if memory.is_full:
-        advice = "Give it more. Workers go on, and messages can be removed by cancel and purge."
+        advice = "Give it more. Workers go on, and messages that wait can be cancelled."
         return wrong(check, f"{found}: it is full, and publishing fails", advice)
     if memory.of_what == UNKNOWN:
         return warning(check, found, _HALF)

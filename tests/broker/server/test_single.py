@@ -86,3 +86,19 @@ def test_one_that_never_comes_back_stops_nobody(single: SingleServer) -> None:
     single._pool.release(lent)
     assert single.line.connection is kept, "the one in use stays"
     assert single.call("GET", "b") == b"2"
+
+
+def test_doubt_takes_no_connection_away_from_its_user(single: SingleServer) -> None:
+    """The reply may be on its way that says whether something was done."""
+    pool = single._pool
+    lent, another = pool.get_connection("_"), pool.get_connection("_")
+    sockets = [each._sock for each in (lent, another)]
+    single.doubt()
+    assert [each._sock for each in (lent, another)] == sockets
+    pool.release(another)
+    pool.release(lent)
+    again = [pool.get_connection("_") for _ in range(2)]
+    assert not {id(each._sock) for each in again} & {id(each) for each in sockets}
+    for each in again:
+        pool.release(each)
+    assert single.call_all(("GET", "a"), ("GET", "b")) == [b"1", b"2"]
