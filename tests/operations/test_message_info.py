@@ -58,7 +58,8 @@ class TestAMessage:
             assert before <= message.since <= in_seconds(0)
         assert (letter.reason, letter.failures) == ("rejected", 1)
         of_state = ("due", "since", "position", "host", "pid")
-        has = [{name for name in of_state if getattr(message, name) is not None} for message in found]
+        each = (waits, is_ready, unacked, letter)
+        has = [{name for name in of_state if getattr(message, name) is not None} for message in each]
         assert has == [{"due"}, {"since", "position"}, {"since", "host", "pid"}, {"since"}]
 
     def test_what_it_was_published_with(self, app: Celery, messages: Messages) -> None:
