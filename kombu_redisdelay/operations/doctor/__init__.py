@@ -39,7 +39,7 @@ _CONNECTION = "connection"
 _START_THEM = "See which of the servers are away, and start them, or wait until their replicas take over."
 
 
-def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
+def examine(access: Access, queues: Sequence[str] = (), *, with_permissions: bool = True) -> list[Finding]:
     """Check the server, the permissions, the options and the queues.
 
     It leaves nothing behind on the server. The amount of data that it reads is limited by the number of
@@ -48,6 +48,7 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
     Arguments:
         access: the broker to check.
         queues: names of the queues to check; all known queues if it is empty.
+        with_permissions: whether the user of *access* is that of the workers, who needs every permission.
 
     Raises:
         redis.exceptions.RedisError: the server cannot be reached, or has stopped answering.
@@ -56,7 +57,7 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
     servers = list(_as_far_as_allowed("server", _check_servers(access)))
     silent = {finding.server for finding in servers if finding.check == _CONNECTION}
     try:
-        return [*servers, *_check_rest(access, queues, silent)]
+        return [*servers, *_check_rest(access, queues, silent, with_permissions)]
     except NotThePrimary as exc:
         advice = "Have the broker URL name the primary."
         return [*servers, wrong("the rest", f"could not be checked: {exc}", advice)]
@@ -66,11 +67,13 @@ def examine(access: Access, queues: Sequence[str] = ()) -> list[Finding]:
         return [*servers, wrong("cluster", f"the rest could not be checked: {exc}", _START_THEM)]
 
 
-def _check_rest(access: Access, queues: Sequence[str], silent: Collection[str]) -> list[Finding]:
+def _check_rest(
+    access: Access, queues: Sequence[str], silent: Collection[str], with_permissions: bool
+) -> list[Finding]:
     store = access.store
     names = names_of(access, queues)
     findings = [
-        *check_permissions(store, names, silent),
+        *(check_permissions(store, names, silent) if with_permissions else ()),
         *check_transport_options(access.unknown_options(), access.is_unverified),
         *check_url(access),
         *check_lease(access.options),

@@ -22,6 +22,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, wrong
 from kombu_redisdelay.operations.doctor.names import Name, Names
 from kombu_redisdelay.operations.doctor.uses import Use, uses
+from kombu_redisdelay.words import first_of
 
 #: The largest number of commands in one transaction.
 _PORTION = 10_000
@@ -29,6 +30,9 @@ _PORTION = 10_000
 #: Queues that are looked at one by one, with some 250 commands for each. A refusal that does not matter would
 #: be in the log of the server.
 _MANY = 100
+
+#: The rules behind them say the rest.
+MOST_NAMED = 8
 
 _BEGIN, _END = Use(("MULTI",)), Use(("EXEC",))
 
@@ -56,7 +60,7 @@ def check_permissions(store: Store, names: Names, silent: Collection[str]) -> It
             rules = " ".join(map(_written, dict.fromkeys(refused.values())))
             yield wrong(
                 "permissions",
-                f"{what} refused: {', '.join(refused)}",
+                f"{what} refused: {first_of(list(refused), MOST_NAMED)}",
                 f"ACL SETUSER <user> {rules}{why.get(what, '')}",
             )
     if not (commands or keys or channels):
