@@ -24,11 +24,9 @@ LOOK_EVERY = 0.05
 def forget_nothing(consumer: Any) -> None:
     """Extend the pool of Celery's *consumer*. Calling it again changes nothing."""
     pool = consumer.pool
-    module = type(pool).__module__.rpartition(".")[2]
+    module = _module_of(pool)
     if module in ("thread", "gevent", "eventlet") and not hasattr(pool.on_apply, "extends_celery"):
         pool.on_apply = _told_of_escapes(pool.on_apply, consumer)
-    if module == "solo":
-        pool.terminate_job = _end_now
     # A pool that was restarted is another one.
     if module == "prefork" and consumer.hub and not hasattr(pool._pool.maintain_pool, "extends_celery"):
         pool._pool.maintain_pool = _looking_again(pool._pool.maintain_pool, pool._pool, consumer.hub)
@@ -39,9 +37,33 @@ def forget_nothing(consumer: Any) -> None:
         pool.flush = _remembering(flush, pool._pool)
 
 
-def _end_now(pid: int | None, signal: int | None = None) -> None:
-    """The missing ``terminate_job`` of the pool ``solo``. A signal that asks the worker to end at once
-    cancels the task that it has interrupted. The error that Celery raises there would fail the task.
+def cancelling(cancel: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``Request.cancel``, with which a worker that is to end at once ends a task.
+
+    Celery notes that the task is cancelled when it has ended. A greenlet that was killed says meanwhile that
+    it has ended, which would count as a success. And two pools cannot end a task: the error that Celery
+    raises there, in the handler of a signal, failed the task of a solo worker, and had a worker with threads
+    give back what its threads went on to run.
+    """
+
+    @wraps(cancel)
+    def extended(self: Any, pool: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(getattr(self.message, "channel", None), Channel):
+            return cancel(self, pool, *args, **kwargs)
+        module = _module_of(pool)
+        if module == "solo":
+            return _end_now()
+        if module == "thread":
+            # The pool waits for it.
+            return None
+        self.message.is_being_cancelled = True
+        return cancel(self, pool, *args, **kwargs)
+
+    return extended
+
+
+def _end_now() -> None:
+    """End the solo worker whose task a signal has interrupted.
 
     Raises:
         WorkerTerminate: always. It is no ``Exception``, and so ends the task and the worker.
@@ -52,6 +74,11 @@ def _end_now(pid: int | None, signal: int | None = None) -> None:
 
     state.should_terminate = EX_FAILURE
     raise WorkerTerminate(EX_FAILURE)
+
+
+def _module_of(pool: Any) -> str:
+    """Which of Celery's pools it is, by the name of its module."""
+    return type(pool).__module__.rpartition(".")[2]
 
 
 def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..., Any]:

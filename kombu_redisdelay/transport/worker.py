@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.patience import impatient
-from kombu_redisdelay.transport.pools import forget_nothing
+from kombu_redisdelay.transport.pools import cancelling, forget_nothing
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
 from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
 
@@ -37,7 +37,7 @@ def outlive_failures() -> None:
         from celery.worker.request import Request
 
         Request.on_failure = _requeuing(Request.on_failure)
-        Request.cancel = _noted_before(Request.cancel)
+        Request.cancel = cancelling(Request.cancel)
 
 
 def _mark(connection: Any) -> bool:
@@ -106,18 +106,6 @@ def _outliving(update_strategies: Callable[..., Any]) -> Callable[..., Any]:
         return update_strategies(self, *args, **kwargs)
 
     extended.extends_celery = True  # type: ignore[attr-defined]
-    return extended
-
-
-def _noted_before(cancel: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of Celery's ``Request.cancel``, which ends the task, and notes only then that it is
-    cancelled. A greenlet that was killed says meanwhile that it has ended, which would count as a success."""
-
-    @wraps(cancel)
-    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.message.is_being_cancelled = True
-        return cancel(self, *args, **kwargs)
-
     return extended
 
 

@@ -182,6 +182,27 @@ def test_what_runs_when_a_worker_is_told_to_end_at_once_is_not_lost(site: Instal
     assert site.unacked() == 0
 
 
+def test_what_threads_run_when_a_worker_is_told_twice_to_end_runs_once(
+    site: Installation, tmp_path: Path
+) -> None:
+    """A thread cannot be ended, so the worker waits for it; what has not begun goes back."""
+    gate = tmp_path / "gate"
+    worker = site.worker(pool="threads", concurrency=2, prefetch_multiplier=2)
+    producer = site.producer()
+    for label in "abcd":
+        producer.send_task("work_late", [label], kwargs={"gate": str(gate)})
+    site.wait_started("a", "b")
+    wait_until(lambda: site.unacked() == 4, 20, "that all are taken")
+    os.kill(worker.pid, signal.SIGTERM)
+    wait_until(lambda: "Warm shutdown" in worker.log(), 20, "the shutdown")
+    os.kill(worker.pid, signal.SIGQUIT)
+    wait_until(lambda: "terminate all running" in worker.log(), 20, "the second one")
+    gate.touch()
+    wait_until(lambda: not worker.running, 20, "its end")
+    assert sorted(site.ledger.ended()) == ["a", "b"]
+    assert (site.ready(), site.unacked()) == (2, 0)
+
+
 def test_after_an_outage_no_consumer_stays_listed(site: Installation, tmp_path: Path) -> None:
     """The task of the connection that was lost ends last. What has looked after it has no time left."""
     gate = tmp_path / "gate"
