@@ -199,8 +199,10 @@ def test_what_threads_run_when_a_worker_is_told_twice_to_end_runs_once(
     wait_until(lambda: "terminate all running" in worker.log(), 20, "the second one")
     gate.touch()
     wait_until(lambda: not worker.running, 20, "its end")
-    assert sorted(site.ledger.ended()) == ["a", "b"]
-    assert (site.ready(), site.unacked()) == (2, 0)
+    assert set(site.ledger.ended()) >= {"a", "b"}
+    # Celery before 5.7 also runs what its threads have not begun.
+    assert (len(site.ledger.ended()) + site.ready(), site.unacked()) == (4, 0)
+    assert site.ledger.run_twice() == {}
 
 
 def test_after_an_outage_no_consumer_stays_listed(site: Installation, tmp_path: Path) -> None:
