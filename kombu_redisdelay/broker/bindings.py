@@ -30,7 +30,7 @@ class Binding(NamedTuple):
     """A binding of an exchange.
 
     Attributes:
-        separator: what its parts are joined with: the transport option ``sep`` of who declared it.
+        separator: what its parts are joined with: the option ``sep`` of the process that declared it.
     """
 
     routing_key: str

@@ -51,8 +51,8 @@ class Adopted:
         scheduled: messages that were taken by stock workers, and are due in the future.
         ready: messages that were taken by stock workers, and are to be delivered now.
         parked: messages of ready lists that are due in the future.
-        stranded: messages of lists where no worker looks, because who has published them has another ``sep``
-            or other ``priority_steps``.
+        stranded: messages of lists where no worker looks, because their publisher has another ``sep`` or
+            other ``priority_steps``.
         lists: these lists, each with how many messages it had.
         copies: copies of these, because several queues are bound to where a message was published.
         stay: entries that stay where they are, because they cannot be moved. A queue whose keys have wrong

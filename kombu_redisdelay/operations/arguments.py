@@ -31,7 +31,7 @@ def arguments_of(payload: bytes) -> Arguments | None:
         args, kwargs, _ = loads(
             _body(message), message["content-type"], message["content-encoding"], accept=_ACCEPTED
         )
-        # What nobody can write down cannot be shown or compared: some nest too deeply for Python.
+        # Some nest too deeply for Python to write them. They cannot be shown or compared.
         str((args, kwargs)), _as_json((args, kwargs))
     except Exception:
         # Foreign bytes may make the decoders raise any exception.

@@ -45,8 +45,8 @@ class ConnectingChannel(redis.Channel):
 
     Attributes:
         silence_limit: seconds that the server may take for a reply before the connection counts as lost.
-        connect_limit: seconds that connecting may take. Where another server may take over, a second: who
-            waits for one that is gone does not hear of the other.
+        connect_limit: seconds that connecting may take. Where another server may take over, a second: while
+            a thread waits for one that is gone, it does not hear of the other.
     """
 
     options: Options

@@ -103,9 +103,9 @@ class Foreign:
             self._plan()
 
     def found(self, queues: Collection[str]) -> None:
-        """Messages of these *queues* came without a token: a look has found them, or they show who has
-        published them. If there are none, another consumer was faster, or what is ready is throttled, as by a
-        limit. This shows when it comes again and again."""
+        """Messages of these *queues* came without a token: a look has found them, or they show which
+        transport has published them. If there are none, another consumer was faster, or what is ready is
+        throttled, as by a limit. This shows when it comes again and again."""
         self._interval = LOOK_EVERY if queues else 2 * self._interval
         for queue in queues:
             self._queues_of_found.pop(queue, None)

@@ -1,4 +1,4 @@
-"""How long who publishes waits for a failover, where there may be one: with sentinels, and on a cluster.
+"""How long a publisher waits for a failover, where there may be one: with sentinels, and on a cluster.
 
 Only what was not done is tried again. If a reply was lost, the message may be there already, and the
 publisher has to know.
@@ -20,8 +20,8 @@ PATIENCE = 10.0
 #: Seconds between two tries.
 PAUSE = 0.1
 
-#: Who has waited in vain does not try again for so many seconds. kombu would, three times.
-IN_VAIN_FOR = 1.0
+#: Seconds for which a thread that has waited to the end does not try again. kombu would, three times.
+GIVEN_UP_FOR = 1.0
 
 _Result = TypeVar("_Result")
 
@@ -62,14 +62,14 @@ class Patience:
             What *do* returns.
 
         Raises:
-            NothingDone: it was in vain.
+            NothingDone: the server did not come back in time.
         """
         if not self._has_worked or getattr(_here, "is_impatient", False):
             result = do()
             self._has_worked = True
             return result
         outage = self._outages.get(what)
-        if outage and outage.is_over_long and monotonic() - outage.latest < IN_VAIN_FOR:
+        if outage and outage.is_over_long and monotonic() - outage.latest < GIVEN_UP_FOR:
             raise Unreachable(outage.error)
         while True:
             began = monotonic()

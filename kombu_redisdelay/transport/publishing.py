@@ -251,7 +251,7 @@ class PublishingChannel(ConnectingChannel):
         if when is not None and when.delay_ms:
             raise ValueError(
                 f"header {DELAY_HEADER!r} cannot be used with the fanout exchange {exchange!r}: "
-                "PUB/SUB reaches who listens now"
+                "PUB/SUB reaches only those that listen now"
             )
         outbox: Outbox | None = kwargs.get("_publish_batch")
         if outbox is None or _KOMBU_HAS_BATCHES:

@@ -112,7 +112,7 @@ class Revoker:
             yield from withdrawal.by_ids(queue, ids)
         if stamps is not None:
             # To find them, all messages are read. So of the workers that are told, one does it for a queue.
-            # The claims come first: they only keep those away who are told at about the same time.
+            # The claims come first: they only keep away workers that are told at about the same time.
             what = json.dumps(stamps, sort_keys=True, default=repr)
             for queue in [queue for queue in queues if withdrawal.claim(queue, what, self._who)]:
                 yield from withdrawal.matching(queue, partial(_is_stamped, stamps))

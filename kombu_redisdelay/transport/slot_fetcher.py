@@ -243,7 +243,7 @@ class SlotFetcher:
 
     def _finds_something(self) -> bool:
         """Look at all queues. Returns whether there is something to take now. What is ready is taken soon, if
-        nobody takes it who was woken."""
+        no consumer that was woken takes it."""
         if not self.queues:
             return False
         try:

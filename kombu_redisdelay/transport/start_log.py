@@ -26,8 +26,8 @@ def _on_worker_ready(sender: Any = None, **kwargs: Any) -> None:
         return
     if is_unverified(channel.pool.connection_kwargs):
         logger.warning(
-            "The certificate of the Redis server is not verified (ssl_cert_reqs): who is between this worker "
-            "and the server reads every message. Name the authority instead: ssl_ca_certs.",
+            "The certificate of the Redis server is not verified (ssl_cert_reqs): a machine between this "
+            "worker and the server can read every message. Name the authority instead: ssl_ca_certs.",
         )
     timeout = channel.options.visibility_timeout
     if timeout > LONG_LEASE:

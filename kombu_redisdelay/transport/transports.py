@@ -55,7 +55,7 @@ class Transport(redis.Transport):
     Attributes:
         other_modes: the modes in which the server cannot be, and what to say then.
         always_tls: whether to use TLS even if ``ssl`` is not set.
-        waits_for_failover: whether who publishes waits for another server when one is gone.
+        waits_for_failover: whether publishing waits for another server when one is gone.
         has_published: whether something was published over this connection.
         is_workers: whether a Celery worker consumes over this connection. Then an exception of a callback
             does not leave ``drain_events``; see :mod:`kombu_redisdelay.transport.worker`.

@@ -8,7 +8,7 @@ import pytest
 
 from kombu_redisdelay.broker.server.errors import NothingDone, Unreachable
 from kombu_redisdelay.transport import patience as module
-from kombu_redisdelay.transport.patience import IN_VAIN_FOR, PATIENCE, PAUSE, Patience, impatient
+from kombu_redisdelay.transport.patience import GIVEN_UP_FOR, PATIENCE, PAUSE, Patience, impatient
 from tests.clock import Clock
 
 
@@ -69,7 +69,7 @@ def test_the_time_counts_for_all_together(clock: Clock, patience: Patience) -> N
     # kombu tries three times more.
     for _ in range(3):
         assert seconds_in_vain(clock, patience) == 0
-    clock.now += IN_VAIN_FOR
+    clock.now += GIVEN_UP_FOR
     assert seconds_in_vain(clock, patience) == 0
     # What is elsewhere counts apart.
     assert seconds_in_vain(clock, patience, "another") == pytest.approx(PATIENCE, abs=PAUSE)
@@ -80,7 +80,7 @@ def test_the_next_outage_is_waited_for_as_well(
     clock: Clock, patience: Patience, worked_meanwhile: bool
 ) -> None:
     seconds_in_vain(clock, patience)
-    clock.now += IN_VAIN_FOR
+    clock.now += GIVEN_UP_FOR
     if worked_meanwhile:
         patience.wait_for("q", lambda: None)
     else:

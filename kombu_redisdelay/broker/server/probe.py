@@ -1,4 +1,4 @@
-"""Which of several servers answer, asked all at once: who is silent is not waited for."""
+"""Which of several servers answer, asked all at once: one that is silent is not waited for."""
 
 from __future__ import annotations
 

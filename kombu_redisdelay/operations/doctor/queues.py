@@ -121,10 +121,9 @@ def _stranded(store: Store, queue: str, lists: Sequence[Stranded]) -> Iterator[F
     look = f"Workers look there with broker_transport_options = {options}. Or stop" if options else "Stop"
     yield wrong(
         f"queue {queue}",
-        f"{number_of(count)} in {named}, where no worker of this app looks: who published them has another "
+        f"{number_of(count)} in {named}, where no worker of this app looks: their publisher has another "
         "sep, or other priority_steps",
-        f"{look} who publishes there, and run `celery delayed adopt`: it moves them to where all workers "
-        "look.",
+        f"{look} the publisher, and run `celery delayed adopt`: it moves them to where all workers look.",
     )
 
 

@@ -19,8 +19,8 @@ def check_transport_options(unknown: Mapping[str, str | None], is_unverified: bo
     if is_unverified:
         yield warning(
             "TLS",
-            "the certificate of the server is not verified (`ssl_cert_reqs`): who is between you and the "
-            "server reads the password, and every message",
+            "the certificate of the server is not verified (`ssl_cert_reqs`): a machine between you and "
+            "the server can read the password, and every message",
             "Take `ssl_cert_reqs` out. If a private authority has signed the certificate, name it in "
             "`ssl_ca_certs`.",
         )
