@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.scripts import HISTORY, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.public import public
 
 #: Queues that are read in one round trip.
 QUEUES_PER_CALL = 100
@@ -57,6 +58,7 @@ class Counts:
         )
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Period:
     """What has happened in a minute or in an hour.
@@ -73,6 +75,7 @@ class Period:
     counts: Counts
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class QueueHistory:
     """What has happened in one queue.

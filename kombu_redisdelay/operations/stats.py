@@ -32,6 +32,7 @@ from kombu_redisdelay.operations.queue_reasons import (
     reason_of,
 )
 from kombu_redisdelay.operations.unknown_tasks import with_unknown_tasks
+from kombu_redisdelay.public import public
 
 T = TypeVar("T")
 
@@ -39,6 +40,7 @@ T = TypeVar("T")
 QUEUES_PER_CALL = 100
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class QueueStats:
     """The statistics of one queue at one moment.

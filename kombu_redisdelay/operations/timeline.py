@@ -9,6 +9,7 @@ from itertools import pairwise
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.public import public
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
@@ -28,6 +29,7 @@ EDGES = (
 )
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Span:
     """A span of time, and the messages that become due in it.
