@@ -3,6 +3,7 @@ is a dead letter, with the reason."""
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -60,7 +61,7 @@ def test_a_rolling_deploy_loses_nothing(site: Installation, pool: str, late: boo
     for one, other in zip(known, newer, strict=True):
         results.append(producer.send_task("work", [one]))
         results.append(producer.send_task("newer", [other]))
-    soon = producer.send_task("newer", ["soon"], countdown=1)
+    results.append(producer.send_task("newer", ["soon"], countdown=1))
     site.wait_ended(known)
     wait_until(lambda: entries(site) == count + 1, 30, "that all newer ones wait")
     assert (site.ready(), site.unacked(), site.scheduled()) == (0, 0, count + 1)
@@ -71,8 +72,11 @@ def test_a_rolling_deploy_loses_nothing(site: Installation, pool: str, late: boo
     assert reasons == {"unknown task"}
     site.worker(pool=pool, concurrency=2, app=NEWER, settings=settings)
     site.wait_ended([*newer, "soon"])
-    wait_until(lambda: {r.state for r in [*results, soon]} == {"SUCCESS"}, 30, "the results")
+    wait_until(lambda: {r.state for r in results} == {"SUCCESS"}, 30, "the results")
     assert site.ledger.run_twice() == {}
+    # Celery 5.5 asks the server for ever when they are collected, and it will be gone.
+    results.clear()
+    gc.collect()
     assert (entries(site), history(site, "failed"), dead(producer)) == (0, 0, {})
 
 
