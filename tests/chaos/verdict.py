@@ -90,7 +90,11 @@ class Verdict:
         return Counter(rerun.cause for rerun in self.reruns)
 
     def recovery_times(self, *, isolated: bool) -> list[float]:
-        """Seconds from a worker's kill to the next start of what it was running, in rising order."""
+        """Seconds from a worker's kill to the next start of what it was running, in rising order.
+
+        The longest are of messages that three workers have died with: each worker that then held one alone
+        was killed before it started, and the message waits longer each time (``retry_wait``).
+        """
         return sorted(r.after for r in self.reruns if r.after is not None and r.isolated is isolated)
 
 
