@@ -14,7 +14,7 @@ import click
 
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.echo import echo
-from kombu_redisdelay.cli.serving import PATIENCE, BoundedThreads, socket_address
+from kombu_redisdelay.cli.serving import BoundedThreads, QuietHandler, socket_address
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.kept import Kept
 
@@ -110,14 +110,5 @@ class _Server(BoundedThreads, WSGIServer):
     pass
 
 
-class _Handler(WSGIRequestHandler):
-    timeout = PATIENCE
-    server: _Server
-
-    def parse_request(self) -> bool:
-        is_right = super().parse_request()
-        self.server.has_asked(self.connection)
-        return is_right
-
-    def log_message(self, *args: Any) -> None:
-        """Log nothing: it is asked every few seconds."""
+class _Handler(QuietHandler, WSGIRequestHandler):
+    pass

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
 from threading import Thread
-from typing import Any
 
 import click
 
-from kombu_redisdelay.cli.serving import PATIENCE, BoundedThreads, socket_address
+from kombu_redisdelay.cli.serving import BoundedThreads, QuietHandler, socket_address
 
 PATH = "/healthz"
 
@@ -30,9 +28,7 @@ def serve_health(address: str, port: int, problem: Callable[[], str | None]) -> 
         click.ClickException: it cannot listen there.
     """
 
-    class Handler(BaseHTTPRequestHandler):
-        timeout = PATIENCE
-
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             if self.path.partition("?")[0] == PATH:
                 found = problem()
@@ -47,9 +43,6 @@ def serve_health(address: str, port: int, problem: Callable[[], str | None]) -> 
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None:
-            """Log nothing: it is asked every few seconds."""
 
     try:
         family, where = socket_address(address, port)

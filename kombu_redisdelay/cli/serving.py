@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingMixIn
 from threading import BoundedSemaphore
 from typing import Any
@@ -62,6 +63,21 @@ class BoundedThreads(ThreadingMixIn):
 
     def handle_error(self, *args: Any) -> None:
         """Say nothing of a client that has gone away."""
+
+
+class QuietHandler(BaseHTTPRequestHandler):
+    """Handles the requests of a server with :class:`BoundedThreads`."""
+
+    server: BoundedThreads  # type: ignore[assignment]
+    timeout = PATIENCE
+
+    def parse_request(self) -> bool:
+        is_right = super().parse_request()
+        self.server.has_asked(self.connection)
+        return is_right
+
+    def log_message(self, *args: Any) -> None:
+        """Log nothing: it is asked every few seconds."""
 
 
 def socket_address(address: str, port: int) -> tuple[socket.AddressFamily, Any]:

@@ -246,8 +246,7 @@ class Selection:
     @property
     def is_said(self) -> bool:
         """Whether it says which messages, and be it that all are meant."""
-        names = (self.queue, self.state, self.ids)
-        return self.every or not self.is_whole or any(each is not None for each in names)
+        return self.every or not self.is_whole or (self.queue, self.state) != (None, None)
 
     @property
     def is_whole(self) -> bool:

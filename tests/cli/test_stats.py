@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
 
 from kombu_redisdelay.broker.members import DUE
+from kombu_redisdelay.cli.queues import heading
+from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS
 from kombu_redisdelay.operations.states import STATES
 from tests.broker.rig import payload, with_count
 from tests.cli.site import QUEUE, Site, consumer_that_is_gone
@@ -276,3 +279,11 @@ def test_without_any_queue_that_is_said_to_a_person_only(site: Site, words: tupl
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "No queues found.\n")
     result = site.run(*words, "--json")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_rare_state_has_no_column_where_nobody_has_one() -> None:
+    dead = QUEUE_COLUMNS["dead"]
+    assert dead.state is not None
+    rare = replace(dead, state=replace(dead.state, is_rare=True))
+    assert (heading(rare).usual, heading(dead).usual) == ("0", None)
+    assert heading(rare).header == heading(dead).header == "DEAD"
