@@ -255,8 +255,10 @@ class Side:
     def _look(self, began: float, ended: float, idle: list[str]) -> History:
         shown: dict[str, Any] = {}
         if not self._stock:
-            shown |= {"wrong": self._operator.fates(), "results": self._results()}
+            shown |= {"results": self._results()}
             self._fleet.stop()
+            # Not earlier: what goes back while the states are read, one after the other, may be in none.
+            shown |= {"wrong": self._operator.fates()}
             self._operator.tidy()
             shown |= {"left": self._operator.left(), "logs": self._fleet.logs, "hung": self._fleet.hung}
         return History(
