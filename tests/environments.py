@@ -28,7 +28,10 @@ _ON_BOTH_ENDS = (
     "sentinel",
 )
 
-#: Of these, what depends on none of it. All else is in no list, and runs once, too: the page, the docs ...
+#: Of what is above, what does so, too.
+_NOT_BETWEEN = ("transport/test_fork.py", "transport/test_invariant.py", "test_registration.py")
+
+#: Of all these, what depends on none of it. All else is in no list, and runs once: the page, docs ...
 _ONCE = (
     *("broker/server/test_noscript.py", "broker/test_wrong_type.py"),
     *("end_to_end/fuzz", "end_to_end/test_permissions_on_many.py"),
@@ -44,13 +47,27 @@ def runs_here(path: Path) -> bool:
         return True
     inside = path.relative_to(TESTS)
     parts = (*_EVERYWHERE, *(_ON_BOTH_ENDS if ENVIRONMENT == OLDEST else ()))
-    return not any(inside.is_relative_to(each) for each in _ONCE) and any(
+    without = (*_ONCE, *(_NOT_BETWEEN if ENVIRONMENT == BETWEEN else ()))
+    return not any(inside.is_relative_to(each) for each in without) and any(
         # A folder is looked into if one of its files is meant.
         inside.is_relative_to(part)
         or Path(part).is_relative_to(inside)
         or (len(inside.parts) == 1 and inside.match(part))
         for part in parts
     )
+
+
+#: With another number, Hypothesis tries so many times as many examples as usual.
+THOROUGHNESS = float(os.environ.get("REDISDELAY_EXAMPLES", 1))
+
+#: Of the examples that are tried with the newest releases, so many are tried with the others: what depends on
+#: a release shows in few of them.
+_SHARE = 1 if ENVIRONMENT == NEWEST else 0.25
+
+
+def examples(usual: int) -> int:
+    """How many examples to try, or what else is made at random."""
+    return max(1, round(usual * THOROUGHNESS * _SHARE))
 
 
 SERVER = "server"

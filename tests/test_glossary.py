@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -93,8 +94,13 @@ def headings(page: str) -> list[str]:
     return re.findall(r"^(.+)\n[=~^-]{3,}$", page, re.MULTILINE)
 
 
-def names() -> Iterator[tuple[str, str]]:
-    """Where a name is, and the name."""
+@cache
+def names() -> tuple[tuple[str, str], ...]:
+    """Where each name is, and the name."""
+    return tuple(_names())
+
+
+def _names() -> Iterator[tuple[str, str]]:
     for path in sorted(PACKAGE.rglob("*")):
         where = str(path.relative_to(ROOT))
         if path.suffix in {".py", ".lua", ".html", ".css", ".js"}:
@@ -113,9 +119,6 @@ def names() -> Iterator[tuple[str, str]]:
     yield from (("columns of lists", name) for column in columns.items() for name in column)
 
 
-NAMES = list(names())
-
-
 def has(name: str, old: str) -> bool:
     return f" {old} " in f" {' '.join(words(name))} "
 
@@ -123,7 +126,7 @@ def has(name: str, old: str) -> bool:
 @pytest.mark.parametrize("old", OLD)
 def test_no_name_has_an_old_word(old: str) -> None:
     allowed = ALLOWED.get(old, set())
-    found = sorted({f"{where}: {name}" for where, name in NAMES if name not in allowed and has(name, old)})
+    found = sorted({f"{where}: {name}" for where, name in names() if name not in allowed and has(name, old)})
     assert not found, f"{old!r} is {OLD[old]!r} in docs/glossary.rst"
 
 
@@ -133,7 +136,7 @@ def test_the_glossary_has_the_new_word(new: str) -> None:
 
 
 def test_each_exception_is_needed() -> None:
-    used = {name for _, name in NAMES}
+    used = {name for _, name in names()}
     assert [name for allowed in ALLOWED.values() for name in sorted(allowed - used)] == []
 
 

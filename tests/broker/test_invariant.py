@@ -29,6 +29,7 @@ from tests.broker.machine import (
 from tests.broker.model import Broker, Control, Message
 from tests.broker.rig import dead_letter, park, payload, takes_of, texts, timeless, with_count
 from tests.broker.test_mover import look, mover_of
+from tests.environments import examples
 
 #: A consumer with more queues than one take works on.
 MANY_QUEUES = (*map(str, range(100)), "a", *map(str, range(100, 250)), "b", *map(str, range(250, 300)))
@@ -356,7 +357,7 @@ def run_machine(machine: type[BrokerMachine]) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60 if isinstance(machine.database, FakeDatabase) else 30,
+            max_examples=examples(30 if isinstance(machine.database, FakeDatabase) else 20),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

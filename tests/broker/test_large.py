@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from tests.broker.rig import Rig, payload, taken, takes_of, texts, with_count
+from tests.environments import examples
 
 pytestmark = pytest.mark.one_server
 
@@ -121,7 +122,9 @@ published = st.tuples(st.sampled_from("ab"), st.sampled_from((0, 6)))
 
 
 @given(ready=st.lists(published, max_size=8), due=st.lists(published, max_size=8), limit=st.integers(1, 4))
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_however_large_they_are_they_come_in_order(
     rig: Rig, ready: list[tuple[str, int]], due: list[tuple[str, int]], limit: int
 ) -> None:

@@ -22,6 +22,7 @@ from kombu_redisdelay.broker.walk import MOST_RESTARTS, walk
 from kombu_redisdelay.operations.found import Found, without_repetitions
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.rig import Rig
+from tests.environments import examples
 
 KEY = "{one-slot}q"
 choices = st.integers(0, 1000)
@@ -144,7 +145,7 @@ def test_whatever_happens(database: Database) -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=20 if isinstance(database, FakeDatabase) else 40,
+            max_examples=examples(20 if isinstance(database, FakeDatabase) else 30),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

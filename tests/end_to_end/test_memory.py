@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psutil
+import pytest
 
 from tests.end_to_end.installation import QUEUE, Installation
 
@@ -23,6 +24,7 @@ def commands(site: Installation) -> int:
     return int(site.redis.info("stats")["total_commands_processed"])
 
 
+@pytest.mark.once
 def test_waiting_tasks_take_no_memory_and_do_not_delay_the_end(site: Installation) -> None:
     workers = {pool: site.start_worker(pool=pool, queues=[QUEUE, pool]) for pool in POOLS}
     for worker in workers.values():

@@ -15,6 +15,7 @@ import pytest
 from kombu.connection import Connection
 
 from kombu_redisdelay import Messages, Selection
+from tests.environments import examples
 from tests.transport.kit import Inbox, Site, publish
 from tools.harness.process import wait_until
 
@@ -25,8 +26,8 @@ DELAY_MS = 20
 #: Each operator picks one of so many messages that are the next to be delivered, and goes on until it was
 #: in time and too late so often.
 NEXT = 4
-IN_TIME = 500
-TOO_LATE = 50
+IN_TIME = examples(200)
+TOO_LATE = examples(20)
 
 context = multiprocessing.get_context("spawn")
 

@@ -25,6 +25,7 @@ from kombu.messaging import Consumer
 
 from kombu_redisdelay import requeue
 from kombu_redisdelay.broker.message import split_stored
+from tests.environments import examples
 from tests.transport.kit import Site, drain, publish
 
 QUEUES = ("q", "r")
@@ -202,7 +203,7 @@ def test_every_message_is_in_one_place(site: Site) -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=60 if site.cluster is None else 30,
+            max_examples=examples(40 if site.cluster is None else 20),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

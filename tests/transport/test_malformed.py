@@ -18,6 +18,7 @@ from kombu.messaging import Consumer
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.members import NAMES
 from tests.broker.test_recover import dead_process
+from tests.environments import examples
 from tests.transport import malformed
 from tests.transport.kit import Inbox, Site, drain, drain_for, look_after_queues, publish
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.one_server
 READY, SCHEDULED, UNACKED = PLACES = ("ready", "messages", "unacked")
 BURIED = "Moved an entry of queue 'q' that is not a message to the dead letters: "
 BATCH = 20
-FUZZED = 10_000
+FUZZED = examples(10_000)
 MIB = 1024 * 1024
 
 
@@ -182,7 +183,7 @@ def test_ten_megabytes_of_garbage(bench: Bench, place: str, kind: str) -> None:
 
 
 def test_strange_messages_are_messages(bench: Bench) -> None:
-    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(malformed.strange, min_size=BATCH, max_size=BATCH))
     def meet(messages: list[bytes]) -> None:
         bench.start_afresh()

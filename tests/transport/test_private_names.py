@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -82,16 +83,17 @@ PRIVATE: dict[str, type] = {
 OTHERS = {"_asdict", "_fields", "_replace", "_redisdelay_is_guarded"}
 
 
-def _used() -> dict[str, set[str]]:
+@cache
+def used() -> dict[str, set[str]]:
     """Private names that we use and do not define -> the files that do."""
     defined: set[str] = set()
-    used: dict[str, set[str]] = defaultdict(set)
+    found: dict[str, set[str]] = defaultdict(set)
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             defined.update(_defined_by(node))
             if isinstance(node, ast.Attribute) and node.attr.startswith("_") and node.attr[1] != "_":
-                used[node.attr].add(path.relative_to(PACKAGE).as_posix())
-    return {name: files for name, files in used.items() if name not in defined}
+                found[node.attr].add(path.relative_to(PACKAGE).as_posix())
+    return {name: files for name, files in found.items() if name not in defined}
 
 
 def _defined_by(node: ast.AST) -> Iterator[str]:
@@ -107,22 +109,21 @@ def _defined_by(node: ast.AST) -> Iterator[str]:
         yield node.attr
 
 
-USED = _used()
-
-
 def test_all_of_them_are_listed() -> None:
-    new = {name: sorted(files) for name, files in USED.items() if name not in OTHERS and name not in PRIVATE}
+    new = {
+        name: sorted(files) for name, files in used().items() if name not in OTHERS and name not in PRIVATE
+    }
     assert new == {}, "not public, and neither ours nor in PRIVATE"
 
 
 def test_none_is_listed_in_vain() -> None:
-    assert (PRIVATE.keys() | OTHERS) - USED.keys() == set()
+    assert (PRIVATE.keys() | OTHERS) - used().keys() == set()
 
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_it_is_there(name: str) -> None:
     owner = PRIVATE[name]
-    files = ", ".join(sorted(USED[name]))
+    files = ", ".join(sorted(used()[name]))
     if not _has(owner, name):
         pytest.fail(f"{owner.__module__}.{owner.__qualname__} has no {name} any more; {files} uses it", False)
 
