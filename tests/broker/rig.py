@@ -86,8 +86,7 @@ def with_count(payload: str, deliveries: int, lost: int = 0) -> str:
 
 def with_unknown(payload: str, since: str) -> str:
     """What *payload* looks like while it waits for a consumer that knows its task."""
-    start = payload.find('"', payload.find(", ") + 1) if payload.startswith('{"redisdelay-') else 1
-    return f'{payload[:start]}"redisdelay-unknown": {since}, {payload[start:]}'
+    return re.sub(r'^{("redisdelay-\w+": \d+, )*', rf'\g<0>"redisdelay-unknown": {since}, ', payload)
 
 
 def timeless(text: str) -> str:
