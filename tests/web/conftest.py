@@ -62,11 +62,19 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
 
 
 @pytest.fixture(scope="session")
-def driver() -> Iterator[Chrome]:
+def browser() -> Iterator[Chrome]:
     from tools.harness.browser import chromium
 
     with chromium() as driver:
         yield driver
+
+
+@pytest.fixture
+def driver(browser: Chrome) -> Chrome:
+    """Without the page of the test before, which goes on asking its server, and what was said of it."""
+    browser.get("about:blank")
+    browser.get_log("browser")
+    return browser
 
 
 @pytest.fixture
