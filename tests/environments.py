@@ -28,7 +28,7 @@ _ON_BOTH_ENDS = (
     "sentinel",
 )
 
-#: Of what is above, what does so, too.
+#: Of what runs everywhere, what is right between the oldest releases and the newest if it is right with both.
 _NOT_BETWEEN = ("transport/test_fork.py", "transport/test_invariant.py", "test_registration.py")
 
 #: Of all these, what depends on none of it. All else is in no list, and runs once: the page, docs ...

@@ -90,6 +90,4 @@ def url(site: Site, driver: Chrome) -> Iterator[str]:
     scheme(driver, "light")
     with served(app) as address:
         yield address
-        # Before the page has nobody to ask any more: it would log that in the next test.
-        driver.get("about:blank")
     app.state.site.close()
