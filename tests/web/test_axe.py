@@ -21,7 +21,7 @@ from axe_selenium_python import Axe
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from tools.harness.browser import missing, scheme, seen, served, size
+from tools.harness.browser import click, missing, scheme, seen, served, size
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no browser: {missing()}")
 
@@ -77,11 +77,11 @@ def test_an_action(driver: webdriver.Chrome, url: str) -> None:
     """The question before it, what a mistake in it looks like, and what was done."""
 
     def press(selector: str, then: str) -> None:
-        driver.find_element(By.CSS_SELECTOR, selector).click()
+        click(driver, selector)
         wait_until(lambda: seen(driver, then), 20, f"that {selector} leads to {then}")
 
     driver.get(f"{url}/messages")
-    driver.find_element(By.CSS_SELECTOR, "input[value^='s1 ']").click()
+    click(driver, "input[value^='s1 ']")
     press("button[value=reschedule]", "form.confirm")
     found = barriers(driver)
     driver.find_element(By.NAME, "time").send_keys("soon")
@@ -92,7 +92,7 @@ def test_an_action(driver: webdriver.Chrome, url: str) -> None:
     press("[name=confirmed]", "[role=status]")
     found += barriers(driver)
     driver.get(f"{url}/messages")
-    driver.find_element(By.CSS_SELECTOR, "input[value^='s2 ']").click()
+    click(driver, "input[value^='s2 ']")
     press("button[value=cancel]", "form.confirm")
     found += barriers(driver)
     driver.get(f"{url}/queue?name=celery")
@@ -104,9 +104,9 @@ def test_an_action(driver: webdriver.Chrome, url: str) -> None:
 def test_what_takes_long(driver: webdriver.Chrome, url: str, held_back: Event) -> None:
     """While it is done, and after it."""
     driver.get(f"{url}/messages?task=shop.*&before=3d")
-    driver.find_element(By.CSS_SELECTOR, "button[value=cancel-all]").click()
+    click(driver, "button[value=cancel-all]")
     wait_until(lambda: seen(driver, "form.confirm"), 20, "the question")
-    driver.find_element(By.NAME, "confirmed").click()
+    click(driver, "[name=confirmed]")
     wait_until(lambda: seen(driver, "button[name=stop]"), 20, "the page of it")
     found = barriers(driver)
     held_back.set()

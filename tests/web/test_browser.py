@@ -23,7 +23,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from tools.harness.browser import NAMELESS, PALE, missing, run, scheme, seen, size, wait_for
+from tools.harness.browser import NAMELESS, PALE, click, missing, run, scheme, seen, size, wait_for
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no browser: {missing()}")
 
@@ -64,8 +64,7 @@ def test_each_page_is_sound(driver: webdriver.Chrome, url: str) -> None:
 
 def test_it_updates_without_losing_the_place(driver: webdriver.Chrome, url: str, site: Site) -> None:
     driver.get(f"{url}/messages")
-    box = driver.find_element(By.CSS_SELECTOR, "input[value^='s40 ']")
-    box.click()
+    click(driver, "input[value^='s40 ']")
     run(driver, "window.scrollTo(0, 700)")
     scroll = run(driver, "return window.scrollY")
     assert scroll > 300
@@ -96,7 +95,7 @@ def test_updating_can_be_stopped(driver: webdriver.Chrome, url: str) -> None:
     run(driver, "document.getElementById('live').dataset.seconds = 0.1")
     wait_for_update(driver)
     wait_for_update(driver)
-    driver.find_element(By.ID, "pause-live").click()
+    click(driver, "#pause-live")
     assert seen(driver, "#pause-live", "ariaPressed") == "true"
     # What was asked for before may come yet.
     time.sleep(0.5)
@@ -107,10 +106,10 @@ def test_updating_can_be_stopped(driver: webdriver.Chrome, url: str) -> None:
 
 def test_acting(driver: webdriver.Chrome, url: str, site: Site) -> None:
     driver.get(f"{url}/messages")
-    driver.find_element(By.CSS_SELECTOR, "input[value^='s1 ']").click()
-    driver.find_element(By.CSS_SELECTOR, "button[value=cancel]").click()
+    click(driver, "input[value^='s1 ']")
+    click(driver, "button[value=cancel]")
     wait_for(driver, "h1", "Cancel 1 message?")
-    driver.find_element(By.NAME, "confirmed").click()
+    click(driver, "[name=confirmed]")
     wait_for(driver, "[role=status]", "Cancelled 1 message.")
     assert site.redis.zscore(site.store.keys("celery").schedule, "s1") is None
     assert complaints(driver) == []
@@ -132,7 +131,7 @@ def redis_refuses(site: Site) -> Iterator[None]:
 
 def test_redis_goes_away_and_comes_back(driver: webdriver.Chrome, url: str, site: Site) -> None:
     driver.get(f"{url}/messages")
-    driver.find_element(By.CSS_SELECTOR, "input[value^='s1 ']").click()
+    click(driver, "input[value^='s1 ']")
     task = driver.find_element(By.NAME, "task")
     task.send_keys("shop.")
     # A field that has text and not the focus.
@@ -185,7 +184,7 @@ def test_a_limit_of_somebody_else_is_offered(driver: webdriver.Chrome, url: str,
     limits.limit(site.store, "celery", rate="100/m", concurrency=20)
     found = "return document.querySelector('#switch input[name=rate]').value"
     wait_until(lambda: driver.execute_script(found) == "100/m", 30, "the limit")
-    driver.find_element(By.CSS_SELECTOR, "button[value=limit]").click()
+    click(driver, "button[value=limit]")
     question = "Limit what all workers together take from celery? An empty field is no limit."
     wait_for(driver, "h1", question)
     assert driver.find_element(By.NAME, "concurrency").get_attribute("value") == "20"
@@ -197,22 +196,22 @@ def ticked(driver: webdriver.Chrome) -> int:
 
 def test_all_of_a_page_are_ticked_at_once(driver: webdriver.Chrome, url: str, site: Site) -> None:
     driver.get(f"{url}/messages")
-    all_of_it = "return document.querySelector('[data-select-all]')"
+    all_of_it = "document.querySelector('[data-select-all]')"
     for width in (360, 1400):
         size(driver, width, 800)
-        run(driver, all_of_it).click()
+        run(driver, f"{all_of_it}.click()")
         assert ticked(driver) == 50
-        driver.find_element(By.CSS_SELECTOR, "input[value^='s4 ']").click()
-        assert run(driver, f"{all_of_it}.indeterminate")
-        run(driver, all_of_it).click()
+        click(driver, "input[value^='s4 ']")
+        assert run(driver, f"return {all_of_it}.indeterminate")
+        run(driver, f"{all_of_it}.click()")
         assert ticked(driver) == 50
-        run(driver, all_of_it).click()
+        run(driver, f"{all_of_it}.click()")
         assert ticked(driver) == 0
-    run(driver, all_of_it).click()
+    run(driver, f"{all_of_it}.click()")
     site.make_due("s59", 50_000)
     wait_for_update(driver)
     # One has come that nobody has ticked.
-    assert (ticked(driver), run(driver, f"{all_of_it}.indeterminate")) == (49, True)
+    assert (ticked(driver), run(driver, f"return {all_of_it}.indeterminate")) == (49, True)
 
 
 def test_enter_in_a_list_does_not_act(driver: webdriver.Chrome, url: str) -> None:
@@ -228,7 +227,7 @@ def test_enter_in_a_list_does_not_act(driver: webdriver.Chrome, url: str) -> Non
 @pytest.mark.parametrize("button", ["cancel-all", "deliver_now-all"])
 def test_enter_after_the_question_does_nothing(driver: webdriver.Chrome, url: str, button: str) -> None:
     driver.get(f"{url}/messages")
-    driver.find_element(By.CSS_SELECTOR, f"button[value={button}]").click()
+    click(driver, f"button[value={button}]")
     wait_until(lambda: seen(driver, "form.confirm"), 20, "the question")
     assert driver.switch_to.active_element.tag_name == "h1"
     ActionChains(driver).send_keys(Keys.ENTER).perform()
@@ -259,9 +258,9 @@ def test_a_message_that_moves_on(driver: webdriver.Chrome, url: str, site: Site)
 
 def test_what_takes_long_shows_how_far_it_is(driver: webdriver.Chrome, url: str, held_back: Event) -> None:
     driver.get(f"{url}/messages?task=shop.*")
-    driver.find_element(By.CSS_SELECTOR, "button[value=cancel-all]").click()
+    click(driver, "button[value=cancel-all]")
     wait_until(lambda: seen(driver, "form.confirm"), 20, "the question")
-    driver.find_element(By.NAME, "confirmed").click()
+    click(driver, "[name=confirmed]")
     wait_for(driver, "h1", "Cancel all scheduled messages of all queues, of the task shop.*")
     assert seen(driver, "progress", "max") == "60"
     held_back.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import urllib.error
 import urllib.request
 from base64 import b64encode
@@ -22,6 +23,7 @@ from tests.cli.site import Site
 from tests.web.states import dead, scheduled
 from tests.web.viewer import Viewer
 from tools.harness.browser import served
+from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
 
 
@@ -53,6 +55,11 @@ def silent() -> Iterator[str]:
         site.close()
 
 
+def threads_of_pages() -> int:
+    """How many threads of Starlette there are."""
+    return sum(thread.name.startswith("AnyIO") for thread in threading.enumerate())
+
+
 @pytest.mark.once
 def test_files_do_not_wait_for_redis(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "PATIENCE", 5.0)
@@ -60,11 +67,11 @@ def test_files_do_not_wait_for_redis(silent: str, monkeypatch: pytest.MonkeyPatc
         began = monotonic()
         # More than the threads that Starlette has.
         pages = [pool.submit(get, f"{silent}/") for _ in range(50)]
-        pool.submit(get, f"{silent}/messages").result()
+        wait_until(lambda: threads_of_pages() >= turns.MOST_PAGES, 20, "that pages are being made")
         file = pool.submit(get, f"{silent}/static/live.js").result()
         assert not all(page.done() for page in pages)
         assert file[0] == 200
-        answers = [page.result() for page in pages]
+        answers = [page.result() for page in (*pages, pool.submit(get, f"{silent}/messages"))]
         # A reply may take five seconds, and those who have waited for it do not wait again.
         assert monotonic() - began < 30
     assert {status for status, _ in answers} == {503}

@@ -82,6 +82,12 @@ def run(driver: webdriver.Chrome, script: str) -> Any:
     return driver.execute_script(script)
 
 
+def click(driver: webdriver.Chrome, selector: str) -> None:
+    """Click on the first element, which gets the focus. A page that brings itself up to date may have another
+    one in the next moment, so all of this is one script."""
+    run(driver, f"const it = document.querySelector({selector!r}); it.focus(); it.click()")
+
+
 def seen(driver: webdriver.Chrome, selector: str, what: str = "textContent") -> str | None:
     """The text of the first element, or another property; ``None`` if there is no such element."""
     value = run(driver, f"return document.querySelector({selector!r})?.{what}")
