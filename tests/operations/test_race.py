@@ -127,6 +127,7 @@ def publish_while_they_work(site: Site, operators: Sequence[Operator]) -> list[s
     return ids
 
 
+@pytest.mark.once
 @pytest.mark.usefixtures("consumers")
 @pytest.mark.parametrize("names", [["cancel"], ["reschedule"], ["deliver_now"], [*OPERATIONS]], ids=",".join)
 def test_each_message_is_cancelled_or_delivered_once(site: Site, names: list[str]) -> None:
@@ -142,6 +143,7 @@ def test_each_message_is_cancelled_or_delivered_once(site: Site, names: list[str
     assert Counter(cancelled) + delivered == Counter(ids)
 
 
+@pytest.mark.once
 @pytest.mark.usefixtures("consumers")
 @pytest.mark.parametrize(
     "names", [["reschedule_all"], ["deliver_now_all"], [*OPERATIONS_ON_ALL]], ids=",".join

@@ -143,6 +143,7 @@ def bench(site: Site, gone: str) -> Bench:
     return Bench(site, gone)
 
 
+@pytest.mark.once
 def test_ten_thousand_entries_that_are_not_messages(bench: Bench) -> None:
     met = 0
 
@@ -176,6 +177,7 @@ LARGE = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", LARGE)
 def test_ten_megabytes_of_garbage(bench: Bench, place: str, kind: str) -> None:
