@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from kombu_redisdelay.transport.block import BatchPublishError
     from kombu_redisdelay.transport.requeue import requeue
     from kombu_redisdelay.transport.takeover import use_for_redis_urls
+    from kombu_redisdelay.transport.unique_results import UniqueResult, unique_conflict
+    from kombu_redisdelay.transport.unique_task import Unique
 
 __version__ = "0.1.0"
 __all__ = (
@@ -46,8 +48,11 @@ __all__ = (
     "Selection",
     "Span",
     "Transport",
+    "Unique",
+    "UniqueResult",
     "batch",
     "requeue",
+    "unique_conflict",
     "use_for_redis_urls",
 )
 
@@ -68,8 +73,11 @@ _MODULES = {
     "Selection": "operations.selection",
     "Span": "operations.timeline",
     "Transport": "transport",
+    "Unique": "transport.unique_task",
+    "UniqueResult": "transport.unique_results",
     "batch": "transport.batch",
     "requeue": "transport.requeue",
+    "unique_conflict": "transport.unique_results",
     "use_for_redis_urls": "transport.takeover",
 }
 

@@ -34,6 +34,9 @@ except ImportError:
     def lease_lost(queue: str, messages: int) -> None:
         """Unacked messages of this consumer were given to others, because its lease has ended."""
 
+    def unique_conflict(queue: str, outcome: str) -> None:
+        """A message met another one with its key, and was dropped, or has replaced it."""
+
     def forget(queue: str) -> None:
         """The queue was deleted, and may never be used again."""
 
@@ -71,6 +74,13 @@ else:
         ["queue"],
     )
 
+    UNIQUE_CONFLICTS = Counter(
+        "redisdelay_unique_conflicts",
+        "Messages that this process published while another one had their key. They were dropped, or have "
+        "replaced it.",
+        ["queue", "outcome"],
+    )
+
     # Twice as fast as asking the metric each time. This matters, because it is done for every message.
     _delivered_of = lru_cache(maxsize=1000)(DELIVERED.labels)
     _lateness_of = lru_cache(maxsize=1000)(LATENESS.labels)
@@ -93,9 +103,15 @@ else:
     def lease_lost(queue: str, messages: int) -> None:
         LEASE_LOST.labels(queue).inc(messages)
 
+    def unique_conflict(queue: str, outcome: str) -> None:
+        UNIQUE_CONFLICTS.labels(queue, outcome).inc()
+
     def forget(queue: str) -> None:
         _delivered_of.cache_clear()
         _lateness_of.cache_clear()
         for metric in (LATENESS, DELIVERED, RECOVERED, DEAD_LETTERED, LEASE_LOST):
             with suppress(KeyError):
                 metric.remove(queue)
+        for outcome in ("dropped", "replaced"):
+            with suppress(KeyError):
+                UNIQUE_CONFLICTS.remove(queue, outcome)

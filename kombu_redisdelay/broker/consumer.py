@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
+from kombu_redisdelay.broker.held_keys import HeldKeys
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.membership import Membership
 from kombu_redisdelay.broker.message import ids_to_schedule
@@ -74,6 +75,7 @@ class Consumer:
         #: By slot.
         self._takes: dict[int, Takes] = {}
         self._permits = Permits(store)
+        self._held_keys = HeldKeys(store)
 
     @property
     def is_taking(self) -> bool:
@@ -90,7 +92,8 @@ class Consumer:
         takes = self._takes.get(slot)
         if takes is None:
             takes = self._takes[slot] = Takes(
-                self.store, self.name, self._options, self._tags, self.membership, self._permits
+                *(self.store, self.name, self._options, self._tags, self.membership),
+                *(self._permits, self._held_keys),
             )
         return takes
 
@@ -102,8 +105,12 @@ class Consumer:
         """Forget a message for good. The ack has been written when this returns. If the message was not held
         any more, `lease_lost` is called later."""
         self._failed.pop(tag, None)
-        command = self._permits.ack(queue, self.store.keys(queue).unacked(self.name), tag)
-        self.store.server.ack(Ack(queue, tag, command))
+        is_limited = self._permits.is_limited(queue)
+        ack = self._held_keys.ack(queue, self.name, tag, is_limited=is_limited)
+        if ack is None:
+            command = self._permits.ack(queue, self.store.keys(queue).unacked(self.name), tag)
+            ack = Ack(queue, tag, command)
+        self.store.server.ack(ack)
 
     def can_ack_at_once(self, queue: str) -> bool:
         """Whether :meth:`ack` can write without waiting for the server, for another thread or for replies."""
@@ -120,20 +127,20 @@ class Consumer:
             delay_ms: when it may be delivered again, in ms from now. By default, that is as the option
                 ``retry_wait`` says. If it need not wait, it goes to the tail of its ready list.
         """
-        self._failed.pop(tag, None)
+        self._settled(tag)
         return bool(self._give_back(queue, [tag], "failed", delay_ms))
 
     def give_back(self, queue: str, tag: str) -> bool:
         """Give back a delivered message that has not failed. Returns ``False`` if it was not held any
         more."""
-        self._failed.pop(tag, None)
+        self._settled(tag)
         return bool(self._give_back(queue, [tag], "returned"))
 
     def leave_to_others(self, queue: str, tag: str, message_id: str, task: str) -> None:
         """Schedule a delivered message for those who know its *task*, because this consumer does not. That is
         no failed delivery. As with an ack, this has been written when this returns, and is sent again if the
         connection fails."""
-        self._failed.pop(tag, None)
+        self._settled(tag)
         # Whatever goes wrong here must not count as a failure of the message.
         self.store.try_to_remember(queue)
         wait_ms = round((self._options.unknown_task_wait or 0) * 1000)
@@ -225,7 +232,7 @@ class Consumer:
         still_unacked = set(self.store.server.call("HKEYS", unacked))
         lost = {tag for tag in tags if tag.encode() not in still_unacked}
         for tag in lost:
-            self._failed.pop(tag, None)
+            self._settled(tag)
         return lost
 
     def give_back_all(self, keep: Collection[str] = (), *, crashed: bool = False) -> bool:
@@ -294,6 +301,11 @@ class Consumer:
                 self._permits.leave([queue])
         return count
 
+    def _settled(self, tag: str) -> None:
+        """Forget what is known of a message that is settled without an ack."""
+        self._failed.pop(tag, None)
+        self._held_keys.forget(tag)
+
     def _report(self, queue: str, dead: int, briefs: Sequence[bytes], dropped: int) -> None:
         """Say how many messages are dead letters now, *briefs* what some of them are, and how many older ones
         had to go."""
@@ -308,7 +320,7 @@ class Consumer:
         limit = self._options.dead_letter_limit
         calls = []
         for queue, tag, reason, stored, delivered in burials:
-            self._failed.pop(tag, None)
+            self._settled(tag)
             k = self.store.keys(queue)
             calls.append(
                 (DEAD_LETTER, (k.unacked(self.name), k.dead), (tag, reason, limit, stored, delivered))

@@ -109,13 +109,14 @@ class DeadLists:
 
     def take_out(self, queue: str, how: str, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
         """Do what *how* says, :data:`REQUEUE` or :data:`REMOVE`, with *letters* of *queue*. Those that are
-        requeued have 0 failures. Yields those that were still there."""
+        requeued have 0 failures. Yields those that were still there. A letter whose key is held by another
+        message is not requeued."""
         keys = self._store.keys(queue)
         used = (self._key(queue), keys.ready, keys.wake)
         for some in portions(letters, _size, LETTERS_PER_CALL, LETTER_BYTES_PER_CALL):
             args: tuple[Argument, ...] = (how, keys.separator, *(letter.entry for letter in some))
             reply = REMOVE_DEAD(self._store.server, used, args)
-            yield from (letter for letter, done in zip(some, reply, strict=True) if done)
+            yield from (letter for letter, done in zip(some, reply, strict=True) if done == 1)
 
     def clear(self, queue: str) -> int:
         """Remove all dead letters of *queue*. Returns how many there were."""

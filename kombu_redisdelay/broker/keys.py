@@ -32,6 +32,8 @@ class QueueKeys:
         history: hash, what has happened in the last minutes and hours.
         unknown: zset, which of the scheduled messages wait for a worker that knows their task; score 0
             (lua/include/unknown.lua).
+        unique: hash, which messages that wait hold keys (lua/include/unique.lua).
+        running: hash, which unacked messages hold keys.
     """
 
     ready: str
@@ -44,6 +46,8 @@ class QueueKeys:
     limits: str
     history: str
     unknown: str
+    unique: str
+    running: str
     separator: str
 
     @property
@@ -59,7 +63,10 @@ class QueueKeys:
     @property
     def own(self) -> tuple[str, ...]:
         """All that are not kombu's, but for those of consumers."""
-        return (*self.waiting, self.consumers, self.wake, *self.all_kept, self.limits, self.history)
+        return (
+            *(*self.waiting, self.unique, self.running, self.consumers, self.wake),
+            *(*self.all_kept, self.limits, self.history),
+        )
 
     @property
     def all_kept(self) -> tuple[str, ...]:
@@ -108,6 +115,8 @@ def queue_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) 
         limits=ours + "control",
         history=ours + "history",
         unknown=ours + "unknown",
+        unique=ours + "unique",
+        running=ours + "running",
         separator=separator,
     )
 
@@ -143,6 +152,8 @@ _TYPES = {
     "control": "hash",
     "history": "hash",
     "unknown": "zset",
+    "unique": "hash",
+    "running": "hash",
 }
 
 

@@ -19,7 +19,9 @@ from kombu_redisdelay.broker.message import task_and_id, which
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import RoundTrips
 from kombu_redisdelay.broker.report import report_dropped
+from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import (
+    CHECK_UNIQUE,
     FORGET,
     MEND_SCHEDULE,
     RECORD,
@@ -56,6 +58,9 @@ UNUSED_FOR = 2 * KNOWN_FOR
 #: Queues that are looked at together.
 UNUSED_AT_ONCE = 200
 
+#: Keys of messages that one script checks.
+KEYS_PER_SCRIPT = 100
+
 #: Consumers of a queue that are looked at together.
 CONSUMERS_PER_SCRIPT = 100
 
@@ -91,6 +96,8 @@ class Maintenance:
         self._have_changed = True
         self._next_at = float("-inf")
         self._round_trips: RoundTrips[None] | None = None
+        #: Where the next check of the keys of a queue begins.
+        self._keys_checked: dict[str, Sequence[bytes]] = {}
         #: How many rounds were made.
         self._round = 0
 
@@ -142,6 +149,8 @@ class Maintenance:
         if are_new or self._round % ROUNDS_PER_MENDING == 0:
             yield from mend_schedules(self._store, self._options, some)
             yield
+        check_unique(self._store, some, self._keys_checked)
+        yield
         noted = [queue for queue in some if queue not in self._unnoted]
         self._store.remember(*noted)
         yield
@@ -204,6 +213,27 @@ def _report_mended(store: Store, queue: str, found: int, briefs: Sequence[bytes]
             queue,
             which(map(task_and_id, briefs), found),
         )
+
+
+def check_unique(store: Store, queues: Sequence[str], begin_at: dict[str, Sequence[bytes]]) -> None:
+    """Let go of keys that nobody holds any more: look at some keys of those of *queues* that have any. Makes
+    one or two round trips.
+
+    Arguments:
+        begin_at: queue -> where to begin. It is kept from one call to the next.
+    """
+    keys = {queue: store.keys(queue) for queue in queues}
+    exist = answers(store.server, (("EXISTS", each.unique, each.running) for each in keys.values()))
+    some = [queue for queue, any_exist in zip(queues, exist, strict=True) if any_exist]
+    calls: list[ScriptCall] = [
+        (
+            CHECK_UNIQUE,
+            (keys[queue].wake, keys[queue].ready),
+            (store.separator, KEYS_PER_SCRIPT, *begin_at.pop(queue, (b"0", b"0"))),
+        )
+        for queue in some
+    ]
+    begin_at.update(zip(some, run_each(store.server, calls), strict=True))
 
 
 def record(store: Store, queues: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ The scripts read and write them as text (lua/include/members.lua, which says wha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 #: In the order in which they stand. All are whole numbers, and each is optional.
@@ -16,6 +16,9 @@ DELIVERIES, LOST, DUE, UNKNOWN = NAMES = (
     "redisdelay-due",
     "redisdelay-unknown",
 )
+
+#: Stands after them: a list of three texts (:mod:`~kombu_redisdelay.broker.unique`).
+UNIQUE = "redisdelay-unique"
 
 #: The most digits that one has. A longer number is no time, and no count.
 DIGITS = 15
@@ -39,17 +42,24 @@ class Members(NamedTuple):
         due_ms: from when on the message may be delivered, ms since the epoch; ``None`` if it does not say.
         unknown_ms: since when it waits for a worker that knows its task, ms since the epoch; ``None`` if it
             does not.
+        unique: mode, id and key of a message with a key; ``None`` if it has none.
     """
 
     deliveries: int = 0
     lost: int = 0
     due_ms: int | None = None
     unknown_ms: int | None = None
+    unique: Any = None
 
 
 def with_due(message: Mapping[str, Any], due_ms: float) -> dict[str, Any]:
     """*message* with the time from which on it may be delivered, ms since the epoch."""
     return {DUE: int(due_ms), **message}
+
+
+def with_due_and_key(message: Mapping[str, Any], due_ms: float, unique: Sequence[str]) -> dict[str, Any]:
+    """The same for a message with a key."""
+    return {DUE: int(due_ms), UNIQUE: unique, **message}
 
 
 def due_ms(payload: bytes) -> int | None:
@@ -78,4 +88,4 @@ def wrong_member(payload: Mapping[str, Any]) -> str | None:
 def take_out(payload: dict[str, Any]) -> Members:
     """Remove the members from the decoded *payload*, and return them."""
     pop = payload.pop
-    return Members(pop(DELIVERIES, 0), pop(LOST, 0), pop(DUE, None), pop(UNKNOWN, None))
+    return Members(pop(DELIVERIES, 0), pop(LOST, 0), pop(DUE, None), pop(UNKNOWN, None), pop(UNIQUE, None))

@@ -24,6 +24,10 @@ class Permits:
             self._limited.difference_update(request.queues if request.hot is None else request.hot)
             self._limited.update(taken.with_permits)
 
+    def is_limited(self, queue: str) -> bool:
+        """Whether the concurrency of *queue* is limited."""
+        return queue in self._limited
+
     def ack(self, queue: str, unacked: str, tag: str) -> Command:
         """The command that acks a message. In a limited queue, it wakes a consumer, too. Its reply is the
         number of messages that were unacked."""

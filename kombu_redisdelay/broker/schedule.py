@@ -198,7 +198,7 @@ class Schedule:
                 payload, due_ms = target(message)
                 args += (message.member, message.stored, message.rewritten(payload), due_ms)
             reply = RESCHEDULE(self._store.server, used, args)
-            yield from (message for message, done in zip(some, reply, strict=True) if done)
+            yield from (message for message, done in zip(some, reply, strict=True) if done == 1)
 
     def reread(self, message: Scheduled) -> Scheduled | None:
         """The message that is scheduled under the name of *message* now; ``None`` if there is none."""

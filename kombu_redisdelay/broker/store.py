@@ -19,6 +19,7 @@ from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, 
 from kombu_redisdelay.broker.server.replies import answers, checked, explained_all
 from kombu_redisdelay.broker.server.scripts import (
     CLEAR,
+    PUBLISH_UNIQUE,
     PUT,
     REMEMBER,
     SCHEDULE,
@@ -30,6 +31,7 @@ from kombu_redisdelay.broker.server.scripts import (
 )
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument, Command, clock_ms
+from kombu_redisdelay.broker.unique import UniqueKey
 
 logger = logging.getLogger(__name__)
 
@@ -279,6 +281,46 @@ class Store:
         )
         return _only_if(bound, SCHEDULE, self._with_expiring(queue, used), args)
 
+    def publish_unique(
+        self,
+        queue: str,
+        step: int,
+        payload: str,
+        due: Due,
+        message_id: str,
+        unique: UniqueKey,
+        bound: Bound | None = None,
+        *,
+        is_continued: bool = False,
+        is_repeated: bool = False,
+        instead_of: str = "",
+    ) -> Call:
+        """The call that publishes a message with a key. Its reply says what has happened
+        (``lua/publish_unique.lua``), or is 0 as for :meth:`put`.
+
+        Arguments:
+            is_continued: whether a task publishes itself again.
+            is_repeated: whether the message may have been published before.
+            instead_of: the name of the message that it is to replace, whose id it has.
+        """
+        keys = self.keys(queue)
+        used = (keys.ready_at(step), keys.wake, keys.schedule, keys.messages, keys.duplicates, keys.ready)
+        args = PUBLISH_UNIQUE.arguments(
+            stored=f"{step}:{payload}",
+            expires_ms=self.expires_ms.get(queue, 0),
+            id=message_id,
+            due_ms=due.at_ms,
+            delay_ms=due.delay_ms,
+            separator=keys.separator,
+            key=unique.field,
+            mode=unique.letter,
+            is_continued=int(is_continued),
+            is_repeated=int(is_repeated),
+            at_most_ms=unique.at_most_ms,
+            instead_of=instead_of,
+        )
+        return _only_if(bound, PUBLISH_UNIQUE, self._with_expiring(queue, used), tuple(args))
+
     def scheduled(self, queue: str) -> int:
         """How many messages wait for their time."""
         count: int = self.server.call("ZCARD", self.keys(queue).schedule)
@@ -306,19 +348,22 @@ class Store:
         """Remove all ready and scheduled messages. Returns how many there were."""
         keys = self.keys(queue)
         ready_keys = self.ready_keys(queue)
-        count = CLEAR(self.server, (*ready_keys, *keys.waiting, keys.wake), (len(ready_keys), 1))
+        # Keys of what runs stay held.
+        used = (*ready_keys, *keys.waiting, keys.unique, keys.wake)
+        count = CLEAR(self.server, used, (len(ready_keys), 1))
         return int(count)
 
     def delete(self, queue: str) -> None:
-        """Remove all ready and scheduled messages, and the history."""
+        """Remove all ready and scheduled messages, the keys that are held, and the history."""
         self.purge(queue)
-        self.server.call("UNLINK", self.keys(queue).history)
+        keys = self.keys(queue)
+        self.server.call("UNLINK", keys.history, keys.running)
 
     def _with_expiring(self, queue: str, used: tuple[str, ...]) -> tuple[str, ...]:
         if queue not in self.expires_ms:
             return used
         keys = self.keys(queue)
-        every = chain(used, self.ready_keys(queue), keys.waiting)
+        every = chain(used, self.ready_keys(queue), keys.waiting, (keys.unique,))
         return tuple(dict.fromkeys(every))
 
     def remember(self, *queues: str) -> None:

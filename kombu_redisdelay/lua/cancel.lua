@@ -12,17 +12,29 @@
 --
 -- Keeps: a message that is delivered in the meantime is in another place by now, and is left there.
 
+-- include: clock
+-- include: wake
+-- include: stored
+-- include: members
 -- include: duplicates
 -- include: history
+-- include: unique
 
 local messages_left, bytes_left = tonumber(ARGV[1]), tonumber(ARGV[2])
+local base = string.sub(KEYS[1], 1, -#'schedule' - 1)
+local has_keys = has_unique(base)
 local reply = { 0 }
 
 local function remove(member)
   messages_left = messages_left - 1
   bytes_left = bytes_left - redis.call('HSTRLEN', KEYS[2], member)
+  -- Only a queue with keys needs the texts.
+  local stored = has_keys and redis.call('HGET', KEYS[2], member)
   local removed = unschedule(KEYS[1], KEYS[2], KEYS[3], member)
   note(KEYS[1], 'other', -removed)
+  if stored then
+    forget_unique(base, stored, clock_us() / 1000)
+  end
   return removed
 end
 

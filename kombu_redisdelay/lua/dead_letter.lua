@@ -19,6 +19,9 @@
 -- include: members
 -- include: dead
 -- include: history
+-- include: wake
+-- include: unique
+-- include: unique_held
 
 expect_list(KEYS[2])
 local stored = ARGV[4]
@@ -31,5 +34,7 @@ end
 -- Also without a tag: so a full Redis allows what follows (include/full.lua). The message is nowhere else.
 redis.call('HDEL', KEYS[1], ARGV[1])
 note(KEYS[2], 'dead', 1)
-local count = deliveries(stored, stored_start(stored)) + tonumber(ARGV[5])
+local start = stored_start(stored)
+free_key(key_held(string.sub(KEYS[2], 1, -#'dead' - 1), KEYS[1], ARGV[1], stored, start), clock_us() / 1000)
+local count = deliveries(stored, start) + tonumber(ARGV[5])
 return { 1, add_dead_letter(KEYS[2], tonumber(ARGV[3]), count, ARGV[2], stored) }

@@ -24,10 +24,13 @@
 -- include: wake
 -- include: expire
 -- include: stored
+-- include: members
 -- include: expect
+-- include: unique
+-- include: first_due
 -- include: migrate
 
-local ready, schedule_key, messages, wake_key, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local ready, schedule_key, wake_key, consumers = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
 local now_us = clock_us()
 local budget = { messages = tonumber(ARGV[1]), bytes = tonumber(ARGV[2]) }
 
@@ -37,7 +40,8 @@ local ready_at = { ['0'] = ready }
 for i = 6, #KEYS do
   ready_at[string.sub(KEYS[i], #ready + #ARGV[3] + 1)] = KEYS[i]
 end
-local moved, missing, next_due_us = migrate(schedule_key, messages, ready, ready_at, now_us, budget)
+local base = string.sub(wake_key, 1, -#'wake' - 1)
+local moved, missing, next_due_us = migrate(base, ready, ready_at, now_us, budget)
 if moved > 0 then
   -- In a queue with x-expires, the ready lists live as long as the schedule did.
   expire(expires_ms, { ready, unpack(KEYS, 6) })

@@ -19,7 +19,7 @@
 -- include: woken
 -- include: number
 -- include: limits
--- include: migrate
+-- include: first_due
 
 local prefix, separator, braces, consumer = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local steps = { unpack(ARGV, 5) }

@@ -24,6 +24,8 @@
 -- include: brief
 -- include: dead
 -- include: history
+-- include: wake
+-- include: unique
 
 if ARGV[1] == '0' then
   forget_duplicates(KEYS[4], KEYS[2], ARGV[2])
@@ -35,6 +37,7 @@ if ARGV[1] == '0' and redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1]
 end
 
 expect_list(KEYS[3])
+local base = string.sub(KEYS[1], 1, -#'schedule' - 1)
 local found, dropped, briefs = 0, 0, {}
 local scan = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
 for i = 1, #scan[2], 2 do
@@ -45,6 +48,7 @@ for i = 1, #scan[2], 2 do
     dropped = dropped + add_dead_letter(KEYS[3], tonumber(ARGV[3]), count, 'no due time', stored)
     found = found + 1
     add_brief(briefs, stored)
+    forget_unique(base, stored, clock_us() / 1000)
   end
 end
 note(KEYS[3], 'dead', found)

@@ -32,6 +32,8 @@
 -- include: schedule
 -- include: history
 -- include: retry_wait
+-- include: unique
+-- include: unique_held
 -- include: give_back
 
 local

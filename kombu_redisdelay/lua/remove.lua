@@ -9,14 +9,23 @@
 --
 -- Keeps: a message that is delivered in the meantime is in another place by now, and is left there.
 
+-- include: clock
+-- include: wake
+-- include: stored
+-- include: members
 -- include: duplicates
 -- include: history
+-- include: unique
 
-local reply, removed = {}, 0
+local base = string.sub(KEYS[1], 1, -#'schedule' - 1)
+local reply, removed, has_keys = {}, 0, has_unique(base)
 for i = 1, #ARGV, 2 do
   local same = redis.call('HGET', KEYS[2], ARGV[i]) == ARGV[i + 1]
   if same then
     removed = removed + unschedule(KEYS[1], KEYS[2], KEYS[3], ARGV[i])
+    if has_keys then
+      forget_unique(base, ARGV[i + 1], clock_us() / 1000)
+    end
   end
   reply[#reply + 1] = same and 1 or 0
 end

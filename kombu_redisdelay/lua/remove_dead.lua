@@ -8,7 +8,8 @@
 -- ARGV[2]  separator between a queue's name and a priority step
 -- ARGV[3+] the dead letters as they are in the list, the oldest first
 --
--- Returns  for each: 1 if it was there, else 0
+-- Returns  for each: 1 if it was there, else 0; or the id of the message that holds its key. Then it is still
+--          there
 --
 -- Keeps: the message is in exactly one place, or dropped.
 
@@ -19,20 +20,43 @@
 -- include: members
 -- include: dead
 -- include: history
+-- include: unique
+
+local base = string.sub(KEYS[3], 1, -#'wake' - 1)
+local function list_of(step)
+  return ready_key(KEYS[2], ARGV[2], step)
+end
+
+-- The record of a message's key, and the message that holds it; nil if it has no key, or nobody holds it.
+local function key_and_holder(payload)
+  local mode, id, key = unique_of(payload, 1)
+  if not mode then
+    return nil
+  end
+  local record = read_record(base, key)
+  heal(record, clock_ms(), list_of)
+  record.wanted_by = id
+  return record, record.running or record.current or record.next
+end
 
 local reply, requeued = {}, 0
 for i = 3, #ARGV do
   local step, payload = dead_step_and_payload(ARGV[i])
-  local ready
+  local ready, record, holder
   if ARGV[1] == 'requeue' then
-    ready = ready_key(KEYS[2], ARGV[2], step)
+    ready = list_of(step)
     expect_list(ready)
+    record, holder = key_and_holder(payload)
   end
   -- From the tail, where the oldest are.
-  reply[#reply + 1] = redis.call('LREM', KEYS[1], -1, ARGV[i])
+  reply[#reply + 1] = holder and holder.id or redis.call('LREM', KEYS[1], -1, ARGV[i])
   if ready and reply[#reply] == 1 then
     redis.call('LPUSH', ready, with_members(payload, 1, { due = clock_ms() }))
     requeued = requeued + 1
+    if record then
+      record.current = entry_at('r', step, clock_ms(), record.wanted_by)
+      write_record(record)
+    end
   end
 end
 if requeued > 0 then

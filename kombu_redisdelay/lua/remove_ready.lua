@@ -10,13 +10,23 @@
 --
 -- Keeps: a message that is taken in the meantime is in another place by now, and is left there.
 
+-- include: clock
+-- include: wake
+-- include: stored
+-- include: members
 -- include: history
+-- include: unique
 
+local base = string.sub(KEYS[2], 1, -#'wake' - 1)
+local has_keys = has_unique(base)
 local done, removed = {}, 0
 for i = 1, #ARGV, 2 do
   local count = redis.call('LREM', KEYS[1], ARGV[i], ARGV[i + 1])
   table.insert(done, count)
   removed = removed + count
+  if count > 0 and has_keys then
+    forget_unique(base, ARGV[i + 1], clock_us() / 1000)
+  end
 end
 note(KEYS[2], 'other', -removed)
 return done

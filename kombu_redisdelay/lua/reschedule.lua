@@ -10,7 +10,8 @@
 -- ARGV[2+] for each: the name that it has in the schedule, the message as it is stored, the message as it is
 --          to be stored, its due time, ms since the epoch, with a fraction
 --
--- Returns  for each: 1 if it was done; 0 if it is not scheduled any more, or is not the same message
+-- Returns  for each: 1 if it was done; 0 if it is not scheduled any more, or is not the same message; 2 if it
+--          was to go to its ready list, and has to wait for its key (include/unique.lua)
 --
 -- Keeps: each message is in exactly one place: scheduled before, scheduled or ready after. A message that is
 -- delivered in the meantime is in another place by now, and is left there.
@@ -22,14 +23,26 @@
 -- include: stored
 -- include: members
 -- include: duplicates
+-- include: unique
 
+local base = string.sub(KEYS[5], 1, -#'wake' - 1)
+local has_keys = has_unique(base)
+local function list_of(step)
+  return ready_key(KEYS[4], ARGV[1], step)
+end
 local now_ms = clock_us() / 1000
 local expires_ms = redis.call('PTTL', KEYS[1])
 local reply, woken, scheduled = {}, {}, {}
 
+-- Returns 1, or 2 if it is blocked.
 local function deliver(member, stored)
-  local ready = ready_key(KEYS[4], ARGV[1], stored_step(stored))
+  local step = stored_step(stored)
+  local ready = list_of(step)
   expect_list(ready)
+  if has_keys and not may_become_ready(base, member, stored, step, now_ms, list_of) then
+    redis.call('HSET', KEYS[2], member, stored)
+    return 2
+  end
   unschedule(KEYS[1], KEYS[2], KEYS[3], member)
   redis.call('LPUSH', ready, stored_payload(stored))
   if not woken[ready] then
@@ -38,26 +51,28 @@ local function deliver(member, stored)
     -- In a queue with x-expires, the ready lists live as long as the schedule did.
     expire(expires_ms, { ready, KEYS[5] })
   end
+  return 1
 end
 
 for i = 2, #ARGV, 4 do
   local member, due_ms = ARGV[i], tonumber(ARGV[i + 3])
-  local same = redis.call('HGET', KEYS[2], member) == ARGV[i + 1]
-  if same then
+  local outcome = 0
+  if redis.call('HGET', KEYS[2], member) == ARGV[i + 1] then
     -- It comes at that time, not when a worker fetches it that knows its task.
     local changes = { due = math.max(due_ms, now_ms), unknown = false }
     local stored = with_members(ARGV[i + 2], 1, changes)
     if due_ms <= now_ms then
-      deliver(member, stored)
+      outcome = deliver(member, stored)
     else
       -- Removed first, so that a full Redis allows it.
       redis.call('ZREM', KEYS[1], member)
       redis.call('HSET', KEYS[2], member, stored)
       redis.call('ZADD', KEYS[1], due_ms, member)
       scheduled[member] = true
+      outcome = 1
     end
   end
-  reply[#reply + 1] = same and 1 or 0
+  reply[#reply + 1] = outcome
 end
 if next(scheduled) and scheduled[redis.call('ZRANGE', KEYS[1], 0, 0)[1]] then
   wake(KEYS[5])

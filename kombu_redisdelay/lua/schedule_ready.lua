@@ -22,6 +22,7 @@
 -- include: members
 -- include: duplicates
 -- include: schedule
+-- include: unique
 
 local ARGS_PER_MESSAGE = 4
 
@@ -33,7 +34,8 @@ for i = 2, #ARGV, ARGS_PER_MESSAGE do
   local was_ready = redis.call('LREM', KEYS[1], from, message)
   if was_ready == 1 then
     local stored = with_members(ARGV[1] .. ':' .. message, 1, { due = tonumber(due_ms) })
-    schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored)
+    local member = schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored)
+    move_to_schedule(string.sub(KEYS[2], 1, -#'wake' - 1), stored, clock_us() / 1000, member)
   end
   reply[#reply + 1] = was_ready
 end

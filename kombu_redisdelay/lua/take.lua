@@ -32,10 +32,13 @@
 -- include: woken
 -- include: number
 -- include: limits
--- include: migrate
 -- include: members
+-- include: unique
+-- include: first_due
+-- include: migrate
 -- include: unknown
 -- include: duplicates
+-- include: schedule
 -- include: history
 -- include: hand_out
 -- include: hand_out_large
@@ -208,7 +211,7 @@ end
 local function read(queue)
   count_ready(queue)
   queue.first_due_ms = first_due(queue.schedule)
-  if queue.first_due_ms or queue.waits then
+  if queue.first_due_ms or queue.waits or queue.has_unique then
     expect_schedule(queue.schedule, queue.messages)
   end
   if queue.waits then
@@ -219,17 +222,35 @@ local function read(queue)
   end
 end
 
+-- Finds out in which queues a key is held.
+local function find_unique(worked_on)
+  local keys = {}
+  for _, queue in ipairs(worked_on) do
+    keys[#keys + 1] = queue.base .. 'unique'
+    keys[#keys + 1] = queue.base .. 'running'
+  end
+  if count_existing(keys, 1, #keys) > 0 then
+    for _, queue in ipairs(worked_on) do
+      queue.has_unique = has_unique(queue.base)
+    end
+  end
+end
+
 local worked_on, may_have_more = choose()
 local queues = {}
 for i, index in ipairs(worked_on) do
   queues[i] = queue_at(index)
 end
 read_known(queues, steps, known_tasks)
+find_unique(queues)
 for _, queue in ipairs(queues) do
   read(queue)
 end
 
+local now_us = clock_us()
 local batch = {
+  consumer = consumer,
+  now_ms = now_us / 1000,
   limit = tonumber(limit),
   byte_limit = tonumber(byte_limit),
   first_tag = tonumber(first_tag),
@@ -240,7 +261,6 @@ local batch = {
   from = {},
   migrates_large = false,
 }
-local now_us = clock_us()
 read_limits(queues, now_us)
 local budget = { messages = tonumber(migrate_limit), bytes = batch.byte_limit }
 if hand_out_again(batch, queues) then
@@ -254,7 +274,7 @@ for _, queue in ipairs(queues) do
   if queue.next_us == 0 then
     local moved, queue_missing
     moved, queue_missing, queue.next_us = migrate(
-      queue.schedule, queue.messages, queue.name, by_step(queue.ready), now_us, budget, function(stored)
+      queue.base, queue.name, by_step(queue.ready), now_us, budget, function(stored)
         return hand_out_large(batch, queue, stored, queues, steps)
       end
     )
@@ -309,7 +329,8 @@ for _, queue in ipairs(queues) do
   if queue.expires_ms > 0 then
     expire(queue.expires_ms, queue.ready)
     expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake, queue.history })
-    expire(queue.expires_ms, { queue.unknown })
+    expire(queue.expires_ms, { queue.unknown, queue.base .. 'unique' })
+    expire(queue.unacked_ttl_ms, { queue.base .. 'running' })
   end
 end
 

@@ -32,7 +32,8 @@ end
 if redis.call('EXISTS', KEYS[1], unpack(KEYS, 6)) > 0 then
   return 0
 end
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+local base = string.sub(KEYS[2], 1, -#'wake' - 1)
+redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], base .. 'unique', base .. 'running')
 -- Less than an hour and a few messages: a queue for replies, and not a fleet that works now and then.
 local told = redis.pcall('HMGET', KEYS[5], 'hours', 'delivered')
 if not told.err and not told[1] and (tonumber(told[2]) or 0) <= BRIEFLY_USED then

@@ -13,11 +13,17 @@
 -- Keeps: a message that is delivered in the meantime is in another place by now, and is left there. Of
 -- several callers, one gets the message.
 
+-- include: clock
+-- include: wake
+-- include: stored
+-- include: members
 -- include: duplicates
 -- include: history
+-- include: unique
 
 local bytes_left, most_duplicates = tonumber(ARGV[1]), tonumber(ARGV[2])
-local has_duplicates = redis.call('EXISTS', KEYS[3]) == 1
+local base = string.sub(KEYS[1], 1, -#'schedule' - 1)
+local has_duplicates, has_keys = redis.call('EXISTS', KEYS[3]) == 1, has_unique(base)
 local reply = { 0 }
 
 local function withdraw(member, is_listed)
@@ -28,6 +34,9 @@ local function withdraw(member, is_listed)
   end
   if stored or is_listed then
     note(KEYS[1], 'other', -unschedule(KEYS[1], KEYS[2], KEYS[3], member))
+  end
+  if stored and has_keys then
+    forget_unique(base, stored, clock_us() / 1000)
   end
 end
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.store import Call
+from kombu_redisdelay.transport.keyed_message import KeyedMessage
 
 
 class Routed(NamedTuple):
@@ -25,11 +26,13 @@ class OutboxCall(NamedTuple):
     Attributes:
         routed: what is to be routed again if the bindings have changed, and the server did not run the call
             for that reason; ``None`` if it runs in any case.
+        keyed: the message, if it has a key.
     """
 
     queue: str
     call: Call
     routed: Routed | None = None
+    keyed: KeyedMessage | None = None
 
 
 class Refused(NamedTuple):

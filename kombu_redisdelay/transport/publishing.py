@@ -28,11 +28,14 @@ from kombu_redisdelay.broker.message import (
 )
 from kombu_redisdelay.broker.partitions import taken
 from kombu_redisdelay.broker.server.replies import explained, without_frames
-from kombu_redisdelay.broker.server.scripts import SCHEDULE
+from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE, SCHEDULE
 from kombu_redisdelay.broker.store import Bound, Call
+from kombu_redisdelay.broker.unique import UNIQUE_HEADER, conflict_in, next_name, unique_of
 from kombu_redisdelay.transport.block import block_for
 from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
+from kombu_redisdelay.transport.fates import tell, wanted_fate
+from kombu_redisdelay.transport.keyed_message import KeyedMessage
 from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
 from kombu_redisdelay.transport.routes import Routes
@@ -51,6 +54,9 @@ UNSURE = (
     "the connection was lost before Redis has confirmed the message, so it may be there: publish it again if "
     "its task may run twice"
 )
+
+#: What may put a message into the schedule.
+SCHEDULING = (SCHEDULE, PUBLISH_UNIQUE)
 
 #: Seconds between two attempts to note bindings that Redis had no memory for.
 BIND_PAUSE = 1.0
@@ -79,6 +85,9 @@ class PublishingChannel(ConnectingChannel):
             return self._successor().basic_publish(message, exchange, routing_key, **kwargs)
         if "_publish_batch" not in kwargs and (block := block_for(self.connection.client)) is not None:
             return block.publish(self, message, exchange=exchange, routing_key=routing_key, **kwargs)
+        if UNIQUE_HEADER in (message["headers"] or ()) and "delivery_tag" in message["properties"]:
+            # kombu uses the same properties when it publishes a message again.
+            kwargs["_is_repeated"] = True
         route = self._routes.get(exchange, routing_key)
         if route is None or route.queue in self.store.expires_ms:
             if exchange and exchange not in self.state.exchanges and is_fanout_of_an_app(exchange):
@@ -86,14 +95,7 @@ class PublishingChannel(ConnectingChannel):
                 return self._put_fanout(exchange, message, routing_key, **kwargs)
             return super().basic_publish(message, exchange, routing_key, **kwargs)
         self._inplace_augment_message(message, exchange, routing_key)
-        queue = self._partition(route.queue, message)
-        call = self._call(queue, message, route.bound)
-        routed = Routed(message, exchange, routing_key)
-        outbox: Outbox | None = kwargs.get("_publish_batch")
-        if outbox is not None:
-            outbox.add_call(OutboxCall(queue, call, routed))
-        elif not self._run(queue, call):
-            self._publish_anew(routed)
+        self._publish_to(route.queue, message, route.bound, Routed(message, exchange, routing_key), **kwargs)
         return None
 
     def _successor(self) -> Any:
@@ -146,13 +148,61 @@ class PublishingChannel(ConnectingChannel):
         Raises:
             ValueError: the due time or the header ``x-delay-on-conflict`` is invalid. Nothing was published.
         """
+        self._publish_to(queue, message, **kwargs)
+
+    def _publish_to(
+        self,
+        queue: str,
+        message: dict[str, Any],
+        bound: Bound | None = None,
+        routed: Routed | None = None,
+        *,
+        _publish_batch: Outbox | None = None,
+        _is_repeated: bool = False,
+        **_: Any,
+    ) -> None:
+        """Publish *message* to *queue*.
+
+        Arguments:
+            bound: the bindings that the message was routed by, if they come from the cache. The server then
+                checks that they are still the same.
+            routed: what it was routed by, to do that again if they are not.
+        """
         queue = self._partition(queue, message)
-        call = self._call(queue, message)
-        outbox: Outbox | None = kwargs.get("_publish_batch")
-        if outbox is not None:
-            outbox.add_call(OutboxCall(queue, call))
-        else:
-            self._run(queue, call)
+        keyed = self._keyed(queue, message, bound, is_repeated=_is_repeated)
+        call = self._call(queue, message, bound) if keyed is None else keyed.call()
+        if _publish_batch is not None:
+            _publish_batch.add_call(OutboxCall(queue, call, routed, keyed))
+            return
+        reply = self._run(queue, call)
+        if keyed is not None and reply != 0:
+            reply = self._follow(keyed, reply)
+        if not reply and routed is not None:
+            self._publish_anew(routed)
+
+    def _keyed(
+        self, queue: str, message: dict[str, Any], bound: Bound | None, *, is_repeated: bool
+    ) -> KeyedMessage | None:
+        unique = unique_of(message["headers"]) if message["headers"] else None
+        if unique is None:
+            return None
+        step = self.priority(self._get_message_priority(message))
+        fate = wanted_fate(message_id(message))
+        return KeyedMessage(
+            self.store, queue, step, message, unique, bound, _encoder.encode, is_repeated, fate
+        )
+
+    def _follow(self, keyed: KeyedMessage, reply: Any) -> Any:
+        """Do what the *reply* to the call of a message says, until it is published or dropped. Returns the
+        last reply."""
+        while (name := next_name(reply)) is not None:
+            reply = self._run(keyed.queue, keyed.call(name))
+        if reply:
+            tell(
+                *(keyed.queue, keyed.message["headers"], message_id(keyed.message)),
+                *(conflict_in(reply), keyed.fate),
+            )
+        return reply
 
     def add_to(self, outbox: Outbox, message: dict[str, Any], **kwargs: Any) -> None:
         """As :meth:`~kombu_redisdelay.transport.outbox.Sender.add_to`."""
@@ -165,16 +215,21 @@ class PublishingChannel(ConnectingChannel):
         outbox.clear()
         replies: list[Any] = []
         if calls:
-            self.store.remember(*dict.fromkeys(each.queue for _, each in calls if each.call[0] is SCHEDULE))
+            self.store.remember(*dict.fromkeys(each.queue for _, each in calls if each.call[0] in SCHEDULING))
             replies = self.store.run_all([each.call for _, each in calls])
             self.connection.has_published = True
             self.note_use(dict.fromkeys(each.queue for _, each in calls))
             for index, (_, each) in enumerate(calls):
-                if replies[index] == 0 and each.routed is not None:
-                    try:
+                try:
+                    if each.keyed is not None and isinstance(replies[index], list):
+                        replies[index] = self._follow(each.keyed, replies[index])
+                    if replies[index] == 0 and each.routed is not None:
                         self._publish_anew(each.routed)
-                    except ResponseError as exc:
-                        replies[index] = without_frames(exc)
+                except ResponseError as exc:
+                    replies[index] = without_frames(exc)
+            for fate in {each.keyed.fate for _, each in calls if each.keyed is not None}:
+                if fate is not None and fate.learned is not None:
+                    fate.learned(fate.conflict)
         if commands:
             with self.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
                 for name, args in commands:
@@ -190,7 +245,9 @@ class PublishingChannel(ConnectingChannel):
         """The partition of *queue* that *message* belongs to."""
         if not self.options.partitions:
             return queue
-        name = self.store.partitions.pick(queue, message_id(message))
+        # Messages with the same key are in the same partition.
+        key = (message["headers"] or {}).get(UNIQUE_HEADER) or message_id(message)
+        name = self.store.partitions.pick(queue, str(key))
         if name != queue:
             # So that a program without the option `partitions` sees that there is one with messages.
             self.store.remember(name)
@@ -203,7 +260,7 @@ class PublishingChannel(ConnectingChannel):
         return reply
 
     def _run_once(self, queue: str, call: Call) -> Any:
-        if call[0] is SCHEDULE:
+        if call[0] in SCHEDULING:
             self.store.remember(queue)
         try:
             return self.store.run(call)
@@ -247,6 +304,11 @@ class PublishingChannel(ConnectingChannel):
         return ProducerBatch(self, max_size)
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
+        if UNIQUE_HEADER in (message["headers"] or ()):
+            raise ValueError(
+                f"header {UNIQUE_HEADER!r} cannot be used with the fanout exchange {exchange!r}: a key is "
+                "held in a queue"
+            )
         when = due(message)
         if when is not None and when.delay_ms:
             raise ValueError(

@@ -27,6 +27,7 @@ from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.server.wire import pack
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Takes
+from kombu_redisdelay.broker.unique import Conflict, UniqueKey, conflict_in, id_in, next_name
 from tests.broker.database import Database
 
 SEPARATOR = "\x06\x16"
@@ -166,6 +167,31 @@ class Rig:
         when = Due(at_ms=max(1, self.database.now_ms() + in_ms))
         self.store.remember(queue)
         self.store.run(self.store.schedule(queue, step, text, when, id or text, on_conflict))
+
+    def publish_unique(
+        self,
+        queue: str,
+        id: str,
+        unique: UniqueKey,
+        in_ms: int = 0,
+        *,
+        step: int = 0,
+        body: str = "",
+        **how: Any,
+    ) -> Conflict | None:
+        """Publish a message with a key, to be due in so many ms."""
+        name: str | None = ""
+        reply: Any = None
+        while name is not None:
+            as_id = id_in(name) or id
+            text = payload(as_id, body=body)
+            member = json.dumps(unique.member(as_id))
+            text = f'{{"redisdelay-due": 1, "redisdelay-unique": {member}, {text[1:]}'
+            when = Due(at_ms=max(1, self.database.now_ms() + in_ms))
+            call = self.store.publish_unique(queue, step, text, when, as_id, unique, instead_of=name, **how)
+            reply = self.store.run(call)
+            name = next_name(reply)
+        return conflict_in(reply)
 
     def end_lease(self, queue: str, name: str = "me") -> None:
         """Write that the lease of the consumer has ended."""

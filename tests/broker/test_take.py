@@ -226,7 +226,7 @@ class TestNextDue:
     def test_of_a_due_time_that_never_comes(self, rig: Rig) -> None:
         rig.schedule("q", "m", 90_000)
         rig.client.zadd(rig.store.keys("q").schedule, {"m": "inf"})
-        assert rig.consumer().take(Request(["q"], 1, in_turn=True)).due["q"] > 1e8
+        assert "q" not in rig.consumer().take(Request(["q"], 1, in_turn=True)).due
 
     def test_tells_the_servers_time(self, rig: Rig) -> None:
         before = rig.database.now_us()

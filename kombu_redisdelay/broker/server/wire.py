@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import isinf
 from typing import Any
 
 
@@ -82,11 +83,13 @@ def _packed(argument: str | bytes | float) -> bytes:
 
 
 def first_score(reply: Any) -> float | None:
-    """The first score in the *reply* to a command with ``WITHSCORES``; ``None`` if there is none."""
+    """The first score in the *reply* to a command with ``WITHSCORES``; ``None`` if there is none, or it is
+    infinite."""
     if not reply:
         return None
     # RESP3 makes pairs of members and scores.
-    return float(reply[0][1] if isinstance(reply[0], (list, tuple)) else reply[1])
+    score = float(reply[0][1] if isinstance(reply[0], (list, tuple)) else reply[1])
+    return None if isinf(score) else score
 
 
 def clock_ms(reply: Any) -> float:

@@ -43,6 +43,11 @@ local function nothing_given_back()
   return { settled = 0, dead = 0, dropped = 0, briefs = {}, unnamed = {} }
 end
 
+-- What the keys of a consumer's unacked hash and of its queue begin with.
+local function base_of_queue(queue)
+  return string.sub(queue.wake, 1, -#'wake' - 1)
+end
+
 -- `id` is the name that the message gets in the schedule if it must wait; '' if the caller does not know it.
 -- `queue` has the keys unacked, ready (the list of step 0), wake, dead, schedule, messages and duplicates;
 -- separator, dead_limit, delivery_limit, isolated_from (0: each death is a failure), retry_wait_ms (the first
@@ -67,26 +72,35 @@ local function give_back(tag, id, how, queue, done)
     changes.unknown = false
   end
   done.settled = done.settled + 1
-  if where == 'dead' then
+  local now_ms, step = clock_us() / 1000, stored_step(stored)
+  local held = key_held(base_of_queue(queue), queue.unacked, tag, stored, start)
+  if where ~= 'dead' and is_superseded(held) then
+    redis.call('HDEL', queue.unacked, tag)
+    free_key(held, now_ms)
+  elseif where == 'dead' then
     expect_list(queue.dead)
     redis.call('HDEL', queue.unacked, tag)
     local reason = 'delivery limit of ' .. queue.delivery_limit .. ' reached'
     done.dead = done.dead + 1
     done.dropped = done.dropped + add_dead_letter(queue.dead, queue.dead_limit, count, reason, stored)
     add_brief(done.briefs, stored)
+    free_key(held, now_ms)
   elseif where == 'later' then
     expect_schedule(queue.schedule, queue.messages)
     redis.call('HDEL', queue.unacked, tag)
-    changes.due = clock_us() / 1000 + wait
+    changes.due = now_ms + wait
     local waiting = with_members(stored, 1, changes)
-    schedule(queue.schedule, queue.messages, queue.duplicates, queue.wake, id, changes.due, waiting)
+    local member =
+      schedule(queue.schedule, queue.messages, queue.duplicates, queue.wake, id, changes.due, waiting)
+    keep_key(held, 's', step, now_ms, member)
     expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake, queue.duplicates })
   else
-    local ready = ready_key(queue.ready, queue.separator, stored_step(stored))
+    local ready = ready_key(queue.ready, queue.separator, step)
     local payload = how == 'unseen' and string.sub(stored, start) or with_members(stored, start, changes)
     expect_list(ready)
     redis.call('HDEL', queue.unacked, tag)
     redis.call(where == 'head' and 'RPUSH' or 'LPUSH', ready, payload)
+    keep_key(held, 'r', step, now_ms, held and held.id)
     expire(queue.expires_ms, { ready })
   end
   return stored, where

@@ -2,11 +2,12 @@
 --   limit, byte_limit        how many messages and bytes at most
 --   count, bytes             how many so far
 --   first_tag                delivery tag of the first message; the others follow it
+--   consumer, now_ms         who gets them, and the time
 --   isolated_from            how many times lost a message is the last of a batch (0: never)
 --   messages, from           the messages, as they are stored, and the index of the queue of each
 -- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `unacked_ttl_ms` (time to
--- live of what a consumer holds of a queue that expires, else 0), `lease_end_ms`, what limits.lua allows, and
--- `taken`: the fields and values that hold() writes.
+-- live of what a consumer holds of a queue that expires, else 0), `lease_end_ms`, `has_unique` (whether a key
+-- is held, unique.lua), what limits.lua allows, and `taken`: the fields and values that hold() writes.
 
 -- The delivery tag of the message after `n` others. As text: what Redis does to a number that a script gives
 -- to a command costs half as much as the command.
@@ -27,6 +28,37 @@ local function hand_out(batch, queue, stored, start)
   if queue.needs_ack and isolated_from > 0 and losses(stored, start) >= isolated_from then
     batch.limit = batch.count
   end
+end
+
+-- For a message that leaves its ready list, or the schedule, to be handed out next: notes who holds its key.
+-- Returns false if the message has to wait for its key. Then it is blocked.
+local function takes_key(batch, queue, stored, start)
+  local mode, id, key = unique_of(stored, start)
+  if not mode then
+    return true
+  end
+  local record = read_record(queue.base, key)
+  local is_current = record.current and record.current.id == id
+  if not is_current and not (record.next and record.next.id == id) then
+    return true
+  end
+  local is_running = mode ~= UNTIL_TAKEN and record.running and is_held(queue.base, record.running)
+  local is_busy = is_running or not is_current and record.current
+  local entry
+  if is_busy then
+    local member = store_under_id(queue.messages, queue.base .. 'duplicates', id, stored)
+    redis.call('ZADD', queue.schedule, '+inf', member)
+    entry = entry_at('s', stored_step(stored), batch.now_ms, member)
+  elseif mode ~= UNTIL_TAKEN and queue.needs_ack then
+    record.running = { consumer = batch.consumer, tag = nth_tag(batch, batch.count), id = id }
+  end
+  if is_current then
+    record.current = entry
+  else
+    record.next = entry
+  end
+  write_record(record)
+  return not is_busy
 end
 
 -- Hands out the same messages as an earlier call with the same tags, whose reply was lost. Returns whether

@@ -25,6 +25,10 @@ local function hand_out_large(batch, queue, stored, queues, steps)
     return false
   end
   if batch.count < batch.limit and may_take(queue) and is_next(stored, queues, steps) then
+    -- The message holds its key, if it has one: migrate() has seen to that.
+    if queue.has_unique then
+      takes_key(batch, queue, stored, stored_start(stored))
+    end
     hand_out(batch, queue, stored, stored_start(stored))
     return true
   end

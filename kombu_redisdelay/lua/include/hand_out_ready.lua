@@ -19,6 +19,13 @@ local function next_fetched(queue, step_index, is_even)
   return fetch(queue, step_index)
 end
 
+-- Hands a message out, unless it has to wait for its key.
+local function hand_out_if_free(batch, queue, stored, start)
+  if not queue.has_unique or takes_key(batch, queue, stored, start) then
+    hand_out(batch, queue, stored, start)
+  end
+end
+
 -- Returns whether there was a message that may be taken, and room for it.
 local function hand_out_one(batch, queue, steps, step_index)
   if queue.counts[step_index] == 0 and not queue.waits then
@@ -29,7 +36,7 @@ local function hand_out_one(batch, queue, steps, step_index)
   end
   local fetched = next_fetched(queue, step_index, batch.first_tag % 2 == 0)
   if fetched then
-    hand_out(batch, queue, fetched, stored_start(fetched))
+    hand_out_if_free(batch, queue, fetched, stored_start(fetched))
     return true
   end
   if queue.counts[step_index] == 0 then
@@ -37,7 +44,7 @@ local function hand_out_one(batch, queue, steps, step_index)
   end
   queue.counts[step_index] = queue.counts[step_index] - 1
   local step = steps[step_index] .. ':'
-  hand_out(batch, queue, step .. redis.call('RPOP', queue.ready[step_index]), #step + 1)
+  hand_out_if_free(batch, queue, step .. redis.call('RPOP', queue.ready[step_index]), #step + 1)
   return true
 end
 

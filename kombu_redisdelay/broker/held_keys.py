@@ -1,0 +1,47 @@
+"""Which of a consumer's messages hold a key until they are acked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.server.line import Ack
+from kombu_redisdelay.broker.server.scripts import ACK_UNIQUE
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unique import held_field
+
+
+class HeldKeys:
+    """Knows them by their delivery tags, so that the ack of such a message lets go of its key.
+
+    All other messages are acked without a script.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        #: Delivery tag -> the key as it is in Redis.
+        self._fields: dict[str, str] = {}
+
+    def note(self, deliveries: Iterable[Delivery]) -> None:
+        """Note what was taken."""
+        for delivery in deliveries:
+            if delivery.needs_ack and (field := held_field(delivery.payload)) is not None:
+                self._fields[delivery.tag] = field
+
+    def ack(self, queue: str, consumer: str, tag: str, *, is_limited: bool) -> Ack | None:
+        """The ack of a message that holds a key; ``None`` if it holds none.
+
+        Arguments:
+            is_limited: whether the queue has a limited concurrency.
+        """
+        field = self._fields.pop(tag, None)
+        if field is None:
+            return None
+        keys, prepared = self._store.keys(queue), self._store.server.prepared
+        command = ACK_UNIQUE.command((keys.unacked(consumer), keys.wake), (tag, field, int(is_limited)))
+        _, _, script = prepared(("SCRIPT", "LOAD", ACK_UNIQUE.text))
+        return Ack(queue, tag, prepared(command), script=str(script))
+
+    def forget(self, tag: str) -> None:
+        """The message is not held any more."""
+        self._fields.pop(tag, None)

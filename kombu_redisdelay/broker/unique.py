@@ -1,0 +1,185 @@
+"""One task for each key: what a message says of its key, and what becomes of it when it is published.
+
+A key is held by a message of its queue. The scripts that move the message move the key with it
+(lua/include/unique.lua), so no lock stays behind when a message is cancelled or a worker dies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+#: Header that has the key: a text.
+UNIQUE_HEADER = "x-unique"
+
+#: Header that has the mode: one of the three below. Without it, it is :data:`WAITING`.
+WHILE_HEADER = "x-unique-while"
+
+#: Header that says, with :data:`LATEST`, for how many seconds others that replace a message may put it off.
+AT_MOST_HEADER = "x-unique-at-most"
+
+#: A message is dropped while another one is scheduled or ready.
+WAITING = "waiting"
+#: A message is dropped until another one is acked or given up.
+DONE = "done"
+#: One message is ready or being handled, and one is next. The newest body and time win.
+LATEST = "latest"
+MODES = (WAITING, DONE, LATEST)
+
+#: The longest key, in bytes.
+LONGEST_KEY = 256
+
+#: What became of a message that met another one with its key.
+DROPPED, REPLACED = "dropped", "replaced"
+
+#: A member of a message begins with this.
+_BEGIN = b'"redisdelay-unique": ["'
+
+
+class UniqueKey(NamedTuple):
+    """The key of a message.
+
+    Attributes:
+        key: as the application knows it.
+        mode: one of :data:`MODES`.
+        at_most_ms: how long it is put off at most by those that replace it, ms; 0 for ever.
+    """
+
+    key: str
+    mode: str
+    at_most_ms: float = 0
+
+    @property
+    def letter(self) -> str:
+        """The mode as scripts know it."""
+        return self.mode[0]
+
+    @property
+    def field(self) -> str:
+        """The key as it is in Redis: ASCII, without what ends a text of JSON."""
+        return written(self.key)
+
+    def member(self, id: str) -> list[str]:
+        """What the message with this *id* says of it."""
+        return [self.letter, id, _escaped(self.key)]
+
+
+def _escaped(key: str) -> str:
+    return key.replace("%", "%25").replace('"', "%22").replace("\\", "%5C")
+
+
+def written(key: str) -> str:
+    """*key* as it is in Redis."""
+    return json.dumps(_escaped(key))[1:-1]
+
+
+def read(text: str) -> str:
+    """The key that :func:`written`, or the member of a message, has as *text*."""
+    return text.replace("%22", '"').replace("%5C", "\\").replace("%25", "%")
+
+
+def unique_of(headers: Mapping[str, Any]) -> UniqueKey | None:
+    """What the *headers* of a message say of its key; ``None`` if it has none.
+
+    Raises:
+        ValueError: a header is invalid. The error names it and the value.
+    """
+    key = headers.get(UNIQUE_HEADER)
+    if key is None:
+        return None
+    check_key(key, f"header {UNIQUE_HEADER!r}")
+    mode = headers.get(WHILE_HEADER, WAITING)
+    check_mode(mode, f"header {WHILE_HEADER!r}")
+    at_most = headers.get(AT_MOST_HEADER)
+    check_at_most(at_most, mode, f"header {AT_MOST_HEADER!r}")
+    return UniqueKey(key, mode, (at_most or 0) * 1000)
+
+
+def check_key(key: object, what: str) -> None:
+    """Raise a ``ValueError`` about *what* if *key* cannot be a key."""
+    if not isinstance(key, str) or not key:
+        raise ValueError(f"{what} must be a text that is not empty, not {key!r}")
+    if any(character < " " or "\x7f" <= character < "\xa0" for character in key):
+        raise ValueError(f"{what} must have no control characters: {key!r}")
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} cannot be written as UTF-8: {key!r}") from None
+    if size > LONGEST_KEY:
+        raise ValueError(f"{what} must have {LONGEST_KEY} bytes at most, not {size}: {key[:40]!r}...")
+
+
+def check_mode(mode: object, what: str) -> None:
+    """Raise a ``ValueError`` about *what* if *mode* is none."""
+    if mode not in MODES:
+        raise ValueError(f"{what} must be one of {', '.join(map(repr, MODES))}, not {mode!r}")
+
+
+def check_at_most(at_most: object, mode: str, what: str) -> None:
+    """Raise a ``ValueError`` about *what* if *at_most* is neither ``None`` nor a number of seconds, or *mode*
+    has no use for it."""
+    if at_most is None:
+        return
+    if isinstance(at_most, bool) or not isinstance(at_most, (int, float)) or not 0 < at_most < float("inf"):
+        raise ValueError(f"{what} must be a number of seconds above 0, not {at_most!r}")
+    if mode != LATEST:
+        raise ValueError(f"{what} goes with the mode {LATEST!r} only, not with {mode!r}")
+
+
+def check_id(id: str) -> None:
+    """Raise a ``ValueError`` if a message with a key cannot have this *id*: scripts read it in its text."""
+    if not id.isascii() or not id.isprintable() or not set(id).isdisjoint('"\\'):
+        raise ValueError(
+            "the id of a message with a key must consist of printable ASCII characters without quotation "
+            f"marks and backslashes, not {id!r}"
+        )
+
+
+class Conflict(NamedTuple):
+    """What became of a message that met another one with its key.
+
+    Attributes:
+        outcome: :data:`DROPPED` or :data:`REPLACED`.
+        holder: id of the message that holds the key. If the new one replaced it, it has this id now.
+    """
+
+    outcome: str
+    holder: str
+
+
+def next_name(reply: Any) -> str | None:
+    """What to publish a message in place of now, because the *reply* to its call says so; empty for its own
+    place, and ``None`` if it is done."""
+    if isinstance(reply, list) and reply[0] in (b"replace", b"again"):
+        return str(reply[1].decode())
+    return None
+
+
+def id_in(name: str) -> str:
+    """The id of the message that is scheduled under this *name*."""
+    return name.partition("\x1f")[0]
+
+
+def conflict_in(reply: Any) -> Conflict | None:
+    """What the *reply* says of another message with the key; ``None`` if there was none."""
+    if isinstance(reply, list) and reply[0] != b"accepted":
+        return Conflict(reply[0].decode(), reply[1].decode())
+    return None
+
+
+def held_field(payload: bytes) -> str | None:
+    """The key of a message, as it is in Redis, if it is held until the message is acked; else ``None``.
+
+    Arguments:
+        payload: the message as it is in Redis. One that another program has written says nothing of this.
+    """
+    begin = payload.find(_BEGIN, 0, 200)
+    if begin < 0:
+        return None
+    end = payload.find(b"]", begin)
+    try:
+        mode, _, key = json.loads(payload[begin + len(_BEGIN) - 2 : end + 1])
+    except ValueError:
+        return None
+    return None if mode == WAITING[0] else json.dumps(key)[1:-1]

@@ -1,0 +1,191 @@
+-- One task for each key. A message with a key has the member redisdelay-unique (members.lua): its mode, its
+-- id and the key. A mode is a letter: w "waiting", d "done", l "latest" (broker/unique.py has the meanings).
+--
+-- The hash `unique` has for each key the message that holds it, `current`, and with "latest" also the one
+-- that comes after it, `next`. Each is
+--   <place><priority step> <since when, ms> <name>
+-- The place is s, in the schedule under that name, or r, in the ready list of the step, since then. For what
+-- is in the schedule, that is when it took the key. \30 stands between the two.
+-- The hash `running` has for each key the message that a consumer holds, with "done" and "latest":
+--   <consumer> \30 <delivery tag> \30 <id>
+--
+-- What waits for its key is *blocked*: it is scheduled with an infinite due time. Only the message that holds
+-- a key matters. Any other one is treated as if it had none: there is no way in which a key keeps a message
+-- for ever, and a key whose message is gone is free. What another program did to these hashes is ignored.
+
+local UNIQUE = '^"redisdelay%-unique": ?%["([wdl])", ?"([^"]*)", ?"([^"]*)"%]'
+local UNTIL_TAKEN = 'w'
+local BLOCKED = 'inf'
+-- Messages are taken in the order in which they became ready, but for those that came back. One that did so
+-- this much later shows that a message was taken which nobody has noted.
+local PASSED_MS = 60000
+
+-- Mode, id and key of a message; nothing if it has no key.
+local function unique_of(stored, start)
+  local _, brace, rest = members_of(stored, start)
+  if brace then
+    return string.match(stored, UNIQUE, rest)
+  end
+end
+
+-- Whether any key is held in the queue. `base` is what its keys begin with (queue.lua).
+local function has_unique(base)
+  return redis.call('EXISTS', base .. 'unique', base .. 'running') > 0
+end
+
+local function entry_at(place, step, since_ms, member)
+  -- A duplicate has a name that begins with its id (duplicates.lua).
+  local id = string.match(member, '^[^\31]*')
+  return { place = place, step = step, since_ms = math.floor(since_ms), member = member, id = id }
+end
+
+local function read_entry(text)
+  local place, step, since_ms, member = string.match(text, '^([sr])(%d+) (%d+) (.+)$')
+  return place and entry_at(place, step, tonumber(since_ms), member)
+end
+
+local function entry_text(entry)
+  return entry and string.format('%s%s %.0f %s', entry.place, entry.step, entry.since_ms, entry.member) or ''
+end
+
+local function record_text(record)
+  local text = entry_text(record.current)
+  return record.next and text .. '\30' .. entry_text(record.next) or text
+end
+
+local function running_text(running)
+  return running and table.concat({ running.consumer, running.tag, running.id }, '\30') or ''
+end
+
+local function text_in(hash, key)
+  local text = redis.pcall('HGET', hash, key)
+  return type(text) == 'string' and text or ''
+end
+
+-- Who holds a key: `current`, `next` and `running`, each nil if there is none.
+local function read_record(base, key)
+  local found, running = text_in(base .. 'unique', key), text_in(base .. 'running', key)
+  local current, behind = string.match(found, '^([^\30]*)\30?(.*)$')
+  local consumer, tag, id = string.match(running, '^([^\30]*)\30([^\30]*)\30(.*)$')
+  return {
+    base = base,
+    key = key,
+    current = read_entry(current),
+    next = read_entry(behind),
+    running = consumer and { consumer = consumer, tag = tag, id = id },
+    found = found,
+    found_running = running,
+  }
+end
+
+local function write_field(hash, key, text, found)
+  if text == found then
+    return
+  elseif text == '' then
+    redis.pcall('HDEL', hash, key)
+  else
+    redis.pcall('HSET', hash, key, text)
+  end
+end
+
+local function write_record(record)
+  write_field(record.base .. 'unique', record.key, record_text(record), record.found)
+  write_field(record.base .. 'running', record.key, running_text(record.running), record.found_running)
+end
+
+local function is_held(base, running)
+  return redis.call('HEXISTS', base .. 'unacked:' .. running.consumer, running.tag) == 1
+end
+
+local function score_of(base, entry)
+  return redis.call('ZSCORE', base .. 'schedule', entry.member)
+end
+
+-- `list_of` gives the ready list of a step.
+local function is_there(base, entry, now_ms, list_of)
+  if entry.place == 's' then
+    return score_of(base, entry)
+  elseif entry.since_ms == math.floor(now_ms) then
+    -- The script that has noted it may not have put it there yet.
+    return true
+  end
+  local head = redis.call('LINDEX', list_of(entry.step), -1)
+  local due = head and members_of(head, 1).due
+  return head and not (due and tonumber(due) > entry.since_ms + PASSED_MS)
+end
+
+-- Lets go of a key, as far as nobody holds it any more: a program that does not know keys has taken, removed
+-- or purged messages. In doubt they are gone: it costs a run more, and otherwise a message would be dropped
+-- for one that never runs.
+local function heal(record, now_ms, list_of)
+  local base = record.base
+  if record.running and not is_held(base, record.running) then
+    record.running = nil
+  end
+  if record.current and not is_there(base, record.current, now_ms, list_of) then
+    record.current = nil
+  end
+  if record.next and not is_there(base, record.next, now_ms, list_of) then
+    record.next = nil
+  end
+end
+
+-- If nobody runs, what is blocked is due now. No text is moved for it: the next take does that.
+local function let_go(record, now_ms)
+  local entry = record.current or record.next
+  if record.running or not entry or entry.place ~= 's' or score_of(record.base, entry) ~= BLOCKED then
+    return
+  end
+  redis.call('ZADD', record.base .. 'schedule', now_ms, entry.member)
+  wake(record.base .. 'wake')
+end
+
+-- To be called for a message that is about to leave the schedule for a ready list. If it has to wait for its
+-- key, this blocks it and returns false.
+local function may_become_ready(base, member, stored, step, now_ms, list_of)
+  local mode, _, key = unique_of(stored, stored_start(stored))
+  local record = mode and read_record(base, key)
+  local is_current = record and record.current and record.current.member == member
+  local is_next = record and not is_current and record.next and record.next.member == member
+  if not is_current and not is_next then
+    return true
+  end
+  if mode ~= UNTIL_TAKEN then
+    heal(record, now_ms, list_of)
+  end
+  local is_busy = record.running or is_next and record.current
+  if is_busy then
+    redis.call('ZADD', base .. 'schedule', '+inf', member)
+  else
+    record.current = entry_at('r', step, now_ms, member)
+    record.next = is_current and record.next or nil
+  end
+  write_record(record)
+  return not is_busy
+end
+
+-- To be called for a message that has left the queue for good, from the schedule or a ready list.
+local function forget_unique(base, stored, now_ms)
+  local mode, id, key = unique_of(stored, stored_start(stored))
+  if not mode then
+    return
+  end
+  local record = read_record(base, key)
+  if record.current and record.current.id == id then
+    record.current = nil
+  elseif record.next and record.next.id == id then
+    record.next = nil
+  end
+  let_go(record, now_ms)
+  write_record(record)
+end
+
+-- To be called for a message that has left a ready list for the schedule, where it has this name.
+local function move_to_schedule(base, stored, now_ms, member)
+  local mode, id, key = unique_of(stored, stored_start(stored))
+  local record = mode and read_record(base, key)
+  if record and record.current and record.current.id == id then
+    record.current = entry_at('s', stored_step(stored), now_ms, member)
+    write_record(record)
+  end
+end

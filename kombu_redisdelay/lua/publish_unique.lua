@@ -1,0 +1,176 @@
+-- Publishes a message with a key: to the schedule, or to its ready list if its time has come, unless another
+-- message holds the key (include/unique.lua). What happens then depends on the mode.
+--
+-- KEYS[1]  ready list of the message's priority step
+-- KEYS[2]  wake zset
+-- KEYS[3]  schedule
+-- KEYS[4]  messages
+-- KEYS[5]  duplicates
+-- KEYS[6]  ready list of step 0
+-- KEYS[7+] the other keys of a queue that expires; or the bindings of the exchange that routed the message
+-- ARGV     see below, by their names
+--
+-- Returns  0 if there are other bindings now: then it was not published; or a list of what has happened, and
+--          the id of the message that holds the key:
+--          "accepted"  it was published, or had been published by an earlier call
+--          "dropped"   it was not
+--          "replaced"  it took the place of the one that waits, and has its id now
+--          "replace"   nothing was done: call again with the message under this id, and this as `instead_of`
+--          "again"     nothing was done, because that one does not wait any more: begin again
+--
+-- Keeps: an id that was accepted does not vanish: what replaces its message has its id. With "latest", the
+-- newest message runs after all others.
+
+-- include: expect
+-- include: clock
+-- include: wake
+-- include: expire
+-- include: stored
+-- include: members
+-- include: duplicates
+-- include: schedule
+-- include: bindings
+-- include: history
+-- include: unique
+
+local
+  -- The message, as it is to be stored (see include/stored.lua).
+  stored,
+  -- x-expires of the queue, ms (0: none).
+  expires_ms,
+  -- Message id.
+  id,
+  -- Due time, ms since the epoch, with a fraction (0: none).
+  due_ms,
+  -- Delay, ms from now, with a fraction; the later of the two times counts.
+  delay_ms,
+  -- Between a queue's name and a priority step.
+  separator,
+  key,
+  mode,
+  -- "1": a task publishes itself again, as retry() does. It is never dropped.
+  is_continued,
+  -- "1": it may have been published by an earlier call, whose reply was lost.
+  is_repeated,
+  -- With "latest": how long it is put off at most by those that replace it, ms (0: for ever).
+  at_most_ms,
+  -- The name of the message that it is to replace, whose id it has ("": none).
+  instead_of = unpack(ARGV)
+local FIRST_BINDING = 13
+
+if not still_bound(KEYS[#KEYS], FIRST_BINDING) then
+  return 0
+end
+expect_list(KEYS[1])
+expect_schedule(KEYS[3], KEYS[4])
+redis.call('ZCARD', KEYS[5])
+
+local now_ms = clock_us() / 1000
+due_ms = math.max(tonumber(due_ms), now_ms + tonumber(delay_ms))
+local step = stored_step(stored)
+local base = string.sub(KEYS[2], 1, -#'wake' - 1)
+local record = read_record(base, key)
+heal(record, now_ms, function(of_step)
+  return ready_key(KEYS[6], separator, of_step)
+end)
+
+-- Puts it where its time says, or into the schedule as one that is blocked. It holds the key as `slot` says.
+local function put(slot, is_blocked)
+  local entry
+  if is_blocked then
+    local member = store_under_id(KEYS[4], KEYS[5], id, stored)
+    redis.call('ZADD', KEYS[3], '+inf', member)
+    entry = entry_at('s', step, now_ms, member)
+  elseif due_ms > now_ms then
+    entry = entry_at('s', step, now_ms, schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored))
+  else
+    redis.call('LPUSH', KEYS[1], stored_payload(stored))
+    wake(KEYS[2])
+    entry = entry_at('r', step, now_ms, id)
+  end
+  if slot then
+    record[slot] = entry
+  end
+  return { 'accepted', id }
+end
+
+-- Puts it in the place of `entry`, which is scheduled.
+local function replace(entry, is_blocked)
+  if instead_of ~= entry.member and id ~= entry.id then
+    return { 'replace', entry.member }
+  end
+  redis.call('HSET', KEYS[4], entry.member, stored)
+  entry.step = step
+  if not is_blocked and due_ms <= now_ms then
+    unschedule(KEYS[3], KEYS[4], KEYS[5], entry.member)
+    redis.call('LPUSH', KEYS[1], stored_payload(stored))
+    record.next = nil
+    record.current = entry_at('r', step, now_ms, entry.id)
+    wake(KEYS[2])
+  else
+    redis.call('ZADD', KEYS[3], is_blocked and '+inf' or due_ms, entry.member)
+    if redis.call('ZRANGE', KEYS[3], 0, 0)[1] == entry.member then
+      wake(KEYS[2])
+    end
+  end
+  note(KEYS[2], 'replaced', 1)
+  return { 'replaced', entry.id }
+end
+
+local function drop(holder)
+  note(KEYS[2], 'dropped', 1)
+  return { 'dropped', holder.id }
+end
+
+local function is_mine(entry)
+  return entry and entry.id == id
+end
+
+local function continue()
+  local is_own = is_mine(record.running) and not record.current
+  local is_free = not (record.running or record.current or record.next)
+  return put((is_own or is_free) and 'current', is_own and due_ms <= now_ms)
+end
+
+-- "waiting" and "done".
+local function publish_one()
+  local current = record.current
+  if not current and not record.running then
+    return put('current')
+  end
+  local score = current and not record.running and current.place == 's' and score_of(base, current)
+  if score and score ~= BLOCKED and due_ms < tonumber(score) then
+    return replace(current)
+  end
+  return drop(current or record.running)
+end
+
+local function publish_latest()
+  local is_busy = record.running or record.current
+  if record.next then
+    if tonumber(at_most_ms) > 0 then
+      due_ms = math.min(due_ms, record.next.since_ms + at_most_ms)
+    end
+    return replace(record.next, is_busy and due_ms <= now_ms)
+  elseif is_busy then
+    return put('next', due_ms <= now_ms)
+  end
+  return put(due_ms > now_ms and 'next' or 'current')
+end
+
+local holder, reply = mode == 'l' and record.next or mode ~= 'l' and record.current
+if instead_of ~= '' then
+  if not holder or holder.member ~= instead_of then
+    return { 'again', '' }
+  end
+elseif is_repeated == '1' and (is_mine(record.current) or is_mine(record.next)) then
+  reply = { 'accepted', id }
+elseif is_continued == '1' then
+  reply = continue()
+elseif is_repeated == '1' and is_mine(record.running) then
+  reply = { 'accepted', id }
+end
+reply = reply or mode == 'l' and publish_latest() or publish_one()
+write_record(record)
+expire(tonumber(expires_ms), KEYS)
+return reply

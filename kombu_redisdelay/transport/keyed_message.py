@@ -1,0 +1,82 @@
+"""A message with a key on its way to a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kombu_redisdelay.broker.members import with_due_and_key
+from kombu_redisdelay.broker.message import (
+    CONFLICT_HEADER,
+    KEEP,
+    Due,
+    deliverable_ms,
+    due,
+    message_id,
+    on_conflict,
+)
+from kombu_redisdelay.broker.store import Bound, Call, Store
+from kombu_redisdelay.broker.unique import UNIQUE_HEADER, UniqueKey, check_id, id_in
+from kombu_redisdelay.transport.fates import Fate
+
+
+class KeyedMessage(NamedTuple):
+    """A message that has a key, and the queue that it goes to.
+
+    Attributes:
+        step: its priority step.
+        encode: makes the text of a message.
+        fate: who wants to know what became of it.
+    """
+
+    store: Store
+    queue: str
+    step: int
+    message: Mapping[str, Any]
+    unique: UniqueKey
+    bound: Bound | None
+    encode: Callable[[Any], str]
+    is_repeated: bool
+    fate: Fate | None
+
+    def call(self, instead_of: str = "") -> Call:
+        """The call that publishes it.
+
+        Arguments:
+            instead_of: the name of a message that it is to replace, and whose id it gets.
+
+        Raises:
+            ValueError: its due time, its id or one of its headers is invalid.
+        """
+        if on_conflict(self.message) != KEEP:
+            raise ValueError(f"headers {UNIQUE_HEADER!r} and {CONFLICT_HEADER!r} cannot be used together")
+        message = under_id(self.message, id_in(instead_of)) if instead_of else self.message
+        id = message_id(message)
+        check_id(id)
+        when = due(message)
+        text = self.encode(with_due_and_key(message, deliverable_ms(when), self.unique.member(id)))
+        return self.store.publish_unique(
+            self.queue,
+            self.step,
+            text,
+            when or Due(),
+            id,
+            self.unique,
+            self.bound,
+            # Celery counts how often a task has published itself again. An application may write anything.
+            is_continued=bool((message["headers"] or {}).get("retries")),
+            is_repeated=self.is_repeated,
+            instead_of=instead_of,
+        )
+
+
+def under_id(message: Mapping[str, Any], id: str) -> dict[str, Any]:
+    """*message* with another *id*, wherever it says its own."""
+    own = message_id(message)
+    headers, properties = dict(message["headers"] or {}), dict(message["properties"])
+    for where, names in ((headers, ("id", "root_id")), (properties, ("message_id", "correlation_id"))):
+        where.update({name: id for name in names if where.get(name) == own})
+    if message_id({"headers": headers, "properties": properties}) != id:
+        # It was known by its delivery tag.
+        properties["message_id"] = id
+    return {**message, "headers": headers, "properties": properties}

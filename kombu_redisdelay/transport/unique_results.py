@@ -1,0 +1,72 @@
+"""What Celery learns of a task that met another one with its key."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import current_app, states
+from celery.app.task import Context
+from celery.exceptions import TaskRevokedError
+from celery.result import AsyncResult
+from celery.utils.dispatch import Signal
+
+from kombu_redisdelay.broker.unique import DROPPED, UNIQUE_HEADER, Conflict
+from kombu_redisdelay.public import public
+
+logger = logging.getLogger(__name__)
+
+#: Sent when a task met another one with its key. Receivers get ``key``, ``id`` (that of the task that was
+#: published), ``holder`` (the id of the task that holds the key) and ``outcome``: "dropped" or "replaced".
+unique_conflict = Signal(name="unique_conflict", providing_args={"key", "id", "holder", "outcome"})
+
+
+@public
+class UniqueResult(AsyncResult):  # type: ignore[misc]
+    """What ``apply_async`` of a task with a key returns: the result of the task that holds the key.
+
+    Attributes:
+        dropped: whether this one was dropped, so that nothing was published.
+        replaced: whether this one has replaced the body of the one that waited, and has its id now.
+    """
+
+    id: str
+    dropped = False
+    replaced = False
+
+    def _learn(self, conflict: Conflict | None) -> None:
+        """Become the result of the task that holds the key."""
+        if conflict is None:
+            return
+        if conflict.holder != self.id:
+            # Whoever waits for it would wait for an id that no task has.
+            self.backend.remove_pending_result(self)
+            self.id = conflict.holder
+        self.dropped = conflict.outcome == DROPPED
+        self.replaced = not self.dropped
+
+
+def tell_celery(headers: dict[str, Any], id: str, conflict: Conflict, *, is_by_hand: bool) -> None:
+    """Send the signal. If the task was dropped, and was published by hand, its id ends as revoked."""
+    unique_conflict.send(
+        sender=headers.get("task"),
+        key=headers[UNIQUE_HEADER],
+        id=id,
+        holder=conflict.holder,
+        outcome=conflict.outcome,
+    )
+    if is_by_hand and "task" in headers and not headers.get("ignore_result"):
+        end_as_revoked(current_app.backend, id, conflict)
+
+
+def end_as_revoked(backend: Any, id: str, conflict: Conflict) -> None:
+    """Have those who wait for the task with this *id* learn that it will never run: it was dropped, or
+    replaces another one under the id of that."""
+    if id == conflict.holder:
+        return
+    reason = TaskRevokedError(f"{conflict.outcome}: task {conflict.holder} has the same key")
+    try:
+        backend.mark_as_failure(id, reason, request=Context(id=id), state=states.REVOKED)
+    except Exception:
+        # The task is where it should be; only its result cannot be stored.
+        logger.warning("Could not store that task %s was %s", id, conflict.outcome, exc_info=True)

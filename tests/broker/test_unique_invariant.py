@@ -1,0 +1,281 @@
+"""Whatever is done to messages with one key: what may run runs, and no key outlives its message."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import count
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from kombu_redisdelay.broker.consumer import Consumer
+from kombu_redisdelay.broker.dead import REQUEUE
+from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.maintenance import check_unique
+from kombu_redisdelay.broker.ready import ReadyLists
+from kombu_redisdelay.broker.schedule import Schedule
+from kombu_redisdelay.broker.unique import DONE, DROPPED, LATEST, MODES, WAITING, UniqueKey
+from tests.broker.database import Database
+from tests.broker.rig import Rig, take_out, taken
+from tests.environments import examples
+
+STEPS = (0, 6)
+UNIT_MS = 1_000_000
+choices = st.integers(0, 1000)
+steps = st.sampled_from(STEPS)
+
+
+@dataclass
+class Run:
+    """A message that a consumer has begun to run."""
+
+    consumer: Consumer
+    delivery: Delivery
+    id: str
+    version: str
+
+
+class UniqueMachine(RuleBasedStateMachine):
+    """Messages of one key are in the queue ``q``.
+
+    Attributes:
+        seen: whether a run has begun after the last publish that saw what it should see.
+        excused: ids of messages that somebody removed, or that a program took that does not know keys.
+    """
+
+    database: Database
+    mode: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.database.reset()
+        self.rig = Rig(self.database, steps=STEPS)
+        self.unique = UniqueKey("account:4", self.mode)
+        self.names = count(1)
+        self.consumers = [self.rig.consumer(f"c{next(self.names)}") for _ in range(2)]
+        self.runs: list[Run] = []
+        self.zombies: list[Run] = []
+        self.elsewhere: list[tuple[int, bytes]] = []
+        self.published: list[str] = []
+        self.version = 0
+        self.seen = True
+        self.began: set[str] = set()
+        self.owed: set[str] = set()
+        self.excused: set[str] = set()
+        #: Whether two may run: a lease was lost, or another program has taken or removed something.
+        self.may_be_two = False
+
+    # -- what producers and consumers do --
+
+    @rule(step=steps, in_units=st.integers(0, 3))
+    def publish(self, step: int, in_units: int) -> None:
+        id = f"m{next(self.names)}"
+        self.version += 1
+        self.seen = False
+        in_ms = in_units * UNIT_MS
+        conflict = self.rig.publish_unique("q", id, self.unique, in_ms, step=step, body=str(self.version))
+        assert conflict is None or conflict.holder != id
+        if self.mode == LATEST:
+            assert conflict is None or conflict.outcome != DROPPED
+        self.published.append(id if conflict is None else conflict.holder)
+
+    @rule(which=st.integers(0, 1), limit=st.integers(1, 3))
+    def take(self, which: int, limit: int) -> None:
+        consumer = self.consumers[which]
+        for delivery in taken(consumer, "q", limit=limit):
+            decoded = json.loads(delivery.payload)
+            run = Run(consumer, delivery, decoded["headers"]["id"], decoded["body"])
+            self.runs.append(run)
+            self.began.add(run.id)
+            self.owed.discard(run.id)
+            if self.mode != LATEST or run.version == str(self.version):
+                self.seen = True
+        if self.mode != WAITING and not self.may_be_two:
+            assert len(self.runs) <= 1, "two of one key run"
+
+    @precondition(lambda self: self.runs)
+    @rule(which=choices)
+    def ack(self, which: int) -> None:
+        run = self.runs.pop(which % len(self.runs))
+        assert self.rig.ack(run.consumer, "q", run.delivery.tag)
+
+    def retry(self, run: Run, in_units: int) -> None:
+        self.rig.publish_unique(
+            *("q", run.id, self.unique, in_units * UNIT_MS), body=run.version, is_continued=True
+        )
+        self.owed.add(run.id)
+
+    @precondition(lambda self: self.runs)
+    @rule(which=choices, in_units=st.integers(0, 2), acks_first=st.booleans())
+    def retry_and_ack(self, which: int, in_units: int, acks_first: bool) -> None:
+        run = self.runs.pop(which % len(self.runs))
+        if acks_first:
+            self.rig.ack(run.consumer, "q", run.delivery.tag)
+            # Somebody else comes in between.
+            self.take(0, 1)
+        self.retry(run, in_units)
+        if acks_first:
+            self.may_be_two = True
+        else:
+            self.take(1, 1)
+            self.rig.ack(run.consumer, "q", run.delivery.tag)
+
+    @precondition(lambda self: self.runs)
+    @rule(which=choices, in_units=st.integers(0, 2))
+    def retry_and_be_lost(self, which: int, in_units: int) -> None:
+        run = self.runs[which % len(self.runs)]
+        self.retry(run, in_units)
+        self.lose_lease(self.consumers.index(run.consumer))
+
+    @precondition(lambda self: self.runs)
+    @rule(which=choices, how=st.sampled_from(("returned", "failed", "later", "dead", "unseen")))
+    def give_back(self, which: int, how: str) -> None:
+        run = self.runs.pop(which % len(self.runs))
+        consumer, tag = run.consumer, run.delivery.tag
+        if how == "unseen":
+            consumer.put_back([run.delivery])
+        elif how == "returned":
+            assert consumer.give_back("q", tag)
+        elif how == "dead":
+            assert consumer.make_dead("q", tag, "why")
+            self.excused.add(run.id)
+        else:
+            assert consumer.requeue("q", tag, UNIT_MS if how == "later" else None)
+
+    @rule(which=st.integers(0, 1))
+    def lose_lease(self, which: int) -> None:
+        """A worker stands still, and goes on when others have its messages."""
+        consumer = self.consumers[which]
+        lost = [run for run in self.runs if run.consumer is consumer]
+        if lost:
+            self.runs = [run for run in self.runs if run.consumer is not consumer]
+            self.zombies += lost
+            self.rig.end_lease("q", consumer.name)
+            self.rig.recover("q")
+            self.consumers[which] = self.rig.consumer(f"c{next(self.names)}")
+
+    @precondition(lambda self: self.zombies)
+    @rule(which=choices, retries=st.booleans(), in_units=st.integers(0, 2))
+    def zombie_ends(self, which: int, retries: bool, in_units: int) -> None:
+        run = self.zombies.pop(which % len(self.zombies))
+        if retries:
+            self.may_be_two = True
+            self.retry(run, in_units)
+        assert not self.rig.ack(run.consumer, "q", run.delivery.tag)
+
+    @rule(by=st.integers(1, 3))
+    def time_passes(self, by: int) -> None:
+        self.database.advance(by * UNIT_MS)
+
+    # -- what operators do --
+
+    def ids_that_wait(self) -> set[str]:
+        stored = self.rig.scheduled("q")
+        texts = [text.partition(":")[2] for text in stored]
+        texts += [text for step in STEPS for text in self.rig.ready("q", step)]
+        return {json.loads(text)["headers"]["id"] for text in texts}
+
+    @rule(which=choices)
+    def cancel(self, which: int) -> None:
+        found = list(Schedule(self.rig.store).iter("q", None, None))
+        if found:
+            id = found[which % len(found)].member.partition(b"\x1f")[0].decode()
+            self.excused.add(id)
+            Schedule(self.rig.store).cancel("q", [id])
+
+    @rule(which=choices)
+    def cancel_ready(self, which: int) -> None:
+        found = list(ReadyLists(self.rig.store).iter("q"))
+        if found:
+            message = found[which % len(found)]
+            self.excused.add(json.loads(message.payload)["headers"]["id"])
+            assert ReadyLists(self.rig.store).remove(message)
+
+    @rule(which=choices, in_units=st.integers(-1, 2))
+    def reschedule(self, which: int, in_units: int) -> None:
+        schedule = Schedule(self.rig.store)
+        found = list(schedule.iter("q", None, None))
+        if found:
+            message = found[which % len(found)]
+            schedule.reschedule(message, message.payload, self.database.now_ms() + in_units * UNIT_MS)
+
+    @rule(in_units=st.integers(1, 3))
+    def schedule_ready(self, in_units: int) -> None:
+        due_ms = self.database.now_ms() + in_units * UNIT_MS
+        ready = ReadyLists(self.rig.store)
+        found = list(ready.iter("q"))
+        list(ready.schedule_all("q", found, lambda m: (json.loads(m.payload)["headers"]["id"], due_ms)))
+
+    @rule()
+    def purge(self) -> None:
+        self.excused |= self.ids_that_wait()
+        self.rig.store.purge("q")
+
+    @rule()
+    def requeue_dead(self) -> None:
+        before = len(self.rig.dead("q"))
+        requeued = take_out(self.rig.store, "q", REQUEUE)
+        if self.mode == DONE and before and not (self.runs or self.zombies or self.ids_that_wait()):
+            assert requeued
+
+    # -- what others do --
+
+    @rule(step=steps)
+    def a_stock_worker_takes(self, step: int) -> None:
+        text = self.rig.client.rpop(self.rig.store.keys("q").ready_at(step))
+        if text is not None:
+            self.may_be_two = True
+            self.elsewhere.append((step, text))
+            self.excused.add(json.loads(text)["headers"]["id"])
+
+    @precondition(lambda self: self.elsewhere)
+    @rule(gives_back=st.booleans())
+    def a_stock_worker_ends(self, gives_back: bool) -> None:
+        step, text = self.elsewhere.pop()
+        if gives_back:
+            self.rig.client.rpush(self.rig.store.keys("q").ready_at(step), text)
+
+    @rule(name=st.sampled_from(("unique", "running")))
+    def the_hash_is_deleted(self, name: str) -> None:
+        self.may_be_two = True
+        self.excused |= self.ids_that_wait()
+        self.rig.client.delete(self.rig.key("q", name))
+        # What is blocked then waits for nobody, and nothing knows that. An operator can deliver it.
+        Schedule(self.rig.store).cancel("q", list(self.ids_that_wait()))
+
+    @rule()
+    def keys_are_checked(self) -> None:
+        check_unique(self.rig.store, ["q"], {})
+
+    # -- the end --
+
+    def teardown(self) -> None:
+        for _ in range(200):
+            while self.runs:
+                self.ack(0)
+            self.take(0, 3)
+            if self.runs:
+                continue
+            check_unique(self.rig.store, ["q"], {})
+            self.database.advance(5 * UNIT_MS)
+            if not self.ids_that_wait():
+                break
+        assert not self.ids_that_wait(), "some never run"
+        check_unique(self.rig.store, ["q"], {})
+        assert self.rig.client.hgetall(self.rig.key("q", "unique")) == {}
+        assert self.rig.client.hgetall(self.rig.key("q", "running")) == {}
+        assert set(self.published) - self.began - self.excused == set(), "ids that were accepted never ran"
+        assert self.owed - self.excused == set(), "a retry is lost"
+        if self.mode != DONE and self.published and self.published[-1] not in self.excused:
+            assert self.seen, "nothing that began after the last publish saw it"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_may_run_runs(database: Database, mode: str) -> None:
+    machine = type("Machine", (UniqueMachine,), {"database": database, "mode": mode})
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
+    )
