@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.server.scripts import FORWARD, ScriptCall, try_each
 from kombu_redisdelay.broker.server.server import SlotUnavailable, by_slot
-from kombu_redisdelay.broker.server.wire import Command, clock_ms, first_score
+from kombu_redisdelay.broker.server.wire import Command, clock_ms, first_due_ms
 from kombu_redisdelay.broker.store import Store
 
 logger = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class Mover:
         ]
         now, *replies = self._store.server.call_all(("TIME",), *schedules)
         readable = {
-            queue: first_score(reply)
+            queue: first_due_ms(reply)
             for queue, reply in zip(queues, replies, strict=True)
             if not isinstance(reply, ResponseError)
         }

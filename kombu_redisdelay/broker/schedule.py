@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, product
+from math import isinf
 from typing import Any
 
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import answers, checked
 from kombu_redisdelay.broker.server.scripts import CANCEL, CLEAR, FIND, PAGE, REMOVE, RESCHEDULE, run_each
-from kombu_redisdelay.broker.server.wire import Argument, first_score
+from kombu_redisdelay.broker.server.wire import Argument, first_due_ms
 from kombu_redisdelay.broker.store import Store
 
 #: Half of :data:`MESSAGES_PER_CALL`, since an id may have more than one message.
@@ -34,7 +35,7 @@ class Scheduled:
 
     Attributes:
         member: the name that it has in the schedule: its id, unless another message had that before.
-        due_ms: ms since the epoch, with a fraction.
+        due_ms: ms since the epoch, with a fraction; infinite while it waits for its key.
         stored: the message as it is in Redis, with its priority step.
     """
 
@@ -42,6 +43,11 @@ class Scheduled:
     member: bytes
     due_ms: float
     stored: bytes
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for its key (lua/include/unique.lua)."""
+        return isinf(self.due_ms)
 
     @cached_property
     def payload(self) -> bytes:
@@ -67,11 +73,14 @@ class Schedule:
         epoch. ``None`` is no limit."""
         low = "-inf" if from_ms is None else from_ms
         high = "+inf" if before_ms is None else f"({before_ms}"
+        if from_ms is not None and before_ms is None:
+            # What waits for its key has no due time.
+            high = "(inf"
         return sum(self._for_each(queues, "ZCOUNT", low, high))
 
     def next_due_ms(self, queues: Sequence[str]) -> float | None:
         """When the first message of all *queues* is due, ms since the epoch; ``None`` if there is none."""
-        first = map(first_score, self._for_each(queues, "ZRANGE", 0, 0, "WITHSCORES"))
+        first = map(first_due_ms, self._for_each(queues, "ZRANGE", 0, 0, "WITHSCORES"))
         return min((due_ms for due_ms in first if due_ms is not None), default=None)
 
     def iter(

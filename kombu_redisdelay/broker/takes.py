@@ -21,7 +21,7 @@ from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.roster import Roster
 from kombu_redisdelay.broker.server.replies import checked, explained, explained_all
 from kombu_redisdelay.broker.server.scripts import LOOK, TAKE, ScriptCall, try_each
-from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys, clock_ms, first_score
+from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys, clock_ms, first_due_ms
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unknown_tasks import find_waiting, named
 
@@ -131,7 +131,7 @@ class Takes:
         finally:
             del replies
         now_ms = clock_ms(now)
-        due_ms = zip(some, map(first_score, rows), strict=True)
+        due_ms = zip(some, map(first_due_ms, rows), strict=True)
         due = {queue: max(0.0, ms - now_ms) / 1000 for queue, ms in due_ms if ms is not None}
         return Peek(bool(any_ready), due, some, bool(any_unknown))
 

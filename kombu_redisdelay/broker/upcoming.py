@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from math import inf, nextafter
+from math import inf, isinf, nextafter
 
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.replies import answers
@@ -92,6 +92,10 @@ class _Span:
         return read(queue, self.from_ms, self.before_ms, self.name)
 
 
+#: Nothing is due in it.
+_NOTHING = _Span(inf, -inf)
+
+
 def _spans(
     queues: Sequence[str],
     from_ms: float | None,
@@ -108,6 +112,12 @@ def _spans(
     if after is None or is_before_all:
         return [_Span(from_ms, before_ms)] * len(queues)
     at = queues.index(after.queue)
+    if isinf(after.due_ms):
+        # What waits for its key comes last, in all queues.
+        earlier = [_Span(from_ms, None) if last_first else _NOTHING] * at
+        here = _Span(from_ms, inf, after.member) if last_first else _Span(inf, before_ms, after.member)
+        later = _Span(from_ms, inf) if last_first else _Span(inf, before_ms)
+        return [*earlier, here, *[later] * (len(queues) - at - 1)]
     past = nextafter(after.due_ms, inf)
     # Of those that are due at the same time, those of these queues come before the cursor.
     earlier = [_Span(from_ms, past) if last_first else _Span(past, before_ms)] * at

@@ -1,5 +1,5 @@
--- Forgets a message that holds a key, and with it the key: what waits for the key is due now. (Messages without
--- a key are acked by HDEL.)
+-- Forgets a message that holds a key, and with it the key: what waits for the key is due now. (Messages
+-- without a key are acked by HDEL.)
 --
 -- KEYS[1]  unacked of the consumer
 -- KEYS[2]  wake zset
@@ -10,8 +10,8 @@
 --
 -- Returns  1 if it was unacked, else 0
 --
--- Keeps: at most one message of a key runs. It may be sent again: a key that is held by another message by now
--- stays held.
+-- Keeps: at most one message of a key runs. It may be sent again: a key that is held by another message by
+-- now stays held.
 
 -- include: clock
 -- include: wake

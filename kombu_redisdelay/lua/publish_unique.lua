@@ -77,12 +77,13 @@ end)
 -- Puts it where its time says, or into the schedule as one that is blocked. It holds the key as `slot` says.
 local function put(slot, is_blocked)
   local entry
+  local place = is_continued == '1' and 'a' or 's'
   if is_blocked then
     local member = store_under_id(KEYS[4], KEYS[5], id, stored)
     redis.call('ZADD', KEYS[3], '+inf', member)
-    entry = entry_at('s', step, now_ms, member)
+    entry = entry_at(place, step, now_ms, member)
   elseif due_ms > now_ms then
-    entry = entry_at('s', step, now_ms, schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored))
+    entry = entry_at(place, step, now_ms, schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored))
   else
     redis.call('LPUSH', KEYS[1], stored_payload(stored))
     wake(KEYS[2])
@@ -132,7 +133,7 @@ local function continue()
   return put((is_own or is_free) and 'current', is_own and due_ms <= now_ms)
 end
 
--- "waiting" and "done".
+-- "waiting" and "done". One that is to be tried again is not replaced: it has failed, and waits for that.
 local function publish_one()
   local current = record.current
   if not current and not record.running then

@@ -13,9 +13,10 @@
 -- Returns  a list of how many messages each list of what is kept has; ready, scheduled, overdue and unacked
 --          messages; consumers; consumers whose lease has ended and that hold messages; due time of the first
 --          scheduled message, as text, ms since the epoch (nil: none); microseconds for which it has been due
---          (0: it is not due yet); server's clock in microseconds; then 1 or 0 for each of: the queue is
---          paused, its concurrency allows no message now, its rate allows none, a wake-up token is there,
---          messages may wait for a worker that knows their task
+--          (0: it is not due yet); server's clock in microseconds; how many scheduled messages wait for their
+--          keys (include/unique.lua); then 1 or 0 for each of: the queue is paused, its concurrency allows no
+--          message now, its rate allows none, a wake-up token is there, messages may wait for a worker that
+--          knows their task
 
 -- include: clock
 -- include: woken
@@ -50,6 +51,9 @@ for i = 1, #consumers, 2 do
 end
 
 local due_ms = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
+if due_ms == 'inf' then
+  due_ms = nil
+end
 return {
   kept,
   ready,
@@ -61,6 +65,7 @@ return {
   due_ms or false,
   due_ms and math.max(0, now_us - due_ms * 1000) or 0,
   now_us,
+  redis.call('ZCOUNT', KEYS[1], '+inf', '+inf'),
   queue.is_paused and 1 or 0,
   queue.permits <= 0 and 1 or 0,
   queue.tokens <= 0 and 1 or 0,

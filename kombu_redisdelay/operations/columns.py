@@ -48,6 +48,7 @@ COLUMNS = {
     "queue": Column("Queue", QUEUE, lambda message: message.queue, least=30),
     "failures": Column("Failures", NUMBER, lambda message: message.failures, usual=0),
     "reason": Column("Reason", TEXT, lambda message: message.reason, least=28, usual=""),
+    "unique": Column("Key", TEXT, lambda message: message.unique or "", least=20, usual=""),
     "task": Column("Task", CALL, lambda message: message, least=17),
 }
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from kombu.utils.json import loads
 
-from kombu_redisdelay.broker.members import DELIVERIES, UNKNOWN
+from kombu_redisdelay.broker import unique
+from kombu_redisdelay.broker.members import DELIVERIES, UNIQUE, UNKNOWN
 from kombu_redisdelay.broker.message import (
     DELAY_HEADER,
     ETA_HEADER,
@@ -31,6 +32,7 @@ class Content:
         failures: how many deliveries of it have failed.
         unknown_ms: since when it waits for a worker that knows its task, ms since the epoch; ``None`` if it
             does not.
+        unique: the key of a message with a key (:class:`~kombu_redisdelay.Unique`).
         tag: the delivery tag that it was published with. No two messages have the same; ``None`` if it has
             none.
     """
@@ -44,6 +46,7 @@ class Content:
     failures: int = 0
     unknown_ms: int | None = None
     tag: str | None = None
+    unique: str | None = None
 
     @classmethod
     def of(cls, payload: bytes, otherwise: str) -> Content:
@@ -72,7 +75,14 @@ class Content:
             message.get(DELIVERIES, 0),
             message.get(UNKNOWN),
             str(tag) if tag else None,
+            _unique_key(message.get(UNIQUE)),
         )
+
+
+def _unique_key(member: Any) -> str | None:
+    """The key in a member of a message, which another program may have written."""
+    is_ours = isinstance(member, list) and len(member) == 3 and isinstance(member[2], str)
+    return unique.read(member[2]) if is_ours else None
 
 
 def message_of(payload: bytes) -> dict[str, Any]:

@@ -14,7 +14,10 @@ ISOLATED = "isolated"
 PREFETCH = "prefetch full"
 UNKNOWN = "unknown task"
 
-#: All of them. If several apply, the first one counts: while it does, the others do not matter.
+#: Of a message: it waits for another one with its key.
+BLOCKED = "blocked"
+
+#: All of those of a queue. If several apply, the first one counts: while it does, the others do not matter.
 REASONS = (PAUSED, NO_CONSUMER, LOST, CONCURRENCY, RATE, ISOLATED, PREFETCH, UNKNOWN)
 
 #: Seconds after which a consumer with room has taken a message for certain, however it came.

@@ -7,20 +7,22 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha1
 from itertools import islice
-from math import isfinite
+from math import inf, isfinite
 from operator import attrgetter
 from typing import Any, Protocol
 
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.dead import DeadLetter, DeadLists
+from kombu_redisdelay.broker.key_holders import holder_of
 from kombu_redisdelay.broker.processes import has_ended, host_and_pid, process_of, worker_of
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unacked import Unacked, UnackedHashes
+from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.broker.upcoming import ScheduleCursor, upcoming
 from kombu_redisdelay.operations.content import Content
-from kombu_redisdelay.operations.queue_reasons import UNKNOWN
+from kombu_redisdelay.operations.queue_reasons import BLOCKED, UNKNOWN
 
 #: From which moment on and before which one, in ms since the epoch; ``None`` is no limit.
 Span = tuple[float | None, float | None]
@@ -118,35 +120,42 @@ class ScheduledReader:
     def read(self, store: Store, look: Look) -> Iterator[Entry]:
         if look.ids is not None:
             by_id = (message for _, message in Schedule(store).find_all(look.names, look.ids))
-            return map(_of_scheduled, sorted(by_id, key=attrgetter("due_ms")))
+            return (_of_scheduled(store, found) for found in sorted(by_id, key=attrgetter("due_ms")))
         after = None
         if look.start is not None:
             name, due_ms, member = look.start
-            after = ScheduleCursor(due_ms, name, member.encode("latin-1"))
-        found = upcoming(store, look.names, *look.span, after, last_first=look.newest_first)
-        return map(_of_scheduled, found)
+            after = ScheduleCursor(inf if due_ms is None else due_ms, name, member.encode("latin-1"))
+        each = upcoming(store, look.names, *look.span, after, last_first=look.newest_first)
+        return (_of_scheduled(store, found) for found in each)
 
     def cursor(self, values: Sequence[Any]) -> Cursor:
         name, due_ms, member = values
         str(member).encode("latin-1")
+        if due_ms is None:
+            # JSON has no infinite number.
+            return str(name), None, str(member)
         if not isfinite(due_ms):
             raise ValueError(due_ms)
         return str(name), float(due_ms), str(member)
 
 
-def _of_scheduled(found: Scheduled) -> Entry:
+def _of_scheduled(store: Store, found: Scheduled) -> Entry:
+    due_ms = None if found.is_blocked else found.due_ms
     return Entry(
         found.queue,
         found.payload,
         found,
         unnamed=found.member.decode(errors="replace"),
-        cursor=(found.queue, found.due_ms, found.member.decode("latin-1")),
-        moment_ms=found.due_ms,
-        of_state=_why_scheduled,
+        cursor=(found.queue, due_ms, found.member.decode("latin-1")),
+        moment_ms=due_ms,
+        of_state=lambda content: _why_scheduled(store, found, content),
     )
 
 
-def _why_scheduled(content: Content) -> Mapping[str, Any]:
+def _why_scheduled(store: Store, found: Scheduled, content: Content) -> Mapping[str, Any]:
+    if found.is_blocked and content.unique is not None:
+        holder = holder_of(store, found.queue, written(content.unique))
+        return {"reason": f"{BLOCKED} by {holder}" if holder and holder != content.id else BLOCKED}
     if content.unknown_ms is None:
         return {}
     return {"reason": UNKNOWN}

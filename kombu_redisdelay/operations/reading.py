@@ -149,6 +149,7 @@ def _info(access: Access, state: State, entry: Entry) -> MessageInfo:
         kwargs=content.kwargs,
         priority=content.priority,
         size=len(entry.payload),
+        unique=content.unique,
         headers=content.headers,
         payload=entry.payload,
         **of_state,

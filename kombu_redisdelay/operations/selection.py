@@ -100,6 +100,13 @@ FILTERS = (
         "delivery limit*",
     ),
     Filter(
+        "unique",
+        "Only with this key, of tasks of which one is enough; * stands for anything.",
+        "with the key",
+        lambda entry, value: fits(entry.content.unique or "", value),
+        "account:42",
+    ),
+    Filter(
         "related",
         "Only the task with this id, and those of the same group, parent or root.",
         "related to",
@@ -128,6 +135,7 @@ class Selection:
             whose arguments are not in JSON is never selected.
         worker: what this Celery worker has taken, such as ``"celery@web-1"``, with the same wildcards.
         reason: messages with this :attr:`MessageInfo.reason`, with the same wildcards.
+        unique: messages with this :attr:`MessageInfo.unique`, with the same wildcards.
         related: tasks of which this is the id, or that of their group, their parent or their root.
         after: those whose moment is this one or later. It is the due time of a scheduled message; of another,
             it is since when the message is in its state. A message of which that is unknown is left out. A
@@ -140,8 +148,8 @@ class Selection:
     Raises:
         TypeError: *ids* is one string; an id, the name of a queue or a filter is not a string.
         ValueError: there is no such state; *after* or *before* is no time, or a text without an offset; *ids*
-            are given together with a time or a filter (*task*, *args*, *worker*, *reason*, *related*); a
-            text with wildcards has more than 500 characters.
+            are given together with a time or a filter (*task*, *args*, *worker*, *reason*, *unique*,
+            *related*); a text with wildcards has more than 500 characters.
     """
 
     ids: Sequence[str] | None = None
@@ -151,6 +159,7 @@ class Selection:
     args: str | None = None
     worker: str | None = None
     reason: str | None = None
+    unique: str | None = None
     related: str | None = None
     after: Time = None
     before: Time = None

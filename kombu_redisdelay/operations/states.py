@@ -65,7 +65,7 @@ STATES = {
         State(
             SCHEDULED,
             ScheduledReader(),
-            ("due", "priority", "id", "queue", "failures", "reason", "task"),
+            ("due", "priority", "id", "queue", "failures", "reason", "unique", "task"),
             "The first one first.",
             "The last one first.",
             is_ahead=True,
@@ -76,21 +76,21 @@ STATES = {
         State(
             READY,
             ReadyReader(),
-            ("position", "since", "priority", "id", "queue", "task"),
+            ("position", "since", "priority", "id", "queue", "unique", "task"),
             "In the order in which workers take them.",
             style="yellow",
         ),
         State(
             UNACKED,
             UnackedReader(),
-            ("since", "id", "worker", "queue", "task"),
+            ("since", "id", "worker", "queue", "unique", "task"),
             "Worker by worker.",
             style="magenta",
         ),
         State(
             DEAD,
             DeadReader(DEAD),
-            ("since", "id", "queue", "failures", "reason", "task"),
+            ("since", "id", "queue", "failures", "reason", "unique", "task"),
             "The oldest one first.",
             "The newest one first.",
             noun="dead letter",

@@ -63,6 +63,7 @@ class QueueStats:
         reason: why ready or overdue messages wait, or, while there are none, why messages do that were ready,
             one of :data:`~kombu_redisdelay.operations.queue_reasons.REASONS`; ``None`` if none waits, they
             are about to be taken, or it is unknown.
+        blocked: number of scheduled messages that wait for another one with their key (:class:`Unique`).
     """
 
     queue: str
@@ -78,6 +79,7 @@ class QueueStats:
     waiting: float | None
     limits: QueueLimits
     reason: str | None = None
+    blocked: int = 0
 
     @property
     def messages(self) -> int:
@@ -195,6 +197,7 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         ready=one.ready + other.ready,
         scheduled=one.scheduled + other.scheduled,
         overdue=one.overdue + other.overdue,
+        blocked=one.blocked + other.blocked,
         unacked=one.unacked + other.unacked,
         **_by_state(map(sum, zip(_kept(one), _kept(other), strict=True))),
         consumers=max(one.consumers, other.consumers),
@@ -221,7 +224,7 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
 
 
 def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats:
-    kept, *numbers, is_paused, has_no_permit, has_no_token, has_waker, _ = reply
+    kept, *numbers, blocked, is_paused, has_no_permit, has_no_token, has_waker, _ = reply
     ready, scheduled, overdue, unacked, consumers, consumers_lost, due_ms, late_us, now_us = numbers
     waiting = 0.0 if ready == 0 else None
     if since_ms is not None:
@@ -233,6 +236,7 @@ def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats
         ready=ready,
         scheduled=scheduled,
         overdue=overdue,
+        blocked=blocked,
         unacked=unacked,
         **_by_state(kept),
         consumers=consumers,

@@ -68,10 +68,10 @@ def spans(counts: Sequence[int]) -> list[Span]:
 
 
 def timeline(store: Store, queues: Sequence[str]) -> list[Span]:
-    """Count the scheduled messages of *queues* in each span. Makes one round trip to count, however many
-    messages there are."""
+    """Count the scheduled messages of *queues* in each span, without those that wait for their keys. Makes
+    one round trip to count, however many messages there are."""
     now_ms = store.now_ms()
-    limits: list[str | float] = ["-inf", *(now_ms + edge * 1000 for edge in EDGES), "+inf"]
+    limits: list[str | float] = ["-inf", *(now_ms + edge * 1000 for edge in EDGES), "(inf"]
     counts = [0] * (len(EDGES) + 1)
     commands: list[Command] = [
         ("ZCOUNT", store.keys(queue).schedule, f"({start}", end)

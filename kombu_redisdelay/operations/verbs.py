@@ -106,12 +106,15 @@ def _cancel_ready(store: Store, name: str, entries: Iterable[Entry], prepared: N
 
 
 def _move(store: Store, name: str, entries: Iterable[Entry], target: Target) -> Iterator[Entry]:
+    # What waits for its key is due when the key is free, and at no other time.
+    entries = (entry for entry in entries if not entry.raw.is_blocked)
     return _with_raw(partial(Schedule(store).reschedule_all, name, target=target), entries)
 
 
 def _move_by_ids(store: Store, name: str, ids: Sequence[str], move: Move) -> list[int]:
     schedule = Schedule(store)
-    found = sorted(schedule.find_all([name], ids), key=lambda pair: pair[1].due_ms)
+    by_id = (pair for pair in schedule.find_all([name], ids) if not pair[1].is_blocked)
+    found = sorted(by_id, key=lambda pair: pair[1].due_ms)
     messages, target = [message for _, message in found], move.target(lambda: len(found))
     moved = {each.member for each in schedule.reschedule_all(name, messages, target)}
     counts = dict.fromkeys(ids, 0)
@@ -123,7 +126,7 @@ def _move_by_ids(store: Store, name: str, ids: Sequence[str], move: Move) -> lis
 def _move_again(schedule: Schedule, message: Scheduled, target: Target) -> bool:
     """Move a message that has been delivered, or that another program has changed meanwhile."""
     again = schedule.reread(message)
-    while again is not None:
+    while again is not None and not again.is_blocked:
         if schedule.reschedule(again, *target(again)):
             return True
         again = schedule.reread(message)

@@ -9,7 +9,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH, UNKNOWN
+from kombu_redisdelay.operations.queue_reasons import BLOCKED, ISOLATED, LOST, PREFETCH, UNKNOWN
 from kombu_redisdelay.operations.states import READY, SCHEDULED
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import number_of
@@ -21,6 +21,8 @@ def why_waiting(store: Store, message: MessageInfo) -> list[str]:
     it has failed. Empty for a message that is unacked or dead."""
     if message.state not in (SCHEDULED, READY):
         return []
+    if message.reason.startswith(BLOCKED):
+        return [f"It waits for another task with the key {message.unique!r}: it is {message.reason}."]
     unknown_ms = Content.of(message.payload, "").unknown_ms if message.reason == UNKNOWN else None
     if unknown_ms is not None:
         since = from_ms(unknown_ms)

@@ -24,6 +24,7 @@ from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.patience import Patience
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.reconnect_backoff import ReconnectBackoff
+from kombu_redisdelay.transport.early_acks import warn_of_early_acks
 from kombu_redisdelay.transport.settling import settle_where_called
 from kombu_redisdelay.transport.signals import wake_on_signals
 from kombu_redisdelay.transport.start_log import warn_when_ready
@@ -105,6 +106,7 @@ class Transport(redis.Transport):
         tell_once(self.client)
         remote_control.extend()
         settle_where_called()
+        warn_of_early_acks()
         outlive_failures()
         unusable.extend()
         warn_when_ready()

@@ -83,13 +83,18 @@ def _packed(argument: str | bytes | float) -> bytes:
 
 
 def first_score(reply: Any) -> float | None:
-    """The first score in the *reply* to a command with ``WITHSCORES``; ``None`` if there is none, or it is
-    infinite."""
+    """The first score in the *reply* to a command with ``WITHSCORES``; ``None`` if there is none."""
     if not reply:
         return None
     # RESP3 makes pairs of members and scores.
-    score = float(reply[0][1] if isinstance(reply[0], (list, tuple)) else reply[1])
-    return None if isinf(score) else score
+    return float(reply[0][1] if isinstance(reply[0], (list, tuple)) else reply[1])
+
+
+def first_due_ms(reply: Any) -> float | None:
+    """The same of a schedule: when its first message is due, ms since the epoch. What waits for its key is
+    never due (lua/include/unique.lua)."""
+    score = first_score(reply)
+    return None if score is None or isinf(score) else score
 
 
 def clock_ms(reply: Any) -> float:

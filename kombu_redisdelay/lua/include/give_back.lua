@@ -92,7 +92,7 @@ local function give_back(tag, id, how, queue, done)
     local waiting = with_members(stored, 1, changes)
     local member =
       schedule(queue.schedule, queue.messages, queue.duplicates, queue.wake, id, changes.due, waiting)
-    keep_key(held, 's', step, now_ms, member)
+    keep_key(held, 'a', step, now_ms, member)
     expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake, queue.duplicates })
   else
     local ready = ready_key(queue.ready, queue.separator, step)

@@ -48,7 +48,7 @@ local function takes_key(batch, queue, stored, start)
   if is_busy then
     local member = store_under_id(queue.messages, queue.base .. 'duplicates', id, stored)
     redis.call('ZADD', queue.schedule, '+inf', member)
-    entry = entry_at('s', stored_step(stored), batch.now_ms, member)
+    entry = entry_at('a', stored_step(stored), batch.now_ms, member)
   elseif mode ~= UNTIL_TAKEN and queue.needs_ack then
     record.running = { consumer = batch.consumer, tag = nth_tag(batch, batch.count), id = id }
   end

@@ -4,8 +4,9 @@
 -- The hash `unique` has for each key the message that holds it, `current`, and with "latest" also the one
 -- that comes after it, `next`. Each is
 --   <place><priority step> <since when, ms> <name>
--- The place is s, in the schedule under that name, or r, in the ready list of the step, since then. For what
--- is in the schedule, that is when it took the key. \30 stands between the two.
+-- The place is r, in the ready list of the step, since then; s, in the schedule under that name; or a, in the
+-- schedule, too, to be tried again. For what is in the schedule, the time is when it took the key. \30 stands
+-- between the two.
 -- The hash `running` has for each key the message that a consumer holds, with "done" and "latest":
 --   <consumer> \30 <delivery tag> \30 <id>
 --
@@ -40,7 +41,7 @@ local function entry_at(place, step, since_ms, member)
 end
 
 local function read_entry(text)
-  local place, step, since_ms, member = string.match(text, '^([sr])(%d+) (%d+) (.+)$')
+  local place, step, since_ms, member = string.match(text, '^([rsa])(%d+) (%d+) (.+)$')
   return place and entry_at(place, step, tonumber(since_ms), member)
 end
 
@@ -103,7 +104,7 @@ end
 
 -- `list_of` gives the ready list of a step.
 local function is_there(base, entry, now_ms, list_of)
-  if entry.place == 's' then
+  if entry.place ~= 'r' then
     return score_of(base, entry)
   elseif entry.since_ms == math.floor(now_ms) then
     -- The script that has noted it may not have put it there yet.
@@ -133,7 +134,7 @@ end
 -- If nobody runs, what is blocked is due now. No text is moved for it: the next take does that.
 local function let_go(record, now_ms)
   local entry = record.current or record.next
-  if record.running or not entry or entry.place ~= 's' or score_of(record.base, entry) ~= BLOCKED then
+  if record.running or not entry or entry.place == 'r' or score_of(record.base, entry) ~= BLOCKED then
     return
   end
   redis.call('ZADD', record.base .. 'schedule', now_ms, entry.member)

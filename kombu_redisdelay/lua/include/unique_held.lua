@@ -27,8 +27,8 @@ local function is_superseded(held)
   return current and current.id == held.id
 end
 
--- The message has gone back: to the ready list of its step, place r, or to the schedule, place s, under this
--- name. It holds the key again.
+-- The message has gone back, to the ready list of its step or to the schedule, under this name: `place` is
+-- that of unique.lua. It holds the key again.
 local function keep_key(held, place, step, now_ms, member)
   if not held then
     return
