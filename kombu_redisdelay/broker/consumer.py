@@ -13,7 +13,6 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
-from kombu_redisdelay.broker.held_keys import HeldKeys
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.membership import Membership
 from kombu_redisdelay.broker.message import ids_to_schedule
@@ -33,6 +32,7 @@ from kombu_redisdelay.broker.server.scripts import (
 )
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Tags, Takes
+from kombu_redisdelay.broker.unacked_keys import UnackedKeys
 from kombu_redisdelay.broker.unknown_tasks import leaving
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Consumer:
         #: By slot.
         self._takes: dict[int, Takes] = {}
         self._permits = Permits(store)
-        self._held_keys = HeldKeys(store)
+        self._unacked_keys = UnackedKeys(store)
 
     @property
     def is_taking(self) -> bool:
@@ -93,7 +93,7 @@ class Consumer:
         if takes is None:
             takes = self._takes[slot] = Takes(
                 *(self.store, self.name, self._options, self._tags, self.membership),
-                *(self._permits, self._held_keys),
+                *(self._permits, self._unacked_keys),
             )
         return takes
 
@@ -106,7 +106,7 @@ class Consumer:
         any more, `lease_lost` is called later."""
         self._failed.pop(tag, None)
         is_limited = self._permits.is_limited(queue)
-        ack = self._held_keys.ack(queue, self.name, tag, is_limited=is_limited)
+        ack = self._unacked_keys.ack(queue, self.name, tag, is_limited=is_limited)
         if ack is None:
             command = self._permits.ack(queue, self.store.keys(queue).unacked(self.name), tag)
             ack = Ack(queue, tag, command)
@@ -304,7 +304,7 @@ class Consumer:
     def _settled(self, tag: str) -> None:
         """Forget what is known of a message that is settled without an ack."""
         self._failed.pop(tag, None)
-        self._held_keys.forget(tag)
+        self._unacked_keys.forget(tag)
 
     def _report(self, queue: str, dead: int, briefs: Sequence[bytes], dropped: int) -> None:
         """Say how many messages are dead letters now, *briefs* what some of them are, and how many older ones

@@ -12,7 +12,6 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.delivery import Delivery, Looked, Peek, Request, Taken, Waiting
-from kombu_redisdelay.broker.held_keys import HeldKeys
 from kombu_redisdelay.broker.membership import Membership
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import Options
@@ -23,6 +22,7 @@ from kombu_redisdelay.broker.server.replies import checked, explained, explained
 from kombu_redisdelay.broker.server.scripts import LOOK, TAKE, ScriptCall, try_each
 from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys, clock_ms, first_due_ms
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unacked_keys import UnackedKeys
 from kombu_redisdelay.broker.unknown_tasks import find_waiting, named
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Takes:
         tags: where its delivery tags come from.
         membership: the queues that it is a consumer of. It joins those that it takes from.
         permits: those of them that have a limited concurrency.
-        held_keys: those of its messages that hold a key.
+        unacked_keys: those of its messages that hold a key.
 
     Attributes:
         server: the way to the server.
@@ -56,7 +56,7 @@ class Takes:
         tags: Tags,
         membership: Membership,
         permits: Permits,
-        held_keys: HeldKeys,
+        unacked_keys: UnackedKeys,
     ) -> None:
         self.server = store.server
         self._store = store
@@ -65,7 +65,7 @@ class Takes:
         self._tags = tags
         self._membership = membership
         self._permits = permits
-        self._held_keys = held_keys
+        self._unacked_keys = unacked_keys
         self._lease = options.lease_policy
         self._fresh_ms = self._lease.fresh_ms
         self._clock = ServerClock()
@@ -211,7 +211,7 @@ class Takes:
             deliveries, now_us / 1000, roster.due(due), dict(roster.pairs(more)), roster.at(with_permits)
         )
         self._permits.note(request, taken)
-        self._held_keys.note(deliveries)
+        self._unacked_keys.note(deliveries)
         return taken
 
     def _join(self, request: Request) -> None:

@@ -168,7 +168,7 @@ def conflict_in(reply: Any) -> Conflict | None:
     return None
 
 
-def held_field(payload: bytes) -> str | None:
+def field_until_ack(payload: bytes) -> str | None:
     """The key of a message, as it is in Redis, if it is held until the message is acked; else ``None``.
 
     Arguments:

@@ -21,7 +21,7 @@
 -- include: history
 -- include: wake
 -- include: unique
--- include: unique_held
+-- include: unique_unacked
 
 expect_list(KEYS[2])
 local stored = ARGV[4]
@@ -35,6 +35,7 @@ end
 redis.call('HDEL', KEYS[1], ARGV[1])
 note(KEYS[2], 'dead', 1)
 local start = stored_start(stored)
-free_key(key_held(string.sub(KEYS[2], 1, -#'dead' - 1), KEYS[1], ARGV[1], stored, start), clock_us() / 1000)
+local base = string.sub(KEYS[2], 1, -#'dead' - 1)
+free_key(key_of_unacked(base, KEYS[1], ARGV[1], stored, start), clock_us() / 1000)
 local count = deliveries(stored, start) + tonumber(ARGV[5])
 return { 1, add_dead_letter(KEYS[2], tonumber(ARGV[3]), count, ARGV[2], stored) }

@@ -35,7 +35,7 @@
 -- include: number
 -- include: history
 -- include: unique
--- include: unique_held
+-- include: unique_unacked
 
 -- Entries that are looked at for each one that is added, so that most of the listed messages wait.
 local LOOKED_AT = 3
@@ -83,9 +83,9 @@ since_ms = math.floor(math.min(since_ms, now_ms))
 local due_ms = math.min(since_ms + wait_ms, now_ms + math.max(tonumber(ARGV[5]), now_ms - since_ms))
 local waiting = with_members(stored, 1, { unknown = since_ms })
 local base = string.sub(KEYS[4], 1, -#'wake' - 1)
-local held = key_held(base, KEYS[1], ARGV[1], stored, stored_start(stored))
+local keyed = key_of_unacked(base, KEYS[1], ARGV[1], stored, stored_start(stored))
 local member = schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], due_ms, waiting)
-keep_key(held, 'a', stored_step(stored), now_ms, member)
+keep_key(keyed, 'a', stored_step(stored), now_ms, member)
 forget_some()
 redis.call('ZADD', KEYS[6], 0, unknown_entry(ARGV[3], waiting, since_ms, member))
 note(KEYS[4], 'other', 1)

@@ -23,7 +23,7 @@
 -- include: schedule
 -- include: history
 -- include: unique
--- include: unique_held
+-- include: unique_unacked
 
 expect_schedule(KEYS[2], KEYS[3])
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
@@ -31,9 +31,9 @@ if stored then
   redis.call('HDEL', KEYS[1], ARGV[1])
   local parked = with_members(stored, 1, { due = tonumber(ARGV[3]) })
   local base, start = string.sub(KEYS[4], 1, -#'wake' - 1), stored_start(stored)
-  local held = key_held(base, KEYS[1], ARGV[1], stored, start)
+  local keyed = key_of_unacked(base, KEYS[1], ARGV[1], stored, start)
   local member = schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], ARGV[3], parked)
-  keep_key(held, 's', stored_step(stored), clock_us() / 1000, member)
+  keep_key(keyed, 's', stored_step(stored), clock_us() / 1000, member)
   note(KEYS[4], 'other', 1)
   expire(tonumber(ARGV[4]), { KEYS[2], KEYS[3], KEYS[4], KEYS[5] })
 end

@@ -77,13 +77,13 @@ end)
 -- Puts it where its time says, or into the schedule as one that is blocked. It holds the key as `slot` says.
 local function put(slot, is_blocked)
   local entry
-  local place = is_continued == '1' and 'a' or 's'
+  local state = is_continued == '1' and 'a' or 's'
   if is_blocked then
     local member = store_under_id(KEYS[4], KEYS[5], id, stored)
     redis.call('ZADD', KEYS[3], '+inf', member)
-    entry = entry_at(place, step, now_ms, member)
+    entry = entry_at(state, step, now_ms, member)
   elseif due_ms > now_ms then
-    entry = entry_at(place, step, now_ms, schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored))
+    entry = entry_at(state, step, now_ms, schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored))
   else
     redis.call('LPUSH', KEYS[1], stored_payload(stored))
     wake(KEYS[2])
@@ -139,7 +139,7 @@ local function publish_one()
   if not current and not record.running then
     return put('current')
   end
-  local score = current and not record.running and current.place == 's' and score_of(base, current)
+  local score = current and not record.running and current.state == 's' and score_of(base, current)
   if score and score ~= BLOCKED and due_ms < tonumber(score) then
     return replace(current)
   end

@@ -33,7 +33,7 @@
 -- include: history
 -- include: retry_wait
 -- include: unique
--- include: unique_held
+-- include: unique_unacked
 -- include: give_back
 
 local

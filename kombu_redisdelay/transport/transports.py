@@ -20,11 +20,11 @@ from kombu_redisdelay.public import public
 from kombu_redisdelay.tls import answers_without, verifying
 from kombu_redisdelay.transport import remote_control, unusable
 from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.early_acks import warn_of_early_acks
 from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.patience import Patience
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.reconnect_backoff import ReconnectBackoff
-from kombu_redisdelay.transport.early_acks import warn_of_early_acks
 from kombu_redisdelay.transport.settling import settle_where_called
 from kombu_redisdelay.transport.signals import wake_on_signals
 from kombu_redisdelay.transport.start_log import warn_when_ready

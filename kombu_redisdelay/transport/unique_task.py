@@ -132,4 +132,4 @@ class Unique(Task):  # type: ignore[misc]
         return result
 
     def AsyncResult(self, task_id: str, **kwargs: Any) -> UniqueResult:
-        return UniqueResult(task_id, backend=self.backend, task_name=self.name, app=self._get_app(), **kwargs)
+        return UniqueResult(task_id, backend=self.backend, task_name=self.name, app=self.app, **kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from celery import _state
 
 from kombu_redisdelay.broker.keys import KEPT
 from tests.cli.site import QUEUE, Site, bury_long_ago, payload
@@ -12,7 +13,9 @@ from tools.harness.redis_server import RedisServer
 
 
 @pytest.fixture
-def site(server: RedisServer) -> Iterator[Site]:
+def site(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    # Tasks that tests of other folders have made are tasks of every later app otherwise.
+    monkeypatch.setattr(_state, "_on_app_finalizers", set())
     site = Site(server)
     yield site
     site.close()

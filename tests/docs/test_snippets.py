@@ -13,7 +13,7 @@ import pytest
 from celery import Celery, _state, group
 from kombu.connection import Connection
 
-from kombu_redisdelay import batch
+from kombu_redisdelay import Unique, batch
 from tests.docs.page import PAGES, Block, blocks
 from tools.harness.redis_server import HOST, RedisServer
 
@@ -48,6 +48,10 @@ def application(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterato
     def remind(*args: object) -> None:
         pass
 
+    @app.task(name="shop.sync", base=Unique, unique="account:{account}")
+    def sync(account: int) -> None:
+        pass
+
     def on_commit(what: Callable[[], None]) -> None:
         what()
 
@@ -61,6 +65,7 @@ def application(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterato
         queue.put("one")
         yield {
             "Celery": Celery,
+            "Unique": Unique,
             "app": app,
             "batch": batch,
             "group": group,
@@ -70,6 +75,7 @@ def application(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterato
             "orders": [SimpleNamespace(id=1), SimpleNamespace(id=2)],
             "payment_exists": lambda order: True,
             "remind": remind,
+            "sync": sync,
             "thumbnail": remind,
             "tqdm": Bar,
             "transaction": SimpleNamespace(on_commit=on_commit),

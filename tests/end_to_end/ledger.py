@@ -41,10 +41,10 @@ class Ledger:
     def write(self, entry: Entry) -> None:
         add_line(self.path, json.dumps(asdict(entry)))
 
-    def entries(self, event: str) -> list[Entry]:
-        """The entries for *event*, in the order in which they were written."""
+    def entries(self, event: str | None = None) -> list[Entry]:
+        """The entries for *event*, or for all events, in the order in which they were written."""
         entries = [Entry(**json.loads(line)) for line in whole_lines(self.path)]
-        return [entry for entry in entries if entry.event == event]
+        return [entry for entry in entries if event is None or entry.event == event]
 
     def started(self) -> list[str]:
         """The tasks that were started, as often as they were."""

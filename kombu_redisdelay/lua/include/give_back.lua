@@ -73,10 +73,10 @@ local function give_back(tag, id, how, queue, done)
   end
   done.settled = done.settled + 1
   local now_ms, step = clock_us() / 1000, stored_step(stored)
-  local held = key_held(base_of_queue(queue), queue.unacked, tag, stored, start)
-  if where ~= 'dead' and is_superseded(held) then
+  local keyed = key_of_unacked(base_of_queue(queue), queue.unacked, tag, stored, start)
+  if where ~= 'dead' and is_superseded(keyed) then
     redis.call('HDEL', queue.unacked, tag)
-    free_key(held, now_ms)
+    free_key(keyed, now_ms)
   elseif where == 'dead' then
     expect_list(queue.dead)
     redis.call('HDEL', queue.unacked, tag)
@@ -84,7 +84,7 @@ local function give_back(tag, id, how, queue, done)
     done.dead = done.dead + 1
     done.dropped = done.dropped + add_dead_letter(queue.dead, queue.dead_limit, count, reason, stored)
     add_brief(done.briefs, stored)
-    free_key(held, now_ms)
+    free_key(keyed, now_ms)
   elseif where == 'later' then
     expect_schedule(queue.schedule, queue.messages)
     redis.call('HDEL', queue.unacked, tag)
@@ -92,7 +92,7 @@ local function give_back(tag, id, how, queue, done)
     local waiting = with_members(stored, 1, changes)
     local member =
       schedule(queue.schedule, queue.messages, queue.duplicates, queue.wake, id, changes.due, waiting)
-    keep_key(held, 'a', step, now_ms, member)
+    keep_key(keyed, 'a', step, now_ms, member)
     expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake, queue.duplicates })
   else
     local ready = ready_key(queue.ready, queue.separator, step)
@@ -100,7 +100,7 @@ local function give_back(tag, id, how, queue, done)
     expect_list(ready)
     redis.call('HDEL', queue.unacked, tag)
     redis.call(where == 'head' and 'RPUSH' or 'LPUSH', ready, payload)
-    keep_key(held, 'r', step, now_ms, held and held.id)
+    keep_key(keyed, 'r', step, now_ms, keyed and keyed.id)
     expire(queue.expires_ms, { ready })
   end
   return stored, where

@@ -42,7 +42,7 @@ local function takes_key(batch, queue, stored, start)
   if not is_current and not (record.next and record.next.id == id) then
     return true
   end
-  local is_running = mode ~= UNTIL_TAKEN and record.running and is_held(queue.base, record.running)
+  local is_running = mode ~= UNTIL_TAKEN and record.running and is_unacked(queue.base, record.running)
   local is_busy = is_running or not is_current and record.current
   local entry
   if is_busy then

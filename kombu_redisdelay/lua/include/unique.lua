@@ -3,8 +3,8 @@
 --
 -- The hash `unique` has for each key the message that holds it, `current`, and with "latest" also the one
 -- that comes after it, `next`. Each is
---   <place><priority step> <since when, ms> <name>
--- The place is r, in the ready list of the step, since then; s, in the schedule under that name; or a, in the
+--   <state><priority step> <since when, ms> <name>
+-- The state is r, in the ready list of the step, since then; s, in the schedule under that name; or a, in the
 -- schedule, too, to be tried again. For what is in the schedule, the time is when it took the key. \30 stands
 -- between the two.
 -- The hash `running` has for each key the message that a consumer holds, with "done" and "latest":
@@ -34,19 +34,19 @@ local function has_unique(base)
   return redis.call('EXISTS', base .. 'unique', base .. 'running') > 0
 end
 
-local function entry_at(place, step, since_ms, member)
+local function entry_at(state, step, since_ms, member)
   -- A duplicate has a name that begins with its id (duplicates.lua).
   local id = string.match(member, '^[^\31]*')
-  return { place = place, step = step, since_ms = math.floor(since_ms), member = member, id = id }
+  return { state = state, step = step, since_ms = math.floor(since_ms), member = member, id = id }
 end
 
 local function read_entry(text)
-  local place, step, since_ms, member = string.match(text, '^([rsa])(%d+) (%d+) (.+)$')
-  return place and entry_at(place, step, tonumber(since_ms), member)
+  local state, step, since_ms, member = string.match(text, '^([rsa])(%d+) (%d+) (.+)$')
+  return state and entry_at(state, step, tonumber(since_ms), member)
 end
 
 local function entry_text(entry)
-  return entry and string.format('%s%s %.0f %s', entry.place, entry.step, entry.since_ms, entry.member) or ''
+  return entry and string.format('%s%s %.0f %s', entry.state, entry.step, entry.since_ms, entry.member) or ''
 end
 
 local function record_text(record)
@@ -94,7 +94,7 @@ local function write_record(record)
   write_field(record.base .. 'running', record.key, running_text(record.running), record.found_running)
 end
 
-local function is_held(base, running)
+local function is_unacked(base, running)
   return redis.call('HEXISTS', base .. 'unacked:' .. running.consumer, running.tag) == 1
 end
 
@@ -104,7 +104,7 @@ end
 
 -- `list_of` gives the ready list of a step.
 local function is_there(base, entry, now_ms, list_of)
-  if entry.place ~= 'r' then
+  if entry.state ~= 'r' then
     return score_of(base, entry)
   elseif entry.since_ms == math.floor(now_ms) then
     -- The script that has noted it may not have put it there yet.
@@ -120,7 +120,7 @@ end
 -- for one that never runs.
 local function heal(record, now_ms, list_of)
   local base = record.base
-  if record.running and not is_held(base, record.running) then
+  if record.running and not is_unacked(base, record.running) then
     record.running = nil
   end
   if record.current and not is_there(base, record.current, now_ms, list_of) then
@@ -134,7 +134,7 @@ end
 -- If nobody runs, what is blocked is due now. No text is moved for it: the next take does that.
 local function let_go(record, now_ms)
   local entry = record.current or record.next
-  if record.running or not entry or entry.place == 'r' or score_of(record.base, entry) ~= BLOCKED then
+  if record.running or not entry or entry.state == 'r' or score_of(record.base, entry) ~= BLOCKED then
     return
   end
   redis.call('ZADD', record.base .. 'schedule', now_ms, entry.member)

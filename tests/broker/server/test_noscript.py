@@ -12,7 +12,7 @@ from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.leftovers import Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.limits import LimitStore
-from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.broker.maintenance import check_unique, record
 from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
@@ -30,6 +30,7 @@ from kombu_redisdelay.broker.server.scripts import (
 )
 from kombu_redisdelay.broker.stranded import Destined, StrandedLists
 from kombu_redisdelay.broker.unacked import UnackedHashes
+from kombu_redisdelay.broker.unique import UniqueKey
 from kombu_redisdelay.broker.unknown_tasks import find_waiting
 from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.operations.history import queue_history
@@ -56,6 +57,25 @@ def ack_where_places_are_limited(rig: Rig, consumer: Consumer, delivery: Deliver
     rig.put("q", "another")
     [another] = taken(consumer, "q")
     return rig.ack(consumer, "q", another.tag)
+
+
+def publish_with_a_key(rig: Rig, consumer: Consumer, delivery: Delivery) -> None:
+    rig.publish_unique("q", "m", UniqueKey("k", "latest"))
+    # It says since when it is held.
+    assert rig.client.delete(rig.key("q", "unique"))
+
+
+def ack_with_a_key(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    rig.publish_unique("q", "m", UniqueKey("k", "done"))
+    *_, keyed = taken(consumer, "q")
+    return rig.ack(consumer, "q", keyed.tag)
+
+
+def check_keys(rig: Rig, consumer: Consumer, delivery: Delivery) -> None:
+    rig.publish_unique("q", "m", UniqueKey("k", "done"))
+    rig.client.delete(rig.store.keys("q").ready)
+    rig.database.advance(1000)
+    check_unique(rig.store, ["q"], {})
 
 
 def remove_ready(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
@@ -100,6 +120,9 @@ def schedule_ready(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
 
 CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "put": lambda rig, consumer, delivery: rig.store.run(rig.store.put("q", 0, "m", "head")),
+    "publish_unique": publish_with_a_key,
+    "ack_unique": ack_with_a_key,
+    "check_unique": check_keys,
     "clear": lambda rig, consumer, delivery: rig.store.purge("q"),
     "schedule": lambda rig, consumer, delivery: rig.schedule("q", "m", HOUR),
     "schedule_all": lambda rig, consumer, delivery: rig.store.run_all(
@@ -236,6 +259,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
 
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
+        *("PUBLISH_UNIQUE", "ACK_UNIQUE", "CHECK_UNIQUE"),
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER", "ACK"),
         *("LEAVE_TO_OTHERS", "FIND_UNKNOWN"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),

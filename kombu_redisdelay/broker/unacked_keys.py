@@ -8,10 +8,10 @@ from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.server.line import Ack
 from kombu_redisdelay.broker.server.scripts import ACK_UNIQUE
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unique import held_field
+from kombu_redisdelay.broker.unique import field_until_ack
 
 
-class HeldKeys:
+class UnackedKeys:
     """Knows them by their delivery tags, so that the ack of such a message lets go of its key.
 
     All other messages are acked without a script.
@@ -20,13 +20,13 @@ class HeldKeys:
     def __init__(self, store: Store) -> None:
         self._store = store
         #: Delivery tag -> the key as it is in Redis.
-        self._fields: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
 
     def note(self, deliveries: Iterable[Delivery]) -> None:
         """Note what was taken."""
         for delivery in deliveries:
-            if delivery.needs_ack and (field := held_field(delivery.payload)) is not None:
-                self._fields[delivery.tag] = field
+            if delivery.needs_ack and (field := field_until_ack(delivery.payload)) is not None:
+                self._texts[delivery.tag] = field
 
     def ack(self, queue: str, consumer: str, tag: str, *, is_limited: bool) -> Ack | None:
         """The ack of a message that holds a key; ``None`` if it holds none.
@@ -34,7 +34,7 @@ class HeldKeys:
         Arguments:
             is_limited: whether the queue has a limited concurrency.
         """
-        field = self._fields.pop(tag, None)
+        field = self._texts.pop(tag, None)
         if field is None:
             return None
         keys, prepared = self._store.keys(queue), self._store.server.prepared
@@ -44,4 +44,4 @@ class HeldKeys:
 
     def forget(self, tag: str) -> None:
         """The message is not held any more."""
-        self._fields.pop(tag, None)
+        self._texts.pop(tag, None)

@@ -1,0 +1,327 @@
+"""One message for each key, case by case. At random: test_unique_invariant.py."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kombu_redisdelay.broker.consumer import Consumer
+from kombu_redisdelay.broker.dead import REQUEUE, DeadLists
+from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.key_holders import holder_of
+from kombu_redisdelay.broker.maintenance import check_unique
+from kombu_redisdelay.broker.schedule import Schedule
+from kombu_redisdelay.broker.server.scripts import ACK_UNIQUE
+from kombu_redisdelay.broker.unique import (
+    DONE,
+    DROPPED,
+    LATEST,
+    MODES,
+    REPLACED,
+    WAITING,
+    Conflict,
+    UniqueKey,
+    field_until_ack,
+    read,
+    unique_of,
+    written,
+)
+from tests.broker.rig import Rig, taken
+
+HOUR = 3_600_000
+ODD = 'a "quoted" \\ 100 % key, été \U0001f600'
+
+
+def key(mode: str, at_most_ms: float = 0) -> UniqueKey:
+    return UniqueKey("account:42", mode, at_most_ms)
+
+
+def ids(deliveries: list[Delivery]) -> list[str]:
+    return [json.loads(delivery.payload)["headers"]["id"] for delivery in deliveries]
+
+
+def bodies(rig: Rig) -> list[str]:
+    """The bodies of what is scheduled and ready."""
+    texts = [text.partition(":")[2] for text in rig.scheduled("q")] + rig.ready("q")
+    return [json.loads(text)["body"] for text in texts]
+
+
+def due_ms(rig: Rig, id: str) -> float:
+    score = rig.client.zscore(rig.store.keys("q").schedule, id)
+    assert score is not None
+    return float(score)
+
+
+class TestWaiting:
+    @pytest.mark.parametrize("in_ms", [0, HOUR])
+    def test_one_that_waits_is_enough(self, rig: Rig, in_ms: int) -> None:
+        assert rig.publish_unique("q", "1", key(WAITING), in_ms) is None
+        assert rig.publish_unique("q", "2", key(WAITING), in_ms) == Conflict(DROPPED, "1")
+        assert len(bodies(rig)) == 1
+
+    def test_one_that_runs_is_not(self, rig: Rig) -> None:
+        rig.publish_unique("q", "1", key(WAITING))
+        me = rig.consumer()
+        taken(me, "q")
+        assert rig.publish_unique("q", "2", key(WAITING)) is None
+        assert ids(taken(me, "q")) == ["2"]
+
+    def test_other_keys_and_queues_have_nothing_to_do_with_it(self, rig: Rig) -> None:
+        for number, (queue, text) in enumerate([("q", "a"), ("q", "b"), ("other", "a")]):
+            assert rig.publish_unique(queue, str(number), UniqueKey(text, WAITING)) is None
+
+
+class TestDone:
+    def test_one_that_runs_is_enough(self, rig: Rig) -> None:
+        rig.publish_unique("q", "1", key(DONE))
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        assert rig.publish_unique("q", "2", key(DONE)) == Conflict(DROPPED, "1")
+        rig.ack(me, "q", delivery.tag)
+        assert rig.publish_unique("q", "3", key(DONE)) is None
+
+    def test_one_that_waits_to_be_tried_again_is_enough(self, rig: Rig) -> None:
+        rig.publish_unique("q", "1", key(DONE))
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        assert me.requeue("q", delivery.tag, HOUR)
+        assert rig.publish_unique("q", "2", key(DONE)) == Conflict(DROPPED, "1")
+
+    def test_without_acks_it_is_done_when_it_is_taken(self, rig: Rig) -> None:
+        rig.publish_unique("q", "1", key(DONE))
+        taken(rig.consumer(), "q", no_ack=["q"])
+        assert rig.publish_unique("q", "2", key(DONE)) is None
+
+
+class TestLatest:
+    def running(self, rig: Rig) -> tuple[Consumer, str]:
+        rig.publish_unique("q", "1", key(LATEST), body="first")
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        return me, delivery.tag
+
+    def test_the_newest_comes_next(self, rig: Rig) -> None:
+        me, tag = self.running(rig)
+        assert rig.publish_unique("q", "2", key(LATEST), body="second") is None
+        assert rig.publish_unique("q", "3", key(LATEST), body="third") == Conflict(REPLACED, "2")
+        assert taken(me, "q") == []
+        assert holder_of(rig.store, "q", key(LATEST).field) == "1"
+        rig.ack(me, "q", tag)
+        [delivery] = taken(me, "q")
+        assert ids([delivery]) == ["2"]
+        assert b'"body": "third"' in delivery.payload
+
+    def test_what_is_ready_is_not_changed(self, rig: Rig) -> None:
+        rig.publish_unique("q", "1", key(LATEST), body="first")
+        assert rig.publish_unique("q", "2", key(LATEST), body="second") is None
+        assert sorted(bodies(rig)) == ["first", "second"]
+        assert len(taken(rig.consumer(), "q")) == 1
+
+    def test_a_failed_one_goes_first(self, rig: Rig) -> None:
+        me, tag = self.running(rig)
+        rig.publish_unique("q", "2", key(LATEST), body="second")
+        assert me.requeue("q", tag)
+        assert ids(taken(me, "q")) == ["1"]
+
+    def test_the_newest_time_wins(self, rig: Rig) -> None:
+        rig.publish_unique("q", "1", key(LATEST), HOUR)
+        rig.publish_unique("q", "2", key(LATEST), 3 * HOUR)
+        assert due_ms(rig, "1") == pytest.approx(rig.database.now_ms() + 3 * HOUR, abs=60_000)
+        rig.publish_unique("q", "3", key(LATEST), body="now")
+        assert ids(taken(rig.consumer(), "q")) == ["1"]
+
+    def test_it_is_put_off_for_so_long_at_most(self, rig: Rig) -> None:
+        """Without that, a task that comes again and again would never run."""
+        rig.publish_unique("q", "1", key(LATEST, HOUR), HOUR // 2)
+        rig.publish_unique("q", "2", key(LATEST, HOUR), 3 * HOUR)
+        assert due_ms(rig, "1") == pytest.approx(rig.database.now_ms() + HOUR, abs=60_000)
+
+    def test_an_ack_that_is_sent_again_lets_nobody_else_go(self, rig: Rig) -> None:
+        me, tag = self.running(rig)
+        rig.publish_unique("q", "2", key(LATEST))
+        me.ack("q", tag)
+        taken(me, "q")
+        rig.publish_unique("q", "3", key(LATEST))
+        keys = rig.store.keys("q")
+        used = (keys.unacked("me"), keys.wake)
+        assert ACK_UNIQUE(me.store.server, used, (tag, key(LATEST).field, 0)) == 0
+        assert taken(me, "q") == []
+
+
+@pytest.mark.parametrize("mode", [WAITING, DONE])
+class TestEarlier:
+    def test_takes_the_place_of_what_is_due_later(self, rig: Rig, mode: str) -> None:
+        rig.publish_unique("q", "1", key(mode), 2 * HOUR, body="late")
+        assert rig.publish_unique("q", "2", key(mode), HOUR, body="early") == Conflict(REPLACED, "1")
+        assert bodies(rig) == ["early"]
+        assert due_ms(rig, "1") == pytest.approx(rig.database.now_ms() + HOUR, abs=60_000)
+        assert rig.publish_unique("q", "3", key(mode), 2 * HOUR) == Conflict(DROPPED, "1")
+        assert rig.publish_unique("q", "4", key(mode), body="now") == Conflict(REPLACED, "1")
+        assert ids(taken(rig.consumer(), "q")) == ["1"]
+
+    def test_not_of_what_waits_to_be_tried_again(self, rig: Rig, mode: str) -> None:
+        rig.publish_unique("q", "1", key(mode))
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        rig.publish_unique("q", "1", key(mode), HOUR, body="retry", is_continued=True)
+        rig.ack(me, "q", delivery.tag)
+        assert rig.publish_unique("q", "2", key(mode)) == Conflict(DROPPED, "1")
+        assert bodies(rig) == ["retry"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+class TestAll:
+    def test_a_repeated_publish_leaves_it_once(self, rig: Rig, mode: str) -> None:
+        """Its reply was lost, and nobody knows whether it was done."""
+        for is_repeated in (False, True):
+            assert rig.publish_unique("q", "1", key(mode), is_repeated=is_repeated) is None
+        assert len(bodies(rig)) == 1
+
+    def test_a_retry_is_never_dropped(self, rig: Rig, mode: str) -> None:
+        rig.publish_unique("q", "1", key(mode))
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        rig.ack(me, "q", delivery.tag)
+        rig.publish_unique("q", "2", key(mode), body="another")
+        assert rig.publish_unique("q", "1", key(mode), body="retry", is_continued=True) is None
+        assert sorted(bodies(rig)) == ["another", "retry"]
+
+    def test_cancelling_frees_it(self, rig: Rig, mode: str) -> None:
+        rig.publish_unique("q", "1", key(mode), HOUR)
+        assert Schedule(rig.store).cancel("q", ["1"]) == [1]
+        assert rig.publish_unique("q", "2", key(mode), HOUR) is None
+        assert rig.client.hlen(rig.key("q", "unique")) == 1
+
+    def test_a_purge_frees_what_waits_and_not_what_runs(self, rig: Rig, mode: str) -> None:
+        rig.publish_unique("q", "1", key(mode))
+        me = rig.consumer()
+        taken(me, "q")
+        rig.publish_unique("q", "2", key(mode))
+        rig.store.purge("q")
+        outcome = rig.publish_unique("q", "3", key(mode))
+        assert outcome == (Conflict(DROPPED, "1") if mode == DONE else None)
+        assert ids(taken(me, "q")) == (["3"] if mode == WAITING else [])
+
+    def test_a_dead_letter_frees_it(self, rig: Rig, mode: str) -> None:
+        rig.publish_unique("q", "1", key(mode))
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        me.make_dead("q", delivery.tag, "why")
+        assert rig.publish_unique("q", "2", key(mode)) is None
+        dead = DeadLists(rig.store)
+        letters = [letter for letter, _ in dead.walk("q")]
+        assert list(dead.take_out("q", REQUEUE, letters)) == []
+        assert len(rig.dead("q")) == 1
+        rig.store.purge("q")
+        assert list(dead.take_out("q", REQUEUE, letters)) == letters
+        assert rig.publish_unique("q", "3", key(mode)) == (None if mode == LATEST else Conflict(DROPPED, "1"))
+
+    def test_what_a_worker_of_another_transport_has_taken_holds_nothing(self, rig: Rig, mode: str) -> None:
+        rig.publish_unique("q", "1", key(mode))
+        rig.client.rpop(rig.store.keys("q").ready)
+        rig.database.advance(1000)
+        assert rig.publish_unique("q", "2", key(mode)) is None
+
+    @pytest.mark.parametrize("name", ["unique", "running"])
+    def test_a_foreign_value_stops_nothing(self, rig: Rig, mode: str, name: str) -> None:
+        rig.client.set(rig.key("q", name), "foreign")
+        me = rig.consumer()
+        assert rig.publish_unique("q", "1", key(mode)) is None
+        assert rig.publish_unique("q", "2", key(mode), HOUR) is not None or name == "unique" or mode == LATEST
+        [delivery, *_] = taken(me, "q")
+        assert rig.ack(me, "q", delivery.tag)
+        check_unique(rig.store, ["q"], {})
+        rig.client.delete(rig.key("q", name))
+        rig.client.hset(rig.key("q", name), "account:42", "foreign")
+        assert rig.publish_unique("q", "3", key(mode)) is None or mode != WAITING
+
+    def test_keys_live_as_long_as_their_queue(self, rig: Rig, mode: str) -> None:
+        rig.expires_ms["q"] = HOUR
+        rig.store.expires_ms["q"] = HOUR
+        rig.publish_unique("q", "1", key(mode), HOUR)
+        rig.publish_unique("q", "2", UniqueKey("another", mode))
+        assert 0 < rig.client.pttl(rig.key("q", "unique")) <= HOUR
+        taken(rig.consumer(), "q")
+        if mode != WAITING:
+            assert 0 < rig.client.pttl(rig.key("q", "running")) <= 3 * HOUR
+
+    def test_any_key(self, rig: Rig, mode: str) -> None:
+        unique = UniqueKey(ODD, mode)
+        rig.publish_unique("q", "1", unique)
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        assert field_until_ack(delivery.payload) == (None if mode == WAITING else written(ODD))
+        assert rig.ack(me, "q", delivery.tag)
+        assert rig.client.exists(rig.key("q", "unique"), rig.key("q", "running")) == 0
+
+
+def test_what_is_blocked_is_not_delivered_by_hand(rig: Rig) -> None:
+    rig.publish_unique("q", "1", key(LATEST))
+    rig.publish_unique("q", "2", key(LATEST))
+    [found] = Schedule(rig.store).iter("q", None, None)
+    assert found.is_blocked
+    assert not Schedule(rig.store).reschedule(found, found.payload, 0)
+    assert Schedule(rig.store).next_due_ms(["q"]) is None
+    assert [message.member for message in Schedule(rig.store).iter("q", None, None)] == [b"2"]
+
+
+def test_what_waits_for_a_key_that_nobody_holds_is_let_go(rig: Rig) -> None:
+    rig.publish_unique("q", "1", key(LATEST))
+    me = rig.consumer()
+    taken(me, "q")
+    rig.publish_unique("q", "2", key(LATEST))
+    rig.client.delete(rig.key("q", "unacked:me"))
+    assert taken(me, "q") == []
+    check_unique(rig.store, ["q"], {})
+    assert ids(taken(me, "q")) == ["2"]
+
+
+@pytest.mark.one_server
+def test_a_key_takes_little_memory(rig: Rig) -> None:
+    if rig.client.__class__.__module__.startswith("fakeredis"):
+        pytest.skip("fakeredis does not know")
+    for number in range(2000):
+        rig.publish_unique("q", f"{number:036}", UniqueKey(f"{number:064}", DONE))
+    assert rig.client.memory_usage(rig.key("q", "unique"), samples=0) / 2000 <= 200
+    me = rig.consumer()
+    while taken(me, "q", limit=500):
+        pass
+    assert rig.client.memory_usage(rig.key("q", "running"), samples=0) / 2000 <= 240
+
+
+class TestHeaders:
+    def test_none(self) -> None:
+        assert unique_of({"id": "1"}) is None
+
+    def test_all(self) -> None:
+        headers = {"x-unique": "a", "x-unique-while": "latest", "x-unique-at-most": 1.5}
+        assert unique_of(headers) == UniqueKey("a", LATEST, 1500)
+
+    @pytest.mark.parametrize(
+        ("headers", "message"),
+        [
+            ({"x-unique": ""}, "not empty"),
+            ({"x-unique": 5}, "must be a text"),
+            ({"x-unique": "a\n"}, "control characters"),
+            ({"x-unique": "\ud800"}, "UTF-8"),
+            ({"x-unique": "é" * 129}, "256 bytes at most, not 258"),
+            ({"x-unique": "a", "x-unique-while": "ever"}, "must be one of 'waiting', 'done', 'latest'"),
+            ({"x-unique": "a", "x-unique-at-most": 5}, "goes with the mode 'latest'"),
+            ({"x-unique": "a", "x-unique-while": "latest", "x-unique-at-most": 0}, "above 0"),
+            ({"x-unique": "a", "x-unique-while": "latest", "x-unique-at-most": True}, "above 0"),
+        ],
+    )
+    def test_wrong(self, headers: dict[str, object], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            unique_of(headers)
+
+    @pytest.mark.parametrize("text", [ODD, "%22", "%5C%25", "plain"])
+    def test_a_key_is_read_as_it_was_written(self, text: str) -> None:
+        assert read(json.loads(f'"{written(text)}"')) == text
+
+    @pytest.mark.parametrize(
+        "payload", [b"", b'{"a": 1}', b'{"redisdelay-unique": ["l"', b'{"redisdelay-unique": ["l", 5]}']
+    )
+    def test_what_another_program_has_written_holds_nothing(self, payload: bytes) -> None:
+        assert field_until_ack(payload) is None

@@ -1,0 +1,270 @@
+"""Messages with a key, as kombu and Celery publish them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, chain, chord, group, states
+from kombu.entity import Exchange, Queue
+from kombu.messaging import Producer
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from kombu_redisdelay import Messages, Selection, Unique, UniqueResult, batch, unique_conflict
+from kombu_redisdelay.broker.unique import UNIQUE_HEADER
+from kombu_redisdelay.transport import early_acks
+from tests.transport.kit import Inbox, Site, drain, publish
+
+KEY = {"x-unique": "account:42"}
+
+
+class TestKombu:
+    def test_one_is_enough(self, site: Site) -> None:
+        channel = site.channel()
+        publish(channel, "first", "second", headers=KEY)
+        publish(channel, "of another key", headers={"x-unique": "account:43"})
+        inbox = Inbox(channel)
+        drain(channel.connection.client, lambda: len(inbox) == 2)
+        assert inbox.bodies == ["first", "of another key"]
+
+    def test_the_latest_keeps_the_id_of_the_one_that_waits(self, site: Site) -> None:
+        channel = site.channel()
+        headers = {**KEY, "x-unique-while": "latest"}
+        for number in range(4):
+            publish(
+                channel,
+                str(number),
+                headers=headers,
+                message_id=f"id {number}",
+                correlation_id=f"id {number}",
+            )
+        inbox = Inbox(channel, on_message=lambda message: message.ack())
+        drain(channel.connection.client, lambda: len(inbox) == 2)
+        assert inbox.bodies == ["0", "3"]
+        properties = inbox.messages[1].properties
+        assert (properties["message_id"], properties["correlation_id"]) == ("id 1", "id 1")
+
+    def test_one_that_is_published_again_by_kombu_is_there_once(self, site: Site) -> None:
+        """It does so when the connection was lost before the reply came."""
+        connection = site.connect()
+        producer = Producer(connection)
+        channel = connection.default_channel
+        publishing = channel.basic_publish
+
+        def lose_the_reply(*args: Any, **kwargs: Any) -> None:
+            publishing(*args, **kwargs)
+            raise RedisConnectionError("lost")
+
+        channel.basic_publish = lose_the_reply
+        producer.publish("m", routing_key="q", exchange="", headers=KEY, retry=True)
+        assert connection.default_channel is not channel
+        assert site.ready() == 1
+
+    def test_through_an_exchange_into_two_queues(self, site: Site) -> None:
+        channel = site.channel()
+        exchange = Exchange("events", "topic")
+        inbox = Inbox(channel, *(Queue(name, exchange, routing_key="#") for name in ("one", "two")))
+        publish(channel, "first", "second", exchange=exchange, routing_key="any", headers=KEY)
+        drain(channel.connection.client, lambda: len(inbox) == 2)
+        assert inbox.bodies == ["first", "first"]
+
+    def test_a_key_picks_the_partition(self, site: Site) -> None:
+        channel = site.channel(partitions={"q": 4})
+        publish(channel, *map(str, range(20)), headers=KEY)
+        publish(channel, *map(str, range(20)), headers={**KEY, "x-unique-while": "latest"})
+        names = channel.store.partitions.names("q")
+        assert len(names) == 4
+        assert sum(bool(site.ready(name)) for name in names) == 1
+
+    @pytest.mark.parametrize(
+        ("headers", "message"),
+        [
+            ({"x-unique": ""}, "header 'x-unique' must be a text"),
+            ({**KEY, "x-unique-while": "always"}, "header 'x-unique-while' must be one of"),
+            ({**KEY, "x-delay-on-conflict": "replace"}, "cannot be used together"),
+        ],
+    )
+    def test_what_is_wrong_is_refused(self, site: Site, headers: dict[str, str], message: str) -> None:
+        channel = site.channel()
+        with pytest.raises(ValueError, match=message):
+            publish(channel, "m", headers=headers)
+        with pytest.raises(ValueError, match="ASCII"):
+            publish(channel, "m", headers=KEY, message_id='a "b"')
+        assert site.ready() == 0
+
+    def test_a_fanout_exchange_has_no_keys(self, site: Site) -> None:
+        channel = site.channel()
+        with pytest.raises(ValueError, match="fanout exchange 'news'"):
+            publish(channel, "m", exchange=Exchange("news", "fanout"), headers=KEY)
+
+    def test_a_redelivered_one_holds_its_key(self, site: Site) -> None:
+        channel = site.channel()
+        headers = {**KEY, "x-unique-while": "done"}
+        publish(channel, "m", headers=headers)
+        inbox = Inbox(channel)
+        drain(channel.connection.client, lambda: len(inbox) == 1)
+        inbox.messages[0].requeue()
+        publish(channel, "dropped", headers=headers)
+        drain(channel.connection.client, lambda: len(inbox) == 2)
+        assert inbox.bodies == ["m", "m"]
+        assert inbox.messages[1].headers["x-delivery-count"] == 1
+
+
+@pytest.fixture
+def app(single_site: Site) -> Iterator[Celery]:
+    app = Celery("unique", broker=single_site.url, backend="cache+memory://", set_as_current=True)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def sync(app: Celery) -> Any:
+    @app.task(
+        shared=False,
+        name="sync",
+        base=Unique,
+        unique="account:{account}",
+        unique_while="latest",
+        acks_late=True,
+    )
+    def sync(account: int, since: int = 0) -> None:
+        pass
+
+    return sync
+
+
+@pytest.fixture
+def once(app: Celery) -> Any:
+    @app.task(shared=False, name="once", base=Unique, unique=lambda account, since: f"account:{account}")
+    def once(account: int, since: int = 0) -> None:
+        pass
+
+    return once
+
+
+class TestTask:
+    def test_what_apply_async_returns(self, once: Any, sync: Any) -> None:
+        first, second = once.delay(1), once.delay(1)
+        assert isinstance(second, UniqueResult)
+        assert (first.dropped, first.replaced) == (False, False)
+        assert (second.id, second.dropped, second.replaced) == (first.id, True, False)
+        _, following, third = sync.delay(1), sync.delay(1, 2), sync.delay(1, 3)
+        assert (third.id, third.dropped, third.replaced) == (following.id, False, True)
+
+    def test_the_key_is_the_same_however_the_arguments_are_passed(self, once: Any, sync: Any) -> None:
+        for task in (once, sync):
+            keys = [task.unique_key((1,)), task.unique_key([1]), task.unique_key(kwargs={"account": 1})]
+            assert keys == ["account:1"] * 3
+
+    def test_for_signatures(self, once: Any) -> None:
+        assert once.s(1).apply_async().id == once.si(account=1).apply_async(countdown=60).id
+
+    def test_in_a_batch(self, app: Celery, once: Any) -> None:
+        with batch(app):
+            first, second, third = once.delay(1), once.delay(1), once.delay(2)
+            assert not second.dropped
+        assert (second.id, second.dropped) == (first.id, True)
+        assert not third.dropped
+
+    def test_a_member_of_a_group_that_is_dropped_ends(self, once: Any) -> None:
+        once.delay(1)
+        result = group(once.s(1), once.s(2)).apply_async()
+        assert [member.state for member in result] == [states.REVOKED, states.PENDING]
+
+    def test_what_others_count_on_has_no_key(self, app: Celery, once: Any) -> None:
+        for _ in range(2):
+            chain(once.si(1), once.si(2)).apply_async()
+            chord([once.si(3), once.si(4)], once.si(5)).apply_async()
+            once.apply_async((6,), link=once.si(7))
+        with Messages(app) as messages:
+            found = list(messages.select(Selection(state="ready")))
+        assert [message.unique for message in found] == [None] * 8
+
+    def test_by_hand(self, app: Celery, once: Any) -> None:
+        holder = once.delay(1)
+        result = app.send_task("once", (1,), headers={UNIQUE_HEADER: "account:1"})
+        assert result.id != holder.id
+        assert result.state == states.REVOKED
+
+    def test_the_signal(self, once: Any) -> None:
+        heard: list[dict[str, Any]] = []
+
+        def hear(sender: str, signal: Any, **told: Any) -> None:
+            heard.append({"sender": sender, **told})
+
+        unique_conflict.connect(hear)
+        try:
+            first = once.delay(1)
+            once.apply_async((1,), task_id="second")
+        finally:
+            unique_conflict.disconnect(hear)
+        assert heard == [
+            {"sender": "once", "key": "account:1", "id": "second", "holder": first.id, "outcome": "dropped"}
+        ]
+
+    def test_eager_it_is_not_unique(self, app: Celery, once: Any) -> None:
+        app.conf.task_always_eager = True
+        assert [once.delay(1).state, once.delay(1).state] == [states.SUCCESS] * 2
+
+    def test_with_another_broker_it_is_a_task_like_any_other(self) -> None:
+        with Celery("other", broker="memory://", set_as_current=False) as app:
+
+            @app.task(shared=False, name="other.once", base=Unique, unique="one")
+            def once() -> None:
+                pass
+
+            assert once.delay().id != once.delay().id
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({}, "has no key"),
+            ({"unique": 5}, "has no key"),
+            ({"unique": "a", "unique_while": "ever"}, "unique_while of task 'bad' must be one of"),
+            ({"unique": "a", "unique_while": "done"}, "needs acks_late=True"),
+            ({"unique": "a", "unique_while": "latest", "acks_late": False}, "needs acks_late=True"),
+            ({"unique": "a", "unique_at_most": 5}, "goes with the mode 'latest'"),
+        ],
+    )
+    def test_what_is_declared_wrongly(self, app: Celery, options: dict[str, Any], message: str) -> None:
+        def bad() -> None:
+            pass
+
+        with pytest.raises(ValueError, match=message):
+            app.task(shared=False, name="bad", base=Unique, lazy=False, **options)(bad)
+
+    def test_a_key_that_is_none(self, app: Celery) -> None:
+        @app.task(shared=False, name="named", base=Unique, unique="{name}")
+        def named(name: str) -> None:
+            pass
+
+        with pytest.raises(ValueError, match="the key of task 'named' must be a text that is not empty"):
+            named.delay("")
+        with pytest.raises(TypeError):
+            named.unique_key((1, 2))
+
+    def test_a_result_that_is_thrown_away_is_let_go(self, once: Any) -> None:
+        once.delay(1)
+        forgotten: list[str] = []
+        once.backend.remove_pending_result = lambda result: forgotten.append(result.id)
+        dropped = once.apply_async((1,), task_id="second")
+        assert forgotten == ["second"]
+        del dropped
+        gc.collect()
+
+
+class TestEarlyAcks:
+    def test_a_worker_says_so_once(self, app: Celery, caplog: pytest.LogCaptureFixture) -> None:
+        class Request:
+            message = type("Message", (), {"headers": {**KEY, "x-unique-while": "done"}})
+            task = type("Task", (), {"name": "by hand", "acks_late": False})
+
+        for _ in range(2):
+            early_acks._on_task_received(Request())
+        assert [record.getMessage() for record in caplog.records] == [
+            "Task by hand is published with x-unique-while = 'done', and this worker acks it before it runs. "
+            "So its key is free by then, as with 'waiting'. Set acks_late = True."
+        ]
+        early_acks._told.clear()
