@@ -30,7 +30,7 @@ from kombu_redisdelay.broker.server.scripts import (
     try_each,
 )
 from kombu_redisdelay.broker.server.server import Server
-from kombu_redisdelay.broker.server.wire import Argument, Command, clock_ms
+from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys, clock_ms
 from kombu_redisdelay.broker.unique import UniqueKey
 
 logger = logging.getLogger(__name__)
@@ -124,6 +124,8 @@ class Store:
         #: queue -> its x-expires in ms, for the queues that were declared with one.
         self.expires_ms: dict[str, int] = {}
         self._known_until: dict[str, float] = {}
+        #: Queue and step -> the keys of publish_unique.lua.
+        self._unique_keys: dict[tuple[str, int], PackedKeys] = {}
 
     def with_own_connections(self, *, socket_timeout: float) -> Store:
         """The same queues over connections of their own.
@@ -303,15 +305,14 @@ class Store:
             is_repeated: whether the message may have been published before.
             instead_of: the name of the message that it is to replace, whose id it has.
         """
-        keys = self.keys(queue)
-        used = (keys.ready_at(step), keys.wake, keys.schedule, keys.messages, keys.duplicates, keys.ready)
+        used = self._keys_for_unique(queue, step)
         args = PUBLISH_UNIQUE.arguments(
             stored=f"{step}:{payload}",
             expires_ms=self.expires_ms.get(queue, 0),
             id=message_id,
             due_ms=due.at_ms,
             delay_ms=due.delay_ms,
-            separator=keys.separator,
+            separator=self.separator,
             key=unique.field,
             mode=unique.letter,
             is_continued=int(is_continued),
@@ -320,6 +321,16 @@ class Store:
             instead_of=instead_of,
         )
         return _only_if(bound, PUBLISH_UNIQUE, self._with_expiring(queue, used), tuple(args))
+
+    def _keys_for_unique(self, queue: str, step: int) -> PackedKeys:
+        used = self._unique_keys.get((queue, step))
+        if used is None:
+            if len(self._unique_keys) > MOST_KNOWN:
+                self._unique_keys.clear()
+            k = self.keys(queue)
+            each = (k.ready_at(step), k.wake, k.schedule, k.messages, k.duplicates, k.ready)
+            used = self._unique_keys[queue, step] = PackedKeys(each)
+        return used
 
     def scheduled(self, queue: str) -> int:
         """How many messages wait for their time."""

@@ -7,6 +7,7 @@ A key is held by a message of its queue. The scripts that move the message move 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -33,8 +34,14 @@ LONGEST_KEY = 256
 #: What became of a message that met another one with its key.
 DROPPED, REPLACED = "dropped", "replaced"
 
-#: A member of a message begins with this.
-_BEGIN = b'"redisdelay-unique": ["'
+#: The member of a message, and where in it this begins at most. The group is the key as scripts read it.
+_BEGIN, _WITHIN = b'"redisdelay-unique": ["', 200
+_MEMBER = re.compile(rb'"redisdelay-unique": \["[dl]", "[^"]*", "([^"]*)"\]')
+
+#: What is written in another way.
+_SPECIAL = re.compile(r'[%"\\]')
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 class UniqueKey(NamedTuple):
@@ -71,6 +78,8 @@ def _escaped(key: str) -> str:
 
 def written(key: str) -> str:
     """*key* as it is in Redis."""
+    if key.isascii() and not _SPECIAL.search(key):
+        return key
     return json.dumps(_escaped(key))[1:-1]
 
 
@@ -100,7 +109,7 @@ def check_key(key: object, what: str) -> None:
     """Raise a ``ValueError`` about *what* if *key* cannot be a key."""
     if not isinstance(key, str) or not key:
         raise ValueError(f"{what} must be a text that is not empty, not {key!r}")
-    if any(character < " " or "\x7f" <= character < "\xa0" for character in key):
+    if _CONTROL.search(key):
         raise ValueError(f"{what} must have no control characters: {key!r}")
     try:
         size = len(key.encode())
@@ -163,7 +172,7 @@ def id_in(name: str) -> str:
 
 def conflict_in(reply: Any) -> Conflict | None:
     """What the *reply* says of another message with the key; ``None`` if there was none."""
-    if isinstance(reply, list) and reply[0] != b"accepted":
+    if isinstance(reply, list):
         return Conflict(reply[0].decode(), reply[1].decode())
     return None
 
@@ -174,12 +183,7 @@ def field_until_ack(payload: bytes) -> str | None:
     Arguments:
         payload: the message as it is in Redis. One that another program has written says nothing of this.
     """
-    begin = payload.find(_BEGIN, 0, 200)
-    if begin < 0:
-        return None
-    end = payload.find(b"]", begin)
-    try:
-        mode, _, key = json.loads(payload[begin + len(_BEGIN) - 2 : end + 1])
-    except ValueError:
-        return None
-    return None if mode == WAITING[0] else json.dumps(key)[1:-1]
+    # Each message that is taken goes through this.
+    begin = payload.find(_BEGIN, 0, _WITHIN)
+    match = None if begin < 0 else _MEMBER.match(payload, begin)
+    return None if match is None else match[1].decode()

@@ -13,22 +13,29 @@
 -- Keeps: at most one message of a key runs. It may be sent again: a key that is held by another message by
 -- now stays held.
 
--- include: clock
 -- include: wake
+
+local base = string.sub(KEYS[2], 1, -#'wake' - 1)
+local was_unacked = redis.call('HDEL', KEYS[1], ARGV[1])
+if was_unacked == 1 and ARGV[3] == '1' then
+  wake(KEYS[2])
+end
+local mine = string.sub(KEYS[1], #base + #'unacked:' + 1) .. '\30' .. ARGV[1] .. '\30'
+local found = redis.pcall('HGET', base .. 'running', ARGV[2])
+if type(found) ~= 'string' or string.sub(found, 1, #mine) ~= mine then
+  return was_unacked
+end
+redis.call('HDEL', base .. 'running', ARGV[2])
+if redis.call('EXISTS', base .. 'unique') == 0 then
+  return was_unacked
+end
+
+-- include: clock
 -- include: stored
 -- include: members
 -- include: unique
 
-local base = string.sub(KEYS[2], 1, -#'wake' - 1)
-local was_unacked = redis.call('HDEL', KEYS[1], ARGV[1])
 local record = read_record(base, ARGV[2])
-local running = record.running
-if running and running.tag == ARGV[1] and KEYS[1] == base .. 'unacked:' .. running.consumer then
-  record.running = nil
-  let_go(record, clock_us() / 1000)
-  write_record(record)
-end
-if was_unacked == 1 and ARGV[3] == '1' then
-  wake(KEYS[2])
-end
+let_go(record, clock_us() / 1000)
+write_record(record)
 return was_unacked

@@ -10,9 +10,9 @@
 -- KEYS[7+] the other keys of a queue that expires; or the bindings of the exchange that routed the message
 -- ARGV     see below, by their names
 --
--- Returns  0 if there are other bindings now: then it was not published; or a list of what has happened, and
---          the id of the message that holds the key:
---          "accepted"  it was published, or had been published by an earlier call
+-- Returns  1 if it was published, or had been published by an earlier call; 0 if there are other bindings now:
+--          then it was not published; or a list of what has happened, and the id of the message that holds the
+--          key:
 --          "dropped"   it was not
 --          "replaced"  it took the place of the one that waits, and has its id now
 --          "replace"   nothing was done: call again with the message under this id, and this as `instead_of`
@@ -21,17 +21,9 @@
 -- Keeps: an id that was accepted does not vanish: what replaces its message has its id. With "latest", the
 -- newest message runs after all others.
 
--- include: expect
 -- include: clock
 -- include: wake
--- include: expire
--- include: stored
--- include: members
--- include: duplicates
--- include: schedule
 -- include: bindings
--- include: history
--- include: unique
 
 local
   -- The message, as it is to be stored (see include/stored.lua).
@@ -61,15 +53,43 @@ local FIRST_BINDING = 13
 if not still_bound(KEYS[#KEYS], FIRST_BINDING) then
   return 0
 end
-expect_list(KEYS[1])
-expect_schedule(KEYS[3], KEYS[4])
-redis.call('ZCARD', KEYS[5])
-
 local now_ms = clock_us() / 1000
 due_ms = math.max(tonumber(due_ms), now_ms + tonumber(delay_ms))
-local step = stored_step(stored)
 local base = string.sub(KEYS[2], 1, -#'wake' - 1)
-local record = read_record(base, key)
+
+-- Most messages are due now, most keys are free. What follows below takes three times as long.
+local function publish_free()
+  if due_ms > now_ms or is_continued == '1' or instead_of ~= '' or expires_ms ~= '0' then
+    return false
+  end
+  if mode ~= 'w' and redis.pcall('HEXISTS', base .. 'running', key) == 1 then
+    return false
+  end
+  local step, begin = string.match(stored, '^(%d+):()')
+  local entry = string.format('r%s %.0f %s', step, math.floor(now_ms), id)
+  if redis.pcall('HSETNX', base .. 'unique', key, entry) ~= 1 then
+    return false
+  end
+  redis.call('LPUSH', KEYS[1], string.sub(stored, begin))
+  wake(KEYS[2])
+  return true
+end
+
+if publish_free() then
+  return 1
+end
+
+-- include: expect
+-- include: expire
+-- include: stored
+-- include: members
+-- include: duplicates
+-- include: schedule
+-- include: history
+-- include: unique
+
+local step = stored_step(stored)
+local record = read_record(base, key, mode)
 heal(record, now_ms, function(of_step)
   return ready_key(KEYS[6], separator, of_step)
 end)
@@ -77,6 +97,10 @@ end)
 -- Puts it where its time says, or into the schedule as one that is blocked. It holds the key as `slot` says.
 local function put(slot, is_blocked)
   local entry
+  if is_blocked or due_ms > now_ms then
+    expect_schedule(KEYS[3], KEYS[4])
+    redis.call('ZCARD', KEYS[5])
+  end
   local state = is_continued == '1' and 'a' or 's'
   if is_blocked then
     local member = store_under_id(KEYS[4], KEYS[5], id, stored)
@@ -92,7 +116,7 @@ local function put(slot, is_blocked)
   if slot then
     record[slot] = entry
   end
-  return { 'accepted', id }
+  return 1
 end
 
 -- Puts it in the place of `entry`, which is scheduled.
@@ -100,6 +124,8 @@ local function replace(entry, is_blocked)
   if instead_of ~= entry.member and id ~= entry.id then
     return { 'replace', entry.member }
   end
+  expect_list(KEYS[1])
+  expect_schedule(KEYS[3], KEYS[4])
   redis.call('HSET', KEYS[4], entry.member, stored)
   entry.step = step
   if not is_blocked and due_ms <= now_ms then
@@ -165,11 +191,11 @@ if instead_of ~= '' then
     return { 'again', '' }
   end
 elseif is_repeated == '1' and (is_mine(record.current) or is_mine(record.next)) then
-  reply = { 'accepted', id }
+  reply = 1
 elseif is_continued == '1' then
   reply = continue()
 elseif is_repeated == '1' and is_mine(record.running) then
-  reply = { 'accepted', id }
+  reply = 1
 end
 reply = reply or mode == 'l' and publish_latest() or publish_one()
 write_record(record)

@@ -33,7 +33,7 @@ local function key_and_holder(payload)
   if not mode then
     return nil
   end
-  local record = read_record(base, key)
+  local record = read_record(base, key, mode)
   heal(record, clock_ms(), list_of)
   record.wanted_by = id
   return record, record.running or record.current or record.next

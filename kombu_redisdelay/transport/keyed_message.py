@@ -36,8 +36,15 @@ class KeyedMessage(NamedTuple):
     unique: UniqueKey
     bound: Bound | None
     encode: Callable[[Any], str]
+    id: str
     is_repeated: bool
     fate: Fate | None
+
+    def check(self) -> None:
+        """Raise a ``ValueError`` if it cannot have a key."""
+        if CONFLICT_HEADER in self.message["headers"] and on_conflict(self.message) != KEEP:
+            raise ValueError(f"headers {UNIQUE_HEADER!r} and {CONFLICT_HEADER!r} cannot be used together")
+        check_id(self.id)
 
     def call(self, instead_of: str = "") -> Call:
         """The call that publishes it.
@@ -46,13 +53,12 @@ class KeyedMessage(NamedTuple):
             instead_of: the name of a message that it is to replace, and whose id it gets.
 
         Raises:
-            ValueError: its due time, its id or one of its headers is invalid.
+            ValueError: its due time is invalid.
         """
-        if on_conflict(self.message) != KEEP:
-            raise ValueError(f"headers {UNIQUE_HEADER!r} and {CONFLICT_HEADER!r} cannot be used together")
-        message = under_id(self.message, id_in(instead_of)) if instead_of else self.message
-        id = message_id(message)
-        check_id(id)
+        message, id = self.message, self.id
+        if instead_of:
+            id = id_in(instead_of)
+            message = under_id(message, id)
         when = due(message)
         text = self.encode(with_due_and_key(message, deliverable_ms(when), self.unique.member(id)))
         return self.store.publish_unique(

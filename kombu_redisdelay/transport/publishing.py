@@ -187,10 +187,13 @@ class PublishingChannel(ConnectingChannel):
         if unique is None:
             return None
         step = self.priority(self._get_message_priority(message))
-        fate = wanted_fate(message_id(message))
-        return KeyedMessage(
-            self.store, queue, step, message, unique, bound, _encoder.encode, is_repeated, fate
+        id = message_id(message)
+        keyed = KeyedMessage(
+            *(self.store, queue, step, message, unique, bound, _encoder.encode),
+            *(id, is_repeated, wanted_fate(id)),
         )
+        keyed.check()
+        return keyed
 
     def _follow(self, keyed: KeyedMessage, reply: Any) -> Any:
         """Do what the *reply* to the call of a message says, until it is published or dropped. Returns the
@@ -198,10 +201,7 @@ class PublishingChannel(ConnectingChannel):
         while (name := next_name(reply)) is not None:
             reply = self._run(keyed.queue, keyed.call(name))
         if reply:
-            tell(
-                *(keyed.queue, keyed.message["headers"], message_id(keyed.message)),
-                *(conflict_in(reply), keyed.fate),
-            )
+            tell(keyed.queue, keyed.message["headers"], keyed.id, conflict_in(reply), keyed.fate)
         return reply
 
     def add_to(self, outbox: Outbox, message: dict[str, Any], **kwargs: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from celery import Celery, Task
@@ -70,6 +71,10 @@ class Unique(Task):  # type: ignore[misc]
             )
         return bound
 
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self.run)
+
     def unique_key(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> str:
         """The key of a call with these arguments. It is the same however they are passed.
 
@@ -77,7 +82,7 @@ class Unique(Task):  # type: ignore[misc]
             TypeError: the task does not take these arguments.
             ValueError: this is no key.
         """
-        bound = inspect.signature(self.run).bind(*args, **(kwargs or {}))
+        bound = self._signature.bind(*args, **(kwargs or {}))
         bound.apply_defaults()
         if callable(self.unique):
             # In the class, a function is a method.

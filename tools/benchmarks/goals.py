@@ -9,7 +9,7 @@ from tools.benchmarks.limits import LIMIT
 from tools.benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from tools.benchmarks.quotients import Figure, among, largest, measured, ours_to, publish_limit, quotient
 from tools.benchmarks.results import Results, Spread
-from tools.benchmarks.workloads import WORKLOADS, control, fleet, kills, line, pools, queues, together
+from tools.benchmarks.workloads import WORKLOADS, control, fleet, kills, line, pools, queues, together, unique
 from tools.benchmarks.workloads.lateness import CROWDED
 from tools.benchmarks.workloads.publish import AFTER_KOMBU, NAMED, SCHEDULE_AFTER_KOMBU
 
@@ -290,6 +290,28 @@ def _together() -> list[Goal]:
     ]
 
 
+def _unique() -> list[Goal]:
+    def to_plain(what: str, how: str) -> Figure:
+        return quotient(
+            measured("unique", OURS.name, f"{what}, {how}"),
+            measured("unique", OURS.name, f"{what}, {unique.PLAIN}"),
+        )
+
+    consume = dict(zip(unique.MODES, (0.95, 0.85, 0.85), strict=True))
+    return [
+        *(
+            Goal(f"publish with a key, {how} : without", to_plain("publish", how), at_least=0.82)
+            for how in unique.MODES
+        ),
+        Goal("apply_async with a key : without", to_plain("apply_async", "with a key"), at_least=0.9),
+        *(
+            Goal(f"consume + ack with a key, {how} : without", to_plain("consume", how), at_least=least)
+            for how, least in consume.items()
+        ),
+        Goal("memory of a key", measured("unique", OURS.name, "bytes of a key"), at_most=200, unit="bytes"),
+    ]
+
+
 def _fleet() -> list[Goal]:
     lost = {"back after the lease": (5, "s"), "longest script": (5, "ms"), "longest answer": (10, "ms")}
     return [
@@ -393,6 +415,7 @@ GOALS: list[Goal] = [
     *_queues(),
     *_line(),
     *_together(),
+    *_unique(),
     *_fleet(),
     *_control(),
     *_pools(),

@@ -30,19 +30,37 @@ local function hand_out(batch, queue, stored, start)
   end
 end
 
+-- Notes who holds the key of a message if nobody else wants it, as is usual, without reading the whole
+-- record. Returns nil if that is not certain.
+local function takes_wanted_by_none(batch, queue, mode, id, key)
+  local hash = queue.base .. 'unique'
+  local found = text_in(hash, key)
+  if string.sub(found, -#id - 1) ~= ' ' .. id or string.find(found, '\30', 1, true) then
+    return nil
+  end
+  if mode ~= UNTIL_TAKEN and queue.needs_ack then
+    local running = { consumer = batch.consumer, tag = nth_tag(batch, batch.count), id = id }
+    if redis.pcall('HSETNX', queue.base .. 'running', key, running_text(running)) ~= 1 then
+      return nil
+    end
+  end
+  redis.call('HDEL', hash, key)
+  return true
+end
+
 -- For a message that leaves its ready list, or the schedule, to be handed out next: notes who holds its key.
 -- Returns false if the message has to wait for its key. Then it is blocked.
 local function takes_key(batch, queue, stored, start)
   local mode, id, key = unique_of(stored, start)
-  if not mode then
+  if not mode or takes_wanted_by_none(batch, queue, mode, id, key) then
     return true
   end
-  local record = read_record(queue.base, key)
+  local record = read_record(queue.base, key, mode)
   local is_current = record.current and record.current.id == id
   if not is_current and not (record.next and record.next.id == id) then
     return true
   end
-  local is_running = mode ~= UNTIL_TAKEN and record.running and is_unacked(queue.base, record.running)
+  local is_running = record.running and is_unacked(queue.base, record.running)
   local is_busy = is_running or not is_current and record.current
   local entry
   if is_busy then

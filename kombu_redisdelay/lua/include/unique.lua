@@ -15,6 +15,8 @@
 -- for ever, and a key whose message is gone is free. What another program did to these hashes is ignored.
 
 local UNIQUE = '^"redisdelay%-unique": ?%["([wdl])", ?"([^"]*)", ?"([^"]*)"%]'
+-- The same from the beginning of a message that was never redelivered: most are found by one look.
+local FIRST_TIME = '^{"redisdelay%-due": ?%d+, ?' .. string.sub(UNIQUE, 2)
 local UNTIL_TAKEN = 'w'
 local BLOCKED = 'inf'
 -- Messages are taken in the order in which they became ready, but for those that came back. One that did so
@@ -23,6 +25,10 @@ local PASSED_MS = 60000
 
 -- Mode, id and key of a message; nothing if it has no key.
 local function unique_of(stored, start)
+  local mode, id, key = string.match(stored, FIRST_TIME, start)
+  if mode then
+    return mode, id, key
+  end
   local _, brace, rest = members_of(stored, start)
   if brace then
     return string.match(stored, UNIQUE, rest)
@@ -63,9 +69,11 @@ local function text_in(hash, key)
   return type(text) == 'string' and text or ''
 end
 
--- Who holds a key: `current`, `next` and `running`, each nil if there is none.
-local function read_record(base, key)
-  local found, running = text_in(base .. 'unique', key), text_in(base .. 'running', key)
+-- Who holds a key: `current`, `next` and `running`, each nil if there is none. With the mode "waiting", it
+-- does not matter what runs, so this is not read.
+local function read_record(base, key, mode)
+  local found = text_in(base .. 'unique', key)
+  local running = mode ~= UNTIL_TAKEN and text_in(base .. 'running', key) or ''
   local current, behind = string.match(found, '^([^\30]*)\30?(.*)$')
   local consumer, tag, id = string.match(running, '^([^\30]*)\30([^\30]*)\30(.*)$')
   return {
@@ -145,7 +153,7 @@ end
 -- key, this blocks it and returns false.
 local function may_become_ready(base, member, stored, step, now_ms, list_of)
   local mode, _, key = unique_of(stored, stored_start(stored))
-  local record = mode and read_record(base, key)
+  local record = mode and read_record(base, key, mode)
   local is_current = record and record.current and record.current.member == member
   local is_next = record and not is_current and record.next and record.next.member == member
   if not is_current and not is_next then
@@ -171,7 +179,7 @@ local function forget_unique(base, stored, now_ms)
   if not mode then
     return
   end
-  local record = read_record(base, key)
+  local record = read_record(base, key, mode)
   if record.current and record.current.id == id then
     record.current = nil
   elseif record.next and record.next.id == id then
@@ -184,7 +192,7 @@ end
 -- To be called for a message that has left a ready list for the schedule, where it has this name.
 local function move_to_schedule(base, stored, now_ms, member)
   local mode, id, key = unique_of(stored, stored_start(stored))
-  local record = mode and read_record(base, key)
+  local record = mode and read_record(base, key, mode)
   if record and record.current and record.current.id == id then
     record.current = entry_at('s', stored_step(stored), now_ms, member)
     write_record(record)

@@ -6,7 +6,7 @@ local function key_of_unacked(base, unacked_key, tag, stored, start)
   if not mode then
     return nil
   end
-  local record = read_record(base, key)
+  local record = read_record(base, key, mode)
   local running = record.running
   local is_holder = running and running.tag == tag and unacked_key == base .. 'unacked:' .. running.consumer
   return { record = record, mode = mode, id = id, is_holder = is_holder }

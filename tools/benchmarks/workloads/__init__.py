@@ -21,6 +21,7 @@ from tools.benchmarks.workloads import (
     publish,
     queues,
     together,
+    unique,
     worker,
 )
 
@@ -46,6 +47,7 @@ WORKLOADS: dict[str, Workload] = {
         *cluster.WORKLOADS,
         *control.WORKLOADS,
         *pools.WORKLOADS,
+        unique.WORKLOAD,
         kills.WORKLOAD,
     )
 }
