@@ -10,9 +10,9 @@
 -- KEYS[7+] the other keys of a queue that expires; or the bindings of the exchange that routed the message
 -- ARGV     see below, by their names
 --
--- Returns  1 if it was published, or had been published by an earlier call; 0 if there are other bindings now:
---          then it was not published; or a list of what has happened, and the id of the message that holds the
---          key:
+-- Returns  1 if it was published, or had been published by an earlier call; 0 if there are other bindings
+--          now: then it was not published; or a list of what has happened, and the id of the message that
+--          holds the key:
 --          "dropped"   it was not
 --          "replaced"  it took the place of the one that waits, and has its id now
 --          "replace"   nothing was done: call again with the message under this id, and this as `instead_of`

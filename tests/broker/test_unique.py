@@ -140,8 +140,8 @@ class TestLatest:
     def test_an_ack_that_is_sent_again_lets_nobody_else_go(self, rig: Rig) -> None:
         me, tag = self.running(rig)
         rig.publish_unique("q", "2", key(LATEST))
-        me.ack("q", tag)
-        taken(me, "q")
+        rig.ack(me, "q", tag)
+        assert ids(taken(me, "q")) == ["2"]
         rig.publish_unique("q", "3", key(LATEST))
         keys = rig.store.keys("q")
         used = (keys.unacked("me"), keys.wake)
