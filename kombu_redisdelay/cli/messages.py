@@ -56,7 +56,7 @@ def _column(shown: columns.Column, line: Sequence[columns.Column]) -> Column:
 
 #: Kind of a column -> what a value is as text.
 _TEXTS: dict[str, Callable[[Any, datetime], str]] = {
-    columns.MOMENT: lambda value, now: "?" if value is None else when(value, now),
+    columns.MOMENT: lambda value, now: _moment(value, now),
     columns.AGE: lambda value, now: "?" if value is None else span(max(0.0, (now - value).total_seconds())),
     columns.NUMBER: lambda value, now: "?" if value is None else str(value),
     columns.TEXT: lambda value, now: str(value),
@@ -65,6 +65,12 @@ _TEXTS: dict[str, Callable[[Any, datetime], str]] = {
     columns.WORKER: lambda value, now: worker(value),
     columns.CALL: lambda value, now: call(value),
 }
+
+
+def _moment(value: Any, now: datetime) -> str:
+    if value is None or isinstance(value, str):
+        return value or "?"
+    return when(value, now)
 
 
 def worker(message: MessageInfo) -> str:

@@ -16,6 +16,7 @@ from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.states import STATES, State
 from kombu_redisdelay.operations.verbs import Verb
+from kombu_redisdelay.operations.why_waiting import key_holder
 from kombu_redisdelay.words import number_of, with_object
 
 #: Messages that are looked for in all states when they are not where a command looks for them.
@@ -43,7 +44,7 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
     for id, count in done.by_id.items():
         several = f" ({number_of(count)})" if count > 1 else ""
         if not count:
-            echo(f"{id} {_where(elsewhere.get(id))}", err=True)
+            echo(f"{id} {_where(elsewhere.get(id), messages)}", err=True)
         elif done.is_dry_run:
             echo(f"{_would(verb, id)}{several}{due}")
         else:
@@ -75,10 +76,14 @@ def _objects(done: Done, elsewhere: Mapping[str, MessageInfo]) -> Iterator[dict[
         yield {**common, "id": id, "messages": count, **(due if count else {}), **state}
 
 
-def _where(message: MessageInfo | None) -> str:
+def _where(message: MessageInfo | None, messages: Messages) -> str:
     """Where a message is to which it could not be done."""
     if message is None:
         return "not found"
+    holder = key_holder(messages.store, message)
+    if holder is not None and holder != message.id:
+        noun = "waits for its key" if message.is_blocked else f"is a {STATES[message.state].described}"
+        return f"{noun}: {holder} holds the key {message.unique!r}"
     if message.worker or message.host:
         return f"is {message.state}, at {worker(message)}"
     noun = STATES[message.state].noun

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kombu_redisdelay.operations.message import MessageInfo
+from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.operations.states import State
 
-#: What a column shows: a moment, for how long it has been so, a number, a text, the id of the message, the
-#: name of its queue, its worker, or the call that its task is.
+#: What a column shows: a moment, or in a word why there is none; for how long it has been so, a number, a
+#: text, the id of the message, the name of its queue, its worker, or the call that its task is.
 MOMENT, AGE, NUMBER, TEXT = "moment", "age", "number", "text"
 ID, QUEUE, WORKER, CALL = "id", "queue", "worker", "call"
 
@@ -36,8 +37,8 @@ class Column:
 #: Name -> column.
 COLUMNS = {
     "state": Column("State", TEXT, lambda message: message.state),
-    "moment": Column("When", MOMENT, lambda message: message.moment),
-    "due": Column("Due", MOMENT, lambda message: message.due),
+    "moment": Column("When", MOMENT, lambda message: BLOCKED if message.is_blocked else message.moment),
+    "due": Column("Due", MOMENT, lambda message: BLOCKED if message.is_blocked else message.due),
     "since": Column("Since", AGE, lambda message: message.since),
     "position": Column("Position", NUMBER, lambda message: message.position),
     "priority": Column("Priority", NUMBER, lambda message: message.priority, usual=0),

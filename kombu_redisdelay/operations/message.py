@@ -71,6 +71,11 @@ class MessageInfo:
     payload: bytes = field(default=b"", repr=False)
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether it is scheduled, and waits for another message with its key."""
+        return self.state == "scheduled" and self.due is None
+
+    @property
     def moment(self) -> datetime | None:
         """When it is due, or since when it is in its state; ``None`` if that is unknown."""
         return self.since if self.due is None else self.due

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kombu_redisdelay.broker.key_holders import holder_of
 from kombu_redisdelay.broker.options import ISOLATED_FOR
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.queue_reasons import BLOCKED, ISOLATED, LOST, PREFETCH, UNKNOWN
+from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH, UNKNOWN
 from kombu_redisdelay.operations.states import READY, SCHEDULED
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import number_of
@@ -21,8 +23,8 @@ def why_waiting(store: Store, message: MessageInfo) -> list[str]:
     it has failed. Empty for a message that is unacked or dead."""
     if message.state not in (SCHEDULED, READY):
         return []
-    if message.reason.startswith(BLOCKED):
-        return [f"It waits for another task with the key {message.unique!r}: it is {message.reason}."]
+    if message.is_blocked:
+        return [f"It is {message.reason}, which has the same key: {message.unique}."]
     unknown_ms = Content.of(message.payload, "").unknown_ms if message.reason == UNKNOWN else None
     if unknown_ms is not None:
         since = from_ms(unknown_ms)
@@ -32,6 +34,15 @@ def why_waiting(store: Store, message: MessageInfo) -> list[str]:
         return [f"It has failed {times}, and waits to be tried again."] if message.failures else []
     [stats] = queue_stats(store, [message.queue])
     return list(_reasons(stats, is_overdue=message.state == SCHEDULED))
+
+
+def key_holder(store: Store, message: MessageInfo) -> str | None:
+    """The id of the task that holds the key of *message*; ``None`` if none does, or it has no key."""
+    if message.unique is None:
+        return None
+    names = store.partitions.names(message.queue)
+    holders = (holder_of(store, name, written(message.unique)) for name in names)
+    return next(filter(None, holders), None)
 
 
 def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:

@@ -96,7 +96,7 @@ def _could_be_delivered(message: MessageInfo) -> Iterator[Event]:
     since_ms = due_ms(message.payload)
     if message.due is not None:
         yield Event("Due", message.due)
-    elif since_ms is not None:
+    elif since_ms is not None and not message.is_blocked:
         yield Event("Ready", from_ms(since_ms), "when it was published, became due, or was requeued last")
 
 

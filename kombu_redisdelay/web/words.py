@@ -39,10 +39,10 @@ def text(value: object, longest: int = LONGEST) -> str:
     return f"{shown[:longest]}…" if len(shown) > longest else shown
 
 
-def moment(value: datetime | None, now: datetime) -> Markup | str:
-    """A time. A script on the page shows it in the viewer's zone."""
-    if value is None:
-        return "?"
+def moment(value: datetime | str | None, now: datetime) -> Markup | str:
+    """A time, or in a word why there is none. A script on the page shows it in the viewer's zone."""
+    if value is None or isinstance(value, str):
+        return value or "?"
     exact = value.isoformat(" ", "seconds")
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         value.isoformat(), exact, when(value, now)

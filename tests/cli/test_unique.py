@@ -1,0 +1,106 @@
+"""What an operator sees of messages with keys, and does to them."""
+
+from __future__ import annotations
+
+import pytest
+
+from kombu_redisdelay import Messages, Selection
+from tests.cli.site import QUEUE, Site
+from tests.transport.kit import Inbox, drain
+
+HEADERS = {"x-unique": "account:42", "x-unique-while": "latest"}
+
+
+@pytest.fixture
+def holder(site: Site) -> str:
+    return site.send(headers=HEADERS, task_id="holder")
+
+
+@pytest.fixture
+def blocked(site: Site, holder: str) -> str:
+    return site.send(headers=HEADERS, task_id="blocked")
+
+
+def test_what_waits_for_its_key(site: Site, blocked: str) -> None:
+    site.send(countdown=3600)
+    assert {row["id"]: (row["unique"], row["due"], row["reason"]) for row in site.rows("list")}.items() >= {
+        "holder": ("account:42", None, ""),
+        "blocked": ("account:42", None, "blocked by holder"),
+    }.items()
+    header, *lines = site.text("list", "--state", "scheduled").splitlines()
+    assert header.split()[:3] == ["DUE", "KEY", "ID"]
+    assert lines[1].split()[:3] == ["blocked", "account:42", "blocked"]
+    [stats] = site.rows("stats")
+    assert (stats["scheduled"], stats["blocked"], stats["next_due"] is None) == (2, 1, False)
+    shown = site.text("show", "blocked")
+    assert "It is blocked by holder, which has the same key: account:42." in shown
+    assert sum(row["messages"] for row in site.rows("timeline")) == 1
+    assert sum(row["messages"] for row in site.rows("timeline", "--by", "task")) == 1
+
+
+def test_without_a_due_time_nothing_comes_next(site: Site, blocked: str) -> None:
+    [stats] = site.rows("stats")
+    assert (stats["scheduled"], stats["next_due"], stats["lateness"]) == (1, None, 0)
+    site.text("stats")
+    assert site.rows("doctor", status=1)
+
+
+def test_they_are_found_by_their_keys(site: Site, blocked: str) -> None:
+    site.send()
+    assert {row["id"] for row in site.rows("list", "--unique", "account:*")} == {"holder", "blocked"}
+    assert site.rows("list", "--unique", "another") == []
+
+
+@pytest.mark.parametrize("words", ["deliver-now", "reschedule --by 1h", "reschedule --countdown 5"])
+def test_what_is_blocked_is_not_moved(site: Site, blocked: str, words: str) -> None:
+    verb, *options = words.split()
+    result = site.run(verb, "blocked", *options)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "blocked waits for its key: holder holds the key 'account:42'\n"
+    site.run(verb, "--state", "scheduled", *options, "--yes")
+    assert site.redis.zscore(site.store.keys(QUEUE).schedule, "blocked") == float("inf")
+
+
+def test_it_can_be_cancelled(site: Site, blocked: str) -> None:
+    site.text("cancel", "blocked")
+    assert [row["id"] for row in site.rows("list")] == ["holder"]
+
+
+def test_a_dead_letter_whose_key_is_held_stays(site: Site, holder: str) -> None:
+    with site.app.connection_for_read(transport_options={"dead_letter": True}) as connection:
+        inbox = Inbox(connection.channel(), QUEUE)
+        drain(connection, lambda: len(inbox) == 1)
+        inbox.messages[0].reject()
+        site.send(headers=HEADERS, task_id="another")
+        drain(connection, lambda: len(inbox) == 2)
+        result = site.run("requeue", "holder")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr == "holder is a dead letter: another holds the key 'account:42'\n"
+        inbox.messages[1].ack()
+        running = site.store.keys(QUEUE).running
+        # A server that does not know the script of this ack gets its text when its reply is read.
+        drain(connection, lambda: not site.redis.exists(running))
+        site.text("requeue", "holder")
+        drain(connection, lambda: len(inbox) == 3)
+
+
+def test_pages_go_on_after_what_is_blocked(site: Site) -> None:
+
+    for number in range(5):
+        for queue in ("a", "b"):
+            headers = {**HEADERS, "x-unique": f"key {number}"}
+            site.send(queue=queue, headers=headers)
+            site.send(queue=queue, headers=headers, task_id=f"{queue}{number}")
+    expected = [f"{queue}{number}" for queue in ("a", "b") for number in range(5)]
+    for newest_first in (False, True):
+        found: list[str] = []
+        start = ""
+        scheduled = Selection(state="scheduled")
+        with Messages(site.app) as messages:
+            while True:
+                page = messages.page(scheduled, start=start, newest_first=newest_first, size=3)
+                found += [message.id for message in page.messages]
+                start = page.next
+                if not start:
+                    break
+        assert found == (expected[::-1] if newest_first else expected)
