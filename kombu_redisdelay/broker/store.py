@@ -318,6 +318,7 @@ class Store:
             is_continued=int(is_continued),
             is_repeated=int(is_repeated),
             at_most_ms=unique.at_most_ms,
+            gone_ms=round(unique.expires_ms),
             instead_of=instead_of,
         )
         return _only_if(bound, PUBLISH_UNIQUE, self._with_expiring(queue, used), tuple(args))

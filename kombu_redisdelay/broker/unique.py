@@ -11,6 +11,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from dateutil.parser import isoparse
+
+from kombu_redisdelay.broker.times import to_ms
+
 #: Header that has the key: a text.
 UNIQUE_HEADER = "x-unique"
 
@@ -51,11 +55,13 @@ class UniqueKey(NamedTuple):
         key: as the application knows it.
         mode: one of :data:`MODES`.
         at_most_ms: how long it is put off at most by those that replace it, ms; 0 for ever.
+        expires_ms: when the message expires, ms since the epoch: from then on it holds no key; 0 for never.
     """
 
     key: str
     mode: str
     at_most_ms: float = 0
+    expires_ms: float = 0
 
     @property
     def letter(self) -> str:
@@ -96,13 +102,16 @@ def unique_of(headers: Mapping[str, Any]) -> UniqueKey | None:
     """
     key = headers.get(UNIQUE_HEADER)
     if key is None:
+        for name in (WHILE_HEADER, AT_MOST_HEADER):
+            if headers.get(name) is not None:
+                raise ValueError(f"header {name!r} needs header {UNIQUE_HEADER!r}")
         return None
     check_key(key, f"header {UNIQUE_HEADER!r}")
     mode = headers.get(WHILE_HEADER, WAITING)
     check_mode(mode, f"header {WHILE_HEADER!r}")
     at_most = headers.get(AT_MOST_HEADER)
     check_at_most(at_most, mode, f"header {AT_MOST_HEADER!r}")
-    return UniqueKey(key, mode, (at_most or 0) * 1000)
+    return UniqueKey(key, mode, (at_most or 0) * 1000, expires_ms(headers))
 
 
 def check_key(key: object, what: str) -> None:
@@ -143,6 +152,17 @@ def check_id(id: str) -> None:
             "the id of a message with a key must consist of printable ASCII characters without quotation "
             f"marks and backslashes, not {id!r}"
         )
+
+
+def expires_ms(headers: Mapping[str, Any]) -> float:
+    """When a Celery task expires, ms since the epoch; 0 for never, or if the header says no time."""
+    expires = headers.get("expires")
+    if not isinstance(expires, str) or not expires:
+        return 0
+    try:
+        return max(0, to_ms(isoparse(expires)))
+    except (ValueError, OverflowError):
+        return 0
 
 
 class Conflict(NamedTuple):

@@ -46,9 +46,11 @@ local
   is_repeated,
   -- With "latest": how long it is put off at most by those that replace it, ms (0: for ever).
   at_most_ms,
+  -- When it expires, ms since the epoch (0: never): nothing of it is run after that.
+  gone_ms,
   -- The name of the message that it is to replace, whose id it has ("": none).
   instead_of = unpack(ARGV)
-local FIRST_BINDING = 13
+local FIRST_BINDING = 14
 
 if not still_bound(KEYS[#KEYS], FIRST_BINDING) then
   return 0
@@ -66,7 +68,7 @@ local function publish_free()
     return false
   end
   local step, begin = string.match(stored, '^(%d+):()')
-  local entry = string.format('r%s %.0f %s', step, math.floor(now_ms), id)
+  local entry = string.format('r%s %.0f %s %s', step, math.floor(now_ms), gone_ms, id)
   if redis.pcall('HSETNX', base .. 'unique', key, entry) ~= 1 then
     return false
   end
@@ -88,6 +90,7 @@ end
 -- include: history
 -- include: unique
 
+gone_ms = tonumber(gone_ms)
 local step = stored_step(stored)
 local record = read_record(base, key, mode)
 heal(record, now_ms, function(of_step)
@@ -105,13 +108,14 @@ local function put(slot, is_blocked)
   if is_blocked then
     local member = store_under_id(KEYS[4], KEYS[5], id, stored)
     redis.call('ZADD', KEYS[3], '+inf', member)
-    entry = entry_at(state, step, now_ms, member)
+    entry = entry_at(state, step, now_ms, member, gone_ms)
   elseif due_ms > now_ms then
-    entry = entry_at(state, step, now_ms, schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored))
+    local member = schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored)
+    entry = entry_at(state, step, now_ms, member, gone_ms)
   else
     redis.call('LPUSH', KEYS[1], stored_payload(stored))
     wake(KEYS[2])
-    entry = entry_at('r', step, now_ms, id)
+    entry = entry_at('r', step, now_ms, id, gone_ms)
   end
   if slot then
     record[slot] = entry
@@ -127,12 +131,12 @@ local function replace(entry, is_blocked)
   expect_list(KEYS[1])
   expect_schedule(KEYS[3], KEYS[4])
   redis.call('HSET', KEYS[4], entry.member, stored)
-  entry.step = step
+  entry.step, entry.expires_ms = step, gone_ms
   if not is_blocked and due_ms <= now_ms then
     unschedule(KEYS[3], KEYS[4], KEYS[5], entry.member)
     redis.call('LPUSH', KEYS[1], stored_payload(stored))
     record.next = nil
-    record.current = entry_at('r', step, now_ms, entry.id)
+    record.current = entry_at('r', step, now_ms, entry.id, gone_ms)
     wake(KEYS[2])
   else
     redis.call('ZADD', KEYS[3], is_blocked and '+inf' or due_ms, entry.member)

@@ -55,7 +55,7 @@ COLUMNS = {
 
 #: Those of a list with messages in several states.
 OF_ANY_STATE = {
-    **{name: COLUMNS[name] for name in ("state", "moment", "id", "queue")},
+    **{name: COLUMNS[name] for name in ("state", "moment", "unique", "id", "queue")},
     "task": replace(COLUMNS["task"], least=12),
 }
 

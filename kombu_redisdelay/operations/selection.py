@@ -101,7 +101,7 @@ FILTERS = (
     ),
     Filter(
         "unique",
-        "Only with this key, of tasks of which one is enough; * stands for anything.",
+        "Only messages with this key; * stands for anything.",
         "with the key",
         lambda entry, value: fits(entry.content.unique or "", value),
         "account:42",

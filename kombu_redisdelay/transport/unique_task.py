@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from string import Formatter
 from typing import Any
 
 from celery import Celery, Task
@@ -62,6 +64,7 @@ class Unique(Task):  # type: ignore[misc]
             raise ValueError(
                 f"task {name!r} has no key: unique must be a text or a function, not {cls.unique!r}"
             )
+        _check_names(name, cls.unique, cls.run)
         check_mode(cls.unique_while, f"unique_while of task {name!r}")
         check_at_most(cls.unique_at_most, cls.unique_while, f"unique_at_most of task {name!r}")
         if cls.unique_while != WAITING and not cls.acks_late:
@@ -82,14 +85,22 @@ class Unique(Task):  # type: ignore[misc]
             TypeError: the task does not take these arguments.
             ValueError: this is no key.
         """
-        bound = self._signature.bind(*args, **(kwargs or {}))
+        try:
+            bound = self._signature.bind(*args, **(kwargs or {}))
+        except TypeError as exc:
+            raise TypeError(f"task {self.name!r}: {exc}") from None
         bound.apply_defaults()
         if callable(self.unique):
             # In the class, a function is a method.
             find = inspect.getattr_static(self, "unique")
             key = getattr(find, "__func__", find)(*bound.args, **bound.kwargs)
         else:
-            key = str(self.unique).format(**bound.arguments)
+            try:
+                key = str(self.unique).format(**bound.arguments)
+            except (AttributeError, LookupError, ValueError, TypeError) as exc:
+                raise ValueError(
+                    f"the key {self.unique!r} of task {self.name!r} cannot be made: {exc}"
+                ) from exc
         check_key(key, f"the key of task {self.name!r}")
         return str(key)
 
@@ -123,7 +134,8 @@ class Unique(Task):  # type: ignore[misc]
         with fate_of(id) as fate:
             result = super().apply_async(args, kwargs, id, producer, link, link_error, shadow, **options)
         if not isinstance(result, UniqueResult):
-            # Eager.
+            # Eager: it has run.
+            result.dropped = result.replaced = False
             return result
         is_known = task_id is not None or bool(options.get("group_id"))
 
@@ -138,3 +150,22 @@ class Unique(Task):  # type: ignore[misc]
 
     def AsyncResult(self, task_id: str, **kwargs: Any) -> UniqueResult:
         return UniqueResult(task_id, backend=self.backend, task_name=self.name, app=self.app, **kwargs)
+
+
+def _check_names(name: str, unique: Any, run: Callable[..., Any]) -> None:
+    """Raise a ``ValueError`` if the key of a task names an argument that the task does not have."""
+    if not isinstance(unique, str):
+        return
+    try:
+        parts = [part for _, part, _, _ in Formatter().parse(unique) if part is not None]
+    except ValueError as exc:
+        raise ValueError(f"unique of task {name!r} is no format: {exc}: {unique!r}") from exc
+    parameters = inspect.signature(run).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for part in parts:
+        argument = re.split(r"[.\[]", part)[0]
+        if argument not in parameters and not (takes_any and argument.isidentifier()):
+            raise ValueError(
+                f"unique of task {name!r} names the argument {argument!r}, and the task has: "
+                f"{', '.join(parameters) or 'none'}"
+            )

@@ -246,6 +246,15 @@ class TestAll:
         if mode != WAITING:
             assert 0 < rig.client.pttl(rig.key("q", "running")) <= 3 * HOUR
 
+    @pytest.mark.parametrize("in_ms", [0, HOUR])
+    def test_one_that_has_expired_holds_nothing(self, rig: Rig, mode: str, in_ms: int) -> None:
+        """Celery would run nothing of it."""
+        rig.publish_unique("q", "1", key(mode)._replace(expires_ms=1), in_ms)
+        assert rig.publish_unique("q", "2", key(mode), in_ms) is None
+        later = rig.database.now_ms() + HOUR
+        rig.publish_unique("q", "3", UniqueKey("another", mode, expires_ms=later), HOUR)
+        assert rig.publish_unique("q", "4", UniqueKey("another", mode), HOUR) is not None
+
     def test_any_key(self, rig: Rig, mode: str) -> None:
         unique = UniqueKey(ODD, mode)
         rig.publish_unique("q", "1", unique)
@@ -294,6 +303,11 @@ class TestHeaders:
     def test_none(self) -> None:
         assert unique_of({"id": "1"}) is None
 
+    def test_it_expires_with_its_task(self) -> None:
+        headers = {"x-unique": "a", "expires": "1970-01-01T00:00:01+00:00"}
+        assert unique_of(headers) == UniqueKey("a", WAITING, expires_ms=1000)
+        assert unique_of({**headers, "expires": "never"}) == UniqueKey("a", WAITING)
+
     def test_all(self) -> None:
         headers = {"x-unique": "a", "x-unique-while": "latest", "x-unique-at-most": 1.5}
         assert unique_of(headers) == UniqueKey("a", LATEST, 1500)
@@ -308,6 +322,7 @@ class TestHeaders:
             ({"x-unique": "é" * 129}, "256 bytes at most, not 258"),
             ({"x-unique": "a", "x-unique-while": "ever"}, "must be one of 'waiting', 'done', 'latest'"),
             ({"x-unique": "a", "x-unique-at-most": 5}, "goes with the mode 'latest'"),
+            ({"x-unique-while": "done"}, "header 'x-unique-while' needs header 'x-unique'"),
             ({"x-unique": "a", "x-unique-while": "latest", "x-unique-at-most": 0}, "above 0"),
             ({"x-unique": "a", "x-unique-while": "latest", "x-unique-at-most": True}, "above 0"),
         ],

@@ -27,6 +27,8 @@ def test_what_waits_for_its_key(site: Site, blocked: str) -> None:
         "holder": ("account:42", None, ""),
         "blocked": ("account:42", None, "blocked by holder"),
     }.items()
+    header, *lines = site.text("list").splitlines()
+    assert header.split()[:4] == ["STATE", "WHEN", "KEY", "ID"]
     header, *lines = site.text("list", "--state", "scheduled").splitlines()
     assert header.split()[:3] == ["DUE", "KEY", "ID"]
     assert lines[1].split()[:3] == ["blocked", "account:42", "blocked"]

@@ -158,6 +158,15 @@ class TestTask:
             keys = [task.unique_key((1,)), task.unique_key([1]), task.unique_key(kwargs={"account": 1})]
             assert keys == ["account:1"] * 3
 
+    def test_without_a_result_backend(self, single_site: Site) -> None:
+        with Celery("without", broker=single_site.url, set_as_current=False) as app:
+
+            @app.task(shared=False, name="without.once", base=Unique, unique="one")
+            def once() -> None:
+                pass
+
+            assert [once.delay().dropped, once.apply_async(task_id="second").dropped] == [False, True]
+
     def test_for_signatures(self, once: Any) -> None:
         assert once.s(1).apply_async().id == once.si(account=1).apply_async(countdown=60).id
 
@@ -206,7 +215,8 @@ class TestTask:
 
     def test_eager_it_is_not_unique(self, app: Celery, once: Any) -> None:
         app.conf.task_always_eager = True
-        assert [once.delay(1).state, once.delay(1).state] == [states.SUCCESS] * 2
+        results = [once.delay(1), once.delay(1)]
+        assert [(result.state, result.dropped) for result in results] == [(states.SUCCESS, False)] * 2
 
     def test_with_another_broker_it_is_a_task_like_any_other(self) -> None:
         with Celery("other", broker="memory://", set_as_current=False) as app:
@@ -226,10 +236,13 @@ class TestTask:
             ({"unique": "a", "unique_while": "done"}, "needs acks_late=True"),
             ({"unique": "a", "unique_while": "latest", "acks_late": False}, "needs acks_late=True"),
             ({"unique": "a", "unique_at_most": 5}, "goes with the mode 'latest'"),
+            ({"unique": "a:{acount}"}, "names the argument 'acount', and the task has: account"),
+            ({"unique": "a:{}"}, "names the argument ''"),
+            ({"unique": "a:{account"}, "is no format"),
         ],
     )
     def test_what_is_declared_wrongly(self, app: Celery, options: dict[str, Any], message: str) -> None:
-        def bad() -> None:
+        def bad(account: int) -> None:
             pass
 
         with pytest.raises(ValueError, match=message):
@@ -242,8 +255,15 @@ class TestTask:
 
         with pytest.raises(ValueError, match="the key of task 'named' must be a text that is not empty"):
             named.delay("")
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="task 'named': too many positional arguments"):
             named.unique_key((1, 2))
+
+        @app.task(shared=False, name="of", base=Unique, unique="{account.id}")
+        def of(account: int) -> None:
+            pass
+
+        with pytest.raises(ValueError, match="of task 'of' cannot be made"):
+            of.delay(1)
 
     def test_a_result_that_is_thrown_away_is_let_go(self, once: Any) -> None:
         once.delay(1)

@@ -3,10 +3,10 @@
 --
 -- The hash `unique` has for each key the message that holds it, `current`, and with "latest" also the one
 -- that comes after it, `next`. Each is
---   <state><priority step> <since when, ms> <name>
+--   <state><priority step> <since when, ms> <when it expires, ms> <name>
 -- The state is r, in the ready list of the step, since then; s, in the schedule under that name; or a, in the
--- schedule, too, to be tried again. For what is in the schedule, the time is when it took the key. \30 stands
--- between the two.
+-- schedule, too, to be tried again. For what is in the schedule, the time is when it took the key. Of a
+-- message that has expired, Celery runs nothing, so it holds no key; 0 is never. \30 stands between the two.
 -- The hash `running` has for each key the message that a consumer holds, with "done" and "latest":
 --   <consumer> \30 <delivery tag> \30 <id>
 --
@@ -40,19 +40,30 @@ local function has_unique(base)
   return redis.call('EXISTS', base .. 'unique', base .. 'running') > 0
 end
 
-local function entry_at(state, step, since_ms, member)
+local function entry_at(state, step, since_ms, member, expires_ms)
   -- A duplicate has a name that begins with its id (duplicates.lua).
   local id = string.match(member, '^[^\31]*')
-  return { state = state, step = step, since_ms = math.floor(since_ms), member = member, id = id }
+  return {
+    state = state,
+    step = step,
+    since_ms = math.floor(since_ms),
+    expires_ms = expires_ms or 0,
+    member = member,
+    id = id,
+  }
 end
 
 local function read_entry(text)
-  local state, step, since_ms, member = string.match(text, '^([rsa])(%d+) (%d+) (.+)$')
-  return state and entry_at(state, step, tonumber(since_ms), member)
+  local state, step, since_ms, expires_ms, member = string.match(text, '^([rsa])(%d+) (%d+) (%d+) (.+)$')
+  return state and entry_at(state, step, tonumber(since_ms), member, tonumber(expires_ms))
 end
 
 local function entry_text(entry)
-  return entry and string.format('%s%s %.0f %s', entry.state, entry.step, entry.since_ms, entry.member) or ''
+  if not entry then
+    return ''
+  end
+  local times = string.format(' %.0f %.0f ', entry.since_ms, entry.expires_ms)
+  return entry.state .. entry.step .. times .. entry.member
 end
 
 local function record_text(record)
@@ -112,7 +123,9 @@ end
 
 -- `list_of` gives the ready list of a step.
 local function is_there(base, entry, now_ms, list_of)
-  if entry.state ~= 'r' then
+  if entry.expires_ms > 0 and entry.expires_ms <= now_ms then
+    return false
+  elseif entry.state ~= 'r' then
     return score_of(base, entry)
   elseif entry.since_ms == math.floor(now_ms) then
     -- The script that has noted it may not have put it there yet.
@@ -159,6 +172,7 @@ local function may_become_ready(base, member, stored, step, now_ms, list_of)
   if not is_current and not is_next then
     return true
   end
+  local entry = is_current and record.current or record.next
   if mode ~= UNTIL_TAKEN then
     heal(record, now_ms, list_of)
   end
@@ -166,7 +180,7 @@ local function may_become_ready(base, member, stored, step, now_ms, list_of)
   if is_busy then
     redis.call('ZADD', base .. 'schedule', '+inf', member)
   else
-    record.current = entry_at('r', step, now_ms, member)
+    record.current = entry_at('r', step, now_ms, member, entry.expires_ms)
     record.next = is_current and record.next or nil
   end
   write_record(record)
@@ -194,7 +208,7 @@ local function move_to_schedule(base, stored, now_ms, member)
   local mode, id, key = unique_of(stored, stored_start(stored))
   local record = mode and read_record(base, key, mode)
   if record and record.current and record.current.id == id then
-    record.current = entry_at('s', stored_step(stored), now_ms, member)
+    record.current = entry_at('s', stored_step(stored), now_ms, member, record.current.expires_ms)
     write_record(record)
   end
 end
