@@ -45,7 +45,7 @@ _MEMBER = re.compile(rb'"redisdelay-unique": \["[dl]", "[^"]*", "([^"]*)"\]')
 #: What is written in another way.
 _SPECIAL = re.compile(r'[%"\\]')
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 class UniqueKey(NamedTuple):
@@ -118,7 +118,7 @@ def check_key(key: object, what: str) -> None:
     """Raise a ``ValueError`` about *what* if *key* cannot be a key."""
     if not isinstance(key, str) or not key:
         raise ValueError(f"{what} must be a text that is not empty, not {key!r}")
-    if _CONTROL.search(key):
+    if _UNPRINTABLE.search(key):
         raise ValueError(f"{what} must have no control characters: {key!r}")
     try:
         size = len(key.encode())
@@ -177,11 +177,24 @@ class Conflict(NamedTuple):
     holder: str
 
 
-def next_name(reply: Any) -> str | None:
-    """What to publish a message in place of now, because the *reply* to its call says so; empty for its own
-    place, and ``None`` if it is done."""
+class Replacement(NamedTuple):
+    """What to publish a message in place of.
+
+    Attributes:
+        name: of the message that it replaces; empty if it replaces none.
+        at_latest_ms: when it has to be due at the latest, ms since the epoch; 0 if it may say that itself.
+    """
+
+    name: str = ""
+    at_latest_ms: int = 0
+
+
+def next_replacement(reply: Any) -> Replacement | None:
+    """What to publish a message in place of now, because the *reply* to its call says so; ``None`` if it is
+    done."""
     if isinstance(reply, list) and reply[0] in (b"replace", b"again"):
-        return str(reply[1].decode())
+        _, name, *times = reply
+        return Replacement(name.decode(), int(times[0]) if times and times[0] else 0)
     return None
 
 

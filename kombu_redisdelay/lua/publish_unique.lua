@@ -15,7 +15,8 @@
 --          holds the key:
 --          "dropped"   it was not
 --          "replaced"  it took the place of the one that waits, and has its id now
---          "replace"   nothing was done: call again with the message under this id, and this as `instead_of`
+--          "replace"   nothing was done: call again with the message under this id, and this as `instead_of`;
+--                      and if there is a third value, with this due time, ms since the epoch
 --          "again"     nothing was done, because that one does not wait any more: begin again
 --
 -- Keeps: an id that was accepted does not vanish: what replaces its message has its id. With "latest", the
@@ -40,7 +41,7 @@ local
   separator,
   key,
   mode,
-  -- "1": a task publishes itself again, as retry() does. It is never dropped.
+  -- "1": a task publishes itself again, as retry() and replace() do. It is never dropped.
   is_continued,
   -- "1": it may have been published by an earlier call, whose reply was lost.
   is_repeated,
@@ -123,10 +124,11 @@ local function put(slot, is_blocked)
   return 1
 end
 
--- Puts it in the place of `entry`, which is scheduled.
-local function replace(entry, is_blocked)
-  if instead_of ~= entry.member and id ~= entry.id then
-    return { 'replace', entry.member }
+-- Puts it in the place of `entry`, which is scheduled. If it has to be due at `at_latest_ms`, it must say so
+-- itself: a worker looks at that.
+local function replace(entry, is_blocked, at_latest_ms)
+  if instead_of ~= entry.member and (id ~= entry.id or at_latest_ms) then
+    return { 'replace', entry.member, at_latest_ms and string.format('%.0f', at_latest_ms) }
   end
   expect_list(KEYS[1])
   expect_schedule(KEYS[3], KEYS[4])
@@ -179,10 +181,14 @@ end
 local function publish_latest()
   local is_busy = record.running or record.current
   if record.next then
-    if tonumber(at_most_ms) > 0 then
-      due_ms = math.min(due_ms, record.next.since_ms + at_most_ms)
+    local at_latest_ms = tonumber(at_most_ms) > 0 and record.next.since_ms + at_most_ms
+    if not at_latest_ms or at_latest_ms >= due_ms then
+      at_latest_ms = nil
+    elseif instead_of ~= '' then
+      -- It says so by now, by the same clock.
+      due_ms, at_latest_ms = at_latest_ms, nil
     end
-    return replace(record.next, is_busy and due_ms <= now_ms)
+    return replace(record.next, is_busy and due_ms <= now_ms, at_latest_ms)
   elseif is_busy then
     return put('next', due_ms <= now_ms)
   end

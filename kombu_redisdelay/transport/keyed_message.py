@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from kombu_redisdelay.broker.members import with_due_and_key
 from kombu_redisdelay.broker.message import (
     CONFLICT_HEADER,
+    DELAY_HEADER,
+    ETA_HEADER,
     KEEP,
     Due,
     deliverable_ms,
@@ -16,8 +18,16 @@ from kombu_redisdelay.broker.message import (
     on_conflict,
 )
 from kombu_redisdelay.broker.store import Bound, Call, Store
-from kombu_redisdelay.broker.unique import UNIQUE_HEADER, UniqueKey, check_id, id_in
+from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.broker.unique import UNIQUE_HEADER, Replacement, UniqueKey, check_id, id_in
 from kombu_redisdelay.transport.fates import Fate
+
+#: Celery counts in these headers how often a task has published itself again, by ``retry`` and ``replace``.
+_CONTINUED = ("retries", "replaced_task_nesting")
+
+
+#: The place of a message that replaces none.
+OWN = Replacement()
 
 
 class KeyedMessage(NamedTuple):
@@ -46,19 +56,21 @@ class KeyedMessage(NamedTuple):
             raise ValueError(f"headers {UNIQUE_HEADER!r} and {CONFLICT_HEADER!r} cannot be used together")
         check_id(self.id)
 
-    def call(self, instead_of: str = "") -> Call:
+    def call(self, instead: Replacement = OWN) -> Call:
         """The call that publishes it.
 
         Arguments:
-            instead_of: the name of a message that it is to replace, and whose id it gets.
+            instead: of which message it takes the place, and whose id it gets.
 
         Raises:
             ValueError: its due time is invalid.
         """
         message, id = self.message, self.id
-        if instead_of:
-            id = id_in(instead_of)
+        if instead.name:
+            id = id_in(instead.name)
             message = under_id(message, id)
+        if instead.at_latest_ms:
+            message = due_at(message, instead.at_latest_ms)
         when = due(message)
         text = self.encode(with_due_and_key(message, deliverable_ms(when), self.unique.member(id)))
         return self.store.publish_unique(
@@ -69,11 +81,17 @@ class KeyedMessage(NamedTuple):
             id,
             self.unique,
             self.bound,
-            # Celery counts how often a task has published itself again. An application may write anything.
-            is_continued=bool((message["headers"] or {}).get("retries")),
+            is_continued=any(map(message["headers"].get, _CONTINUED)),
             is_repeated=self.is_repeated,
-            instead_of=instead_of,
+            instead_of=instead.name,
         )
+
+
+def due_at(message: Mapping[str, Any], due_ms: int) -> dict[str, Any]:
+    """*message* with another due time, ms since the epoch. A worker looks at the ``eta`` of a task."""
+    headers = {**message["headers"], ETA_HEADER: from_ms(due_ms).isoformat()}
+    headers.pop(DELAY_HEADER, None)
+    return {**message, "headers": headers}
 
 
 def under_id(message: Mapping[str, Any], id: str) -> dict[str, Any]:

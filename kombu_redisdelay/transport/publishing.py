@@ -30,7 +30,7 @@ from kombu_redisdelay.broker.partitions import taken
 from kombu_redisdelay.broker.server.replies import explained, without_frames
 from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE, SCHEDULE
 from kombu_redisdelay.broker.store import Bound, Call
-from kombu_redisdelay.broker.unique import UNIQUE_HEADER, conflict_in, next_name, unique_of
+from kombu_redisdelay.broker.unique import UNIQUE_HEADER, conflict_in, next_replacement, unique_of
 from kombu_redisdelay.transport.block import block_for
 from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
@@ -198,8 +198,8 @@ class PublishingChannel(ConnectingChannel):
     def _follow(self, keyed: KeyedMessage, reply: Any) -> Any:
         """Do what the *reply* to the call of a message says, until it is published or dropped. Returns the
         last reply."""
-        while (name := next_name(reply)) is not None:
-            reply = self._run(keyed.queue, keyed.call(name))
+        while (instead := next_replacement(reply)) is not None:
+            reply = self._run(keyed.queue, keyed.call(instead))
         if reply:
             tell(keyed.queue, keyed.message["headers"], keyed.id, conflict_in(reply), keyed.fate)
         return reply

@@ -27,7 +27,14 @@ from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.server.wire import pack
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Takes
-from kombu_redisdelay.broker.unique import Conflict, UniqueKey, conflict_in, id_in, next_name
+from kombu_redisdelay.broker.unique import (
+    Conflict,
+    Replacement,
+    UniqueKey,
+    conflict_in,
+    id_in,
+    next_replacement,
+)
 from tests.broker.database import Database
 
 SEPARATOR = "\x06\x16"
@@ -180,17 +187,19 @@ class Rig:
         **how: Any,
     ) -> Conflict | None:
         """Publish a message with a key, to be due in so many ms."""
-        name: str | None = ""
+        instead: Replacement | None = Replacement()
         reply: Any = None
-        while name is not None:
-            as_id = id_in(name) or id
+        while instead is not None:
+            as_id = id_in(instead.name) or id
             text = payload(as_id, body=body)
             member = json.dumps(unique.member(as_id))
             text = f'{{"redisdelay-due": 1, "redisdelay-unique": {member}, {text[1:]}'
-            when = Due(at_ms=max(1, self.database.now_ms() + in_ms))
-            call = self.store.publish_unique(queue, step, text, when, as_id, unique, instead_of=name, **how)
+            when = Due(at_ms=instead.at_latest_ms or max(1, self.database.now_ms() + in_ms))
+            call = self.store.publish_unique(
+                queue, step, text, when, as_id, unique, instead_of=instead.name, **how
+            )
             reply = self.store.run(call)
-            name = next_name(reply)
+            instead = next_replacement(reply)
         return conflict_in(reply)
 
     def end_lease(self, queue: str, name: str = "me") -> None:

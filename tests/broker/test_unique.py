@@ -12,7 +12,7 @@ from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.key_holders import holder_of
 from kombu_redisdelay.broker.maintenance import check_unique
 from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.broker.server.scripts import ACK_UNIQUE
+from kombu_redisdelay.broker.server.scripts import ACK_UNIQUE, FORWARD
 from kombu_redisdelay.broker.unique import (
     DONE,
     DROPPED,
@@ -27,7 +27,7 @@ from kombu_redisdelay.broker.unique import (
     unique_of,
     written,
 )
-from tests.broker.rig import Rig, taken
+from tests.broker.rig import Rig, payload, taken
 
 HOUR = 3_600_000
 ODD = 'a "quoted" \\ 100 % key, été \U0001f600'
@@ -136,6 +136,10 @@ class TestLatest:
         rig.publish_unique("q", "1", key(LATEST, HOUR), HOUR // 2)
         rig.publish_unique("q", "2", key(LATEST, HOUR), 3 * HOUR)
         assert due_ms(rig, "1") == pytest.approx(rig.database.now_ms() + HOUR, abs=60_000)
+        # It says so itself, or the worker that takes it would put it back.
+        rig.database.advance(10)
+        assert rig.publish_unique("q", "3", key(LATEST, 1), 3 * HOUR) == Conflict(REPLACED, "1")
+        assert ids(taken(rig.consumer(), "q")) == ["1"]
 
     def test_an_ack_that_is_sent_again_lets_nobody_else_go(self, rig: Rig) -> None:
         me, tag = self.running(rig)
@@ -222,6 +226,28 @@ class TestAll:
         rig.client.rpop(rig.store.keys("q").ready)
         rig.database.advance(1000)
         assert rig.publish_unique("q", "2", key(mode)) is None
+
+    def test_a_clock_that_is_ahead_makes_nothing_gone(self, rig: Rig, mode: str) -> None:
+        rig.publish_unique("q", "1", key(mode))
+        ahead = rig.database.now_ms() + 120_000
+        rig.client.rpush(rig.store.keys("q").ready, f'{{"redisdelay-due": {ahead}, {payload("ahead")[1:]}')
+        rig.database.advance(1000)
+        outcome = rig.publish_unique("q", "2", key(mode))
+        assert outcome == (None if mode == LATEST else Conflict(DROPPED, "1"))
+        assert len(bodies(rig)) == (3 if mode == LATEST else 2)
+
+    def test_a_step_that_workers_do_not_know(self, rig: Rig, mode: str) -> None:
+        """They put the message into the list of step 0."""
+        rig.publish_unique("q", "1", key(mode), HOUR, step=9)
+        rig.database.advance(HOUR)
+        rig.store.steps = (0, 3)
+        keys = rig.store.keys("q")
+        used = (keys.ready, keys.schedule, keys.messages, keys.wake, keys.consumers, keys.ready_at(3))
+        assert FORWARD(rig.store.server, used, (10, 10_000, keys.separator, "0"))[0] == 1
+        rig.database.advance(1000)
+        outcome = rig.publish_unique("q", "2", key(mode))
+        assert outcome == (None if mode == LATEST else Conflict(DROPPED, "1"))
+        assert len(rig.ready("q")) == 1
 
     @pytest.mark.parametrize("name", ["unique", "running"])
     def test_a_foreign_value_stops_nothing(self, rig: Rig, mode: str, name: str) -> None:

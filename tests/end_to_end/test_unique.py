@@ -68,6 +68,31 @@ def test_a_retry_keeps_the_key(site: Installation, pool: str) -> None:
     assert "dropped" not in site.ledger.started()
 
 
+def test_a_task_that_replaces_itself(site: Installation, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    start(site, pool="threads", concurrency=4)
+    producer = site.producer()
+    headers = {"x-unique": "a", "x-unique-while": "latest"}
+    producer.send_task("grow", ("a", "old", 1, str(gate)), headers=headers, ignore_result=True)
+    site.wait_started("old 1")
+    producer.send_task("grow", ("a", "new", 0), headers=headers, ignore_result=True)
+    gate.touch()
+    site.wait_ended(["old 0", "new 0"])
+    assert site.ledger.ended() == ["old 1", "old 0", "new 0"]
+    wait_until(lambda: held(site) == site.unacked() == 0, 20, "that no key is held")
+
+
+def test_it_is_put_off_for_so_long_at_most(site: Installation) -> None:
+    """A worker that takes a task before its ``eta`` puts it back."""
+    start(site)
+    producer = site.producer()
+    headers = {"x-unique": "a", "x-unique-while": "latest", "x-unique-at-most": 1}
+    for label in ("first", "second"):
+        producer.send_task("sync", ("a", label), headers=headers, countdown=3600, ignore_result=True)
+    site.wait_ended(["second"])
+    assert site.ledger.started() == ["second"]
+
+
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_worker_that_is_killed_leaves_no_key_behind(site: Installation, tmp_path: Path, pool: str) -> None:
     gate = tmp_path / "gate"

@@ -15,6 +15,15 @@ def sync(self: Any, account: str, label: str, gate: str | None = None) -> str:
     return _work(self.request, label, 0, gate)
 
 
+@app.task(name="grow", bind=True, base=Unique, unique="{name}", unique_while="latest", acks_late=True)
+def grow(self: Any, name: str, label: str, times: int, gate: str | None = None) -> str:
+    """Replace itself by another call of itself, so many times."""
+    _work(self.request, f"{label} {times}", 0, gate)
+    if times:
+        raise self.replace(grow.s(name, label, times - 1))
+    return label
+
+
 @app.task(name="rebuild", bind=True, base=Unique, unique="{name}", unique_while="done", acks_late=True)
 def rebuild(self: Any, name: str, label: str, fails: bool = False, gate: str | None = None) -> str:
     """The first time, it may retry itself."""

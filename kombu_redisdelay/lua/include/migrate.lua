@@ -18,6 +18,10 @@ local function migrate(base, ready_name, ready_at, now_us, budget, takes_over)
   local function list_of(step)
     return ready_at[step] or ready_name
   end
+  local function step_of(stored)
+    local step = stored_step(stored)
+    return ready_at[step] and step or '0'
+  end
   local ids, messages, missing, has_keys = {}, {}, 0, has_unique(base)
   for _, id in ipairs(due) do
     if budget.bytes <= 0 then
@@ -28,7 +32,7 @@ local function migrate(base, ready_name, ready_at, now_us, budget, takes_over)
     if not stored then
       missing = missing + 1
       ids[#ids + 1] = id
-    elseif not has_keys or may_become_ready(base, id, stored, stored_step(stored), now_ms, list_of) then
+    elseif not has_keys or may_become_ready(base, id, stored, step_of(stored), now_ms, list_of) then
       messages[#messages + 1] = stored
       ids[#ids + 1] = id
     end

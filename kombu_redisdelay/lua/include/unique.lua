@@ -20,8 +20,9 @@ local FIRST_TIME = '^{"redisdelay%-due": ?%d+, ?' .. string.sub(UNIQUE, 2)
 local UNTIL_TAKEN = 'w'
 local BLOCKED = 'inf'
 -- Messages are taken in the order in which they became ready, but for those that came back. One that did so
--- this much later shows that a message was taken which nobody has noted.
-local PASSED_MS = 60000
+-- this much later shows that a message was taken which nobody has noted. Its time is by the clock of its
+-- publisher, which may be minutes ahead.
+local PASSED_MS = 600000
 
 -- Mode, id and key of a message; nothing if it has no key.
 local function unique_of(stored, start)
