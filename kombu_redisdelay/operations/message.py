@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from kombu_redisdelay.operations.arguments import Arguments, arguments_of
+from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.public import public
 
 
@@ -73,7 +74,7 @@ class MessageInfo:
     @property
     def is_blocked(self) -> bool:
         """Whether it is scheduled, and waits for another message with its key."""
-        return self.state == "scheduled" and self.due is None
+        return self.due is self.since is None and self.reason.startswith(BLOCKED)
 
     @property
     def moment(self) -> datetime | None:

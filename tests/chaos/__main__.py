@@ -25,6 +25,8 @@ def main() -> int:
         parser.error(f"--topology {options.topology} is for {OURS}")
     if options.limit and options.transport != OURS:
         parser.error(f"--limit is for {OURS}")
+    if options.unique and options.transport != OURS:
+        parser.error(f"--unique is for {OURS}")
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     kills = options.kills or max(1, round(options.seconds / KILL_INTERVAL))
     transport, topology = TRANSPORTS[options.transport], TOPOLOGIES[options.topology]
@@ -45,7 +47,8 @@ def main() -> int:
     count = options.queues or max(topology.count, 3 if options.limit else 1)
     queues = [f"chaos-{number}" for number in range(count)]
     limited = limits(queues, options.rate) if options.limit else {}
-    result = Run(transport, schedule, seed, options.rate, topology(queues), options.keep, limited)()
+    site = topology(queues)
+    result = Run(transport, schedule, seed, options.rate, site, options.keep, limited, options.unique)()
     print(as_text(result))
     if options.json is not None:
         options.json.write_text(
@@ -74,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
         "--limit",
         action="store_true",
         help="limit the queues (default: 3) by rate, by concurrency and by both, and pause them, too",
+    )
+    parser.add_argument(
+        "--unique", action="store_true", help="submit tasks with keys beside the others, in all modes"
     )
     parser.add_argument("--seed", type=int, help="of the schedule of harm and of the tasks")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")

@@ -10,11 +10,14 @@ from typing import Any
 from celery import Celery
 from dateutil.parser import isoparse
 
+from kombu_redisdelay import Unique
 from tests.chaos.environment import Environment
+from tests.chaos.keys import MODES, KeyLedger, Step
 from tests.chaos.ledger import END, START, Entry, Ledger
 
 environment = Environment.of_this_process()
 ledger = Ledger(environment.ledger)
+key_ledger = KeyLedger(environment.ledger)
 if environment.imports:
     importlib.import_module(environment.imports)
 app = Celery("chaos", broker=environment.broker)
@@ -34,6 +37,32 @@ def _work(request: Any, seconds: float) -> None:
     note(START)
     time.sleep(seconds)
     note(END)
+
+
+def _keyed(task: Any, key: str, version: int, seconds: float, fails: bool) -> None:
+    """A task of which one is enough for its key. The first time, it may publish itself again."""
+
+    def note(event: str) -> None:
+        worker = environment.worker
+        key_ledger.write(Step(event, task.request.id, key, version, time.time(), worker, os.getpid()))
+
+    note(START)
+    time.sleep(seconds)
+    note(END)
+    if fails and not task.request.retries:
+        raise task.retry(countdown=seconds)
+
+
+for _mode in MODES:
+    app.task(
+        name=f"keyed_{_mode}",
+        bind=True,
+        base=Unique,
+        unique="{key}",
+        unique_while=_mode,
+        acks_late=True,
+        ignore_result=True,
+    )(_keyed)
 
 
 @app.task(name="early", bind=True, Request=_REQUEST)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tests.chaos.keys import KeysVerdict
 from tests.chaos.restraint import Restraint
 from tests.chaos.run import Result
 from tests.chaos.schedule import FAILOVERS, Harm
@@ -32,6 +33,7 @@ def failures(result: Result) -> list[str]:
         "keys left in Redis": len(result.left),
         "messages taken and not counted": result.unseen,
         **_broken_limits(result.restraints),
+        **_broken_keys(result.keys),
     }
     return [f"{what}: {count}" for what, count in counts.items() if count]
 
@@ -61,6 +63,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "recovery_elsewhere": _times(verdict.recovery_times(isolated=True)),
         "limits": [asdict(each) for each in result.restraints],
         "pauses": result.pauses,
+        "keys": None if result.keys is None else asdict(result.keys),
         "taken_again_after_damage": _times(sorted(each.after_damage for each in result.resumptions)),
         "taken_again_after_served": _times(sorted(each.after_served for each in result.resumptions)),
     }
@@ -99,8 +102,26 @@ def as_text(result: Result) -> str:
         ),
         ("- after they were back", _in_words(sorted(r.after_served for r in result.resumptions))),
         *((f"limited: {each.queue}", _restraint_in_words(each)) for each in result.restraints),
+        *([("tasks with keys", _keys_in_words(result.keys))] if result.keys else []),
     ]
     return "\n".join(f"{name:36} {value}" for name, value in rows)
+
+
+def _broken_keys(keys: KeysVerdict | None) -> dict[str, int]:
+    if keys is None:
+        return {}
+    return {
+        "tasks with keys that never ran": len(keys.never_ran),
+        "keys whose last task nobody saw": len(keys.unseen),
+        "keys of which two ran at a time": len(keys.together),
+    }
+
+
+def _keys_in_words(keys: KeysVerdict) -> str:
+    return (
+        f"{keys.publishes} published, {keys.runs} began, {len(keys.never_ran)} never ran, last task of "
+        f"{len(keys.unseen)} not seen, two at a time of {len(keys.together)}"
+    )
 
 
 def _broken_limits(restraints: Sequence[Restraint]) -> dict[str, int]:

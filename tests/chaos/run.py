@@ -20,6 +20,7 @@ from tests.chaos.damage import Damage
 from tests.chaos.environment import Environment
 from tests.chaos.fleet import Fleet
 from tests.chaos.inflict import Inflictor
+from tests.chaos.keys import KeyedProducer, KeyLedger, KeysVerdict, judge
 from tests.chaos.ledger import START, Entry, Ledger
 from tests.chaos.leftovers import leftovers
 from tests.chaos.limits import Limit, Operator
@@ -55,6 +56,7 @@ class Result:
         restraints: of each queue that was limited, or of each partition of it.
         unseen: messages that workers had got from these and that Redis had not counted.
         pauses: how many times one of these was paused.
+        keys: what became of tasks with keys; ``None`` if there were none.
     """
 
     transport: Transport
@@ -69,6 +71,7 @@ class Result:
     restraints: Sequence[Restraint] = ()
     unseen: int = 0
     pauses: int = 0
+    keys: KeysVerdict | None = None
 
 
 class Run:
@@ -80,6 +83,7 @@ class Run:
         keep: new directory for the ledger, the submissions, the harm and the workers' logs; ``None`` for
             none of that.
         limits: of queues, which are also paused now and then.
+        with_keys: whether to submit tasks with keys, too.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Run:
         site: Site,
         keep: Path | None,
         limits: Mapping[str, Limit],
+        with_keys: bool = False,
     ) -> None:
         self._transport = transport
         self._schedule = schedule
@@ -99,6 +104,7 @@ class Run:
         self._site = site
         self._keep = keep
         self._limits = limits
+        self._with_keys = with_keys
 
     def __call__(self) -> Result:
         if self._keep is not None:
@@ -122,13 +128,19 @@ class Run:
             inflictor = Inflictor(fleet, self._site, upheavals, self._transport.visibility_timeout)
 
             began = time.monotonic()
-            with Producer(app, self._seed, self._rate, self._site.queues) as producer:
+            keyed = KeyedProducer(app, self._seed, self._site.queues)
+            with (
+                Producer(app, self._seed, self._rate, self._site.queues) as producer,
+                keyed if self._with_keys else contextlib.nullcontext(),
+            ):
                 self._do_harm(fleet, inflictor, upheavals)
                 inflictor.end_what_is_over(everything=True)
                 operator.calm_down()
                 ended = time.monotonic()
                 idle = self._wait_until_all_work(fleet, ledger)
             self._wait_until_drained(fleet, ledger, producer.submissions)
+            key_ledger = KeyLedger(ledger.path)
+            self._wait_until_keys_are_free(fleet, key_ledger, keyed)
             drained = time.monotonic()
             left = self._stop_and_look(fleet, watch, operator)
             entries = ledger.entries()
@@ -148,7 +160,21 @@ class Run:
                 restraints=self._restraints(watch),
                 unseen=self._unseen(fleet, watch, producer.submissions, entries),
                 pauses=operator.pauses,
+                keys=self._keys(fleet, key_ledger, keyed) if self._with_keys else None,
             )
+
+    def _keys(self, fleet: Fleet, ledger: KeyLedger, keyed: KeyedProducer) -> KeysVerdict:
+        return judge(keyed.publishes, ledger.steps(), fleet.damage)
+
+    def _wait_until_keys_are_free(self, fleet: Fleet, ledger: KeyLedger, keyed: KeyedProducer) -> None:
+        """Wait until every task with a key has begun that has to."""
+        deadline = time.monotonic() + self._transport.patience
+        while time.monotonic() < deadline:
+            found = self._keys(fleet, ledger, keyed)
+            if not (found.never_ran or found.unseen):
+                return
+            time.sleep(LOOK)
+            fleet.look_after()
 
     def _partitions(self) -> dict[str, str]:
         """Of the queues that are limited: each partition, and its queue."""

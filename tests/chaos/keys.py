@@ -1,0 +1,207 @@
+"""Tasks of which one is enough for each key, beside the others of a run, and what became of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations, count
+from pathlib import Path
+from random import Random
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from kombu_redisdelay import Unique
+from tests.chaos.damage import Damage
+from tests.chaos.ledger import START
+from tests.chaos.producer import DURATIONS, PAUSE
+from tools.harness.journal import add_line, whole_lines
+
+if TYPE_CHECKING:
+    # In `typing` from Python 3.11 on.
+    from typing_extensions import Self
+
+MODES = ("waiting", "done", "latest")
+
+#: Keys of each mode in each queue.
+KEYS = 3
+
+#: Tasks with keys that are submitted a second.
+RATE = 20.0
+
+#: The longest countdown, seconds.
+LONGEST_COUNTDOWN = 2.0
+
+#: A worker that was harmed so many seconds before or after may have run a task beside another one.
+AROUND = 1.0
+
+
+@dataclass(frozen=True)
+class Publish:
+    """A task that was submitted, and confirmed.
+
+    Attributes:
+        id: what ``apply_async`` has returned: of the task that holds the key.
+        version: the number of this publish among those of the key.
+        at: just before, seconds since the epoch.
+    """
+
+    key: str
+    mode: str
+    id: str
+    version: int
+    at: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """A task with a key has started, or has ended."""
+
+    event: str
+    id: str
+    key: str
+    version: int
+    at: float
+    worker: str
+    pid: int
+
+
+class KeyLedger:
+    """As :class:`~tests.chaos.ledger.Ledger`, beside it."""
+
+    def __init__(self, ledger: Path) -> None:
+        self._path = ledger.with_name(f"{ledger.name}-keys")
+
+    def write(self, step: Step) -> None:
+        add_line(self._path, json.dumps(asdict(step)))
+
+    def steps(self) -> list[Step]:
+        return [Step(**json.loads(line)) for line in whole_lines(self._path)] if self._path.exists() else []
+
+
+class KeyedProducer:
+    """Submits from a thread, for as long as the ``with`` block lasts."""
+
+    def __init__(self, app: Celery, seed: int, queues: Sequence[str]) -> None:
+        self._tasks = {mode: _task(app, mode) for mode in MODES}
+        self._queues = queues
+        self._random = Random(seed)
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, name="chaos-keys")
+        self._versions: defaultdict[str, Iterator[int]] = defaultdict(count)
+        self.publishes: list[Publish] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(1 / RATE):
+            try:
+                self.publishes.append(self._submit())
+            except (OperationalError, RedisError, OSError):
+                time.sleep(PAUSE)
+
+    def _submit(self) -> Publish:
+        mode, queue = self._random.choice(MODES), self._random.choice(self._queues)
+        key = f"{mode}-{queue}-{self._random.randrange(KEYS)}"
+        countdown = self._random.uniform(0, LONGEST_COUNTDOWN) if self._random.random() < 0.3 else None
+        version, at = next(self._versions[key]), time.time()
+        arguments = (key, version, self._random.choice(DURATIONS), self._random.random() < 0.1)
+        result = self._tasks[mode].apply_async(arguments, queue=queue, countdown=countdown, retry=False)
+        return Publish(key, mode, result.id, version, at)
+
+
+def _task(app: Celery, mode: str) -> Any:
+    """The task as a producer knows it."""
+
+    @app.task(
+        name=f"keyed_{mode}",
+        shared=False,
+        base=Unique,
+        unique="{key}",
+        unique_while=mode,
+        acks_late=True,
+        ignore_result=True,
+    )
+    def keyed(key: str, version: int, seconds: float, fails: bool) -> None:
+        pass
+
+    return keyed
+
+
+@dataclass(frozen=True)
+class KeysVerdict:
+    """What became of tasks with keys.
+
+    Attributes:
+        publishes: how many were confirmed.
+        runs: how many began.
+        never_ran: ids that ``apply_async`` has returned, and that never began.
+        unseen: keys after whose last publish nothing began that had to see it.
+        together: keys with ``done`` and ``latest`` of which two ran at a time, though no harm to their
+            workers explains it.
+    """
+
+    publishes: int
+    runs: int
+    never_ran: Sequence[str]
+    unseen: Sequence[str]
+    together: Sequence[str]
+
+
+def judge(publishes: Sequence[Publish], steps: Sequence[Step], damage: Iterable[Damage]) -> KeysVerdict:
+    starts = [step for step in steps if step.event == START]
+    began = {step.id for step in starts}
+    last = {publish.key: publish for publish in publishes}
+    return KeysVerdict(
+        len(publishes),
+        len(starts),
+        sorted({publish.id for publish in publishes} - began),
+        sorted(key for key, publish in last.items() if not _is_seen(publish, starts)),
+        sorted({key for key, *_ in _together(steps, [*damage])}),
+    )
+
+
+def _is_seen(publish: Publish, starts: Sequence[Step]) -> bool:
+    own = [step for step in starts if step.key == publish.key]
+    if publish.mode == "latest":
+        return any(step.version >= publish.version for step in own)
+    # With "done" it may have been dropped for one that ran.
+    return publish.mode == "done" or any(step.at >= publish.at for step in own)
+
+
+def _together(steps: Sequence[Step], damage: Sequence[Damage]) -> Iterator[tuple[str, Step, Step]]:
+    """Pairs of runs of one key at a time, with the key: of workers that nobody has harmed about then. What
+    was killed has no end, and counts as over."""
+    open_: dict[tuple[str, str, int], Step] = {}
+    runs: defaultdict[str, list[tuple[Step, Step]]] = defaultdict(list)
+    for step in steps:
+        if step.event == START:
+            open_[step.id, step.worker, step.pid] = step
+        elif (start := open_.pop((step.id, step.worker, step.pid), None)) is not None:
+            runs[step.key].append((start, step))
+    for key, of_key in runs.items():
+        for (start, end), (other_start, other_end) in combinations(of_key, 2):
+            is_together = start.at < other_end.at and other_start.at < end.at
+            if not is_together or key.startswith("waiting"):
+                continue
+            first, until = min(start.at, other_start.at), max(end.at, other_end.at)
+            if not _harmed({start.worker, other_start.worker}, first - AROUND, until + AROUND, damage):
+                yield key, start, other_start
+
+
+def _harmed(workers: set[str], since: float, until: float, damage: Sequence[Damage]) -> bool:
+    return any(
+        workers.intersection(each.workers) and each.at <= until and each.until >= since for each in damage
+    )
