@@ -16,7 +16,6 @@ from kombu.messaging import Producer
 
 from kombu_redisdelay import Unique
 from tools.benchmarks.peers import OURS
-from tools.benchmarks.redis_info import used_memory
 from tools.benchmarks.site import BODY, Drain, Site, batch
 from tools.benchmarks.workload import Measured, Sizes, Workload, cases
 from tools.benchmarks.workloads.publish import Pace
@@ -101,23 +100,12 @@ def _consume(site: Site, sizes: Sizes, queue: Queue, producer: Producer) -> dict
 
 
 def _hold(sizes: Sizes, queue: Queue, producer: Producer, redis: Any) -> dict[str, float]:
-    """Bytes that many keys take beside their messages, and the longest script meanwhile, in ms."""
-    redis.config_resetstat()
-    taken = {}
-    for how in (PLAIN, "done"):
-        before = used_memory(redis)
-        with batch(producer):
-            for _ in range(sizes["keys"]):
-                producer.publish(b"", exchange="", routing_key=queue.name, headers=headers(how))
-        taken[how] = used_memory(redis) - before
-        if how == PLAIN:
-            queue.purge()
-    # The text of the key and of its mode is in the message, too.
-    hash_bytes = redis.memory_usage(f"redisdelay:{{{queue.name}}}:unique", samples=0)
-    return {
-        "bytes of a key": hash_bytes / sizes["keys"],
-        "bytes of a message more": (taken["done"] - taken[PLAIN] - hash_bytes) / sizes["keys"],
-    }
+    """Bytes that each of many keys takes beside its message."""
+    with batch(producer):
+        for _ in range(sizes["keys"]):
+            producer.publish(b"", exchange="", routing_key=queue.name, headers=headers("done"))
+    taken = redis.memory_usage(f"redisdelay:{{{queue.name}}}:unique", samples=0)
+    return {"bytes of a key": taken / sizes["keys"]}
 
 
 WORKLOAD = Workload(
@@ -129,7 +117,6 @@ WORKLOAD = Workload(
         **dict.fromkeys((f"apply_async, {name}" for name in (PLAIN, "with a key")), "tasks/s"),
         **dict.fromkeys((f"consume, {how}" for how in (PLAIN, *MODES)), "messages/s"),
         "bytes of a key": "bytes",
-        "bytes of a message more": "bytes",
     },
     measure=measure,
     sizes={"turns": 8, "ms": 50, "messages": 1000, "keys": 200_000},
