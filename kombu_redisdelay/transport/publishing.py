@@ -175,7 +175,7 @@ class PublishingChannel(ConnectingChannel):
             _publish_batch.add_call(OutboxCall(queue, call, routed, keyed))
             return
         reply = self._run(queue, call)
-        if keyed is not None and reply != 0:
+        if keyed is not None:
             reply = self._follow(keyed, reply)
         if not reply and routed is not None:
             self._publish_anew(routed)
@@ -221,7 +221,7 @@ class PublishingChannel(ConnectingChannel):
             self.note_use(dict.fromkeys(each.queue for _, each in calls))
             for index, (_, each) in enumerate(calls):
                 try:
-                    if each.keyed is not None and isinstance(replies[index], list):
+                    if each.keyed is not None and not isinstance(replies[index], ResponseError):
                         replies[index] = self._follow(each.keyed, replies[index])
                     if replies[index] == 0 and each.routed is not None:
                         self._publish_anew(each.routed)

@@ -15,6 +15,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from kombu_redisdelay import Messages, Selection, Unique, UniqueResult, batch, unique_conflict
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER
 from kombu_redisdelay.transport import early_acks
+from kombu_redisdelay.transport.fates import fate_of
+from kombu_redisdelay.transport.outbox import Outbox
 from tests.transport.kit import Inbox, Site, drain, publish
 
 KEY = {"x-unique": "account:42"}
@@ -69,6 +71,20 @@ class TestKombu:
         publish(channel, "first", "second", exchange=exchange, routing_key="any", headers=KEY)
         drain(channel.connection.client, lambda: len(inbox) == 2)
         assert inbox.bodies == ["first", "first"]
+
+    def test_dropped_in_one_of_two_queues(self, site: Site) -> None:
+        """It counts as dropped if it was dropped in both, also in a batch."""
+        channel = site.channel()
+        exchange = Exchange("events", "topic")
+        Inbox(channel, *(Queue(name, exchange, routing_key="#") for name in ("one", "two")))
+        publish(channel, "holder", queue="one", headers=KEY)
+        outbox = Outbox()
+        with fate_of("id") as fate:
+            message = channel.prepare_message("m", headers=KEY, properties={"message_id": "id"})
+            channel.add_to(outbox, message, exchange="events", routing_key="any")
+        channel.send(outbox)
+        assert (site.ready("one"), site.ready("two")) == (1, 1)
+        assert fate.conflict is None
 
     def test_a_key_picks_the_partition(self, site: Site) -> None:
         channel = site.channel(partitions={"q": 4})
