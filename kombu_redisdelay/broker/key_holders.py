@@ -5,8 +5,8 @@ from __future__ import annotations
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import id_in
 
-#: How many spaces stand before a name.
-_SPACES = 3
+#: What a key has: state and step, two times, then the name.
+_WORDS = 4
 
 #: What separates the parts of what the hashes have for a key.
 _PART = b"\x1e"
@@ -23,6 +23,5 @@ def holder_of(store: Store, queue: str, field: str) -> str | None:
     if running:
         return str(running.rpartition(_PART)[2].decode(errors="replace"))
     current = (store.server.call("HGET", keys.unique, field) or b"").partition(_PART)[0]
-    # State and step, two times, then the name.
-    *_, name = [b"", *current.split(b" ", 3)] if current.count(b" ") >= _SPACES else [b""]
-    return id_in(name.decode(errors="replace")) or None
+    words = current.split(b" ", _WORDS - 1)
+    return id_in(words[-1].decode(errors="replace")) or None if len(words) == _WORDS else None

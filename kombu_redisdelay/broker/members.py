@@ -42,14 +42,12 @@ class Members(NamedTuple):
         due_ms: from when on the message may be delivered, ms since the epoch; ``None`` if it does not say.
         unknown_ms: since when it waits for a worker that knows its task, ms since the epoch; ``None`` if it
             does not.
-        unique: mode, id and key of a message with a key; ``None`` if it has none.
     """
 
     deliveries: int = 0
     lost: int = 0
     due_ms: int | None = None
     unknown_ms: int | None = None
-    unique: Any = None
 
 
 def with_due(message: Mapping[str, Any], due_ms: float) -> dict[str, Any]:
@@ -59,7 +57,7 @@ def with_due(message: Mapping[str, Any], due_ms: float) -> dict[str, Any]:
 
 def with_due_and_key(message: Mapping[str, Any], due_ms: float, unique: Sequence[str]) -> dict[str, Any]:
     """The same for a message with a key."""
-    return {DUE: int(due_ms), UNIQUE: unique, **message}
+    return with_due({UNIQUE: unique, **message}, due_ms)
 
 
 def due_ms(payload: bytes) -> int | None:
@@ -88,4 +86,6 @@ def wrong_member(payload: Mapping[str, Any]) -> str | None:
 def take_out(payload: dict[str, Any]) -> Members:
     """Remove the members from the decoded *payload*, and return them."""
     pop = payload.pop
-    return Members(pop(DELIVERIES, 0), pop(LOST, 0), pop(DUE, None), pop(UNKNOWN, None), pop(UNIQUE, None))
+    # The key is for the scripts: kombu and Celery have it in a header.
+    pop(UNIQUE, None)
+    return Members(pop(DELIVERIES, 0), pop(LOST, 0), pop(DUE, None), pop(UNKNOWN, None))

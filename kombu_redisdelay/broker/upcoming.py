@@ -112,15 +112,13 @@ def _spans(
     if after is None or is_before_all:
         return [_Span(from_ms, before_ms)] * len(queues)
     at = queues.index(after.queue)
-    if isinf(after.due_ms):
-        # What waits for its key comes last, in all queues.
-        earlier = [_Span(from_ms, None) if last_first else _NOTHING] * at
-        here = _Span(from_ms, inf, after.member) if last_first else _Span(inf, before_ms, after.member)
-        later = _Span(from_ms, inf) if last_first else _Span(inf, before_ms)
-        return [*earlier, here, *[later] * (len(queues) - at - 1)]
-    past = nextafter(after.due_ms, inf)
     # Of those that are due at the same time, those of these queues come before the cursor.
-    earlier = [_Span(from_ms, past) if last_first else _Span(past, before_ms)] * at
+    if isinf(after.due_ms):
+        # What waits for its key: no time comes after it.
+        earlier = [_Span(from_ms, None) if last_first else _NOTHING] * at
+    else:
+        past = nextafter(after.due_ms, inf)
+        earlier = [_Span(from_ms, past) if last_first else _Span(past, before_ms)] * at
     if last_first:
         here, later = _Span(from_ms, after.due_ms, after.member), _Span(from_ms, after.due_ms)
     else:

@@ -37,10 +37,11 @@ end
 --   settled    how many were unacked, and are not any more
 --   dead       how many of these are dead letters now, `briefs` the briefs of some (brief.lua), and `dropped`
 --              how many older dead letters were dropped for them
+--   now_ms     when that began
 --   unnamed    pairs of a delivery tag and a message, of those that are still unacked: they must wait, and
 --              the name for the schedule was not given. The caller comes again with it
 local function nothing_given_back()
-  return { settled = 0, dead = 0, dropped = 0, briefs = {}, unnamed = {} }
+  return { now_ms = clock_us() / 1000, settled = 0, dead = 0, dropped = 0, briefs = {}, unnamed = {} }
 end
 
 -- What the keys of a consumer's unacked hash and of its queue begin with.
@@ -72,7 +73,7 @@ local function give_back(tag, id, how, queue, done)
     changes.unknown = false
   end
   done.settled = done.settled + 1
-  local now_ms, step = clock_us() / 1000, stored_step(stored)
+  local now_ms, step = done.now_ms, stored_step(stored)
   local keyed = key_of_unacked(base_of_queue(queue), queue.unacked, tag, stored, start)
   if where ~= 'dead' and is_superseded(keyed) then
     redis.call('HDEL', queue.unacked, tag)
