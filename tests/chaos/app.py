@@ -10,9 +10,8 @@ from typing import Any
 from celery import Celery
 from dateutil.parser import isoparse
 
-from kombu_redisdelay import Unique
 from tests.chaos.environment import Environment
-from tests.chaos.keys import MODES, KeyLedger, Step
+from tests.chaos.keys import MODES, KeyLedger, Step, task_options
 from tests.chaos.ledger import END, START, Entry, Ledger
 
 environment = Environment.of_this_process()
@@ -54,15 +53,7 @@ def _keyed(task: Any, key: str, version: int, seconds: float, fails: bool) -> No
 
 
 for _mode in MODES:
-    app.task(
-        name=f"keyed_{_mode}",
-        bind=True,
-        base=Unique,
-        unique="{key}",
-        unique_while=_mode,
-        acks_late=True,
-        ignore_result=True,
-    )(_keyed)
+    app.task(bind=True, **task_options(_mode))(_keyed)
 
 
 @app.task(name="early", bind=True, Request=_REQUEST)

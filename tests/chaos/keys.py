@@ -9,9 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, count
 from pathlib import Path
-from random import Random
-from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery import Celery
 from kombu.exceptions import OperationalError
@@ -20,12 +18,8 @@ from redis.exceptions import RedisError
 from kombu_redisdelay import Unique
 from tests.chaos.damage import Damage
 from tests.chaos.ledger import START
-from tests.chaos.producer import DURATIONS, PAUSE
+from tests.chaos.producer import DURATIONS, Submitter
 from tools.harness.journal import add_line, whole_lines
-
-if TYPE_CHECKING:
-    # In `typing` from Python 3.11 on.
-    from typing_extensions import Self
 
 MODES = ("waiting", "done", "latest")
 
@@ -85,55 +79,45 @@ class KeyLedger:
         return [Step(**json.loads(line)) for line in whole_lines(self._path)] if self._path.exists() else []
 
 
-class KeyedProducer:
-    """Submits from a thread, for as long as the ``with`` block lasts."""
+class KeyedProducer(Submitter):
+    """Submits tasks with keys."""
 
     def __init__(self, app: Celery, seed: int, queues: Sequence[str]) -> None:
+        super().__init__(seed, RATE, queues)
         self._tasks = {mode: _task(app, mode) for mode in MODES}
-        self._queues = queues
-        self._random = Random(seed)
-        self._stopped = Event()
-        self._thread = Thread(target=self._run, name="chaos-keys")
         self._versions: defaultdict[str, Iterator[int]] = defaultdict(count)
         self.publishes: list[Publish] = []
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(1 / RATE):
-            try:
-                self.publishes.append(self._submit())
-            except (OperationalError, RedisError, OSError):
-                time.sleep(PAUSE)
-
-    def _submit(self) -> Publish:
+    def _submit(self) -> bool:
         mode, queue = self._random.choice(MODES), self._random.choice(self._queues)
         key = f"{mode}-{queue}-{self._random.randrange(KEYS)}"
         countdown = self._random.uniform(0, LONGEST_COUNTDOWN) if self._random.random() < 0.3 else None
         version, at = next(self._versions[key]), time.time()
         arguments = (key, version, self._random.choice(DURATIONS), self._random.random() < 0.1)
-        result = self._tasks[mode].apply_async(arguments, queue=queue, countdown=countdown, retry=False)
-        return Publish(key, mode, result.id, version, at)
+        try:
+            result = self._tasks[mode].apply_async(arguments, queue=queue, countdown=countdown, retry=False)
+        except (OperationalError, RedisError, OSError):
+            return False
+        self.publishes.append(Publish(key, mode, result.id, version, at))
+        return True
+
+
+def task_options(mode: str) -> dict[str, Any]:
+    """The options of the task with keys of this *mode*, where it is submitted and where it runs."""
+    return {
+        "name": f"keyed_{mode}",
+        "base": Unique,
+        "unique": "{key}",
+        "unique_while": mode,
+        "acks_late": True,
+        "ignore_result": True,
+    }
 
 
 def _task(app: Celery, mode: str) -> Any:
     """The task as a producer knows it."""
 
-    @app.task(
-        name=f"keyed_{mode}",
-        shared=False,
-        base=Unique,
-        unique="{key}",
-        unique_while=mode,
-        acks_late=True,
-        ignore_result=True,
-    )
+    @app.task(shared=False, **task_options(mode))
     def keyed(key: str, version: int, seconds: float, fails: bool) -> None:
         pass
 

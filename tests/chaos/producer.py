@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -45,7 +46,7 @@ class Submission:
     confirmed: bool
 
 
-class Producer:
+class Submitter(ABC):
     """Submits from a thread, for as long as the ``with`` block lasts.
 
     Arguments:
@@ -53,14 +54,12 @@ class Producer:
         queues: each task goes to one of them.
     """
 
-    def __init__(self, app: Celery, seed: int, rate: float, queues: Sequence[str]) -> None:
-        self._app = app
+    def __init__(self, seed: int, rate: float, queues: Sequence[str]) -> None:
         self._queues = queues
         self._random = Random(seed)
         self._rate = rate
         self._stopped = Event()
-        self._thread = Thread(target=self._run, name="chaos-producer")
-        self.submissions: list[Submission] = []
+        self._thread = Thread(target=self._run, name=f"chaos-{type(self).__name__}")
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -75,6 +74,23 @@ class Producer:
         while not self._stopped.wait(max(0.0, due - time.monotonic())):
             confirmed = self._submit()
             due = max(due + 1 / self._rate, time.monotonic() - 1) + (0 if confirmed else PAUSE)
+
+    @abstractmethod
+    def _submit(self) -> bool:
+        """Submit a task. Returns whether Redis has confirmed that it has it."""
+
+
+class Producer(Submitter):
+    """Submits tasks that are acked early and late, at once and with a countdown.
+
+    Arguments:
+        rate, queues: as for :class:`Submitter`.
+    """
+
+    def __init__(self, app: Celery, seed: int, rate: float, queues: Sequence[str]) -> None:
+        super().__init__(seed, rate, queues)
+        self._app = app
+        self.submissions: list[Submission] = []
 
     def _submit(self) -> bool:
         late = self._random.random() < 0.5
