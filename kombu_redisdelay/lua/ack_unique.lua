@@ -13,9 +13,10 @@
 -- Keeps: at most one message of a key runs. It may be sent again: a key that is held by another message by
 -- now stays held.
 
+-- include: base
 -- include: wake
 
-local base = string.sub(KEYS[2], 1, -#'wake' - 1)
+local base = base_of(KEYS[2])
 local was_unacked = redis.call('HDEL', KEYS[1], ARGV[1])
 if was_unacked == 1 and ARGV[3] == '1' then
   wake(KEYS[2])

@@ -12,6 +12,7 @@
 --
 -- Keeps: a message that is delivered in the meantime is in another place by now, and is left there.
 
+-- include: base
 -- include: clock
 -- include: wake
 -- include: stored
@@ -21,7 +22,7 @@
 -- include: unique
 
 local messages_left, bytes_left = tonumber(ARGV[1]), tonumber(ARGV[2])
-local base = string.sub(KEYS[1], 1, -#'schedule' - 1)
+local base = base_of(KEYS[1])
 local has_keys = has_unique(base)
 local reply = { 0 }
 

@@ -12,13 +12,14 @@
 --
 -- Keeps: no message is moved. What waits for a key that nobody holds is due now.
 
+-- include: base
 -- include: clock
 -- include: wake
 -- include: stored
 -- include: members
 -- include: unique
 
-local base = string.sub(KEYS[1], 1, -#'wake' - 1)
+local base = base_of(KEYS[1])
 local now_ms = clock_us() / 1000
 local function list_of(step)
   return ready_key(KEYS[2], ARGV[1], step)

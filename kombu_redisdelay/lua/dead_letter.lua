@@ -13,6 +13,7 @@
 -- Keeps: the message is in exactly one place. A message that is not unacked any more is in another place by
 -- now, and is left there.
 
+-- include: base
 -- include: expect
 -- include: clock
 -- include: stored
@@ -35,7 +36,7 @@ end
 redis.call('HDEL', KEYS[1], ARGV[1])
 note(KEYS[2], 'dead', 1)
 local start = stored_start(stored)
-local base = string.sub(KEYS[2], 1, -#'dead' - 1)
+local base = base_of(KEYS[2])
 free_key(key_of_unacked(base, KEYS[1], ARGV[1], stored, start), clock_us() / 1000)
 local count = deliveries(stored, start) + tonumber(ARGV[5])
 return { 1, add_dead_letter(KEYS[2], tonumber(ARGV[3]), count, ARGV[2], stored) }

@@ -20,6 +20,7 @@
 -- are any, a token that the caller has taken is put back, and consumers are woken for what was moved. If
 -- there are none, no token is added, because it would only wake the caller again.
 
+-- include: base
 -- include: clock
 -- include: wake
 -- include: expire
@@ -40,7 +41,7 @@ local ready_at = { ['0'] = ready }
 for i = 6, #KEYS do
   ready_at[string.sub(KEYS[i], #ready + #ARGV[3] + 1)] = KEYS[i]
 end
-local base = string.sub(wake_key, 1, -#'wake' - 1)
+local base = base_of(wake_key)
 local moved, missing, next_due_us = migrate(base, ready, ready_at, now_us, budget)
 if moved > 0 then
   -- In a queue with x-expires, the ready lists live as long as the schedule did.

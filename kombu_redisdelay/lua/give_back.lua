@@ -17,6 +17,7 @@
 -- Keeps: a message leaves the unacked hash only into a ready list, into the schedule or into dead. A message
 -- that is not unacked any more is in another place by now, and is left there.
 
+-- include: base
 -- include: expect
 -- include: clock
 -- include: wake

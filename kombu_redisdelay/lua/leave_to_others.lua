@@ -23,6 +23,7 @@
 -- Keeps: the message is in exactly one place, unacked before and scheduled after. It may be sent again: a
 -- message that is not unacked any more is in another place by now, and is left there.
 
+-- include: base
 -- include: expect
 -- include: clock
 -- include: wake
@@ -82,7 +83,7 @@ local since_ms = tonumber(members_of(stored, stored_start(stored)).unknown) or n
 since_ms = math.floor(math.min(since_ms, now_ms))
 local due_ms = math.min(since_ms + wait_ms, now_ms + math.max(tonumber(ARGV[5]), now_ms - since_ms))
 local waiting = with_members(stored, 1, { unknown = since_ms })
-local base = string.sub(KEYS[4], 1, -#'wake' - 1)
+local base = base_of(KEYS[4])
 local keyed = key_of_unacked(base, KEYS[1], ARGV[1], stored, stored_start(stored))
 local member = schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], due_ms, waiting)
 keep_key(keyed, 'a', stored_step(stored), now_ms, member)

@@ -12,6 +12,7 @@
 --          one; pairs of the index of a queue and the microseconds until its next message is due, or may be
 --          taken if no other consumer watches for that. All are separated by spaces
 
+-- include: base
 -- include: clock
 -- include: stored
 -- include: queue

@@ -15,6 +15,7 @@
 --
 -- Keeps: a message is in exactly one place.
 
+-- include: base
 -- include: expect
 -- include: clock
 -- include: expire
@@ -37,7 +38,7 @@ if ARGV[1] == '0' and redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1]
 end
 
 expect_list(KEYS[3])
-local base = string.sub(KEYS[1], 1, -#'schedule' - 1)
+local base = base_of(KEYS[1])
 local found, dropped, briefs = 0, 0, {}
 local scan = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
 for i = 1, #scan[2], 2 do

@@ -22,6 +22,7 @@
 -- Keeps: an id that was accepted does not vanish: what replaces its message has its id. With "latest", the
 -- newest message runs after all others.
 
+-- include: base
 -- include: clock
 -- include: wake
 -- include: bindings
@@ -58,7 +59,7 @@ if not still_bound(KEYS[#KEYS], FIRST_BINDING) then
 end
 local now_ms = clock_us() / 1000
 due_ms = math.max(tonumber(due_ms), now_ms + tonumber(delay_ms))
-local base = string.sub(KEYS[2], 1, -#'wake' - 1)
+local base = base_of(KEYS[2])
 
 -- Most messages are due now, most keys are free. What follows below takes three times as long.
 local function publish_free()

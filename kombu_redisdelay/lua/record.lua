@@ -10,6 +10,7 @@
 --
 -- Keeps: a total never shrinks, though stock workers take messages without counting them.
 
+-- include: base
 -- include: clock
 -- include: history
 -- include: stored

@@ -20,6 +20,7 @@
 -- Keeps: the message that was taken first is at the head again, and is taken first again. A consumer
 -- whose lease was renewed in the meantime keeps what it holds.
 
+-- include: base
 -- include: expect
 -- include: clock
 -- include: wake

@@ -9,6 +9,7 @@
 --
 -- Keeps: a message that is delivered in the meantime is in another place by now, and is left there.
 
+-- include: base
 -- include: clock
 -- include: wake
 -- include: stored
@@ -17,7 +18,7 @@
 -- include: history
 -- include: unique
 
-local base = string.sub(KEYS[1], 1, -#'schedule' - 1)
+local base = base_of(KEYS[1])
 local reply, removed, has_keys = {}, 0, has_unique(base)
 for i = 1, #ARGV, 2 do
   local same = redis.call('HGET', KEYS[2], ARGV[i]) == ARGV[i + 1]

@@ -13,6 +13,7 @@
 --
 -- Keeps: the message is in exactly one place, or dropped.
 
+-- include: base
 -- include: expect
 -- include: clock
 -- include: wake
@@ -22,7 +23,7 @@
 -- include: history
 -- include: unique
 
-local base = string.sub(KEYS[3], 1, -#'wake' - 1)
+local base = base_of(KEYS[3])
 local function list_of(step)
   return ready_key(KEYS[2], ARGV[2], step)
 end

@@ -10,6 +10,7 @@
 --
 -- Keeps: a message that is taken in the meantime is in another place by now, and is left there.
 
+-- include: base
 -- include: clock
 -- include: wake
 -- include: stored
@@ -17,7 +18,7 @@
 -- include: history
 -- include: unique
 
-local base = string.sub(KEYS[2], 1, -#'wake' - 1)
+local base = base_of(KEYS[2])
 local has_keys = has_unique(base)
 local done, removed = {}, 0
 for i = 1, #ARGV, 2 do

@@ -16,6 +16,7 @@
 -- Keeps: each message is in exactly one place: scheduled before, scheduled or ready after. A message that is
 -- delivered in the meantime is in another place by now, and is left there.
 
+-- include: base
 -- include: clock
 -- include: wake
 -- include: expire
@@ -25,7 +26,7 @@
 -- include: duplicates
 -- include: unique
 
-local base = string.sub(KEYS[5], 1, -#'wake' - 1)
+local base = base_of(KEYS[5])
 local has_keys = has_unique(base)
 local function list_of(step)
   return ready_key(KEYS[4], ARGV[1], step)

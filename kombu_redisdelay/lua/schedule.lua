@@ -20,6 +20,7 @@
 -- Keeps: the message is in exactly one place, scheduled or ready, unless it is ignored. A message that
 -- it replaces is in none.
 
+-- include: base
 -- include: expect
 -- include: clock
 -- include: wake

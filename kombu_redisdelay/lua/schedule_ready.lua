@@ -15,6 +15,7 @@
 -- Keeps: the message is in exactly one place, ready before and scheduled after. A message that is taken in
 -- the meantime is in another place by now, and is left there.
 
+-- include: base
 -- include: expect
 -- include: clock
 -- include: wake
@@ -35,7 +36,7 @@ for i = 2, #ARGV, ARGS_PER_MESSAGE do
   if was_ready == 1 then
     local stored = with_members(ARGV[1] .. ':' .. message, 1, { due = tonumber(due_ms) })
     local member = schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored)
-    move_to_schedule(string.sub(KEYS[2], 1, -#'wake' - 1), stored, clock_us() / 1000, member)
+    move_to_schedule(base_of(KEYS[2]), stored, clock_us() / 1000, member)
   end
   reply[#reply + 1] = was_ready
 end

@@ -18,6 +18,7 @@
 --          message now, its rate allows none, a wake-up token is there, messages may wait for a worker that
 --          knows their task
 
+-- include: base
 -- include: clock
 -- include: woken
 -- include: number
@@ -25,7 +26,7 @@
 
 local now_us = clock_us()
 local now_ms = now_us / 1000
-local queue = { base = string.sub(KEYS[4], 1, -#'control' - 1), consumers = KEYS[2], needs_ack = true }
+local queue = { base = base_of(KEYS[4]), consumers = KEYS[2], needs_ack = true }
 read_limits({ queue }, now_us)
 
 local kept = {}

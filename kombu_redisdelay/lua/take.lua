@@ -23,6 +23,7 @@
 -- its reply was lost, it returns what the first call took. No more is taken than the limits of a queue
 -- allows (see include/limits.lua).
 
+-- include: base
 -- include: expect
 -- include: clock
 -- include: wake

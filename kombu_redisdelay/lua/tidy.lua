@@ -18,6 +18,7 @@
 --
 -- Keeps: no message is touched. A consumer that is alive after all is listed again by its next take.
 
+-- include: base
 -- include: clock
 -- include: history
 
@@ -32,7 +33,7 @@ end
 if redis.call('EXISTS', KEYS[1], unpack(KEYS, 6)) > 0 then
   return 0
 end
-local base = string.sub(KEYS[2], 1, -#'wake' - 1)
+local base = base_of(KEYS[2])
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], base .. 'unique', base .. 'running')
 -- Less than an hour and a few messages: a queue for replies, and not a fleet that works now and then.
 local told = redis.pcall('HMGET', KEYS[5], 'hours', 'delivered')

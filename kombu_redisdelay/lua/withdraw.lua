@@ -13,6 +13,7 @@
 -- Keeps: a message that is delivered in the meantime is in another place by now, and is left there. Of
 -- several callers, one gets the message.
 
+-- include: base
 -- include: clock
 -- include: wake
 -- include: stored
@@ -22,7 +23,7 @@
 -- include: unique
 
 local bytes_left, most_duplicates = tonumber(ARGV[1]), tonumber(ARGV[2])
-local base = string.sub(KEYS[1], 1, -#'schedule' - 1)
+local base = base_of(KEYS[1])
 local has_duplicates, has_keys = redis.call('EXISTS', KEYS[3]) == 1, has_unique(base)
 local reply = { 0 }
 

@@ -44,11 +44,6 @@ local function nothing_given_back()
   return { now_ms = clock_us() / 1000, settled = 0, dead = 0, dropped = 0, briefs = {}, unnamed = {} }
 end
 
--- What the keys of a consumer's unacked hash and of its queue begin with.
-local function base_of_queue(queue)
-  return string.sub(queue.wake, 1, -#'wake' - 1)
-end
-
 -- `id` is the name that the message gets in the schedule if it must wait; '' if the caller does not know it.
 -- `queue` has the keys unacked, ready (the list of step 0), wake, dead, schedule, messages and duplicates;
 -- separator, dead_limit, delivery_limit, isolated_from (0: each death is a failure), retry_wait_ms (the first
@@ -74,7 +69,7 @@ local function give_back(tag, id, how, queue, done)
   end
   done.settled = done.settled + 1
   local now_ms, step = done.now_ms, stored_step(stored)
-  local keyed = key_of_unacked(base_of_queue(queue), queue.unacked, tag, stored, start)
+  local keyed = key_of_unacked(base_of(queue.wake), queue.unacked, tag, stored, start)
   if where ~= 'dead' and is_superseded(keyed) then
     redis.call('HDEL', queue.unacked, tag)
     free_key(keyed, now_ms)

@@ -27,9 +27,9 @@ local function note_delivered(history, count)
   end
 end
 
--- `key` is another key of the queue. It does not end with the name of a consumer.
+-- `key` is another key of the queue, as base_of() needs it.
 local function note(key, field, count)
-  local history = string.match(key, '^.*}:') .. 'history'
+  local history = base_of(key) .. 'history'
   if count ~= 0 and redis.call('EXISTS', history) == 1 then
     redis.pcall('HINCRBY', history, field, count)
   end

@@ -1,11 +1,6 @@
 -- The other keys of a queue, from that of its wake zset. kombu_redisdelay/broker/keys.py has all keys.
 local OURS, WAKE = 'redisdelay:{', '}:wake'
 
--- What our keys of the queue begin with.
-local function base_of(wake_key)
-  return string.sub(wake_key, 1, -#'wake' - 1)
-end
-
 -- The ready list of step 0. `prefix` is the global_keyprefix. `braces` is how many braces the list has on
 -- each side of the queue's name: 1 on a cluster, else 0.
 local function ready_of(wake_key, prefix, braces)
