@@ -37,10 +37,9 @@ class UnackedKeys:
         field = self._texts.pop(tag, None)
         if field is None:
             return None
-        keys, prepared = self._store.keys(queue), self._store.server.prepared
-        command = ACK_UNIQUE.command((keys.unacked(consumer), keys.wake), (tag, field, int(is_limited)))
-        _, _, script = prepared(("SCRIPT", "LOAD", ACK_UNIQUE.text))
-        return Ack(queue, tag, prepared(command), script=str(script))
+        keys = self._store.keys(queue)
+        used, args = (keys.unacked(consumer), keys.wake), (tag, field, int(is_limited))
+        return ACK_UNIQUE.as_ack(self._store.server, queue, tag, used, args)
 
     def forget(self, tag: str) -> None:
         """The message is not held any more."""

@@ -60,13 +60,10 @@ def leaving(
     Arguments:
         wait_ms: how long it may wait together.
     """
-    k, prepared = store.keys(queue), store.server.prepared
-    command = LEAVE_TO_OTHERS.command(
-        (k.unacked(consumer), k.schedule, k.messages, k.wake, k.duplicates, k.unknown, k.limits),
-        (tag, message_id, listed(task), wait_ms, COMES_BACK_MS, store.expires_ms.get(queue, 0)),
-    )
-    _, _, script = prepared(("SCRIPT", "LOAD", LEAVE_TO_OTHERS.text))
-    return Ack(queue, tag, prepared(command), script=str(script))
+    k = store.keys(queue)
+    keys = (k.unacked(consumer), k.schedule, k.messages, k.wake, k.duplicates, k.unknown, k.limits)
+    args = (tag, message_id, listed(task), wait_ms, COMES_BACK_MS, store.expires_ms.get(queue, 0))
+    return LEAVE_TO_OTHERS.as_ack(store.server, queue, tag, keys, args)
 
 
 def find_waiting(

@@ -28,7 +28,8 @@ local function list_of(step)
   return ready_key(KEYS[2], ARGV[2], step)
 end
 
--- The record of a message's key, and the message that holds it; nil if it has no key, or nobody holds it.
+-- The record of a message's key, nil if it has none; the id of the message; and the message that holds the
+-- key, nil if none does.
 local function key_and_holder(payload)
   local mode, id, key = unique_of(payload, 1)
   if not mode then
@@ -36,18 +37,17 @@ local function key_and_holder(payload)
   end
   local record = read_record(base, key, mode)
   heal(record, clock_ms(), list_of)
-  record.wanted_by = id
-  return record, record.running or record.current or record.next
+  return record, id, record.running or record.current or record.next
 end
 
 local reply, requeued = {}, 0
 for i = 3, #ARGV do
   local step, payload = dead_step_and_payload(ARGV[i])
-  local ready, record, holder
+  local ready, record, id, holder
   if ARGV[1] == 'requeue' then
     ready = list_of(step)
     expect_list(ready)
-    record, holder = key_and_holder(payload)
+    record, id, holder = key_and_holder(payload)
   end
   -- From the tail, where the oldest are.
   reply[#reply + 1] = holder and holder.id or redis.call('LREM', KEYS[1], -1, ARGV[i])
@@ -55,7 +55,7 @@ for i = 3, #ARGV do
     redis.call('LPUSH', ready, with_members(payload, 1, { due = clock_ms() }))
     requeued = requeued + 1
     if record then
-      record.current = entry_at('r', step, clock_ms(), record.wanted_by)
+      record.current = entry_at('r', step, clock_ms(), id)
       write_record(record)
     end
   end

@@ -10,6 +10,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError, ResponseError
 
+from kombu_redisdelay.broker.server.line import Ack
 from kombu_redisdelay.broker.server.replies import Caller, checked, explained, explained_all
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys
@@ -68,6 +69,13 @@ class Script:
         if tuple(named) != self.names:
             raise TypeError(f"The ARGV of the script are {', '.join(self.names)}; not {', '.join(named)}")
         return [*named.values(), *rest]
+
+    def as_ack(
+        self, server: Server, queue: str, tag: str, keys: Sequence[str], args: Sequence[Argument]
+    ) -> Ack:
+        """The ack that runs the script, which returns 0 if the message was not held."""
+        _, _, text = server.prepared(("SCRIPT", "LOAD", self.text))
+        return Ack(queue, tag, server.prepared(self.command(keys, args)), script=str(text))
 
     def __call__(self, server: Caller, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """Run it. Raises what redis-py raises. If a key has a wrong type, the error names the key."""
