@@ -31,7 +31,7 @@ TransferT = TypeVar("TransferT", bound=Transfer)
 @dry_run_option
 @json_option
 def command(reverse: bool, force: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Move messages that workers of redis:// have left to where they belong.
+    """Adopt the messages that workers of redis:// have left.
 
     Messages that these workers had taken go into the schedule if they are due later, else to the head of
     their queue. Countdown tasks on ready lists go into the schedule. If a producer with another `sep` or
