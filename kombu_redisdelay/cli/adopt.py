@@ -31,12 +31,13 @@ TransferT = TypeVar("TransferT", bound=Transfer)
 @dry_run_option
 @json_option
 def command(reverse: bool, force: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Move what workers of redis:// have left to where it belongs.
+    """Adopt the messages that workers of redis:// have left.
 
-    What they had taken goes into the schedule if it is due in the future, else to the head of its queue.
-    Countdown tasks on ready lists go into the schedule. What a producer with another `sep` or other
-    `priority_steps` has put where no worker looks goes to the list that all workers look at. It may be ended
-    at any time, and run again. The exit status is 1 if something had to stay where it is.
+    Messages that these workers had taken go into the schedule if they are due later, else to the head of
+    their queue. Countdown tasks on ready lists go into the schedule. If a producer with another `sep` or
+    other `priority_steps` has put messages where no worker looks, they go to the list that all workers look
+    at. You can stop the command at any time, and run it again. The exit status is 1 if a message had to stay
+    where it is.
     """
     if reverse:
         _give_back(_connected(ReverseAdoption, force), yes, dry_run, as_json)
@@ -46,7 +47,7 @@ def command(reverse: bool, force: bool, yes: bool, dry_run: bool, as_json: bool)
 
 def _connected(kind: type[TransferT], force: bool) -> TransferT:
     transfer = connect(kind)
-    # In another database there is nothing to adopt, and that would look as if all was done.
+    # In the wrong database there is nothing to adopt, which would look like success.
     echo(f"The broker is {transfer.address}", err=True)
     if not force:
         try:
@@ -85,7 +86,7 @@ def _give_back(adoption: ReverseAdoption, yes: bool, dry_run: bool, as_json: boo
 
 
 def _watch(what: str, do: Callable[[], Iterator[CountT]], total: int) -> CountT:
-    """*Do* it with a progress bar. Returns the last count."""
+    """Run *do* with a progress bar. Returns the last count."""
     with counting(what, total) as show:
         for done in do():
             show(done.messages)

@@ -76,7 +76,7 @@ def _unknown(access: Access, selected: Sequence[str]) -> list[str]:
 
 
 def _check_app(app: Any) -> None:
-    """Say so if there is no app, instead of that Celery's own one has no broker of ours."""
+    """Raise an error if there is no app. Otherwise, the error would be about the broker of Celery's own."""
     if app is _state.default_app and not app.conf.broker_url:
         raise click.ClickException("No app was given. Use `celery -A proj delayed ...`, or -b with a URL.")
 

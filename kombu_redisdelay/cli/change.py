@@ -39,7 +39,7 @@ ASKED: dict[str, Callable[..., Any]] = {
 }
 
 
-#: What a verb asks for -> what is asked for once more before it is done.
+#: What a verb asks for -> a second question before it is done.
 WARNINGS = {"terminate": "Some of them may run. End these in the middle of what they do?"}
 
 
@@ -78,7 +78,7 @@ def _change(
     change: Callable[..., Any] = getattr(messages, verb.name)
     asks = selection.ids is None and not yes
     try:
-        # Also if nobody is asked: what makes no sense is an error before anything is changed.
+        # Also with --yes: invalid options are an error before anything is changed.
         found: Done | None = None
         if dry_run or asks:
             with busy("Counting"):
@@ -103,7 +103,7 @@ def _change(
 
 
 def _as_options(error: str, verb: Verb) -> str:
-    """An *error* with what the verb asks for as it is written on the command line."""
+    """*error*, with the arguments of the verb written as options."""
     names = "|".join(verb.asks)
     return re.sub(rf"(?<!\w)({names})(?!\w)", r"--\1", error) if names else error
 

@@ -20,7 +20,7 @@ def _once(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     if len(values) > 1:
         raise click.BadParameter("give it once; * stands for anything")
     if "" in values:
-        # Of a script whose variable is empty.
+        # A script with an empty variable.
         raise click.BadParameter("it is empty; * stands for anything")
     return values[0] if values else None
 
@@ -54,7 +54,7 @@ def selecting(states: Sequence[str]) -> Callable[[FunctionT], FunctionT]:
 
 
 def changing(states: Sequence[str]) -> Callable[[FunctionT], FunctionT]:
-    """What selects messages for a command that changes them: the options, ids, or all."""
+    """Options that select messages for a command that changes them, its ids, and ``--all``."""
 
     def decorate(command: FunctionT) -> FunctionT:
         command = selecting(states)(every_option(command))

@@ -28,7 +28,8 @@ _KINDS = ("state", "queue", "task", "priority", "failures", "reason", "worker")
 def command(kinds: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Count messages, also by task, queue and more.
 
-    The number of messages in each state is known; for the rest they are read, a million in minutes.
+    Redis knows the number in each state. To count by anything else, the command reads all messages: a million
+    takes minutes.
     """
     selection = selected(options)
     states = states_of(selection)

@@ -14,8 +14,8 @@ from kombu.utils.url import maybe_sanitize_url
 
 from kombu_redisdelay.broker.printable import printable
 
-#: The exit status when the output is not read any more, as with ``| head``. A shell shows it for every tool
-#: that SIGPIPE has ended.
+#: The exit status when the output is not read any more, as with ``| head``. Shells report it for a tool that
+#: SIGPIPE has ended.
 BROKEN_PIPE = 141
 
 
@@ -51,7 +51,7 @@ def echo_all(lines: Iterable[str], *, err: bool = False) -> None:
     try:
         click.echo(text, nl=False, err=err)
     except BrokenPipeError:
-        # Python writes what it has still in its buffer when it ends, and would say that it cannot.
+        # Python writes the rest of its buffer when it ends, and would report an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
         raise click.exceptions.Exit(BROKEN_PIPE) from None
     except OSError as exc:
@@ -64,7 +64,7 @@ def confirm(question: str) -> None:
 
     Raises:
         click.Abort: the answer is not yes.
-        click.UsageError: there is nobody to answer.
+        click.UsageError: standard input is not a terminal, and has no answer.
     """
     try:
         is_confirmed = click.confirm(printable(question), err=True)

@@ -84,8 +84,8 @@ _ASKED = ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "HTTP_ACCEPT", "HTTP_AC
 
 
 def _kept(metrics: _Wsgi) -> _Wsgi:
-    """The same, where an answer is kept for as long as it took, for the others who ask meanwhile. With
-    thousands of queues it takes seconds, and has megabytes; so one is made at a time."""
+    """The same application, which keeps an answer for as long as it took, for clients that ask meanwhile.
+    With thousands of queues an answer takes seconds and has megabytes, so only one is made at a time."""
     lock = Lock()
 
     @lru_cache(maxsize=4)

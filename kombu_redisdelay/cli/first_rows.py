@@ -1,4 +1,4 @@
-"""How much of what it has found a list shows."""
+"""How many rows a list shows."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-#: Package that need not be installed -> the extra that installs it.
+#: Optional package -> the extra that installs it.
 _EXTRAS = {
     "rich": "cli",
     "prometheus_client": "metrics",
@@ -105,7 +105,7 @@ class LazyGroup(click.Group):
             message = _sentence(printable(f"Redis: {why}"))
             raise click.ClickException(message) from exc
         except ModuleNotFoundError as exc:
-            # A command imports what need not be installed when it runs, so that its help is always there.
+            # A command imports optional packages when it runs, so that its help always works.
             missing = (exc.name or "").partition(".")[0]
             if missing not in _EXTRAS:
                 raise

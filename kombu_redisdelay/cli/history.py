@@ -48,9 +48,9 @@ def command(queues: tuple[str, ...], by: str, as_json: bool) -> None:
     Minutes are kept for an hour, hours for a week. Counting begins seconds after a worker first consumes from
     a queue.
 
-    The first table is of all queues together, or of those that -Q names, and its bars are of what was
-    delivered. Periods in which nothing happened are left out. Times are in the app's timezone. The second
-    table has the sums for each queue.
+    The first table adds up all queues, or those that -Q names. Its bars show what was delivered. Periods in
+    which nothing happened are left out. Times are in the app's timezone. The second table has the sums for
+    each queue.
     """
     access = connect(Access)
     with reading(queue_history, access, queues) as every:

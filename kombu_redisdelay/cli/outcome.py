@@ -56,8 +56,8 @@ def _would(verb: Verb, what: str) -> str:
 
 
 def _elsewhere(done: Done, messages: Messages) -> dict[str, MessageInfo]:
-    """Where the messages are that were not found where a command looks for them. All ready messages are
-    searched for each, so this is only for few."""
+    """Where the messages are that a command did not find where it looks. Each search reads all ready
+    messages, so this is only for a few."""
     missing = [id for id, count in done.by_id.items() if not count]
     if not missing or len(missing) > MOST_SEARCHED:
         return {}
@@ -77,7 +77,7 @@ def _objects(done: Done, elsewhere: Mapping[str, MessageInfo]) -> Iterator[dict[
 
 
 def _where(message: MessageInfo | None, messages: Messages) -> str:
-    """Where a message is to which it could not be done."""
+    """Where a message is that the command could not change."""
     if message is None:
         return "not found"
     holder = key_holder(messages.store, message)
@@ -91,10 +91,10 @@ def _where(message: MessageInfo | None, messages: Messages) -> str:
 
 
 def exit_unless_all(counts: Mapping[str, int]) -> None:
-    """End the command with status 1 if there is nothing under an id.
+    """End the command with status 1 if an id has no message.
 
     Raises:
-        click.exceptions.Exit: there is nothing under one.
+        click.exceptions.Exit: an id has none.
     """
     if not all(counts.values()):
         raise click.exceptions.Exit(1)

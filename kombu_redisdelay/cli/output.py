@@ -113,7 +113,7 @@ def _show_all(tables: Iterable[Table]) -> bool:
 
 
 def _pages(items: Iterable[ItemT]) -> Iterator[list[ItemT]]:
-    """Whatever takes long to be read is shown as far as it is there."""
+    """Divide *items* into pages. If reading them takes long, a page is shown before it is full."""
     page: list[ItemT] = []
     end = 0.0
     for item in items:
@@ -166,7 +166,7 @@ def show_fields(fields: Mapping[str, Any]) -> None:
 
 
 def show_lines(lines: Iterable[str], otherwise: str) -> None:
-    """Print *lines*. If there are none, say on standard error what it is *otherwise*."""
+    """Print *lines*. If there are none, print *otherwise* on standard error."""
     found = list(lines)
     echo_all(found)
     if not found:
@@ -174,7 +174,7 @@ def show_lines(lines: Iterable[str], otherwise: str) -> None:
 
 
 def fields_of(message: MessageInfo, arguments: str) -> dict[str, Any]:
-    """The fields of a message for :func:`show_json`, but for its bytes.
+    """The fields of a message for :func:`show_json`, except its bytes.
 
     Arguments:
         arguments: what to show of its arguments. Only all of them are decoded.

@@ -19,8 +19,8 @@ from kombu_redisdelay.operations.access import Access
 def command(queues: tuple[str, ...], every: bool, force: bool, as_json: bool) -> None:
     """Have workers take nothing from queues, until `resume`.
 
-    It holds for all workers at once. What they have taken already runs. Messages can still be published, and
-    scheduled ones become ready.
+    It holds for all workers at once. Messages that they have taken already run. Messages can still be
+    published, and scheduled ones become ready.
     """
     access = connect(Access, steers=True)
     names = steered_queues(access, queues, every)

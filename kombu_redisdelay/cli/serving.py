@@ -1,5 +1,5 @@
-"""Answers over HTTP to programs, such as Prometheus and Kubernetes. A client that is silent, or too many of
-them, cannot keep it busy."""
+"""Serves HTTP to programs, such as Prometheus and Kubernetes. Clients that are silent, or too many, cannot
+block it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PATIENCE = 5.0
 #: Connections that are served at a time. For one beyond these, the oldest that has not asked yet is closed.
 MOST_CONNECTIONS = 20
 
-#: Seconds that one beyond these waits for the place of that one.
+#: Seconds that a connection beyond these waits until the other one has ended.
 GRACE = 0.5
 
 
 class BoundedThreads(ThreadingMixIn):
-    """For a server of the standard library: a thread for each request, but not for any number of them."""
+    """For a server of the standard library: a thread for each request, up to a limit."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -48,7 +48,7 @@ class BoundedThreads(ThreadingMixIn):
             self._free.release()
 
     def has_asked(self, request: Any) -> None:
-        """Note that a request has come whole over this connection: its handler calls this."""
+        """Note that this connection has sent a whole request. Its handler calls this."""
         self._silent.pop(request, None)
 
     def _has_made_room(self) -> bool:
@@ -57,7 +57,7 @@ class BoundedThreads(ThreadingMixIn):
             return False
         self.has_asked(oldest)
         with suppress(OSError):
-            # Its thread reads the end.
+            # Its thread then reads the end of the connection.
             oldest.shutdown(socket.SHUT_RDWR)
         return self._free.acquire(timeout=GRACE)
 
@@ -81,7 +81,7 @@ class QuietHandler(BaseHTTPRequestHandler):
 
 
 def socket_address(address: str, port: int) -> tuple[socket.AddressFamily, Any]:
-    """The family of an *address*, as that of ``::``, and where to listen.
+    """The family of an *address*, for example of ``::``, and where to listen.
 
     Raises:
         OSError: there is no such address.

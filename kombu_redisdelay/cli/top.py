@@ -178,7 +178,7 @@ class View:
 
 
 def _rank(queue: QueueStats) -> tuple[bool, int]:
-    """The less, the more there is to see."""
+    """A sort key: the queue with most to see comes first."""
     is_free = queue.limits.paused_since is None and not queue.limits.is_limited
     return is_free, -(queue.ready + queue.scheduled + queue.unacked)
 

@@ -22,7 +22,7 @@ from kombu_redisdelay.operations.errors import UNREACHABLE
 #: The environment variable with the password of :data:`USER`.
 PASSWORD = "REDISDELAY_WEB_PASSWORD"
 
-#: Whose password the environment has.
+#: The user whose password the environment has.
 USER = "admin"
 
 #: Seconds that requests get to end when the command is told to stop.
@@ -94,12 +94,12 @@ def command(
 
     app = click.get_current_context().obj.app
     try:
-        # Says what is wrong with the broker, before it is late for that.
+        # Report wrong settings of the broker now, and not only on the page.
         connect(Access)
     except UNREACHABLE as exc:
-        # It may be started after this.
+        # Redis may start later.
         echo(f"Redis cannot be reached yet, as the page says until then: {exc}", err=True)
-    # A page on another site may have any name refer to this machine, and so have a browser act here.
+    # Another site can let any name refer to this machine, and so make a browser act here.
     names = ["*"] if users or viewers else ["localhost", "127.0.0.1", "[::1]", "::1", address, *hosts]
     if users.keys() & viewers.keys():
         both = ", ".join(sorted(users.keys() & viewers.keys()))
@@ -180,7 +180,7 @@ def _listen(address: str, port: int) -> socket.socket:
 
 
 def _log_actions(audit: Path | None) -> None:
-    """Write what is done to standard error, and what goes wrong.
+    """Write actions and errors to standard error.
 
     Arguments:
         audit: a file for what is done, as JSON.

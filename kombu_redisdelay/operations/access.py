@@ -40,8 +40,8 @@ class Access:
 
     Arguments:
         broker: a Celery app, a kombu ``Connection``, or a broker URL. A ``Connection`` is copied, and is not
-            used itself. Or an object of this kind, whose connection is shared: it ends when that one is
-            closed.
+            used itself. Or another object of this kind, whose connection is shared, and ends when that
+            object is closed.
 
     Attributes:
         app: the Celery app, ``None`` if something else was given.
@@ -105,17 +105,17 @@ class Access:
 
     @property
     def is_unverified(self) -> bool:
-        """Whether it uses TLS, and takes any server for the right one."""
+        """Whether it uses TLS without verifying the server."""
         return is_unverified(self._channel.pool.connection_kwargs)
 
     @property
     def options(self) -> Options:
-        """The transport options of ours."""
+        """The transport options that are ours."""
         return self._channel.options
 
     @property
     def stock_keys(self) -> tuple[str, str]:
-        """The keys in which workers of ``redis://`` keep what they have taken: the messages, and when."""
+        """The keys in which workers of ``redis://`` keep the messages that they have taken, and the times."""
         channel = self._channel
         prefix = channel.prefix
         return prefix + channel.unacked_key, prefix + channel.unacked_index_key
@@ -126,8 +126,8 @@ class Access:
         return int(self._channel.pool.connection_kwargs.get("db") or 0)
 
     def routed_to(self, exchange: str, routing_key: str) -> Sequence[str]:
-        """The names of the queues in which a message was published that says this of itself: those that
-        *exchange* has bindings for. Whether it is a topic exchange is told by the bindings."""
+        """The names of the queues that a message with this *exchange* and *routing_key* was published to, by
+        the bindings of the exchange. These also tell whether it is a topic exchange."""
         if not exchange:
             return [routing_key] if routing_key else []
         # Also as programs with another `sep` have written them.
@@ -225,11 +225,11 @@ class Access:
 
 
 class _UntilClosed:
-    """A server, for an object that may be closed: redis-py would silently connect again. It is asked nothing
-    more when the time of an operation is over.
+    """A server that refuses every call after its object was closed, where redis-py would silently connect
+    again, or when the time of an operation is over.
 
     Arguments:
-        who: what is closed, for people.
+        who: the name of the object, for errors.
     """
 
     def __init__(self, server: Server, who: str) -> None:

@@ -48,7 +48,7 @@ class Action:
     Arguments:
         limit: the largest number of messages; ``None`` for all.
         notes_ids: whether to note the ids also if messages are not selected by ids.
-        asked: what the verb needs to know.
+        asked: the arguments of the verb.
 
     Attributes:
         states: those in which it is done.
@@ -136,7 +136,7 @@ class Action:
         return filter(matches, self._so_far.watching(state.reader.read(self._store, look)))
 
     def _count(self, state: State, look: Look, matches: Callable[[Entry], bool]) -> int:
-        """How many messages there it will be done to."""
+        """To how many messages of the *look* it will be done."""
         if self.selection.is_counted(state):
             count = state.reader.count(self._store, look.names, look.span)
         else:
@@ -145,5 +145,5 @@ class Action:
         return count if left is None else min(left, count)
 
     def _left(self) -> int | None:
-        """To how many messages it may still be done; ``None`` for any number."""
+        """To how many more messages it may be done; ``None`` for any number."""
         return None if self.limit is None else self.limit - self._so_far.count

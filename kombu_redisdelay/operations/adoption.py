@@ -1,5 +1,5 @@
-"""Moves a broker from kombu's own ``redis://`` to this transport: what workers of ``redis://`` have taken,
-and what waits for its time on ready lists."""
+"""Moves a broker from kombu's own ``redis://`` to this transport: messages that workers of ``redis://`` have
+taken, and messages that wait for their time on ready lists."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Adopted:
         stranded: messages of lists where no worker looks, because their publisher has another ``sep`` or
             other ``priority_steps``.
         lists: these lists, each with how many messages it had.
-        copies: copies of these, because several queues are bound to where a message was published.
+        copies: copies of these, because several queues are bound where a message was published.
         stay: entries that stay where they are, because they cannot be moved. A queue whose keys have wrong
             types counts as one.
         why: delivery tag, or queue -> why, for some of these.
@@ -87,7 +87,7 @@ class Adopted:
 
     @contextmanager
     def leaving(self, queue: str) -> Iterator[None]:
-        """A block that ends where a key of *queue* has a wrong type. Others are to be moved all the same."""
+        """A block that ends if a key of *queue* has a wrong type, so that other queues are still moved."""
         try:
             yield
         except ResponseError as exc:
@@ -164,9 +164,9 @@ class Adoption(Transfer):
         return found
 
     def adopt(self) -> Iterator[Adopted]:
-        """Move what workers of ``redis://`` have taken, and what they or their producers have put on ready
-        lists ahead of its time. A message is in one place at any time, so this may be ended anywhere, and
-        begun again. Yields, after each message, what was moved so far."""
+        """Move messages that workers of ``redis://`` have taken, and those that they or their producers have
+        put on ready lists ahead of their time. A message is in one place at any time, so this may be stopped
+        at any point and run again. Yields, after each message, what was moved so far."""
         done = Adopted()
         self.leftovers.check()
         yield done
@@ -187,10 +187,10 @@ class Adoption(Transfer):
                     yield done
 
     def _used(self, bindings: Iterable[Binding]) -> list[str]:
-        """The names of all queues, with those in which only others have published."""
+        """The names of all queues, including those that only other programs have published to."""
         known = self.names(None)
         others = sorted(set(self._bound(bindings)) - set(known))
-        # Events and replies have bindings, too, and hold nothing.
+        # Queues of events and replies have bindings, too, but no ready list.
         commands = (("EXISTS", *self.store.ready_keys(name)) for name in others)
         hold = answers(self.store.server, commands)
         return known + [name for name, count in zip(others, hold, strict=True) if count]
@@ -243,7 +243,7 @@ class Adoption(Transfer):
             due_ms = eta_ms(message["headers"])
             id, step = message_id(message), self.step_of(message)
         except (ValueError, OverflowError, re.error) as exc:
-            # So may the bindings and the headers be foreign.
+            # The bindings and the headers may be foreign, too.
             raise Unusable(str(exc)[:LONGEST_REASON]) from exc
         if not names:
             raise Unusable(f"no queue is bound to exchange {exchange!r} with routing key {routing_key!r}")
@@ -253,9 +253,9 @@ class Adoption(Transfer):
         )
 
     def _park(self, name: str) -> Iterator[Ready]:
-        """Move the ready messages of *name* that are due in the future into the schedule. Redis looks for
-        each from one end of its list. So it is quick if those next to the ends go first, and stock workers
-        that are stopped put what they held there."""
+        """Move the ready messages of *name* that are due in the future into the schedule. Redis searches for
+        each from one end of its list. So those near the ends go first: stock workers that are stopped put
+        their messages there."""
         lists, now_ms = ReadyLists(self.store), self.store.now_ms()
         for step in self.store.steps:
             first, size = 0, FIRST_PAGE

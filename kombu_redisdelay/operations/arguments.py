@@ -13,7 +13,7 @@ from kombu.serialization import loads
 from kombu_redisdelay.operations.content import message_of
 from kombu_redisdelay.operations.patterns import fits
 
-#: What is decoded. To decode pickle may run any code.
+#: What is decoded. Decoding pickle may run any code.
 _ACCEPTED = frozenset(("application/json",))
 
 #: Positional and keyword arguments.
@@ -65,5 +65,5 @@ def _is(value: Any, wanted: str) -> bool:
 
 
 def _as_json(value: Any) -> str:
-    # kombu's JSON has moments and the like, which are texts of their own.
+    # kombu's JSON has dates and other objects, which are compared as texts.
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,4 +1,4 @@
-"""Says what a task is called with, as far as that may be seen."""
+"""Says what a task is called with, as far as that may be shown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_arguments(message: MessageInfo, arguments: str) -> MessageInfo:
 
 
 def without_empty_headers(message: MessageInfo) -> MessageInfo:
-    """The message without the headers that say nothing: Celery writes each of its own into every message."""
+    """The message without empty headers: Celery writes all of its headers into every message."""
     said = {name: value for name, value in message.headers.items() if not _is_empty(value)}
     return replace(message, headers=said)
 

@@ -45,7 +45,7 @@ COLUMNS = {
     # To cancel a message, one needs all of its id: a UUID, or the SHA-1 of what is not a message.
     "id": Column("Id", ID, lambda message: message.id, least=48),
     "worker": Column("Worker", WORKER, lambda message: message),
-    # It can be read, and copied.
+    # Enough to read and copy most names.
     "queue": Column("Queue", QUEUE, lambda message: message.queue, least=30),
     "failures": Column("Failures", NUMBER, lambda message: message.failures, usual=0),
     "reason": Column("Reason", TEXT, lambda message: message.reason, least=28, usual=""),

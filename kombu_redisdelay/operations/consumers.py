@@ -18,8 +18,8 @@ def with_lease(store: Store, names: Collection[str]) -> dict[str, list[bytes]]:
 
 
 def deserted(store: Store, names: Collection[str]) -> set[str]:
-    """Those of the queues and partitions all of whose consumers were processes of this machine that do not
-    exist any more. Their leases go on for a while."""
+    """The queues and partitions whose consumers were all processes of this machine that have ended. Their
+    leases last for a while."""
     if not names:
         return set()
     is_over = cache(has_ended)

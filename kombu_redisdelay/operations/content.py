@@ -26,7 +26,7 @@ from kombu_redisdelay.operations.patterns import fits
 @dataclass(frozen=True, slots=True)
 class Content:
     """The content of a stored message. For the other attributes, see
-    :class:`~kombu_redisdelay.operations.delayed.DelayedMessage`.
+    :class:`~kombu_redisdelay.operations.message.MessageInfo`.
 
     Attributes:
         failures: how many deliveries of it have failed.
@@ -91,8 +91,8 @@ def message_of(payload: bytes) -> dict[str, Any]:
 
 
 def _decoded(payload: bytes) -> Any:
-    """What kombu makes of *payload*. It looks in each JSON object for values that JSON does not have, which
-    takes time. They have a member of this name, unless an escape hides the name."""
+    """What kombu makes of *payload*. kombu looks in each JSON object for values that JSON does not have. That
+    takes time. Such values have a member of this name, unless an escape hides the name."""
     if b"__type__" in payload or b"\\u" in payload:
         return loads(payload)
     return json.loads(payload.decode())

@@ -1,4 +1,4 @@
-"""A time after which an operation ends, for somebody who waits for it."""
+"""A time limit for an operation that a person waits for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _ends: ContextVar[float | None] = ContextVar("redisdelay_ends", default=None)
 
 @contextmanager
 def at_most(seconds: float | None) -> Iterator[None]:
-    """Let what this thread does take no longer. It ends between two steps, each of which is bounded.
+    """Limit the time of what this thread does in the block. It ends between two steps, each of which is
+    bounded.
 
     Arguments:
         seconds: ``None`` for any time, also within another one.

@@ -66,8 +66,7 @@ class Move:
         return with_due(message.payload, due_ms, self.now_ms), due_ms
 
     def spans(self, span: Span) -> Iterator[Span]:
-        """Parts of a *span* of due times, so that a message of one of them, which has got the due time of
-        all, is in none of those that come later."""
+        """Parts of a *span* of due times. A message that has got the new due time is in no later part."""
         if self.due is None:
             yield span
         else:
@@ -122,8 +121,7 @@ def _ms(name: str, value: Any) -> float:
 
 
 def apart(span: Span, due_ms: float) -> Iterator[Span]:
-    """Parts of a *span*, so that a message of one of them, which is to be due at *due_ms*, is in none of
-    those that come later."""
+    """Parts of a *span*. A message of one part that was moved to *due_ms* is in no later part."""
     low = float("-inf") if span[0] is None else span[0]
     high = float("inf") if span[1] is None else span[1]
     beyond_ms = nextafter(due_ms, float("inf"))

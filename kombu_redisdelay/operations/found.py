@@ -1,4 +1,4 @@
-"""Tells messages apart that are read while they move."""
+"""Recognises messages that are read twice, because they move meanwhile."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Found(Generic[MessageT]):
 
 
 def without_repetitions(found: Iterable[Found[MessageT]]) -> Iterator[MessageT]:
-    """The messages, each once. One without a delivery tag may have its equals, and is left out only if it may
-    have been read before."""
+    """The messages, each once. One without a delivery tag may look like another one. It is left out only if
+    it may have been read before."""
     known: set[int] = set()
     for each in found:
         key = hash(each.identity)

@@ -65,8 +65,8 @@ class Period:
 
     Attributes:
         start: when it began, in UTC, by the server's clock: some seconds after the full minute.
-        seconds: how long it has lasted. It is longer than a minute, or an hour, if nobody looked after the
-            queue meanwhile; shorter if it has not ended yet.
+        seconds: how long it has lasted. It is longer than a minute, or an hour, if the queue had no
+            maintenance meanwhile; shorter if it has not ended yet.
         counts: what has happened.
     """
 

@@ -1,4 +1,4 @@
-"""What costs many commands, and is shown to several people before it is read again."""
+"""Keeps a value that costs many commands, so that several people see it before it is read again."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class Read(Generic[T]):
 
 
 class Kept(Generic[T]):
-    """Any number of threads may use it. One reads, and the others wait for that. If it fails, it has
-    failed for all who wait: each of them would have to wait again for a server that does not answer.
+    """A value that is kept for a while. Any number of threads may use it: one reads, and the others wait. If
+    reading fails, it fails for all that wait. Otherwise each of them would wait for a server that does not
+    answer.
 
     Arguments:
         read: reads it.
@@ -49,11 +50,11 @@ class Kept(Generic[T]):
             if self.last is not None and began < self._until:
                 return self.last
             if self._failed is not None and self._failed[0] > asked:
-                # Each gets one of its own: what raises an exception writes into it.
+                # Each thread gets a copy: raising an exception changes it.
                 raise copy(self._failed[1])
             moment = datetime.now(timezone.utc)
             try:
-                # It is read for the others, too.
+                # Without the time limit of this thread: it is read for others, too.
                 with at_most(None):
                     self.last = Read(self._read(), moment)
             except Exception as exc:

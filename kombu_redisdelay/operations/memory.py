@@ -17,7 +17,7 @@ from kombu_redisdelay.operations.cgroup import memory_limit
 MAXMEMORY = "maxmemory"
 CONTAINER = "the limit of its container or unit, maxmemory is not set"
 MACHINE = "the machine's memory, maxmemory is not set"
-#: Of such a container nobody but itself knows the limit.
+#: Only the container itself knows its limit.
 UNKNOWN = "it runs in a container, whose limit cannot be seen from here, and maxmemory is not set"
 
 
@@ -63,7 +63,7 @@ def memory_in(info: Mapping[str, Any]) -> Memory:
     policy = str(info.get("maxmemory_policy", "noeviction"))
     used, maxmemory = int(info["used_memory"]), int(info.get("maxmemory", 0))
     if maxmemory:
-        # What replicas and the append-only file wait for does not count, as the server sees it.
+        # The server does not count the buffers of replicas and of the append-only file either.
         used -= int(info.get("mem_not_counted_for_evict", 0))
         return Memory(used, maxmemory, MAXMEMORY, container, policy)
     if container:

@@ -41,8 +41,8 @@ class Messages(Access):
     """The messages of a broker, in whatever state.
 
     A :class:`Selection` says which messages a method counts, reads or changes; without one, all. Queues, ids
-    and tasks that are not known give an empty result, not an error. Only what workers of ``redisdelay://``
-    hold is seen: those of ``redis://`` keep it elsewhere. Each change of a message is atomic, also against
+    and tasks that are not known give an empty result, not an error. Messages that workers of ``redis://``
+    have taken are not seen: these are kept elsewhere. Each change of a message is atomic, also against
     workers that take it at the same time: a message is either cancelled or delivered, never both and never
     neither.
 
@@ -58,8 +58,8 @@ class Messages(Access):
     """
 
     def count(self, selection: Selection | None = None, *, at_most: int | None = None) -> Count:
-        """How many messages there are. They are read only if a filter, ids, or times of a state other than
-        "scheduled" are selected by.
+        """How many messages there are. They are read only to select by a filter, by ids, or by times of a
+        state other than "scheduled".
 
         Arguments:
             at_most: look at no more messages than this.
@@ -102,7 +102,7 @@ class Messages(Access):
 
         A page of scheduled messages begins after the last one of the page before it, whatever has happened
         meanwhile. In the other states, it begins at a position. If messages before it were taken meanwhile,
-        as many are on no page.
+        the same number of messages is on no page.
 
         Arguments:
             start: :attr:`Page.next` of the page before; empty for the first page.
@@ -180,7 +180,7 @@ class Messages(Access):
         try:
             self._run(action)
         finally:
-            # Also of those before *progress* has ended it.
+            # Also if *progress* has ended it: some are cancelled then.
             if mark_revoked:
                 self._tell_backend(action)
         return action.done
@@ -247,7 +247,7 @@ class Messages(Access):
 
         Arguments:
             terminate: also end tasks that run, at once, with the signal TERM to their processes. The pool
-                prefork can do that. Such a task does not run again, with late acks either.
+                prefork can do that. Such a task does not run again, not even with late acks.
 
         Raises:
             TypeError: there is no Celery app.

@@ -36,7 +36,7 @@ def parse_distance(text: str) -> timedelta:
         distance = timedelta(
             seconds=sum(float(number) * _UNITS[unit or "s"] for number, unit in _PART.findall(text))
         )
-        # Both must be times that there are.
+        # Both must be valid times.
         _ = from_now(distance), ago(distance)
     except OverflowError:
         raise ValueError(f"{text!r} is too long a time.") from None

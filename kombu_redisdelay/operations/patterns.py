@@ -34,7 +34,7 @@ def _has_wildcards(pattern: str) -> bool:
     return any(wildcard in pattern for wildcard in "*?[")
 
 
-# That of fnmatch keeps so many patterns that they fill the memory.
+# The cache of fnmatch keeps so many patterns that they fill the memory.
 @lru_cache(maxsize=32)
 def _compiled(pattern: str) -> re.Pattern[str]:
     # For each bracket that is not closed, translate() reads the rest of the pattern.

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: It is told each time that this number of messages was looked at.
+#: Progress is told each time that this number of messages was looked at.
 _EVERY = 100
 
 #: The argument *progress* of an operation: called with the number of messages that it was done to so far.

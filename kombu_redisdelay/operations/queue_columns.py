@@ -39,7 +39,7 @@ class QueueColumn:
 
 
 def _of_states() -> Iterator[tuple[str, QueueColumn]]:
-    """A column for each state, what is ready first, and what else there is to know of a state behind it."""
+    """A column for each state, "ready" first. Other columns of a state follow it."""
     for state in (STATES[READY], *(each for each in STATES.values() if each.name != READY)):
         label = state.name.capitalize()
         yield state.name, QueueColumn(label, NUMBER, attrgetter(state.name), state, style=state.style)

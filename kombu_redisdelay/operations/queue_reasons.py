@@ -17,10 +17,10 @@ UNKNOWN = "unknown task"
 #: Of a message: it waits for another one with its key.
 BLOCKED = "blocked"
 
-#: All of those of a queue. If several apply, the first one counts: while it does, the others do not matter.
+#: All reasons of a queue. If several apply, the first one counts.
 REASONS = (PAUSED, NO_CONSUMER, LOST, CONCURRENCY, RATE, ISOLATED, PREFETCH, UNKNOWN)
 
-#: Seconds after which a consumer with room has taken a message for certain, however it came.
+#: Seconds after which a consumer with room has certainly taken a message, from any producer.
 NOTICED_AFTER = 5.0
 
 
@@ -51,11 +51,11 @@ class Facts(NamedTuple):
 def reason_of(facts: Facts) -> str | None:
     """Why its messages wait; ``None`` if they are about to be taken."""
     if not facts.consumers:
-        # Those whose age is unknown are of redis://, and so may its workers be.
+        # A message of unknown age is from redis://, and there may be workers of redis://, too.
         if max(facts.waiting or 0.0, facts.lateness) <= NOTICED_AFTER:
             return None
         return PAUSED if facts.is_paused else NO_CONSUMER
-    # A token does not live for ever, and a stock producer adds none.
+    # Without a token, too: tokens expire, and a stock producer adds none.
     is_left_there = facts.has_waker or facts.unacked or (facts.waiting or 0.0) > NOTICED_AFTER
     applying = {
         PAUSED: facts.is_paused,

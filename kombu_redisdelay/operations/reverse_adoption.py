@@ -1,4 +1,4 @@
-"""Moves a broker back from this transport to kombu's own ``redis://``: what its workers do not see."""
+"""Moves a broker back to kombu's own ``redis://``: the messages that workers of ``redis://`` do not see."""
 
 from __future__ import annotations
 
@@ -77,9 +77,8 @@ class ReverseAdoption(Transfer):
 
     def give_back(self) -> Iterator[GivenBack]:
         """Move all scheduled messages to the ready lists, where workers of ``redis://`` look, in the order in
-        which they are due. These hold Celery's tasks in memory until then: the header ``eta`` says when. The
-        unacked messages of lost workers go there, too. Yields, after some messages, what was given back so
-        far."""
+        which they are due. Those workers hold Celery's tasks in memory until their ``eta``. The unacked
+        messages of lost workers go there, too. Yields, after some messages, what was given back so far."""
         done = GivenBack(dead=self._dead())
         yield done
         schedule = Schedule(self.store)

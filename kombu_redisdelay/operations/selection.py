@@ -121,8 +121,8 @@ FILTERS = (
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Says which messages. ``Selection()`` is all of them, to look at. What changes messages does not take
-    it, because a variable may have been ``None``: say ``Selection(every=True)``.
+    """Says which messages. ``Selection()`` is all of them, to look at. Methods that change messages refuse
+    it, because a variable may have been ``None``: use ``Selection(every=True)``.
 
     Arguments:
         ids: those with these ids. An empty sequence selects none; ``None``, the default, does not look at
@@ -138,7 +138,7 @@ class Selection:
         unique: messages with this :attr:`MessageInfo.unique`, with the same wildcards.
         related: tasks of which this is the id, or that of their group, their parent or their root.
         after: those whose moment is this one or later. It is the due time of a scheduled message; of another,
-            it is since when the message is in its state. A message of which that is unknown is left out. A
+            it is since when the message is in its state. A message whose moment is unknown is left out. A
             ``datetime``, or a distance from now: a ``timedelta`` or a text such as ``"10m"``, which is ahead
             for scheduled messages, and back for the others. A text may also be a time in ISO 8601, with an
             offset. A ``datetime`` without a time zone is in UTC.
@@ -196,7 +196,7 @@ class Selection:
         """The states to look at.
 
         Arguments:
-            allowed: the names of those that what is to be done knows; ``None`` for all.
+            allowed: the names of the states that the verb knows; ``None`` for all.
 
         Raises:
             ValueError: another state is selected; or a time is, and more than one state.
@@ -254,7 +254,7 @@ class Selection:
 
     @property
     def is_said(self) -> bool:
-        """Whether it says which messages, and be it that all are meant."""
+        """Whether it says which messages, or that all are meant."""
         return self.every or not self.is_whole or (self.queue, self.state) != (None, None)
 
     @property
@@ -282,12 +282,12 @@ def _names(what: str, value: Any) -> tuple[str, ...] | None:
 
 
 def _plain(texts: Sequence[str]) -> list[str]:
-    """Texts of which each message that contains one of *texts* contains one, however its JSON is written;
-    empty if there are none."""
+    """Parts of *texts* that every JSON writes in the same way: a message that contains one of *texts* also
+    contains one of these. Empty if there are no such parts."""
     found = []
     for text in texts:
         plain = max(_PLAIN.findall(text), key=len, default="")
-        # An id that was made of the bytes of an entry is not in there.
+        # An id that is the SHA-1 of an entry is not in the entry.
         if len(texts) > MOST_TEXTS or not plain or _SHA1.fullmatch(text):
             return []
         found.append(plain)

@@ -17,7 +17,7 @@ SCHEDULED, READY, UNACKED, DEAD = "scheduled", "ready", "unacked", "dead"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where messages live. Why they are there is their ``reason``.
+    """A state of messages. Their ``reason`` says why they are in it.
 
     Attributes:
         name: as it is everywhere: in options, columns, JSON and addresses.

@@ -56,13 +56,13 @@ class QueueStats:
         consumers_lost: number of lost consumers that still have unacked messages: their lease has ended.
         next_due: when the first scheduled message is due, or was due; ``None`` if nothing is scheduled.
         lateness: seconds since the first scheduled message became due, 0 if it is not due yet.
-        waiting: seconds for which the ready message has waited that is the next to be taken, the longest of
-            all priorities; 0 if nothing is ready, ``None`` if that is unknown, because another transport has
-            published these messages.
+        waiting: seconds for which the next ready message has waited, the longest of all priorities; 0 if
+            nothing is ready, ``None`` if that is unknown, because another transport has published these
+            messages.
         limits: whether the queue is paused, and its limits.
-        reason: why ready or overdue messages wait, or, while there are none, why messages do that were ready,
-            one of :data:`~kombu_redisdelay.operations.queue_reasons.REASONS`; ``None`` if none waits, they
-            are about to be taken, or it is unknown.
+        reason: why ready or overdue messages wait; if there are none, why messages wait that were ready
+            before. One of :data:`~kombu_redisdelay.operations.queue_reasons.REASONS`; ``None`` if none
+            waits, they are about to be taken, or it is unknown.
         blocked: number of scheduled messages that wait for another one with their key (:class:`Unique`).
     """
 
@@ -112,8 +112,8 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
 
 
 def _found_out(store: Store, found: Mapping[str, QueueStats], listing: Sequence[str]) -> dict[str, str]:
-    """The reasons for which only some queues are looked at. *listing* are those that list tasks which a
-    consumer did not know."""
+    """The reasons that need more commands, so that only some queues are looked at. *listing* are the queues
+    that list tasks which a consumer did not know."""
     # The consumer of an isolated message looks full at first: no consumer takes the token.
     full = {name: stats.consumers for name, stats in found.items() if stats.reason == PREFETCH}
     names = isolated(store, full, [name for name, stats in found.items() if stats.unacked])
@@ -190,7 +190,7 @@ def _waiting_since_ms(store: Store, queues: Sequence[str]) -> dict[str, int]:
 
 
 def _together(one: QueueStats, other: QueueStats) -> QueueStats:
-    """The statistics of two partitions of a queue. A consumer is one of all partitions."""
+    """The statistics of two partitions of a queue. Each consumer consumes from all partitions."""
     due = [each.next_due for each in (one, other) if each.next_due is not None]
     return QueueStats(
         queue=one.queue,

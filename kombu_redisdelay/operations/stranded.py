@@ -32,7 +32,7 @@ def find_stranded(
     # On a cluster, the server of all bindings may be away.
     bindings: Iterable[Binding] = () if store.server.has_slots else bindings_of(store, exchanges)
     names = store.partitions.all_names(queues)
-    # When one is due does not matter, and a user may be without the server's clock.
+    # Due times do not matter, and a user may have no permission for the server's clock.
     lists = StrandedLists(store, partial(_destined, now_ms=inf))
     return list(lists.find(names, separators(store, bindings), {*names, *known}))
 

@@ -34,8 +34,8 @@ class How:
         every: does it to all messages of a queue or partition at once, and returns how many there were;
             ``None`` if that cannot be.
         spans: parts of a span to go through one after the other, so that nothing is met twice.
-        each: makes of what is prepared what *some* needs for one queue or partition. Its last argument counts
-            the messages there that it is done to.
+        each: turns what is prepared into what *some* needs for one queue or partition. Its last argument
+            counts the messages there that it is done to.
         identity: tells a message that may be met again after it was done; ``None`` if none is.
     """
 
@@ -57,7 +57,7 @@ class Verb:
         help: what it does, for the help of the command line.
         how: name of a state -> how it is done there.
         asks: what its method also asks for: names of arguments.
-        prepare: makes of the arguments what the functions of *how* need. Raises ``ValueError``.
+        prepare: turns the arguments into what the functions of *how* need. Raises ``ValueError``.
         removes: whether the messages do not exist afterwards.
         needs_app: whether it needs the Celery app, which *prepare* gets as the argument *app*.
         remark: what is said beside what was done; empty for nothing.

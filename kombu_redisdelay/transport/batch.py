@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @public
 def batch(app: Celery, *, progress: Callable[[int], object] | None = None) -> AbstractContextManager[Block]:
-    """Publish everything together that this thread publishes through *app* in the ``with`` block.
+    """Publish together all that this thread publishes through *app* in the ``with`` block.
 
     Tasks, groups, chains and chords, with ``countdown`` or without, and messages of kombu: they are held
     back, and published in one round trip when the block ends, or when 500 messages or 4 MiB are held back.
@@ -36,8 +36,8 @@ def batch(app: Celery, *, progress: Callable[[int], object] | None = None) -> Ab
 
     Raises:
         TypeError: *app* is no Celery app, or *progress* cannot be called.
-        BatchPublishError: some messages were not published, or nobody knows whether they were, or *progress*
-            raised an exception. The error names the messages.
+        BatchPublishError: some messages were not published, or may not have been, or *progress* raised an
+            exception. The error names the messages.
     """
     if not hasattr(app, "connection_for_write"):
         raise TypeError(f"batch() takes a Celery app, not an object of type {type(app).__name__}")
@@ -47,7 +47,7 @@ def batch(app: Celery, *, progress: Callable[[int], object] | None = None) -> Ab
 
 
 class _Once(AbstractContextManager[Block]):
-    """What a ``with`` statement enters. Says what is wrong where it is used in another way."""
+    """What a ``with`` statement enters, once. Other uses raise an error that says what is wrong."""
 
     def __init__(self, block: AbstractContextManager[Block]) -> None:
         self._block = block
@@ -78,7 +78,7 @@ def _block(app: Celery, progress: Callable[[int], object] | None) -> Iterator[Bl
         return
     block = Block(_connector(app), broker, progress, current.get())
     if not issubclass(broker.get_transport_cls(), Transport):
-        # The same program must run with any URL. The block holds nothing back, because nothing knows of it.
+        # The same program must run with any URL. Nothing uses this block, so it holds nothing back.
         yield block
         return
     from celery.exceptions import TaskPredicate
@@ -89,12 +89,12 @@ def _block(app: Celery, progress: Callable[[int], object] | None) -> Iterator[Bl
         yield block
         block.flush()
     except TaskPredicate:
-        # So that Celery's `retry` and `replace` leave a task: they have published what comes next.
+        # Celery's `retry` and `replace` end a task with this, and have published what comes next.
         block.flush()
         raise
     finally:
         block.close()
-        # It is another context where the end of a block is run by another thread.
+        # If another thread ends the block, the context is another one.
         with suppress(ValueError):
             current.reset(token)
 

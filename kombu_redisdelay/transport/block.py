@@ -21,15 +21,15 @@ from kombu_redisdelay.transport.outbox import Outbox, Sender
 #: How many messages are held back at most.
 PORTION = 500
 
-#: How many bytes of messages are held back at most, but for the last one. A process needs two to three times
+#: How many bytes of messages are held back at most, without the last one. A process needs two to three times
 #: as much memory for them.
 PORTION_BYTES = 4 * 1024 * 1024
 
 
 @public
 class BatchPublishError(OperationalError):
-    """A batch has ended early: messages were not published, or nobody knows whether they were, or its
-    progress callback has raised an exception. ``__cause__`` is the first error behind it.
+    """A batch has ended early: messages were not published, or may not have been, or its progress callback
+    has raised an exception. ``__cause__`` is the first error behind it.
 
     Attributes:
         published: how many messages of the batch were published.
@@ -41,7 +41,7 @@ class BatchPublishError(OperationalError):
         self, reason: object, published: int, uncertain: Sequence[str] = (), unpublished: Sequence[str] = ()
     ) -> None:
         counts = {"published": published, "uncertain": len(uncertain), "unpublished": len(unpublished)}
-        # That nothing was published is worth a word.
+        # "0 published" is told, too.
         told = [f"{count} {what}" for what, count in counts.items() if count or what == "published"]
         super().__init__(f"{reason} (messages of the batch: {', '.join(told)})")
         self.reason = str(reason)
@@ -119,12 +119,12 @@ class Block:
         """Publish what is held back now. Whatever happens, it is not held back any more.
 
         Raises:
-            BatchPublishError: not all of it was published, or nobody knows, or the progress callback has
-                raised an exception. The block is of no use after that.
+            BatchPublishError: not all of it was published, or may not have been, or the progress callback has
+                raised an exception. The block cannot be used after that.
         """
         self._check_usable()
         if os.getpid() != self._owner[0]:
-            # Forked in the block. It is the parent's to publish this.
+            # Forked in the block. The parent publishes this.
             return
         try:
             self._send()

@@ -98,7 +98,7 @@ class Channel(PublishingChannel):
         params: dict[str, Any] = super()._connparams(asynchronous)
         made_by = params["connection_class"]
         if issubclass(made_by, UnixDomainSocketConnection):
-            # kombu asks us for the classes of the others only.
+            # kombu asks us only for the classes of other connections.
             params["connection_class"] = type("SocketConnection", (ToPrimary, made_by), {})
         return params
 
@@ -120,7 +120,7 @@ class Channel(PublishingChannel):
     ) -> Any:
         for name in self.store.partitions.names(queue):
             self.intake.consume(name, no_ack, callback)
-            # What needs no ack is the answers to one program, in a queue of a name of its own.
+            # A queue without acks is for the answers to one program, and has a name of its own.
             if not no_ack and queue not in self._fanout_queues:
                 metrics.consuming(name)
         # Check the queues as soon as a consumer starts: a dead worker may have left messages there.
@@ -147,7 +147,7 @@ class Channel(PublishingChannel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> virtual.Message | None:
         names = self.store.partitions.names(queue)
-        # Each time from another one on, so that all get their turn.
+        # Begin with another one each time, so that all get their turn.
         self._gets += 1
         for index in range(len(names)):
             message = self.intake.get(names[(self._gets + index) % len(names)], no_ack)

@@ -98,8 +98,8 @@ class ClusterChannel(Channel):
         raise RedisConnectionError("none of the servers of the cluster answers")
 
     def _receive(self) -> Any:
-        """kombu's, for what comes over PUB/SUB. Where a single server is lost, everything is. Here, another
-        one takes over."""
+        """kombu's, for what comes over PUB/SUB. With one Redis, a lost server is a lost connection. Here,
+        another server takes over."""
         try:
             return super()._receive()
         except self.connection_errors as exc:
@@ -219,7 +219,7 @@ class ClusterTransport(Transport):
 
     Channel = ClusterChannel
     waits_for_failover = True
-    # What is not of a cluster is found out by the nodes.
+    # The nodes find out whether a server is one of a cluster.
     other_modes: Mapping[str, str] = {}
 
     def __init__(self, client: Any, **kwargs: Any) -> None:

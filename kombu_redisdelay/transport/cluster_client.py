@@ -43,11 +43,12 @@ class ClusterClient(Redis):
         return sha
 
     def pipeline(self, transaction: bool = False, shard_hint: Any = None) -> _Pipeline:
-        """What runs commands together, though not in a transaction: they may be for several servers."""
+        """Runs commands together, but not in a transaction: they may be for several servers."""
         return _Pipeline(self, self.connection_pool, self.response_callbacks, False, shard_hint)
 
     def run_all(self, commands: Sequence[tuple[Any, Any]], scripts: Sequence[Any]) -> list[Any]:
-        """Run *commands*, with their options. *scripts* are those among them. An error is a reply."""
+        """Run *commands*, with their options. *scripts* are the scripts in them. Errors are returned as
+        replies."""
         for script in scripts:
             self.script_load(script)
         replies = self._call_all([args for args, _ in commands])

@@ -120,8 +120,8 @@ class ConnectingChannel(redis.Channel):
         self.__dict__.pop("_stock_client", None)
 
     def _wait_for(self, what: Hashable, do: Callable[[], _Result]) -> _Result:
-        """Call *do*, which may be repeated if nothing was done. Where there may be a failover, wait for it.
-        The thread that consumes has other things to do.
+        """Call *do*, which may be repeated if nothing was done. Where there may be a failover, wait for it,
+        except in a thread that consumes.
 
         Arguments:
             what: the slot that it is about.

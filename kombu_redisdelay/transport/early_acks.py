@@ -1,4 +1,4 @@
-"""Says in the log that a task is acked too early for what its key needs."""
+"""Logs a warning if a task is acked too early for the mode of its key."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kombu_redisdelay.broker.unique import DONE, LATEST, UNIQUE_HEADER, WHILE_HE
 
 logger = logging.getLogger(__name__)
 
-#: Tasks of which it was said.
+#: Tasks that the log has named.
 _told: set[str] = set()
 
 
 def warn_of_early_acks() -> None:
-    """Do so once for each task that Celery receives. Calling it again changes nothing."""
+    """Do so once for each such task that Celery receives. Calling it again changes nothing."""
     signals: Any = sys.modules.get("celery.signals")
     if signals is not None:
         signals.task_received.connect(_on_task_received, dispatch_uid=__name__)
@@ -23,7 +23,7 @@ def warn_of_early_acks() -> None:
 
 def _on_task_received(request: Any = None, **kwargs: Any) -> None:
     headers = getattr(getattr(request, "message", None), "headers", None) or {}
-    # It may have been published by a program that does not know the task.
+    # The mode is in the message: a program that does not know the task may have published it.
     if UNIQUE_HEADER not in headers or headers.get(WHILE_HEADER) not in (DONE, LATEST):
         return
     name = request.task.name

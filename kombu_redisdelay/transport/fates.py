@@ -1,4 +1,4 @@
-"""Tells who publishes a message with a key what became of it."""
+"""Tells the publisher of a message with a key what became of it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def fate_of(id: str) -> Iterator[Fate]:
 
 
 def wanted_fate(id: str) -> Fate | None:
-    """Where to note what becomes of the message with this *id*; ``None`` if nobody has asked."""
+    """Where to note what becomes of the message with this *id*; ``None`` if no block of :func:`fate_of` is
+    for it."""
     fate = _wanted.get()
     return fate if fate is not None and fate.id == id else None
 
@@ -62,7 +63,7 @@ def tell(queue: str, headers: dict[str, Any], id: str, conflict: Conflict | None
     """Note what became of a message in one queue.
 
     Arguments:
-        fate: where somebody waits for it. If nobody does, the task was sent without its class.
+        fate: where to note it; ``None`` if the task was sent without its class.
     """
     if fate is not None:
         fate.note(conflict)

@@ -331,7 +331,7 @@ class Intake:
             fetcher.consume_from(queues if len(some) == len(queues) else tuple(some))
             if not some:
                 if fetcher.is_taking:
-                    # What it brings goes back.
+                    # Its messages go back.
                     self.answer(fetcher)
                 fetcher.close()
                 del self._fetchers[slot]

@@ -36,7 +36,7 @@ class KeyedMessage(NamedTuple):
     Attributes:
         step: its priority step.
         encode: makes the text of a message.
-        fate: who wants to know what became of it.
+        fate: where to note what became of it; ``None`` for nowhere.
     """
 
     store: Store

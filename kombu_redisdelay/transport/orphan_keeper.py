@@ -35,8 +35,8 @@ PREFORK_GRACE = 3.0
 #: return when the lease ends.
 LATE_TAKE = 60.0
 
-#: Seconds between looking again when nothing is held any more; a minute together. A failover, or a crash of
-#: the server, may undo what was done last: then a message is held as before, and would return when the lease
+#: Seconds between the looks after nothing is held any more; a minute in all. A failover, or a crash of the
+#: server, may undo what was done last: then a message is held as before, and would return when the lease
 #: ends. The next failover often comes soon after the first.
 AGAIN = (2.0, 4.0, 8.0, 16.0, 30.0)
 
@@ -143,8 +143,8 @@ def _in_use(messages: Mapping[str, virtual.Message], seconds: float) -> set[str]
     Code that wants to ack a message has a reference to it. With Celery's prefork pool, a reference does not
     always mean that the message will be acked: when the connection is lost, the pool forgets the tasks that
     it has not started, but some releases keep references to their requests. So with this pool, a task that
-    is not running after :data:`PREFORK_GRACE` will not run, unless it has, and its ack waits for the loop; or
-    unless a process has been given it.
+    is not running after :data:`PREFORK_GRACE` will not run. Exceptions are a task that has run, and whose ack
+    waits for the loop, and a task that a process has been given.
 
     Arguments:
         seconds: time since the connection was lost.

@@ -49,14 +49,14 @@ class Patience:
 
     def __init__(self) -> None:
         self._outages: dict[Hashable, _Outage] = {}
-        #: Who never reached it may have a wrong URL, and is to hear of it at once.
+        #: A process that never reached it may have a wrong URL, and must get the error at once.
         self._has_worked = False
 
     def wait_for(self, what: Hashable, do: Callable[[], _Result]) -> _Result:
         """Call *do*, and call it again while it raises :class:`NothingDone`, for :data:`PATIENCE` at most.
 
         Arguments:
-            what: what it needs: what is missed counts apart from the rest.
+            what: what it needs. The time is counted for each of these.
 
         Returns:
             What *do* returns.
@@ -94,7 +94,7 @@ class Patience:
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """A block in which this thread waits for nothing: it has something else to look at meanwhile."""
+    """A block in which this thread does not wait for a failover, because it has other work."""
     _here.is_impatient = True
     try:
         yield

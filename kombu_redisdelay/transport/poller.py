@@ -36,7 +36,7 @@ WAIT_SLACK = 0.2
 #: The largest number of takes in one turn of the event loop, when one alarm follows the other.
 TAKES_PER_TURN = 5
 
-#: Seconds after which a channel is looked at again whose room is not only a matter of acks.
+#: Seconds between two looks at a channel that may get room without an ack.
 ROOM_UNNOTICED = 0.02
 
 #: Seconds of deliveries after which the event loop has its turn.
@@ -306,7 +306,7 @@ class Poller(redis.MultiChannelPoller):
         for fetcher in channel.intake.fetchers_in_order:
             fetcher.see_that_poll_is_open()
             if not channel.qos.can_consume():
-                # One that waits is told of what comes meanwhile.
+                # A fetcher that waits learns of new messages by its reply.
                 if not fetcher.is_waiting:
                     fetcher.expects_more = True
                     attends = False

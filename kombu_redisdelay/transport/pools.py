@@ -1,4 +1,4 @@
-"""Sees that Celery's pools of workers forget no task whose message is unacked.
+"""Makes sure that Celery's pools of workers forget no task whose message is unacked.
 
 Otherwise the message keeps its place among those that the worker may hold, and that a limit of the queue
 allows, until the worker ends. A worker with a few of them takes nothing any more.
@@ -16,7 +16,7 @@ from kombu.transport import virtual
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.tasks import forget_task, is_end_of_greenlet, note_job
 
-#: How often to look whether a process has ended that is about to end, and the seconds in between.
+#: How often to look whether a process that is about to end has ended, and the seconds in between.
 LOOKS = 50
 LOOK_EVERY = 0.05
 
@@ -40,10 +40,10 @@ def forget_nothing(consumer: Any) -> None:
 def cancelling(cancel: Callable[..., Any]) -> Callable[..., Any]:
     """In place of Celery's ``Request.cancel``, with which a worker that is to end at once ends a task.
 
-    Celery notes that the task is cancelled when it has ended. A greenlet that was killed says meanwhile that
-    it has ended, which would count as a success. And two pools cannot end a task: the error that Celery
-    raises there, in the handler of a signal, failed the task of a solo worker, and had a worker with threads
-    give back what its threads went on to run.
+    Celery notes that the task is cancelled after it has ended it. Before that, a killed greenlet reports its
+    end, which would count as a success. And two pools cannot end a task. There, Celery raises an error in the
+    handler of a signal: it failed the task of a solo worker, and made a worker with threads give back tasks
+    that its threads went on to run.
     """
 
     @wraps(cancel)
@@ -84,9 +84,9 @@ def _module_of(pool: Any) -> str:
 def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..., Any]:
     """In place of a pool's ``on_apply``, which runs a task in a thread or a greenlet.
 
-    Celery loses an exception that comes out there. It comes when a hook of the task raises, such as
+    Celery loses an exception that leaves it. There is one when a hook of the task raises, such as
     ``on_failure``; when the task raises what is no ``Exception``, such as ``asyncio.CancelledError`` or
-    ``SystemExit``; or when the result backend is away. Here, the task has failed then, as with prefork.
+    ``SystemExit``; or when the result backend is away. Here, the task has then failed, as with prefork.
     """
     from billiard.einfo import ExceptionInfo
 
@@ -104,7 +104,7 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
         if not isinstance(getattr(message, "channel", None), Channel):
             return on_apply(target, args, kwargs, callback, timeout_callback=timeout_callback, **options)
 
-        # It may strike in an ack, too. The pool fails the task then.
+        # A time limit may strike in an ack, too. Then the pool fails the task.
         time_limit = _time_limit(consumer, options)
 
         def tried(passes: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -158,7 +158,7 @@ def _time_limit(consumer: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _has_repr(error: BaseException) -> bool:
-    """Whether Celery can say what it was. Otherwise it does not get to the callback."""
+    """Whether Celery can write *error* as a text. Otherwise it does not reach the callback."""
     try:
         repr(error)
     except Exception:
@@ -167,7 +167,7 @@ def _has_repr(error: BaseException) -> bool:
 
 
 def _in_the_loop(consumer: Any, message: virtual.Message, call: Callable[..., None], *args: Any) -> None:
-    """Have the loop of the *consumer* do what is to be done. A time limit must not interrupt that."""
+    """Have the loop of the *consumer* make this call. A time limit must not interrupt it."""
     consumer.call_soon(call, *args)
     transport = message.channel.connection
     if transport is not None:
@@ -176,7 +176,7 @@ def _in_the_loop(consumer: Any, message: virtual.Message, call: Callable[..., No
 
 def _was_killed(request: Any, callback: Callable[[], Any]) -> None:
     """The greenlet of a task was killed. Celery takes that for a success, and acks a message that it has
-    just cancelled, because the connection was lost: this counts on that the ack fails."""
+    just cancelled because the connection was lost. Celery relies on a failure of this ack."""
     if request._already_cancelled or getattr(request.message, "is_being_cancelled", False):
         # It will not be acked, so that it is recovered.
         request.message.is_cancelled = True
@@ -199,8 +199,8 @@ def _looking_again(maintain_pool: Callable[..., Any], pool: Any, hub: Any) -> Ca
     """In place of a prefork pool's ``maintain_pool``, which replaces the processes that have ended.
 
     It is called when the sentinel of a process can be read, and never again for that process. The kernel
-    closes the sentinel of one that was killed some moments before it says that the process has ended. Then
-    nobody would hear of it, and its task counted as running, until another process ends.
+    closes the sentinel of a killed process some moments before it says that the process has ended. Without
+    this, its end goes unnoticed, and its task counts as running, until another process ends.
     """
     tries = 0
 
@@ -239,10 +239,10 @@ def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
     """In place of a prefork pool's ``flush``, which is called when the connection is lost and when the worker
     stops. It forgets what was not started, because the broker will deliver it again.
 
-    But what was given to a process runs there, also if the process has not said yet that it has started, or
-    has ended since, and nobody has read what it had said. If the pool does not know it any more, nobody hears
-    of that, or of its end: its message is not acked, and a process that stops waits for half a minute. Before
-    Celery 5.7, the pool even forgets what has started. So this forgets only what no process was given.
+    But a task that a process was given runs there, even if the process has not yet reported its start, or
+    has ended and its report was not read. If the pool has forgotten the task, its start and its end go
+    unnoticed: its message is not acked, and a process that stops waits for half a minute. Before Celery 5.7,
+    the pool even forgets tasks that have started. So this forgets only tasks that no process was given.
     """
     from billiard.pool import TERMINATE
 
@@ -250,11 +250,11 @@ def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
     def extended() -> None:
         if pool._state == TERMINATE:
             return
-        # Reads what processes have said that have ended, and takes back what they have not read.
+        # Reads the reports of ended processes, and takes back the tasks that these have not read.
         pool.maintain_pool()
         waiting = set(pool.outbound_buffer)
         for job in list(pool._cache.values()):
-            # What was taken back still names a process.
+            # A task that was taken back still names a process.
             if job in waiting or not (job._write_to or job._accepted):
                 job.discard()
             else:
@@ -267,7 +267,7 @@ def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
                 del index[fd]
         given = [job for job in pool._cache.values() if job._write_to]
         for job in given:
-            # What is half written must be completed: nothing tells a process where the next one begins.
+            # A task that is half written must be completed: a process cannot find where the next one begins.
             writer = getattr(job, "_writer", lambda: None)()
             if writer in pool._active_writers:
                 pool._flush_writer(job._write_to, writer)

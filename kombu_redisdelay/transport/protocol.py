@@ -1,10 +1,10 @@
-"""What Celery's task protocol defines of a message, in its versions 1 and 2: finds a part of a wrong type.
+"""Finds a part of a message that has a wrong type by Celery's task protocol, version 1 or 2.
 
-Celery does not check the types. It stumbles over such a part where it needs it: in the callback, but also
-when its pool has room, or in a result or a timer of the pool, long after the callback has returned. Some of
-these end the worker, and others make it forget the message. So whatever Celery stumbles over is refused here.
-What it takes, though it is odd, is left alone: it works with ``redis://``, too. Pickle keeps tuples, and
-classes of an application that are derived from these types.
+Celery does not check the types. It fails where it needs the part: in the callback, but also when its pool has
+room, or in a result or a timer of the pool, long after the callback has returned. Some of these errors end
+the worker, and others make it forget the message. So every part with which Celery fails is refused here. An
+odd part that Celery accepts is left alone: it works with ``redis://``, too. Pickle keeps tuples, and classes
+of an application that are derived from these types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kombu.transport import virtual
 #: What is a list in JSON.
 _LIST = (list, tuple)
 
-#: Seconds. Celery adds a time limit to a time, and a longer number may be none that it can add.
+#: Seconds. Celery adds a time limit to a time, and may fail with a larger number.
 LONGEST_LIMIT = 1e12
 
 
@@ -92,8 +92,8 @@ class _Part(NamedTuple):
 
     Attributes:
         words: what it must be.
-        types: its value is right if it has one of these types,
-        is_right: and also if this says so.
+        types: its value is right if it has one of these types.
+        is_right: whether another value is right, too.
     """
 
     words: str
@@ -102,10 +102,10 @@ class _Part(NamedTuple):
 
 
 class _Parts:
-    """Parts that stand together.
+    """Parts in the same place.
 
     Arguments:
-        where: how a reason calls their place.
+        where: the name of the place in a reason.
         needs: those of them that must be there. The others may be missing.
     """
 
@@ -145,7 +145,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_moment(value: Any) -> bool:
-    # Celery itself tells which text is no time, but for the empty one.
+    # Celery itself reports a text that is no time, except the empty one.
     return isinstance(value, datetime) or (isinstance(value, str) and value != "")
 
 

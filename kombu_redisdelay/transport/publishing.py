@@ -80,8 +80,8 @@ class PublishingChannel(ConnectingChannel):
 
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> Any:
         if self.connection is None:
-            # Another thread, or another error, has closed it; or kombu has, which connects anew to declare a
-            # queue, and goes on with the channel that it had before.
+            # Another thread or another error has closed it. Or kombu has: it connects anew to declare a
+            # queue, and then uses the channel that it had before.
             return self._successor().basic_publish(message, exchange, routing_key, **kwargs)
         if "_publish_batch" not in kwargs and (block := block_for(self.connection.client)) is not None:
             return block.publish(self, message, exchange=exchange, routing_key=routing_key, **kwargs)
@@ -102,8 +102,8 @@ class PublishingChannel(ConnectingChannel):
         """The channel that has taken the place of this one, whose connection was lost.
 
         Raises:
-            ConnectionError: there is none, because nobody has connected again, or the application has closed
-                this one.
+            ConnectionError: there is none, because there is no new connection, or the application has closed
+                this channel.
         """
         owner = self._owner()
         if owner is not None and owner.connected:
@@ -268,12 +268,12 @@ class PublishingChannel(ConnectingChannel):
             # Others say that nothing was done, or what has to be changed.
             if self.connection.patience is None or type(exc) not in (RedisConnectionError, RedisTimeoutError):
                 raise
-            # No error after which kombu would publish it again.
+            # After this error, kombu does not publish it again.
             raise OperationalError(f"{UNSURE} ({exc})") from exc
 
     def note_use(self, queues: Collection[str]) -> None:
-        """Note in Redis that messages were published to those of *queues* that were declared: if a name is
-        misspelt, no consumer will do that. Once a minute for each queue, this is a round trip."""
+        """Note in Redis that messages were published to those of *queues* that were declared: consumers do
+        not note a misspelt name. Once a minute for each queue, this is a round trip."""
         if self.connection is not None:
             declared = self.connection.declared_queues
             self.store.try_to_remember(*[queue for queue in queues if queue in declared])

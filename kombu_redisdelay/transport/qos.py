@@ -42,8 +42,8 @@ class QoS(virtual.QoS):
         self._queues: dict[str, str] = {}
         #: Tag of an isolated message -> when its isolation ends; seconds of the monotonic clock.
         self._isolated: dict[str, float] = {}
-        #: Tags of messages that were already reported as lost. Their own acks may still turn out to be in
-        #: vain; this is not reported again.
+        #: Tags of messages that were already reported as lost. If their acks find nothing later, that is not
+        #: reported again.
         self._lost: set[str] = set()
         self._unsettled: WeakValueDictionary[str, virtual.Message] = WeakValueDictionary()
 
@@ -210,7 +210,7 @@ class QoS(virtual.QoS):
         self._on_collect.cancel()
         if self.channel.do_restore:
             if unacked := len(self._queues):
-                # kombu's words, because others look for them.
+                # kombu's words: programs may search logs for them.
                 logger.info("Restoring %d unacknowledged message(s)", unacked)
             # When the interpreter exits, a thread may still consume. It would take the messages again, so
             # stop consuming first. kombu's own basic_cancel would wait for that thread.

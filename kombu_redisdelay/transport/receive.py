@@ -104,7 +104,7 @@ def receive(
         except MalformedMessage as exc:
             malformed.append((delivery, printable(str(exc)[:LONGEST_REASON])))
         except Exception as exc:
-            # Nobody has foreseen it. The others that were taken with it must be delivered.
+            # An unforeseen error. The other messages of this take must be delivered.
             logger.exception("An entry of queue %r cannot be read", delivery.queue)
             malformed.append((delivery, f"it cannot be read: {in_a_line(exc)}"))
     if early:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from time import monotonic, sleep
 
-#: A connection that is lost within so many seconds, and has not published anything, was of no use.
+#: A connection that is lost within this number of seconds, and has published nothing, was of no use.
 SHORT_LIVED = 2.0
 
 #: Seconds that pass between the second such loss in a row and the next connection. They double with each.

@@ -47,7 +47,7 @@ class Revoker:
     The thread ends when there is nothing left to do.
 
     Arguments:
-        store: used by nobody else.
+        store: for this alone.
         who: name of this worker.
     """
 
@@ -139,8 +139,8 @@ def _as_list(value: Any) -> Sequence[Any]:
 
 
 def announcer(state: Any) -> Announce:
-    """What tells everybody that a task was revoked before it was due, as a worker does that skips a revoked
-    task: result, event, signal, log.
+    """Makes what announces that a task was revoked before it was due, as a worker that skips a revoked task
+    does: result, event, signal, log.
 
     Arguments:
         state: of the worker, as Celery's remote control commands get it.

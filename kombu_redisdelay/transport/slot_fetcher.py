@@ -26,19 +26,19 @@ from kombu_redisdelay.transport.waiting import WaitingTasks
 #: Seconds to wait after a request, if the next one would be for less than half of what may be held.
 PAUSE = 0.001
 
-#: If a token comes within so many seconds, it may have been there before.
+#: A token that comes within this number of seconds may have been there before.
 AT_ONCE = 0.002
 
-#: With more queues than a take works on, the server waits so many times as long until it answers without a
-#: token, and the consumer looks for itself: a look at many queues costs both of them as much.
+#: With more queues than a take works on, a wait without a token is longer by this factor. After such a wait
+#: the consumer looks at all queues, and a look at many queues is expensive for both sides.
 LONGER = 2
 
-#: Seconds to wait while a cluster moves the slot of the queues, or while nobody serves it.
+#: Seconds to wait while a cluster moves the slot of the queues, or while no server has it.
 RELOCATION_PAUSE = 0.2
 
 
-#: Says for how many messages there is room now. It is asked when a request is made: a look before that takes
-#: time, and makes room.
+#: Says for how many messages there is room now. It is called when a request is made: a look before the
+#: request takes time, in which room may come.
 Credit = Callable[[], int]
 
 
@@ -81,7 +81,7 @@ class SlotFetcher:
         self._sent_at: float | None = None
         #: What it was for, ``None`` if it was for a wake-up.
         self._asked_for: Request | None = None
-        #: Within how many seconds it has one, at most.
+        #: Seconds after which it has a reply at the latest.
         self._timeout = 0.0
         self._was_overdue = False
         self._requested_at = float("-inf")
@@ -165,7 +165,7 @@ class SlotFetcher:
         """Take as many messages as there is room for.
 
         Arguments:
-            also_woken: whether to take from queues that nobody knows to be hot, if they were woken.
+            also_woken: whether to take also from queues that were woken, and are not known to be hot.
         """
         if self.is_taking:
             return self.answer(credit)
@@ -261,7 +261,7 @@ class SlotFetcher:
     def _look_for_foreign(self, credit: Credit, has_room: bool) -> Taken | None:
         """Take what has come without a token, if it is there now."""
         groups = self._foreign.begin(self.queues)
-        # Who does not wait for tokens cannot know which message has come without one.
+        # Only a consumer that waits for tokens can tell which message has come without one.
         if not has_room or not self.is_waiting or self.is_taking:
             return None
         try:
@@ -327,7 +327,7 @@ class SlotFetcher:
             self._foreign.found(foreign)
         elif taken.deliveries:
             self._foreign.taken()
-        # Of few queues, all are told of that have more. Of others, that are not known to be hot, some.
+        # With few queues, the reply names all that have more. With more queues, others may have some, too.
         is_known = not request.limit and len(self.queues) <= QUEUES_PER_TAKE
         self.expects_more = bool(self._hot) or (not is_known and len(taken.deliveries) >= request.limit)
         return taken

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def warn_when_ready() -> None:
-    """Do so as soon as a worker of this process is ready. Calling it again changes nothing."""
+    """Log it as soon as a worker of this process is ready. Calling this again changes nothing."""
     signals: Any = sys.modules.get("celery.signals")
     if signals is not None:
         signals.worker_ready.connect(_on_worker_ready, dispatch_uid=__name__)

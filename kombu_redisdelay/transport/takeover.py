@@ -12,7 +12,7 @@ from kombu_redisdelay.public import public
 
 logger = logging.getLogger(__name__)
 
-#: The schemes of which the log tells already.
+#: The schemes that the log has named.
 _told: set[str] = set()
 
 

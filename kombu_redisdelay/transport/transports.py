@@ -96,8 +96,9 @@ class Transport(redis.Transport):
             self.patience = _patience.setdefault((_broker(client), client.userid, *named), Patience())
         self._pid = os.getpid()
         self._connected_at = float("-inf")
-        #: The queues, with all partitions, that were declared over this connection and last: none that are
-        #: deleted when their consumer goes, as those of replies. kombu declares a queue once a connection.
+        #: The queues, with all partitions, that were declared over this connection, without those that are
+        #: deleted when their consumer goes, such as those of replies. kombu declares a queue once for each
+        #: connection.
         self.declared_queues: set[str] = set()
 
     def create_channel(self, connection: Any) -> Any:

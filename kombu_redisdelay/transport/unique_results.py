@@ -39,7 +39,7 @@ class UniqueResult(AsyncResult):  # type: ignore[misc]
         if conflict is None:
             return
         if conflict.holder != self.id:
-            # Whoever waits for it would wait for an id that no task has.
+            # No task has the id any more, so no result will come for it.
             self.backend.remove_pending_result(self)
             self.id = conflict.holder
         self.dropped = conflict.outcome == DROPPED
@@ -60,8 +60,8 @@ def tell_celery(headers: dict[str, Any], id: str, conflict: Conflict, *, is_by_h
 
 
 def end_as_revoked(backend: Any, id: str, conflict: Conflict) -> None:
-    """Have those who wait for the task with this *id* learn that it will never run: it was dropped, or
-    replaces another one under the id of that."""
+    """Store for the task with this *id* that it will never run: it was dropped, or it runs under the id of
+    the task that it has replaced."""
     if id == conflict.holder:
         return
     reason = TaskRevokedError(f"{conflict.outcome}: task {conflict.holder} has the same key")

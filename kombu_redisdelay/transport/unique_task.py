@@ -1,4 +1,4 @@
-"""The base class of tasks of which one is enough for each key."""
+"""The base class of tasks with a key. One task is enough for each key."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from kombu_redisdelay.public import public
 from kombu_redisdelay.transport.fates import fate_of
 from kombu_redisdelay.transport.unique_results import UniqueResult, end_as_revoked
 
-#: Options of Celery that say that another task counts on this one.
+#: Options of Celery that make another task depend on this one.
 _COUNTED_ON = ("chord", "chain", "link")
 
 
 @public
 class Unique(Task):  # type: ignore[misc]
-    """A base class for Celery tasks. Of those with the same key, one is enough.
+    """A base class for Celery tasks with a key. Of those with the same key, one is enough.
 
-    The key is held by a message in its queue, and goes where the message goes: nothing has to be unlocked,
-    and nothing stays locked. :doc:`unique` says what each mode does::
+    A message in its queue holds the key, which goes where the message goes: nothing has to be unlocked, and
+    nothing stays locked. :doc:`unique` says what each mode does::
 
         @app.task(base=Unique, unique="account:{account}", unique_while="latest", acks_late=True)
         def sync(account): ...
@@ -44,11 +44,12 @@ class Unique(Task):  # type: ignore[misc]
             function that gets the arguments of the task and returns the key. A key has 256 bytes at most.
         unique_while: ``"waiting"`` (the default), ``"done"`` or ``"latest"``. The last two need
             ``acks_late``.
-        unique_at_most: with ``"latest"`` and a countdown: seconds for which others put the task off at most.
-            By default there is no limit.
+        unique_at_most: with ``"latest"`` and a countdown: seconds after the first task, when the work is due
+            at the latest. By default there is no limit.
 
     Raises:
-        ValueError: when the task is declared, if these are invalid; when it is published, if its key is.
+        ValueError: when the app first uses the task, if these are invalid; when it is published, if its key
+            is.
     """
 
     abstract = True
@@ -115,7 +116,7 @@ class Unique(Task):  # type: ignore[misc]
         shadow: Any = None,
         **options: Any,
     ) -> Any:
-        """As that of any task. What it returns is the result of the task that holds the key.
+        """As for any task, but it returns the result of the task that holds the key.
 
         Returns:
             A result with the attributes ``dropped`` and ``replaced``.

@@ -49,8 +49,8 @@ def extend() -> None:
 
 
 def _qos(message: Any) -> Any:
-    """Where the message was delivered, if that is one of ours and the broker holds the message: it does not
-    hold what came without acks, or over a fanout exchange."""
+    """The QoS that delivered the message, if it is ours and the broker holds the message. It does not hold a
+    message that came without acks, or over a fanout exchange."""
     channel = getattr(message, "channel", None)
     if isinstance(channel, Channel) and channel.qos.holds(message.delivery_tag):
         return channel.qos

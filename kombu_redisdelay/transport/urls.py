@@ -18,9 +18,9 @@ def read_together(client: Any, default_port: int) -> tuple[Address, ...]:
 
     kombu reads the first URL, and takes each of the others for another broker: when it cannot connect, it
     goes on to the next one, and Celery logs an error for each. Here, all of them are one broker. So
-    afterwards, *client* has what any of them says, and is not led to another one. Its alternates are for
-    those who read them, as ``celery inspect stats``, and for its clones: one URL for each address, and
-    nothing else in it, because not every Celery takes a password out of them.
+    afterwards, *client* has what any of them says, and does not go on to another one. Its alternates are for
+    programs that read them, such as ``celery inspect stats``, and for its clones: one URL for each address,
+    and nothing else in it, because not every Celery takes a password out of them.
 
     Raises:
         ValueError: the URLs contradict each other, or are not joined with ``;``. No password is in the error.

@@ -1,7 +1,7 @@
 """Keeps a Celery worker going, whatever a message makes it raise.
 
-Without a worker it is otherwise: a program that consumes with kombu may leave its loop by an exception of its
-callback.
+It changes nothing without a worker: a program that consumes with kombu may leave its loop by an exception of
+its callback.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Action:
         return bool(choice.queue) if self.about == QUEUE else choice.state in self.states
 
     def title_of(self, form: Form) -> str:
-        """What it does, without a number that is counted."""
+        """What it does, and to what. Messages of a list are not counted for this."""
         if self.about == QUEUE:
             return with_object(self.title, name_of(form.choice.queue))
         if self.about == ALL:

@@ -53,14 +53,14 @@ def create(
     Arguments:
         broker: a Celery app, a kombu ``Connection``, or a broker URL.
         users: name -> password of those that may look and act.
-        viewers: name -> password of those that may only look. With neither of these, everybody that can reach
-            it may act, so another layer has to ask for a password.
-        who: asks who it is, in place of passwords: takes Starlette's ``Request``, and returns a
-            :class:`Viewer`, or a ``Response`` for a person that may not come, such as a redirect to a login.
+        viewers: name -> password of those that may only look. Without *users* and *viewers*, everybody that
+            can reach the page may act, so another layer has to ask for a password.
+        who: identifies the viewer, in place of passwords: takes Starlette's ``Request``, and returns a
+            :class:`Viewer`, or a ``Response`` for a person that has no access, such as a redirect to a login.
             It is called in a thread, for each request.
         hosts: the names that requests may ask for in their header ``Host``, as in Starlette's
-            ``TrustedHostMiddleware``. Without passwords, a page on another site could else reach one that
-            listens on this machine, by a name of its own ("DNS rebinding").
+            ``TrustedHostMiddleware``. Without them and without passwords, a page on another site could reach
+            a page on this machine by a name of its own ("DNS rebinding").
         read_only: whether nothing can be changed.
         arguments: what is shown of the arguments of tasks, which may hold secrets: ``"shortened"`` as Celery
             puts them into the headers, ``"all"`` with the bodies of messages, or ``"none"``.
@@ -97,7 +97,7 @@ def create(
             Mount("/static", _Files(directory=HERE / "static"), name="static"),
         ],
         middleware=[
-            # It answers a health check, which may ask for any name.
+            # Before the names of hosts are checked: a health check may ask for any name.
             Middleware(Guard, users=users, viewers=viewers, who=who),
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
         ],
@@ -108,7 +108,7 @@ def create(
         },
         lifespan=lifespan,
     )
-    # Starlette would write the header Host into the address, and anybody can write anything into that.
+    # Starlette would write the header Host into the address, and a client can send anything in it.
     app.router.redirect_slashes = False
     app.router.default = _elsewhere
     app.state.site = site
@@ -145,7 +145,8 @@ class _Files(StaticFiles):
 
 
 async def _elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
-    """What no route is for. Without the slash at its end, the address of a mounted application is this."""
+    """Answers addresses without a route, such as that of a mounted application without the slash at its
+    end."""
     prefix = scope.get("root_path", "")
     if scope["type"] == "http" and prefix and scope["path"] == prefix:
         await RedirectResponse(f"{mounted_at(scope)}/")(scope, receive, send)

@@ -47,7 +47,7 @@ class Choice:
         return cls(
             state if state in STATES else FIRST,
             well_formed(fields.get("queue", "")),
-            # As they are: without its spaces, the id of a group may be that of another one.
+            # Spaces stay: without them, the id of a group may be that of another one.
             tuple((each.name, fields[each.name]) for each in FILTERS if fields.get(each.name)),
             fields.get("after", "").strip(),
             fields.get("before", "").strip(),

@@ -43,7 +43,7 @@ _LONGEST_NOTE = 300
 #: What is sent by Enter in a list, without a script.
 STAY = "stay"
 
-#: The field that says that messages which come meanwhile are meant, too.
+#: The field that says that the action is also for messages that come meanwhile.
 NEWCOMERS = "newcomers"
 
 #: Seconds that a viewer waits for an action before a page shows how far it is.
@@ -118,7 +118,7 @@ def _expected(form: Form) -> int | None:
 
 
 def _are_more(site: Site, form: Form) -> bool:
-    """Whether all messages of a list are more than the viewer was asked about, and agreed to."""
+    """Whether a list has more messages now than the viewer has agreed to."""
     expected = _expected(form)
     if expected is None or form.fields.get(NEWCOMERS):
         return False
@@ -193,7 +193,7 @@ def _back(request: Request, form: Form, action: Action, note: str) -> Response:
 
 
 def _page(form: Form, action: Action) -> tuple[str, dict[str, str]]:
-    """The page to go back to, and its fields. It is one of ours, whatever was sent."""
+    """The page to go back to, and its fields. A form cannot name a page of another site."""
     if action.about == QUEUE:
         return "queue", {"name": form.choice.queue}
     return "messages", form.choice.fields
@@ -205,7 +205,7 @@ def _address(request: Request, form: Form, action: Action) -> str:
 
 
 def _audit(request: Request, name: str, action: Action, form: Form) -> dict[str, Any]:
-    """The same for a program, and whole."""
+    """The same as :func:`_line`, for a program and not shortened."""
     return {
         "user": request.state.user,
         "address": request.client.host if request.client else None,

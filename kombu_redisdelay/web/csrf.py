@@ -25,7 +25,7 @@ def token_of(request: Request) -> str:
 
 
 def comes_from_here(request: Request) -> bool:
-    """Whether a form may be from one of our pages, by what the browser says. Known before it is read."""
+    """Whether a form may be from one of our pages, by the headers of the browser. The form is not read."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")
@@ -35,7 +35,7 @@ def comes_from_here(request: Request) -> bool:
         scheme, netloc, *_ = urlsplit(origin)
     except ValueError:
         return False
-    # A proxy may have TLS and keep that to itself. The other way round, it is not our page that was sent.
+    # Behind a proxy with TLS, our page may be https although the request is not. The reverse is not our page.
     is_less_safe = scheme != "https" and request.url.scheme == "https"
     return netloc == request.headers.get("host") and not is_less_safe
 
@@ -45,19 +45,19 @@ def is_ours(request: Request, fields: Mapping[str, str]) -> bool:
     token, and only this site gets the cookie. (The "signed double-submit cookie" of OWASP's cheat sheet on
     forged requests.)"""
     cookie = request.cookies.get(TOKEN, "")
-    # A form may carry what is no UTF-8. None of our tokens does.
+    # A form may carry text that is no UTF-8. Our tokens are ASCII.
     is_the_same = secrets.compare_digest(cookie.encode(), fields.get(TOKEN, "").encode(errors="replace"))
     return is_the_same and is_signed(cookie, request.state.key)
 
 
 def sealed(request: Request, text: str) -> str:
-    """*text* for a cookie that only we can have written: another site of the same domain may set cookies. It
-    is for who has the same token."""
+    """*text* with a signature, for a cookie: another site of the same domain may set cookies, too. Only a
+    request with the same token can read it."""
     return f"{_signature(request.state.key, _bound(request, text))}.{text}"
 
 
 def unsealed(request: Request, cookie: str) -> str:
-    """The text that :func:`sealed` was given; empty if it was not us."""
+    """The text that :func:`sealed` was given; empty if the signature is wrong."""
     signature, _, text = cookie.partition(".")
     ours = _signature(request.state.key, _bound(request, text))
     return text if secrets.compare_digest(signature.encode(), ours.encode()) else ""
@@ -74,5 +74,5 @@ def is_signed(token: str, key: bytes) -> bool:
 
 
 def _signature(key: bytes, seed: str) -> str:
-    """What only the pages of one user can put behind a *seed*. Without passwords, all pages can."""
+    """The signature of a *seed*. Only the pages of one user can make it; without passwords, all pages can."""
     return hmac.digest(key, seed.encode(), "sha256").hex()

@@ -15,7 +15,7 @@ MOST = 500
 
 
 def doctor(request: Request) -> Response:
-    """All findings, each with what mends it."""
+    """All findings, each with its remedy."""
     findings = site_of(request).findings.get()
     return render(
         request,

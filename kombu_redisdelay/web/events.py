@@ -87,7 +87,7 @@ def _retries(headers: Mapping[str, Any]) -> Iterator[Event]:
 
 def _asked_for(message: MessageInfo) -> Iterator[Event]:
     eta = _time(message.headers, "eta")
-    # A scheduled one is usually due just then, which is said anyway.
+    # A scheduled message is usually due at its eta, and its due time is shown anyway.
     if eta is not None and (message.due is None or abs(eta - message.due) > _SAME):
         yield Event("Asked for", eta, "the time at which its publisher wants it to run")
 

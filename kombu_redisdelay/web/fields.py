@@ -1,5 +1,5 @@
-"""Writes texts into addresses and forms, and reads them. What Redis has comes back as it was: also texts that
-UTF-8 cannot carry."""
+"""Writes texts into addresses and forms, and reads them. Texts from Redis come back unchanged, even those
+that UTF-8 cannot carry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def quoted(text: str) -> str:
 
 
 def unquoted(text: str) -> str:
-    """The text of which :func:`quoted` made *text*."""
+    """The text from which :func:`quoted` made *text*."""
     try:
         return unquote(text, errors=_SURROGATES)
     except UnicodeDecodeError:
@@ -30,7 +30,7 @@ def to_query(fields: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
 
 
 def of_query(query: str, most: int | None = None) -> list[tuple[str, str]]:
-    """The fields of a query, or of a form. Of what is no UTF-8, each byte is replaced.
+    """The fields of a query, or of a form. Bytes that are no UTF-8 are replaced.
 
     Raises:
         ValueError: there are more than *most*.

@@ -13,11 +13,11 @@ from kombu_redisdelay.operations.memory import Memory, memories
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span, timeline
 
-#: Queues on a page. No more than these are read anew for each viewer.
+#: Queues on a page. Only these are read anew for each viewer.
 QUEUES_PER_PAGE = 100
 
-#: Seconds that the figures of more queues are kept at least. They are kept ten times as long as it took to
-#: read them, so that Redis has a tenth of its time for them, however many look.
+#: The figures of more queues are kept for at least this number of seconds, and for ten times as long as it
+#: took to read them. So they take at most a tenth of the time of Redis, for any number of viewers.
 LEAST_SECONDS, TIMES_AS_LONG = 5.0, 10.0
 
 

@@ -23,7 +23,7 @@ from kombu_redisdelay.web.words import text
 
 logger = logging.getLogger(__name__)
 
-#: Of whom a request without a password is.
+#: The viewer of a request without a password.
 ANYBODY = "anybody"
 
 #: The address at which an orchestrator asks whether the page is served.
@@ -42,7 +42,7 @@ _HEADERS = {
 
 
 class Viewer(NamedTuple):
-    """One who has come.
+    """The person who sends a request.
 
     Attributes:
         name: what the log calls them.
@@ -53,7 +53,7 @@ class Viewer(NamedTuple):
     may_act: bool = False
 
 
-#: Says who has come, or what to answer if nobody may.
+#: Identifies the viewer of a request, or returns the answer that refuses it.
 Who = Callable[[Request], Viewer | Response]
 
 
@@ -85,7 +85,7 @@ class Guard:
     Arguments:
         users: name -> password of those that may act.
         viewers: name -> password of those that may look. If both are empty, everybody may act.
-        who: asks in place of passwords; ``None`` if these are asked for.
+        who: identifies viewers in place of passwords; ``None`` if there are passwords.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Guard:
         # An unknown name takes as long as a wrong password.
         user = self._users.get(name, _User(secrets.token_bytes(), False, secrets.token_bytes()))
         token = Request(scope).cookies.get(TOKEN, "")
-        # A browser that has been let in before is known again, so that nobody at its address locks it out.
+        # A browser that was let in before is recognised, so that others at its address cannot lock it out.
         # (OWASP's "device cookies".)
         person = token if is_signed(token, user.key) else person_of(address, name)
         wait_seconds = self._guesses.wait_seconds(person)
@@ -156,8 +156,8 @@ class Guard:
 
 
 def _refuse_embedding(headers: Headers) -> PlainTextResponse | None:
-    """Returns what to answer to a request that a page on another site makes in the back of its viewer, as for
-    an image. A link may lead here from anywhere. (The "resource isolation policy" of web.dev.)"""
+    """Returns what to answer to a request that a page on another site makes by itself, as for an image. Links
+    from other sites are allowed. (The "resource isolation policy" of web.dev.)"""
     if headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
         return None
     if (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document"):

@@ -14,22 +14,21 @@ MOST = 10
 #: Seconds after which one more may be given.
 EVERY_SECONDS = 6.0
 
-#: People that are remembered, so that memory is bounded. A person that is forgotten begins anew.
+#: People that are remembered: memory is bounded. A person that is forgotten begins anew.
 MOST_PEOPLE = 10_000
 
-#: People at an address. Beyond that, several names are one person: else somebody would have the others
-#: forgotten by giving thousands of names.
+#: People at an address. Beyond that, several names are one person. Otherwise thousands of names from one
+#: address could make this forget all others.
 MOST_AT_AN_ADDRESS = 256
 
-#: The bits of an IPv6 address that somebody is given. The rest they choose.
+#: The bits of an IPv6 address that a provider gives a customer. The customer chooses the rest.
 _NETWORK_BITS = 64
 
 
 def person_of(address: str, name: bytes) -> Hashable:
-    """Who gives a password, as far as that is known: a name, and a network that one customer has.
+    """The person who gives a password, as far as known: a name, and the network of one customer.
 
-    So somebody who guesses the password of one user does not keep the others out who come through the same
-    proxy.
+    So guesses at the password of one user do not lock out other users behind the same proxy.
     """
     return _network_of(address), crc32(name) % MOST_AT_AN_ADDRESS
 

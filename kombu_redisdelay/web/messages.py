@@ -32,7 +32,7 @@ MOST_FOUND = 20
 #: Headers of a message that are shown.
 MOST_HEADERS = 100
 
-#: The search for a message may take one part in this number of the time.
+#: The page waits this number of times as long as its search took, before it searches again.
 SEARCHES = 50
 
 
@@ -75,7 +75,7 @@ def messages(request: Request) -> Response:
 
 
 def _columns(state: State, page: Page) -> dict[str, Column]:
-    """The columns of a page, without those that say of all its messages what is usual."""
+    """The columns of a page, without those that have the usual value in all its rows."""
     return {
         name: column
         for name, column in columns_of(state).items()
@@ -118,7 +118,7 @@ def _found(site: Site, id: str) -> list[MessageInfo]:
 
 
 def _matching(site: Site, choice: Choice, selection: Selection, page: Page, is_first: bool) -> int | None:
-    """How many messages match a filter; ``None`` if there is none, or they would have to be read for it."""
+    """How many messages match a filter; ``None`` if there is no filter, or counting would read messages."""
     if not choice.picks_some:
         return None
     if is_first and not page.next:

@@ -26,7 +26,7 @@ TOTALS = {name: column for name, column in QUEUE_COLUMNS.items() if column.state
 #: With more queues than this, there is a field to search them.
 MOST_WITHOUT_SEARCH = 10
 
-#: What has happened in a queue of which nothing was read.
+#: For a queue whose history was not read.
 NOTHING = Counts(0, 0, 0, 0)
 
 

@@ -22,7 +22,7 @@ COUNTED_AT_MOST = 20_000
 #: The same to find those that are selected.
 SEARCHED_AT_MOST = 5_000
 
-#: Seconds that either may take.
+#: Seconds that counting or finding them may take.
 LONGEST_LOOK = 3.0
 
 #: No name is said longer than this, in characters.
@@ -80,7 +80,7 @@ def counted(site: Site, choice: Choice) -> Counted:
 
 
 def of_which(choice: Choice) -> str:
-    """Which messages a list has. Times are said elsewhere: they are to be shown in the viewer's zone."""
+    """Which messages a list has, without times: these are shown elsewhere, in the viewer's zone."""
     queue = f" of the queue {name_of(choice.queue)}" if choice.queue else " of all queues"
     said = {each.name: each.said for each in FILTERS}
     return queue + "".join(f", {said[name]} {text(value, _LONGEST_NAME)}" for name, value in choice.filters)

@@ -75,7 +75,7 @@ class Site:
         self._opening = Lock()
         self._messages: Messages | None = None
         self.findings: Kept[list[Finding]] = Kept(
-            # The user of the page may be one of its own, who needs less than workers do.
+            # The page may have a Redis user of its own, which needs fewer permissions than workers.
             lambda: examine(self.queues, with_permissions=False),
             lambda _, took: max(FINDINGS_FOR, TIMES_AS_LONG * took),
         )
@@ -115,8 +115,8 @@ class Site:
 
     @property
     def filters(self) -> list[Filter]:
-        """Those that a viewer may use. A viewer that may not see all arguments must not find them out either,
-        letter by letter."""
+        """The filters that a viewer may use. A filter by argument would reveal hidden arguments letter by
+        letter."""
         return [each for each in FILTERS if self.arguments == ALL or not each.reads_arguments]
 
     def selection_of(self, choice: Choice) -> Selection:
@@ -157,7 +157,7 @@ def site_of(request: Request) -> Site:
 
 
 def viewer_of(request: Request) -> str:
-    """Whose request it is. Who needs no password is known by the address."""
+    """The name of the viewer. Without passwords, it has the address."""
     user: str = request.state.user
     return user if user != ANYBODY or request.client is None else f"{user} at {request.client.host}"
 

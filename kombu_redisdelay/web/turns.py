@@ -1,4 +1,4 @@
-"""Bounds what is done at a time, so that nobody keeps the page from the others."""
+"""Bounds what is done at a time, so that no viewer blocks the page for others."""
 
 from __future__ import annotations
 

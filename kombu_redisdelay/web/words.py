@@ -12,7 +12,7 @@ from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.web.fields import quoted
 from kombu_redisdelay.words import span, when
 
-#: Groups of digits are separated by this. It is no digit group of one language and a fraction of another.
+#: Separates groups of digits. A comma or a point begins a fraction in some languages.
 _NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"
 
 #: No text of a message is shown longer than this on a page, in characters.
@@ -34,13 +34,13 @@ def for_log(said: str) -> str:
 
 
 def text(value: object, longest: int = LONGEST) -> str:
-    """What came from Redis, on one page: no character that is not printable, and not without end."""
+    """A value from Redis, for a page: printable and not too long."""
     shown = printable(str(value)[: longest + 1])
     return f"{shown[:longest]}…" if len(shown) > longest else shown
 
 
 def moment(value: datetime | str | None, now: datetime) -> Markup | str:
-    """A time, or in a word why there is none. A script on the page shows it in the viewer's zone."""
+    """A time, or a word that says why there is none. A script on the page shows it in the viewer's zone."""
     if value is None or isinstance(value, str):
         return value or "?"
     exact = value.isoformat(" ", "seconds")

@@ -43,8 +43,9 @@ class Work:
         line: how its line in the log begins.
         audit: the same for a program, which gets it with the line.
         key: two works with the same key do the same.
-        do: does it, and says what was done. What it gets, it calls with how many messages it is done with.
-        expected: how many messages it is probably about; ``None`` if that is unknown.
+        do: does it, and says what was done. It gets a function, and calls it with the number of messages that
+            are done.
+        expected: how many messages there are, probably; ``None`` if that is unknown.
         in_portions: whether it is done in portions, and can be stopped between two.
         span: between which times the messages are.
         since: what these times are, for example "due".
@@ -107,7 +108,7 @@ class Work:
         """Have it end after the step that it is in.
 
         Arguments:
-            by: whose wish that is.
+            by: the viewer who stops it.
         """
         self._stopped_by = by
 
@@ -116,7 +117,7 @@ class Work:
         return self._ended.wait(seconds)
 
     def give_up(self) -> None:
-        """Say in the log that its end is not waited for."""
+        """Say in the log that the page does not wait for its end."""
         said = self._so_far()
         logger.warning(
             "%s: left behind in a step that takes long, after %s", self._line, said, extra=self._outcome(said)

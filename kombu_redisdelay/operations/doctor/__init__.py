@@ -48,7 +48,7 @@ def examine(access: Access, queues: Sequence[str] = (), *, with_permissions: boo
     Arguments:
         access: the broker to check.
         queues: names of the queues to check; all known queues if it is empty.
-        with_permissions: whether the user of *access* is that of the workers, who needs every permission.
+        with_permissions: whether the user of *access* is that of the workers, which needs every permission.
 
     Raises:
         redis.exceptions.RedisError: the server cannot be reached, or has stopped answering.

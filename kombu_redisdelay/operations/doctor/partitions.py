@@ -41,7 +41,7 @@ def check_partitions(store: Store, known: Reach, queues: Sequence[str]) -> Itera
 
 
 def attended(store: Store, known: Sequence[str]) -> list[str]:
-    """Those of the *known* queues of which :func:`check_partitions` does not tell."""
+    """Those of the *known* queues that :func:`check_partitions` does not report."""
     told = {stats.queue for stats in _unattended(store, known)}
     return [name for name in known if name not in told]
 

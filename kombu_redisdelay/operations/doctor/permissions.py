@@ -27,11 +27,11 @@ from kombu_redisdelay.words import first_of
 #: The largest number of commands in one transaction.
 _PORTION = 10_000
 
-#: Queues that are looked at one by one, with some 250 commands for each. A refusal that does not matter would
-#: be in the log of the server.
+#: Up to this number of queues, each is checked by some 250 commands. With more, an invented queue is tried
+#: first: its refusal would stand in the log of the server.
 _MANY = 100
 
-#: The rules behind them say the rest.
+#: Refusals that a finding names. Its rules are for all of them.
 MOST_NAMED = 8
 
 _BEGIN, _END = Use(("MULTI",)), Use(("EXEC",))

@@ -75,7 +75,7 @@ def _lua(server: OneServer) -> Iterator[Finding]:
     try:
         server.call("EVAL", "return 1", 0)
     except ResponseError as exc:
-        # The check of the permissions tells of the others.
+        # The check of the permissions reports other errors.
         if _NO_LUA.search(str(exc)):
             yield wrong(
                 "Lua",

@@ -1,4 +1,4 @@
-"""Says if the broker's URL is one of ``redis://``, and this transport is used all the same."""
+"""Says if the broker's URL is one of ``redis://`` although this transport is used."""
 
 from __future__ import annotations
 
