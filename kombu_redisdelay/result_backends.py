@@ -1,4 +1,4 @@
-"""Our URL schemes as result backends of Celery: its own ones for Redis and for sentinels, told by our URLs.
+"""Our URL schemes as result backends of Celery: its own backends for Redis and sentinels, with our URLs.
 
 Celery finds them by the entry points ``celery.result_backends``. So one URL can be both ``broker_url`` and
 ``result_backend``. Results are kept exactly as with ``redis://`` and ``sentinel://``.
