@@ -207,6 +207,6 @@ class ClusterBackend:
             ImproperlyConfigured: always. It says what to set instead.
         """
         raise ImproperlyConfigured(
-            "Celery keeps no results in a Redis Cluster: set result_backend to a Redis that is none "
+            "Celery keeps no results in a Redis Cluster: set result_backend to a Redis without cluster "
             "(redis://host:6379/0), to another store, or to 'rpc://'"
         )
