@@ -14,7 +14,7 @@
 -- include: number
 -- include: wake
 
--- A full Redis is when queues are paused.
+-- Operators pause queues when Redis is full, so it must not refuse this.
 work_when_full(KEYS[1])
 
 local interval_before, full_at_us = unpack(redis.call('HMGET', KEYS[1], 'interval_us', 'full_at_us'))
