@@ -27,7 +27,7 @@ local function list_of(step)
   return ready_key(KEYS[2], ARGV[2], step)
 end
 
--- The record of a message's key, and the message that holds it; nil if it has no key, or nobody holds it.
+-- The record of a message's key, and the message that holds it; nil if it has no key, or none holds it.
 local function key_and_holder(payload)
   local mode, id, key = unique_of(payload, 1)
   if not mode then
