@@ -78,8 +78,8 @@ class ReverseAdoption(Transfer):
     def give_back(self) -> Iterator[GivenBack]:
         """Move all scheduled messages to the ready lists, where workers of ``redis://`` look, in the order in
         which they are due. These hold Celery's tasks in memory until then: the header ``eta`` says when. The
-        unacked messages of lost workers go there, too. They know no keys, so nothing of these stays. Yields, after some messages, what was given back so
-        far."""
+        unacked messages of lost workers go there, too. Nothing of the keys of tasks stays. Yields, after some
+        messages, what was given back so far."""
         done = GivenBack(dead=self._dead())
         yield done
         schedule = Schedule(self.store)
