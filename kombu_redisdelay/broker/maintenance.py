@@ -216,8 +216,8 @@ def _report_mended(store: Store, queue: str, found: int, briefs: Sequence[bytes]
 
 
 def check_unique(store: Store, queues: Sequence[str], begin_at: dict[str, Sequence[bytes]]) -> None:
-    """Free keys that no message holds any more, and release messages that wait for them. Looks at some keys of
-    those of *queues* that have any. Makes one or two round trips.
+    """Free keys that no message holds any more, and release messages that wait for them. Looks at some keys
+    of those of *queues* that have any. Makes one or two round trips.
 
     Arguments:
         begin_at: queue -> where to begin. It is kept from one call to the next.
