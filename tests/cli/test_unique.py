@@ -103,7 +103,6 @@ def test_a_dead_letter_whose_key_is_held_stays(site: Site, holder: str) -> None:
         assert result.stderr == "holder is a dead letter: another holds the key 'account:42'\n"
         inbox.messages[1].ack()
         running = site.store.keys(QUEUE).running
-        # A server that does not know the script of this ack gets its text when its reply is read.
         drain(connection, lambda: not site.redis.exists(running))
         site.text("requeue", "holder")
         drain(connection, lambda: len(inbox) == 3)

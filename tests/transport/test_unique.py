@@ -233,7 +233,9 @@ class TestTask:
                 with batch(app) if is_together else nullcontext():
                     result = app.send_task("once", (1,), headers=headers, **both)
                 states_found.append(result.state)
-        assert states_found == [states.PENDING, {"waiting": states.REVOKED, "latest": states.PENDING}[mode], states.REVOKED]
+        # With "latest", the other queue has room for one that is next.
+        second = states.PENDING if mode == "latest" else states.REVOKED
+        assert states_found == [states.PENDING, second, states.REVOKED]
 
     def test_the_signal(self, once: Any) -> None:
         heard: list[dict[str, Any]] = []
