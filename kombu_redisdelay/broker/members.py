@@ -5,6 +5,7 @@ The scripts read and write them as text (lua/include/members.lua, which says wha
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -26,6 +27,9 @@ _BEYOND = 10**DIGITS
 
 #: How a message begins that has one.
 _BEGIN = b'{"redisdelay-'
+
+#: What stands before the key.
+_BEFORE_UNIQUE = re.compile(rb'\s*{(?:"redisdelay-(?:deliveries|lost|due|unknown)": ?\d+, ?)*')
 
 #: The due time of a message.
 _DUE = re.compile(
@@ -58,6 +62,15 @@ def with_due(message: Mapping[str, Any], due_ms: float) -> dict[str, Any]:
 def with_due_and_key(message: Mapping[str, Any], due_ms: float, unique: Sequence[str]) -> dict[str, Any]:
     """The same for a message with a key."""
     return with_due({UNIQUE: unique, **message}, due_ms)
+
+
+def with_key(payload: bytes, unique: Sequence[str]) -> bytes:
+    """*payload*, a JSON object that another program has written, with its key; as it is, if it has one."""
+    match = _BEFORE_UNIQUE.match(payload)
+    if match is None or payload.startswith(b'"%b"' % UNIQUE.encode(), match.end()):
+        return payload
+    member = f'"{UNIQUE}": {json.dumps(unique)}, '.encode()
+    return payload[: match.end()] + member + payload[match.end() :]
 
 
 def due_ms(payload: bytes) -> int | None:
