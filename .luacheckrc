@@ -12,7 +12,7 @@ read_globals = {
   "may_take", "members_of", "migrate", "HISTORY_KEPT_MS", "BRIEF_HISTORY_KEPT_MS", "note", "note_delivered", "note_given_back", "nothing_given_back", "number_in", "read_limits", "wait_before_retry_ms",
   "read_known", "read_list", "ready_key", "ready_lists", "ready_of", "schedule", "sooner", "spend", "still_bound",
   "stop_watching", "store_under_id", "stored_payload", "stored_start", "stored_step", "tell_of_given_back", "time_and_member", "unknown_entry", "unschedule",
-  "BLOCKED", "UNTIL_TAKEN", "entry_at", "forget_unique", "free_key", "has_unique", "heal", "is_unacked", "is_superseded", "keep_key",
+  "BLOCKED", "UNTIL_TAKEN", "entry_at", "forget_unique", "free_key", "has_unique", "heal", "hold_if_free", "is_unacked", "is_superseded", "keep_key",
   "key_of_unacked", "let_go", "may_become_ready", "move_to_schedule", "read_record", "running_text", "score_of", "takes_key", "text_in", "unique_of", "write_record",
   "until_permit_us", "until_token_us", "until_us", "waiting_step", "waits_since", "wake", "watch", "with_members", "work_when_full",
 }

@@ -26,7 +26,7 @@ def publish(server: RedisServer, name: str, mode: str = "waiting") -> None:
 
 def names(place: Place) -> list[str]:
     """Scheduled and ready messages."""
-    scheduled = place.redis.zrange(place.keys("celery").schedule, 0, -1)
+    scheduled: list[str] = place.redis.zrange(place.keys("celery").schedule, 0, -1)
     return scheduled + [text for _, text in place.ready("celery")]
 
 
@@ -83,8 +83,7 @@ def test_a_key_picks_the_partition(server: RedisServer) -> None:
     for number in range(10):
         place.take(str(number), entry(keyed(str(number), 3600)))
     adopt(place)
-    parts = [name for name in place.redis.keys("redisdelay:{celery*}:unique")]
-    assert len(parts) == 1
+    assert len(place.redis.keys("redisdelay:{celery*}:unique")) == 1
 
 
 def test_moving_back_leaves_nothing_of_keys(place: Place, server: RedisServer) -> None:
