@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -317,7 +318,8 @@ def test_what_is_blocked_and_in_no_hash_any_more_is_let_go(rig: Rig) -> None:
     for number in range(30):
         for name in ("running", "next"):
             rig.publish_unique("q", f"{name} {number}", UniqueKey(f"key {number}", LATEST))
-    me, begin_at = rig.consumer(), {}
+    me = rig.consumer()
+    begin_at: dict[str, Sequence[bytes]] = {}
     runs = taken(me, "q", limit=100)
     rig.publish_unique("q", "that has a holder", UniqueKey("key 0", LATEST))
     record = rig.client.hget(rig.key("q", "unique"), "key 0")
