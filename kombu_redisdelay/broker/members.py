@@ -5,9 +5,8 @@ The scripts read and write them as text (lua/include/members.lua, which says wha
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 #: In the order in which they stand. All are whole numbers, and each is optional.
@@ -59,17 +58,18 @@ def with_due(message: Mapping[str, Any], due_ms: float) -> dict[str, Any]:
     return {DUE: int(due_ms), **message}
 
 
-def with_due_and_key(message: Mapping[str, Any], due_ms: float, unique: Sequence[str]) -> dict[str, Any]:
-    """The same for a message with a key."""
-    return with_due({UNIQUE: unique, **message}, due_ms)
+def text_with_due_and_key(text: str, due_ms: float, unique: str) -> str:
+    """The same for the *text* of a message with a key: both are JSON."""
+    return f'{{"{DUE}": {int(due_ms)}, "{UNIQUE}": {unique}, {text[1:]}'
 
 
-def with_key(payload: bytes, unique: Sequence[str]) -> bytes:
-    """*payload*, a JSON object that another program has written, with its key; as it is, if it has one."""
+def with_key(payload: bytes, unique: str) -> bytes:
+    """*payload*, a JSON object that another program has written, with its key, which is JSON,
+    too; as it is, if it has one."""
     match = _BEFORE_UNIQUE.match(payload)
     if match is None or payload.startswith(b'"%b"' % UNIQUE.encode(), match.end()):
         return payload
-    member = f'"{UNIQUE}": {json.dumps(unique)}, '.encode()
+    member = f'"{UNIQUE}": {unique}, '.encode()
     return payload[: match.end()] + member + payload[match.end() :]
 
 

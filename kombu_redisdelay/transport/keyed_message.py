@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from kombu_redisdelay.broker.members import with_due_and_key
+from kombu_redisdelay.broker.members import text_with_due_and_key
 from kombu_redisdelay.broker.message import (
     CONFLICT_HEADER,
     DELAY_HEADER,
@@ -25,9 +25,11 @@ from kombu_redisdelay.transport.fates import Fate
 #: Celery counts in these headers how often a task has published itself again, by ``retry`` and ``replace``.
 _CONTINUED = ("retries", "replaced_task_nesting")
 
-
 #: The place of a message that replaces none.
 OWN = Replacement()
+
+#: When a message is due that does not say.
+_NOW = Due()
 
 
 class KeyedMessage(NamedTuple):
@@ -72,12 +74,12 @@ class KeyedMessage(NamedTuple):
         if instead.at_latest_ms:
             message = due_at(message, instead.at_latest_ms)
         when = due(message)
-        text = self.encode(with_due_and_key(message, deliverable_ms(when), self.unique.member(id)))
+        text = text_with_due_and_key(self.encode(message), deliverable_ms(when), self.unique.member(id))
         return self.store.publish_unique(
             self.queue,
             self.step,
             text,
-            when or Due(),
+            when or _NOW,
             id,
             self.unique,
             self.bound,

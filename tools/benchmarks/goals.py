@@ -9,7 +9,18 @@ from tools.benchmarks.limits import LIMIT
 from tools.benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from tools.benchmarks.quotients import Figure, among, largest, measured, ours_to, publish_limit, quotient
 from tools.benchmarks.results import Results, Spread
-from tools.benchmarks.workloads import WORKLOADS, control, fleet, kills, line, pools, queues, together, unique
+from tools.benchmarks.workloads import (
+    WORKLOADS,
+    control,
+    fleet,
+    kills,
+    line,
+    pools,
+    queues,
+    together,
+    unique,
+    unique_held,
+)
 from tools.benchmarks.workloads.lateness import CROWDED
 from tools.benchmarks.workloads.publish import AFTER_KOMBU, NAMED, SCHEDULE_AFTER_KOMBU
 
@@ -309,6 +320,18 @@ def _unique() -> list[Goal]:
             for how, least in consume.items()
         ),
         Goal("memory of a key", measured("unique", OURS.name, "bytes of a key"), at_most=200, unit="bytes"),
+        Goal(
+            "memory of a key of 64 bytes, of a million",
+            measured("unique-held", OURS.name, unique_held.BYTES),
+            at_most=200,
+            unit="bytes",
+        ),
+        Goal(
+            "a million keys, longest script",
+            largest(*(measured("unique-held", OURS.name, figure) for figure in unique_held.LONGEST.values())),
+            at_most=5,
+            unit="ms",
+        ),
     ]
 
 

@@ -22,6 +22,7 @@ from tools.benchmarks.workloads import (
     queues,
     together,
     unique,
+    unique_held,
     worker,
 )
 
@@ -48,6 +49,7 @@ WORKLOADS: dict[str, Workload] = {
         *control.WORKLOADS,
         *pools.WORKLOADS,
         unique.WORKLOAD,
+        unique_held.WORKLOAD,
         kills.WORKLOAD,
     )
 }
