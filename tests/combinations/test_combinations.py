@@ -15,7 +15,7 @@ from tests.combinations.scenario import run
 
 SEED = 1
 #: So many in each run, and so many more in a thorough one.
-ROWS, MORE = 2, 4
+ROWS, MORE = 1, 5
 #: For how many seconds is published in a row.
 SECONDS = 4.0
 
