@@ -78,6 +78,7 @@ class TestById:
         assert not messages.cancel(ids=["a"])
         assert messages.cancel(ids=["b"])
 
+    @pytest.mark.once
     def test_each_message_is_cancelled_or_delivered_once(
         self, site: Site, app: Celery, messages: Messages
     ) -> None:
@@ -187,6 +188,7 @@ class TestBySelection:
         assert ids(messages.select()) == [f"{number}" for number in range(0, 1500, 2)]
         assert messages.cancel(ready()).count == 750
 
+    @pytest.mark.once
     def test_of_those_that_match_each_is_cancelled_or_delivered_once(
         self, site: Site, app: Celery, messages: Messages
     ) -> None:
