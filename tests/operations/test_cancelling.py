@@ -82,7 +82,7 @@ class TestById:
     def test_each_message_is_cancelled_or_delivered_once(
         self, site: Site, app: Celery, messages: Messages
     ) -> None:
-        names = [f"id{number}" for number in range(2000)]
+        names = [f"id{number}" for number in range(800)]
         send(app, "note", countdown=600)
         with batch(app):
             send(app, *names)
@@ -192,7 +192,7 @@ class TestBySelection:
     def test_of_those_that_match_each_is_cancelled_or_delivered_once(
         self, site: Site, app: Celery, messages: Messages
     ) -> None:
-        names = [f"id{number}" for number in range(2000)]
+        names = [f"id{number}" for number in range(800)]
         with batch(app):
             for number, name in enumerate(names):
                 send(app, name, task=("odd", "even")[number % 2 == 0])
