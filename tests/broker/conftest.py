@@ -9,19 +9,22 @@ import pytest
 from tests.broker.database import FAKE, REAL_SERVERS, ClusterDatabase, Database
 from tests.broker.database import database as open_database
 from tests.broker.rig import Rig
-from tests.environments import CLUSTER, CLUSTERS, HAS_CLUSTERS, THOROUGH, WITHOUT
+from tests.environments import CLUSTER, CLUSTERS, HAS_CLUSTERS, RUNS_THE_REST, THOROUGH, WITHOUT
 
 collect_ignore = [] if HAS_CLUSTERS else ["server/test_cluster.py"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test on a real server. The scripts do the same on fakeredis, whose clock stands still, and in
-    a slot of a cluster. ``tox -e thorough`` tries all there, and each run what has them in all orders."""
+    """Run each test on a real server, and once more where the scripts may do something else: tests that try
+    them in all orders in a slot of a cluster, the others on fakeredis, whose clock stands still. ``tox -e
+    thorough`` runs each on all three."""
     if "shared_database" in metafunc.fixturenames:
         marked = metafunc.definition.get_closest_marker
-        is_thorough = THOROUGH not in WITHOUT
-        names = [*([FAKE] if is_thorough else []), *REAL_SERVERS]
-        if not marked("one_server") and (is_thorough or marked("in_all_orders")):
+        is_thorough, in_all_orders = THOROUGH not in WITHOUT, marked("in_all_orders")
+        names = [*REAL_SERVERS]
+        if RUNS_THE_REST and (is_thorough or not in_all_orders):
+            names.insert(0, FAKE)
+        if not marked("one_server") and (is_thorough or in_all_orders):
             names += CLUSTERS
         metafunc.parametrize("shared_database", names, indirect=True)
 
