@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kombu_redisdelay.transport.block import BatchPublishError
     from kombu_redisdelay.transport.requeue import requeue
     from kombu_redisdelay.transport.takeover import use_for_redis_urls
+    from kombu_redisdelay.transport.task_keys import keys
     from kombu_redisdelay.transport.unique_results import UniqueResult, unique_conflict
     from kombu_redisdelay.transport.unique_task import Unique
 
@@ -51,6 +52,7 @@ __all__ = (
     "Unique",
     "UniqueResult",
     "batch",
+    "keys",
     "requeue",
     "unique_conflict",
     "use_for_redis_urls",
@@ -76,6 +78,7 @@ _MODULES = {
     "Unique": "transport.unique_task",
     "UniqueResult": "transport.unique_results",
     "batch": "transport.batch",
+    "keys": "transport.task_keys",
     "requeue": "transport.requeue",
     "unique_conflict": "transport.unique_results",
     "use_for_redis_urls": "transport.takeover",

@@ -23,6 +23,7 @@ WEIGHT_HEADER = "x-key-weight"
 #: The longest key, in bytes of UTF-8.
 LONGEST_KEY = 64
 
+DEFAULT_WEIGHT = 1
 LEAST_WEIGHT, GREATEST_WEIGHT = 0.001, 1000
 
 _UNUSABLE = re.compile(r'[\x00-\x1f\x7f"\\]')
@@ -33,16 +34,11 @@ class FairKey(NamedTuple):
     """The key of a message, empty if it has none, and its weight."""
 
     key: str = ""
-    weight: float = 1
-
-    @property
-    def member(self) -> str:
-        """What the message says of it."""
-        return f"{self.weight:.10g} {self.key}"
+    weight: float = DEFAULT_WEIGHT
 
 
-def fair_key_of(headers: Mapping[str, Any]) -> FairKey | None:
-    """What the *headers* of a message say of its key; ``None`` if it has none.
+def member_of(headers: Mapping[str, Any]) -> str | None:
+    """What a message with these *headers* says of its key to the scripts; ``None`` if it has none.
 
     Raises:
         ValueError: a header is invalid. The error names it and the value.
@@ -54,9 +50,10 @@ def fair_key_of(headers: Mapping[str, Any]) -> FairKey | None:
         return None
     check_key(key, f"header {KEY_HEADER!r}")
     if weight is None:
-        return FairKey(key)
+        return f"{DEFAULT_WEIGHT} {key}"
     check_weight(weight, f"header {WEIGHT_HEADER!r}")
-    return FairKey(key, weight)
+    # No exponent: it has four digits before the point at most, and three zeros behind it.
+    return f"{weight:.10g} {key}"
 
 
 def check_key(key: object, what: str) -> None:
@@ -64,11 +61,13 @@ def check_key(key: object, what: str) -> None:
     if not isinstance(key, str):
         raise ValueError(f"{what} must be a text, not {key!r}")
     if _UNUSABLE.search(key):
-        raise ValueError(f"{what} must have no control characters, no quotes and no backslashes: {key!r}")
+        raise ValueError(
+            f"{what} must have no control characters, quotation marks or backslashes: {key[:LONGEST_KEY]!r}"
+        )
     try:
         size = len(key.encode())
     except UnicodeEncodeError:
-        raise ValueError(f"{what} cannot be written as UTF-8: {key!r}") from None
+        raise ValueError(f"{what} cannot be written as UTF-8: {key[:LONGEST_KEY]!r}") from None
     if size > LONGEST_KEY:
         raise ValueError(f"{what} must have {LONGEST_KEY} bytes at most, not {size}: {key[:40]!r}...")
 
@@ -100,7 +99,7 @@ def read(message: Mapping[str, Any]) -> FairKey:
         check_key(key, "")
     except ValueError:
         key = ""
-    return FairKey(key, weight if _is_weight(weight) else 1)  # type: ignore[arg-type]
+    return FairKey(key, weight if _is_weight(weight) else DEFAULT_WEIGHT)  # type: ignore[arg-type]
 
 
 def key_of(payload: bytes) -> FairKey:

@@ -17,10 +17,10 @@ DELIVERIES, LOST, DUE, UNKNOWN = NAMES = (
     "redisdelay-unknown",
 )
 
-#: Stands after them: the key in a fair queue (:mod:`~kombu_redisdelay.broker.fair_key`).
+#: Stands after them: a text, the weight and the key (:mod:`~kombu_redisdelay.broker.fair_key`).
 KEY = "redisdelay-key"
 
-#: Stands after that: a list of three texts (:mod:`~kombu_redisdelay.broker.unique`).
+#: The last one: a list of three texts (:mod:`~kombu_redisdelay.broker.unique`).
 UNIQUE = "redisdelay-unique"
 
 #: The most digits that one has. A longer number is no time, and no count.
@@ -53,18 +53,26 @@ class Members(NamedTuple):
     unknown_ms: int | None = None
 
 
-def with_due(message: Mapping[str, Any], due_ms: float) -> dict[str, Any]:
-    """*message* with the time from which on it may be delivered, ms since the epoch."""
-    return {DUE: int(due_ms), **message}
+def with_own(
+    message: Mapping[str, Any], due_ms: float, key: str | None, unique: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """*message* with what a publisher says of it to the scripts.
 
-
-def with_due_and_key(message: Mapping[str, Any], due_ms: float, unique: Sequence[str]) -> dict[str, Any]:
-    """The same for a message with a key."""
-    return with_due({UNIQUE: unique, **message}, due_ms)
+    Arguments:
+        due_ms: from when on it may be delivered, ms since the epoch.
+        key: weight and key in a fair queue; ``None`` if it has none.
+        unique: what it says of its unique key; ``None`` if it has none.
+    """
+    own: dict[str, Any] = {DUE: int(due_ms)}
+    if key is not None:
+        own[KEY] = key
+    if unique is not None:
+        own[UNIQUE] = unique
+    return {**own, **message}
 
 
 def due_ms(payload: bytes) -> int | None:
-    """The time that :func:`with_due` has written, ms since the epoch; ``None`` if there is none."""
+    """The time that :func:`with_own` has written, ms since the epoch; ``None`` if there is none."""
     match = _DUE.match(payload)
     return int(match[1]) if match else None
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from kombu_redisdelay.broker.members import with_due_and_key
+from kombu_redisdelay.broker.fair_key import member_of
+from kombu_redisdelay.broker.members import with_own
 from kombu_redisdelay.broker.message import (
     CONFLICT_HEADER,
     DELAY_HEADER,
@@ -72,7 +73,8 @@ class KeyedMessage(NamedTuple):
         if instead.at_latest_ms:
             message = due_at(message, instead.at_latest_ms)
         when = due(message)
-        text = self.encode(with_due_and_key(message, deliverable_ms(when), self.unique.member(id)))
+        key, unique = member_of(message["headers"]), self.unique.member(id)
+        text = self.encode(with_own(message, deliverable_ms(when), key, unique))
         return self.store.publish_unique(
             self.queue,
             self.step,

@@ -15,8 +15,9 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.bindings import BINDING
+from kombu_redisdelay.broker.fair_key import member_of
 from kombu_redisdelay.broker.keys import is_ours
-from kombu_redisdelay.broker.members import with_due
+from kombu_redisdelay.broker.members import with_own
 from kombu_redisdelay.broker.message import (
     DELAY_HEADER,
     KEEP,
@@ -290,7 +291,8 @@ class PublishingChannel(ConnectingChannel):
         if when is None and conflict != KEEP:
             when = Due()
         step = self.priority(self._get_message_priority(message))
-        payload = _encoder.encode(with_due(message, deliverable_ms(when)))
+        key = member_of(message["headers"]) if message["headers"] else None
+        payload = _encoder.encode(with_own(message, deliverable_ms(when), key))
         if when is None:
             return self.store.put(queue, step, payload, bound=bound)
         return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)
