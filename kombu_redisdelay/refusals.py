@@ -1,4 +1,4 @@
-"""What a server says that refuses to write: it is no primary any more, or too few replicas follow it."""
+"""Recognises a server that refuses to write: it is no primary any more, or too few replicas follow it."""
 
 from __future__ import annotations
 

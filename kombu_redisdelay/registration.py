@@ -30,7 +30,7 @@ _TRANSPORTS = {
 #: kombu's own schemes that a process may have us handle -> the names of the transports.
 TAKEN_OVER = {"redis": "Transport", "rediss": "SecureTransport", "sentinel": "SentinelTransport"}
 
-#: The environment variable that says so, and its only value.
+#: The environment variable that asks for that, and its only value.
 VARIABLE, WANTED = "KOMBU_REDISDELAY", "redis"
 
 

@@ -1,4 +1,4 @@
-"""Our URL schemes as result backends of Celery: its own ones for Redis and for sentinels, told by our URLs.
+"""Our URL schemes as result backends of Celery: its own backends for Redis and sentinels, with our URLs.
 
 Celery finds them by the entry points ``celery.result_backends``. So one URL can be both ``broker_url`` and
 ``result_backend``. Results are kept exactly as with ``redis://`` and ``sentinel://``.
@@ -207,6 +207,6 @@ class ClusterBackend:
             ImproperlyConfigured: always. It says what to set instead.
         """
         raise ImproperlyConfigured(
-            "Celery keeps no results in a Redis Cluster: set result_backend to a Redis that is none "
+            "Celery keeps no results in a Redis Cluster: set result_backend to a Redis without cluster "
             "(redis://host:6379/0), to another store, or to 'rpc://'"
         )

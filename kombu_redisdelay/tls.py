@@ -26,7 +26,7 @@ def verifying(given: object) -> dict[str, Any]:
 
 
 def is_unverified(options: Mapping[str, Any]) -> bool:
-    """Whether a connection with these options uses TLS, and takes any server for the right one."""
+    """Whether a connection with these options uses TLS without verifying the server."""
     return "ssl_cert_reqs" in options and options["ssl_cert_reqs"] in (ssl.CERT_NONE, "none", None)
 
 

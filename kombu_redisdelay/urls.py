@@ -66,8 +66,8 @@ def _parts(url: str) -> urlparts:
     try:
         return url_to_parts(url)
     except ValueError:
-        # What Python says may be a part of the password.
+        # Python's error may have a part of the password.
         raise ValueError(
-            "a URL has no valid host and port. Write a character of the password that a URL would take for "
-            "its own as an escape, as %40 for @"
+            "a URL has no valid host and port. In the password, write characters that mean something in a "
+            "URL as escapes, such as %40 for @"
         ) from None

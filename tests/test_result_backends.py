@@ -123,8 +123,8 @@ def test_tls_of_sentinels(scheme: str) -> None:
             "each sentinel begins with redisdelay-sentinel://",
         ),
         ("redisdelay-sentinel://:s3cret@a:1/0;redisdelay-sentinel://b/1", "more than one database"),
-        ("redisdelay-cluster://:s3cret@a:1", "set result_backend to a Redis that is none"),
-        ("redisdelays-cluster://:s3cret@a:1", "set result_backend to a Redis that is none"),
+        ("redisdelay-cluster://:s3cret@a:1", "set result_backend to a Redis without cluster"),
+        ("redisdelays-cluster://:s3cret@a:1", "set result_backend to a Redis without cluster"),
     ],
 )
 def test_errors(url: str, error: str) -> None:

@@ -22,7 +22,7 @@ BINDING = 3
 #: What the transport option ``sep`` is: by default, and in the applications that set it.
 SEPARATORS = ("\x06\x16", ":")
 
-#: Characters of a separator that is none of these.
+#: The most characters of any other separator.
 LONGEST_SEPARATOR = 4
 
 
@@ -56,7 +56,7 @@ def all_bindings(store: Store) -> Iterator[Binding]:
 
 
 def bindings_of(store: Store, exchanges: Iterable[str]) -> Iterator[Binding]:
-    """The bindings of *exchanges*. Those are left out that cannot be read."""
+    """The bindings of *exchanges*, without those that cannot be read."""
     names = (_key_of(store, exchange) for exchange in exchanges)
     for some in portions(names, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
         for members in store.server.call_all(*(("SMEMBERS", key) for key in some)):

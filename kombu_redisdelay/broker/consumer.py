@@ -136,9 +136,9 @@ class Consumer:
         return bool(self._give_back(queue, [tag], "returned"))
 
     def leave_to_others(self, queue: str, tag: str, message_id: str, task: str) -> None:
-        """Schedule a delivered message for those who know its *task*, because this consumer does not. That is
-        no failed delivery. As with an ack, this has been written when this returns, and is sent again if the
-        connection fails."""
+        """Schedule a delivered message for consumers that know its *task*, because this one does not. That is
+        no failed delivery. As with an ack, the command has been written when this returns, and is sent again
+        if the connection fails."""
         self._settled(tag)
         # Whatever goes wrong here must not count as a failure of the message.
         self.store.try_to_remember(queue)

@@ -1,4 +1,5 @@
-"""What an operator does with dead letters, and with what else is kept as they are: look, requeue, remove."""
+"""What an operator does with dead letters, and other messages that are kept in the same way: look, requeue,
+remove."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ class DeadLists:
     """The dead letters in *store*, queue by queue.
 
     Arguments:
-        state: what is kept as they are, one of :data:`~kombu_redisdelay.broker.keys.KEPT`.
+        state: the state of the messages, one of :data:`~kombu_redisdelay.broker.keys.KEPT`.
     """
 
     def __init__(self, store: Store, state: str = "dead") -> None:

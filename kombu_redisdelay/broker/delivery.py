@@ -59,8 +59,8 @@ class Taken(NamedTuple):
 
     Attributes:
         now_ms: the server's clock, ms since the epoch.
-        due: queue -> seconds until its next scheduled message is due, or until its rate allows another one to
-            be taken if no other consumer comes for that, for those of the hot queues that have one.
+        due: hot queue -> seconds until its next scheduled message is due, or until its rate allows another
+            message, unless another consumer watches the rate. Queues without such a time are missing.
         more: queue -> the first of its priority steps that has more messages, counted from 1. It may be one
             of the other queues, if there were too many for this take.
         with_permits: those of the hot queues that have a limited concurrency.
@@ -79,8 +79,8 @@ class Looked(NamedTuple):
     Attributes:
         ready: queue -> the first of its priority steps that has ready messages, counted from 1; only queues
             that something may be taken from.
-        due: queue -> seconds until its next scheduled message is due, or until its rate allows another one to
-            be taken if no other consumer comes for that, for those that have one.
+        due: queue -> seconds until its next scheduled message is due, or until its rate allows another
+            message, unless another consumer watches the rate. Queues without such a time are missing.
     """
 
     ready: Mapping[str, int]

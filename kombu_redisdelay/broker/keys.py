@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-#: The states in which a queue keeps messages that nobody delivers any more, each in a list of that name
+#: The states in which a queue keeps messages that are not delivered any more, each in a list of that name
 #: (lua/include/dead.lua).
 KEPT = ("dead",)
 
@@ -67,7 +67,7 @@ class QueueKeys:
 
     @property
     def own(self) -> tuple[str, ...]:
-        """All that are not kombu's, but for those of consumers."""
+        """All keys that are not kombu's, except those of consumers."""
         return (
             *(*self.waiting, self.unique, self.running, self.consumers, self.wake),
             *(*self.all_kept, self.limits, self.history, self.fair),

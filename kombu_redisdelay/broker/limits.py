@@ -31,7 +31,7 @@ class Limits(NamedTuple):
         interval_us: microseconds from one message to the next, on average.
         burst: how many may be taken at once after a while without any; ``None`` without a rate.
         concurrency: how many messages of it may be unacked.
-        throttled: how many takes left ready messages where they were because of this.
+        throttled: how many takes left ready messages because of the pause or a limit.
     """
 
     paused_ms: int | None = None

@@ -21,8 +21,8 @@ from kombu_redisdelay.broker.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: Consumers that one look asks after, in all its queues together. If a queue has more, it is a part of them
-#: each time, from anywhere: so the cost of a fleet does not grow with the square of its size.
+#: Consumers that one look asks after, in all its queues together. If a queue has more, each look asks after a
+#: random part of them. So the cost of a fleet does not grow with the square of its size.
 CONSUMERS_PER_LOOK = 500
 
 #: The same for the first look, and for each script: after a worker was killed, its successor gets its
@@ -136,7 +136,7 @@ class Recoverer:
         ]
         if not holders:
             return 0
-        # Others find them at the same time. In an order of its own, each does a part of the work.
+        # Others find them at the same time. In a random order, each does a part of the work.
         random.shuffle(holders)
         yield
         outcome = yield from self._recovery.give_back(holders, "lost")

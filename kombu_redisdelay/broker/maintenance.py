@@ -216,7 +216,7 @@ def _report_mended(store: Store, queue: str, found: int, briefs: Sequence[bytes]
 
 
 def check_unique(store: Store, queues: Sequence[str], begin_at: dict[str, Sequence[bytes]]) -> None:
-    """Let go of keys that nobody holds any more: look at some keys of those of *queues* that have any. Makes
+    """Free keys that no message holds any more: look at some keys of those of *queues* that have any. Makes
     one or two round trips.
 
     Arguments:

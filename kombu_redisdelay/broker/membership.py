@@ -1,4 +1,4 @@
-"""Of which queues a consumer is one of the consumers: it is listed there, and its lease covers them."""
+"""The queues that a consumer has joined: it is listed there, and its lease covers them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_C
 from kombu_redisdelay.broker.server.scripts import LEAVE, run_each
 from kombu_redisdelay.broker.store import Store
 
-#: A consumer tries to leave the queues that it took from once and does not consume from, as soon as there are
-#: more than this.
+#: A consumer tries to leave queues that it took from once and does not consume from, if there are more than
+#: this.
 MOST_LEFT = 100
 
 
@@ -40,7 +40,7 @@ class Membership:
         """Be a consumer of these *queues*, and keep those alive that expire.
 
         Arguments:
-            no_ack: those of which nothing is held. They need no lease.
+            no_ack: those whose messages are not held. They need no lease.
         """
         self._lease.tell()
         self._cancelled -= queues

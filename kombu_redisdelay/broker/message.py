@@ -85,7 +85,7 @@ def due(message: Mapping[str, Any]) -> Due | None:
 
 
 def deliverable_ms(when: Due | None) -> float:
-    """From when on a message may be delivered that is published now, ms since the epoch by this machine's
+    """The earliest time of delivery for a message that is published now, ms since the epoch by this machine's
     clock."""
     now_ms = time() * 1000
     return now_ms if when is None else max(when.at_ms, now_ms + when.delay_ms)
@@ -208,8 +208,8 @@ def on_conflict(message: Mapping[str, Any]) -> str:
 
 def mark_delivery(payload: dict[str, Any]) -> Members:
     """Turn the scripts' count of deliveries in a taken message *payload* into what consumers look at:
-    ``delivery_info["redelivered"]`` and the headers ``redelivered`` and ``x-delivery-count``. What was for
-    the broker is removed; the members among it are returned."""
+    ``delivery_info["redelivered"]`` and the headers ``redelivered`` and ``x-delivery-count``. Members and
+    headers for the broker are removed. Returns the members."""
     headers = payload["headers"]
     # This header was for one publish. A task that retries publishes the headers that it was delivered with.
     # It must not replace a message that was scheduled meanwhile, nor be dropped because of it.

@@ -34,8 +34,8 @@ LOOKS = 3
 #: The most queues that one round trip moves messages of.
 QUEUES_PER_CALL = 16
 
-#: Seconds of pause after each call of the script for a queue of which more is due, for each of its consumers:
-#: they may all be doing the same. So a fleet of any size makes a hundred such calls a second.
+#: Seconds of pause after each call of the script for a queue with more due messages, times the number of its
+#: consumers: they may all do the same. So a fleet of any size makes a hundred such calls a second.
 PAUSE = 0.01
 
 

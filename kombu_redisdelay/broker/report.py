@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def report_dead(store: Store, options: Options, queue: str, dead: int, briefs: Sequence[bytes]) -> None:
-    """*dead* messages of *queue* have reached the delivery limit. *briefs* are those of some of them."""
+    """Log that *dead* messages of *queue* have reached the delivery limit. *briefs* are of some of them."""
     if dead:
         metrics.dead_lettered(queue, dead)
         store.remember(queue)
@@ -28,7 +28,7 @@ def report_dead(store: Store, options: Options, queue: str, dead: int, briefs: S
 
 
 def report_dropped(options: Options, queue: str, dropped: int) -> None:
-    """*dropped* dead letters of *queue* were dropped because newer ones came."""
+    """Log that *dropped* dead letters of *queue* were dropped because newer ones came."""
     if dropped:
         logger.error(
             "Queue %r has more than dead_letter_limit=%d dead letters: dropped the oldest %d",

@@ -238,5 +238,6 @@ def _size(message: Scheduled) -> int:
 
 
 def _bytes(id: str) -> bytes:
-    """An id, for a script. JSON may give a message one that UTF-8 has no bytes for: nothing has it here."""
+    """An id, for a script. JSON may have an id that UTF-8 has no bytes for. No stored message has such an
+    id."""
     return id.encode(errors="surrogatepass")

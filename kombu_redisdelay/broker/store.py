@@ -41,10 +41,11 @@ KNOWN_FOR = 60.0
 #: How many queues a process remembers to have noted.
 MOST_KNOWN = 10_000
 
-#: Milliseconds until a token goes that no consumer takes.
+#: Milliseconds until a token expires that no consumer takes.
 TOKEN_MS = 300_000
 
-#: Of a call of ``schedule.lua`` for a message that needs no binding, in a queue that does not expire.
+#: How many KEYS and ARGV ``schedule.lua`` gets for a message that needs no binding, in a queue that does not
+#: expire.
 _KEYS, _ARGS = 5, 6
 
 
@@ -101,7 +102,8 @@ class Store:
         separator: between a queue's name and a priority step.
         publisher: what messages are published with, if that is not *server*.
         partitions: the queues that have partitions. All methods get the names of partitions.
-        isolated_after: how many times lost a message is isolated, as their consumers do it; 0 for never.
+        isolated_after: after how many lost consumers a message is isolated, as their consumers do it; 0 for
+            never.
     """
 
     def __init__(
@@ -360,7 +362,7 @@ class Store:
         """Remove all ready and scheduled messages. Returns how many there were."""
         keys = self.keys(queue)
         ready_keys = self.ready_keys(queue)
-        # Keys of what runs stay held.
+        # The keys of running tasks stay held.
         used = (*ready_keys, *keys.waiting, keys.unique, keys.wake)
         count = CLEAR(self.server, used, (len(ready_keys), 1))
         return int(count)
@@ -410,8 +412,8 @@ class Store:
 
 
 def name_of(member: bytes) -> str | None:
-    """The name of a queue, from *member* of the known queues in Redis; ``None`` if it is not UTF-8, so that
-    nobody can use such a queue."""
+    """The name of a queue, from *member* of the known queues in Redis; ``None`` if it is not UTF-8: no
+    program can use such a queue."""
     try:
         return member.decode()
     except UnicodeDecodeError:

@@ -82,8 +82,8 @@ class StrandedLists:
         is a list whose ends are no messages: another program has it.
 
         Arguments:
-            separators: those that somebody may have used.
-            known: the names of all queues. A queue may be called as a list of another one.
+            separators: those that producers may have used.
+            known: the names of all queues. A queue may have the name of a list of another one.
         """
         ends = [(separator, step) for separator in separators for step in STEPS]
         looked_at = {(self._store.separator, step) for step in self._store.steps}

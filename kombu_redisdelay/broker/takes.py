@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 #: A take works on no more queues than this, as take.lua says.
 QUEUES_PER_TAKE = 16
 
-#: So many peeks are enough for all schedules.
+#: This number of peeks looks at all schedules.
 PEEKS = 3
 
 
@@ -116,8 +116,8 @@ class Takes:
         """Look whether anything is ready, and when messages of some of the queues are due.
 
         A consumer does this when nothing has woken it for a while: a token may be lost, a stock producer adds
-        none, and somebody may have set the clock. It costs a fraction of a take. All schedules have been
-        looked at after :data:`PEEKS` peeks, or after one if there are few.
+        none, and the clock may have been set. It costs a fraction of a take. All schedules have been looked
+        at after :data:`PEEKS` peeks, or after one if there are few.
         """
         server, roster, count = self.server, self._roster, len(self._roster.queues)
         some = roster.next_slice(count if count <= QUEUES_PER_TAKE else -(-count // PEEKS))
@@ -239,8 +239,8 @@ class Takes:
         if hot and len(hot) < len(roster.queues) and not (is_repeated or request.also_woken):
             roster = Roster(store, hot)
         self._asked = roster
-        # Each time from another queue on: if many are woken, a take finds the first of them only. In strict
-        # order, these are the right ones.
+        # Begin with another queue each time: if many are woken, a take finds only the first of them. In
+        # strict order, the first ones are the right ones.
         look_from = self._look_from % max(1, len(roster.queues)) + 1 if request.in_turn else 1
         self._look_from += QUEUES_PER_TAKE
         return roster.wake_keys, TAKE.arguments(
@@ -277,7 +277,7 @@ class Takes:
         return self._another
 
     def _made(self, some: Sequence[str]) -> Roster:
-        """One that is not kept, unless it is that of all queues: *some* are looked at once."""
+        """A roster of *some* queues. It is not kept, unless it is that of all queues."""
         return self._roster if tuple(some) == self._roster.queues else Roster(self._store, some)
 
     def _known(self, roster: Roster, request: Request) -> str:

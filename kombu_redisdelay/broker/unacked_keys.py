@@ -12,7 +12,7 @@ from kombu_redisdelay.broker.unique import field_until_ack
 
 
 class UnackedKeys:
-    """Knows them by their delivery tags, so that the ack of such a message lets go of its key.
+    """Knows them by their delivery tags, so that the ack of such a message frees its key.
 
     All other messages are acked without a script.
     """

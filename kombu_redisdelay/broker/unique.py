@@ -1,6 +1,6 @@
 """One task for each key: what a message says of its key, and what becomes of it when it is published.
 
-A key is held by a message of its queue. The scripts that move the message move the key with it
+A message of its queue holds the key. The scripts that move the message also move the key
 (lua/include/unique.lua), so no lock stays behind when a message is cancelled or a worker dies.
 """
 
@@ -21,7 +21,7 @@ UNIQUE_HEADER = "x-unique"
 #: Header that has the mode: one of the three below. Without it, it is :data:`WAITING`.
 WHILE_HEADER = "x-unique-while"
 
-#: Header that says, with :data:`LATEST`, for how many seconds others that replace a message may put it off.
+#: Header that says, with :data:`LATEST`, for how many seconds newer messages may postpone a message in all.
 AT_MOST_HEADER = "x-unique-at-most"
 
 #: A message is dropped while another one is scheduled or ready.
@@ -38,11 +38,11 @@ LONGEST_KEY = 256
 #: What became of a message that met another one with its key.
 DROPPED, REPLACED = "dropped", "replaced"
 
-#: The member of a message, and where in it this begins at most. The group is the key as scripts read it.
+#: How the member of a message begins, and before which byte. The group is the key as scripts read it.
 _BEGIN, _WITHIN = b'"redisdelay-unique": ["', 700
 _MEMBER = re.compile(rb'"redisdelay-unique": \["[dl]", "[^"]*", "([^"]*)"\]')
 
-#: What is written in another way.
+#: Characters that are escaped.
 _SPECIAL = re.compile(r'[%"\\]')
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -54,7 +54,7 @@ class UniqueKey(NamedTuple):
     Attributes:
         key: as the application knows it.
         mode: one of :data:`MODES`.
-        at_most_ms: how long it is put off at most by those that replace it, ms; 0 for ever.
+        at_most_ms: for how long newer messages may postpone it in all, ms; 0 for no limit.
         expires_ms: when the message expires, ms since the epoch: from then on it holds no key; 0 for never.
     """
 
@@ -129,7 +129,7 @@ def check_key(key: object, what: str) -> None:
 
 
 def check_mode(mode: object, what: str) -> None:
-    """Raise a ``ValueError`` about *what* if *mode* is none."""
+    """Raise a ``ValueError`` about *what* if *mode* is no mode."""
     if mode not in MODES:
         raise ValueError(f"{what} must be one of {', '.join(map(repr, MODES))}, not {mode!r}")
 
@@ -178,11 +178,11 @@ class Conflict(NamedTuple):
 
 
 class Replacement(NamedTuple):
-    """What to publish a message in place of.
+    """The message whose place a new one takes.
 
     Attributes:
         name: of the message that it replaces; empty if it replaces none.
-        at_latest_ms: when it has to be due at the latest, ms since the epoch; 0 if it may say that itself.
+        at_latest_ms: when the new one must be due at the latest, ms since the epoch; 0 for any time.
     """
 
     name: str = ""
@@ -190,7 +190,7 @@ class Replacement(NamedTuple):
 
 
 def next_replacement(reply: Any) -> Replacement | None:
-    """What to publish a message in place of now, because the *reply* to its call says so; ``None`` if it is
+    """What a message is to replace in its next call, as the *reply* to its call says; ``None`` if it is
     done."""
     if isinstance(reply, list) and reply[0] in (b"replace", b"again"):
         _, name, *times = reply

@@ -33,7 +33,7 @@ _PART, _END = "\x1f", "\x1e"
 
 
 def listed(task: str) -> str:
-    """The name of *task* as it is listed: with few bytes, and none that separates."""
+    """The name of *task* as it is listed: short, and without separators."""
     if task.isprintable() and not task.startswith(_HASHED) and len(task.encode()) <= LONGEST_NAME:
         return task
     return _HASHED + sha1(task.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()
@@ -58,7 +58,7 @@ def leaving(
     is.
 
     Arguments:
-        wait_ms: how long it may wait together.
+        wait_ms: how long it may wait in all.
     """
     k = store.keys(queue)
     keys = (k.unacked(consumer), k.schedule, k.messages, k.wake, k.duplicates, k.unknown, k.limits)

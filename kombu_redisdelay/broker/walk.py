@@ -10,8 +10,8 @@ from kombu_redisdelay.broker.server.scripts import PAGE_LIST
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument
 
-#: How often a walk begins anew because its bookmarks are lost. They go when everything is taken, so that
-#: there is nothing left that must be read: a queue that never stands still does not keep a reader for ever.
+#: How often a walk begins anew because its bookmarks are lost. They are lost when everything was taken, so
+#: nothing is left that must be read. The limit keeps a busy queue from holding a reader for ever.
 MOST_RESTARTS = 5
 
 

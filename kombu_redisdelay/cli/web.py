@@ -103,7 +103,7 @@ def command(
     names = ["*"] if users or viewers else ["localhost", "127.0.0.1", "[::1]", "::1", address, *hosts]
     if users.keys() & viewers.keys():
         both = ", ".join(sorted(users.keys() & viewers.keys()))
-        raise click.UsageError(f"Both files have {both}: who may act, may look.")
+        raise click.UsageError(f"Both files have {both}: a user who may act may also look.")
     page = create(app, users=users, viewers=viewers, hosts=names, read_only=read_only, arguments=arguments)
     listener = _listen(address, port)
     _log_actions(audit_file)

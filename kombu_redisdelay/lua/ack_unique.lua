@@ -1,4 +1,4 @@
--- Forgets a message that holds a key, and with it the key: what waits for the key is due now. (Messages
+-- Forgets a message that holds a key, and frees the key: a message that waits for it is due now. (Messages
 -- without a key are acked by HDEL.)
 --
 -- KEYS[1]  unacked of the consumer

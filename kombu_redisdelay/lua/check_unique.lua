@@ -1,5 +1,5 @@
--- Lets go of keys whose message is gone: a program that does not know them has taken, removed or purged it.
--- Looks at some of them.
+-- Frees keys whose message is gone: a program that does not know keys has taken, removed or purged it. Looks
+-- at some keys.
 --
 -- KEYS[1]  wake zset
 -- KEYS[2]  ready list of step 0
@@ -10,7 +10,7 @@
 --
 -- Returns  where to begin the next time with those that wait, and with those that run
 --
--- Keeps: no message is moved. What waits for a key that nobody holds is due now.
+-- Keeps: no message is moved. A message that waits for a free key is due now.
 
 -- include: base
 -- include: clock

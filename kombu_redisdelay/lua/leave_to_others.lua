@@ -1,8 +1,8 @@
 -- Leaves a delivered message to other workers, because this one does not know its task. It goes from the
 -- unacked hash to the schedule, and is listed for the workers that know the task (include/unknown.lua). For
--- others, such as those of redis://, it becomes ready again: after as long as it has waited by then, which
--- is longer each time, and when it has waited for so long that it is to be given up. That is no failed
--- delivery, because nothing of it was run. What a rate has allowed is given back.
+-- other workers, such as those of redis://, it becomes ready again: each time after as long as it has waited
+-- so far, and when its time is over and it is to be given up. That is no failed delivery, because it was not
+-- run. What a rate has allowed is given back.
 --
 -- KEYS[1]  unacked of the consumer
 -- KEYS[2]  schedule
@@ -14,7 +14,7 @@
 -- ARGV[1]  delivery tag
 -- ARGV[2]  message id
 -- ARGV[3]  its task, as broker/unknown_tasks.py writes it
--- ARGV[4]  how long it may wait together, ms
+-- ARGV[4]  how long it may wait in all, ms
 -- ARGV[5]  how long it waits now at least, ms
 -- ARGV[6]  x-expires of the queue, ms (0: none)
 --

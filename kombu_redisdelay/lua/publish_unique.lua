@@ -46,9 +46,9 @@ local
   is_continued,
   -- "1": it may have been published by an earlier call, whose reply was lost.
   is_repeated,
-  -- With "latest": how long it is put off at most by those that replace it, ms (0: for ever).
+  -- With "latest": for how long newer messages may postpone it in all, ms (0: for any time).
   at_most_ms,
-  -- When it expires, ms since the epoch (0: never): nothing of it is run after that.
+  -- When it expires, ms since the epoch (0: never). It is not run after that.
   gone_ms,
   -- The name of the message that it is to replace, whose id it has ("": none).
   instead_of = unpack(ARGV)
@@ -125,8 +125,8 @@ local function put(slot, is_blocked)
   return 1
 end
 
--- Puts it in the place of `entry`, which is scheduled. If it has to be due at `at_latest_ms`, it must say so
--- itself: a worker looks at that.
+-- Puts it in the place of `entry`, which is scheduled. If it has to be due at `at_latest_ms`, the message
+-- itself must say so: workers read that.
 local function replace(entry, is_blocked, at_latest_ms)
   if instead_of ~= entry.member and (id ~= entry.id or at_latest_ms) then
     return { 'replace', entry.member, at_latest_ms and string.format('%.0f', at_latest_ms) }
@@ -166,7 +166,7 @@ local function continue()
   return put((is_own or is_free) and 'current', is_own and due_ms <= now_ms)
 end
 
--- "waiting" and "done". One that is to be tried again is not replaced: it has failed, and waits for that.
+-- "waiting" and "done". A retry is not replaced: it must wait after its failure.
 local function publish_one()
   local current = record.current
   if not current and not record.running then
@@ -186,7 +186,7 @@ local function publish_latest()
     if not at_latest_ms or at_latest_ms >= due_ms then
       at_latest_ms = nil
     elseif instead_of ~= '' then
-      -- It says so by now, by the same clock.
+      -- This is the second call: the message says so already.
       due_ms, at_latest_ms = at_latest_ms, nil
     end
     return replace(record.next, is_busy and due_ms <= now_ms, at_latest_ms)

@@ -17,7 +17,7 @@
 -- include: wake
 -- include: fair_counting
 
--- A full Redis is when queues are paused.
+-- Operators pause queues when Redis is full, so it must not refuse this.
 work_when_full(KEYS[1])
 
 local counted = is_counted(KEYS[1])

@@ -1,5 +1,5 @@
--- Removes the wake-up token of a message that a full Redis has refused, unless there is a message that it may
--- be about. One that stays does no harm, it wakes a consumer for nothing.
+-- Removes the wake-up token of a message that a full Redis has refused, unless the list has a message that
+-- the token may be for. A token that stays does no harm: it wakes a consumer for nothing.
 --
 -- KEYS[1]  ready list that the message was to go to
 -- KEYS[2]  wake zset

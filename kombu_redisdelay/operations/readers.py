@@ -271,7 +271,8 @@ def _of_unacked(found: Unacked, number: int, is_over: Callable[[str], bool]) -> 
 
 
 class DeadReader(_QueueByQueue):
-    """Dead letters, and what else is kept as they are, in each queue the oldest or the newest first."""
+    """Dead letters, and other messages that are kept in the same way, in each queue the oldest or the newest
+    first."""
 
     def __init__(self, state: str) -> None:
         self._state = state

@@ -193,7 +193,7 @@ class Channel(PublishingChannel):
             with self.store.server.hurrying():
                 return self._maintenance.round_trip(queues)
         except SlotUnavailable as exc:
-            logger.debug("Looking after the queues another time: %s", exc)
+            logger.debug("Could not maintain the queues now: %s", exc)
             return False
 
     def give_back_all(self) -> None:

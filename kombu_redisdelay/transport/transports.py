@@ -123,8 +123,8 @@ class Transport(redis.Transport):
             if address is not None and answers_without(*address):
                 host, port = address
                 raise RedisConnectionError(
-                    f"{host}:{port} looks like a server without TLS: it answers without. Use redisdelay and "
-                    f"no ssl (broker_use_ssl) there, or the port on which it speaks TLS. ({exc})"
+                    f"{host}:{port} looks like a server without TLS: it answers without TLS. Use redisdelay "
+                    f"and no ssl (broker_use_ssl) there, or the port on which it speaks TLS. ({exc})"
                 ) from exc
             raise
 

@@ -173,7 +173,7 @@ def _checking(create_task_handler: Callable[..., Any]) -> Callable[..., Any]:
         def on_task_received(message: virtual.Message) -> Any:
             wrong = wrong_part(message)
             if wrong is None and (task := task_with_odd_id(message)) is not None and keeps_result(task):
-                wrong = "id is no text, or an empty one, and the result is kept under it"
+                wrong = "id is empty or no text, and the result is kept under it"
             if wrong is None:
                 return handler(message)
             message.channel.qos.make_dead(message, wrong)

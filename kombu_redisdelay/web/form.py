@@ -97,7 +97,7 @@ async def _read(request: Request) -> Form:
     except asyncio.TimeoutError as exc:
         raise HTTPException(408, "The form came too slowly.") from exc
     except ClientDisconnect as exc:
-        raise HTTPException(400, "The form did not come whole.") from exc
+        raise HTTPException(400, "The form did not arrive completely.") from exc
     try:
         pairs = of_query(body.decode("utf-8", "replace"), MOST_FIELDS)
     except ValueError as exc:

@@ -126,7 +126,7 @@ def test_who_looks_and_acts_at_once(tmp_path: Path, site: Site) -> None:
     users.write_text("ann:first\n")
     result = site.run("web", "--users-file", str(users), "--viewers-file", str(users))
     assert result.exit_code == 2
-    assert "who may act, may look." in result.stderr
+    assert "a user who may act may also look." in result.stderr
 
 
 def test_an_answer_does_not_wait_for_more_to_send() -> None:

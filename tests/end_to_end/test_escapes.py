@@ -92,5 +92,5 @@ def test_a_result_cannot_be_kept_under_such_an_id(site: Installation, pool: str)
             lambda: Messages(queues).count(Selection(state="dead")) == len(ids), 30, "the dead letters"
         )
         reasons = {letter.reason for letter in Messages(queues).select(Selection(state="dead"))}
-    assert reasons == {"id is no text, or an empty one, and the result is kept under it"}
+    assert reasons == {"id is empty or no text, and the result is kept under it"}
     assert {entry.task for entry in site.ledger.entries("started")} == {"good"}

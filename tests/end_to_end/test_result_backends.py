@@ -174,7 +174,7 @@ def test_a_database_is_a_number() -> None:
 def test_a_cluster_says_what_to_set(site: Installation, scheme: str) -> None:
     settings = {"result_backend": f"{scheme}://localhost:6379"}
     app = site.producer(**settings)
-    with pytest.raises(ImproperlyConfigured, match="set result_backend to a Redis that is none") as raised:
+    with pytest.raises(ImproperlyConfigured, match="set result_backend to a Redis without cluster") as raised:
         app.send_task("add", [1, 2])
     assert "\n" not in str(raised.value)
     status, said = run_celery(site, site.server.url(), settings, "worker", "-P", "solo")

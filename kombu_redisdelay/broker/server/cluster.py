@@ -202,7 +202,7 @@ class ClusterServer:
             relocations = [replies[index] for index in left]
             can_follow = not has_followed and any(isinstance(reply, AskError) for reply in relocations)
             if monotonic() > until and not can_follow:
-                # Who calls again must not ask the same server.
+                # The next call must not ask the same server.
                 self._is_stale = True
                 raise SlotUnavailable(str(relocations[0]))
             has_followed = True
@@ -224,13 +224,13 @@ class ClusterServer:
             try:
                 told = self._server_at(address).call_all(*(commands[index] for index in each))
             except (ConnectionError, TimeoutError) as exc:
-                # The others must not suffer: a lease would end there, for one.
+                # The other servers get their commands all the same. Leases would end there, for example.
                 failures.append(exc)
             else:
                 _note(commands, each, told, replies)
         if failures:
             self._is_stale = True
-            # If it is not sure of one that nothing was done, it is not sure of all.
+            # Raise an error after which something may have been done, if there is one.
             failures.sort(key=lambda failure: isinstance(failure, NothingDone))
             try:
                 raise failures[0]

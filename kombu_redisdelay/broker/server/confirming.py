@@ -1,4 +1,4 @@
-"""A server that has published only when replicas have confirmed it."""
+"""Publishes through a server, and waits until replicas have confirmed it."""
 
 from __future__ import annotations
 

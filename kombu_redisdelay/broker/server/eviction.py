@@ -12,8 +12,8 @@ logger = logging.getLogger(__name__)
 
 
 def evicted_by(policy: str) -> str:
-    """What of ours a server with this ``maxmemory-policy`` throws away when it runs out of memory, in words;
-    empty if it throws nothing away."""
+    """What a server with this ``maxmemory-policy`` evicts of our data when it runs out of memory, in words;
+    empty if it evicts nothing."""
     if policy == "noeviction":
         return ""
     if policy.startswith("volatile-"):

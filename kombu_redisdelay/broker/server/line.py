@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 #: something on the way to it, may have closed it.
 REST = 0.01
 
-#: Replies to acks are read before the next ack if there was no time for them for so many seconds. Redis drops
-#: what it has not read yet from a client that is killed while replies to it are unread.
+#: Replies to acks are read before the next ack if none were read for this number of seconds. Redis drops what
+#: it has not read yet from a client that is killed while replies to it are unread.
 READ_AFTER = 0.001
 
 #: Seconds that :meth:`Line.is_at_hand` waits for another thread. A server that answers takes less.
@@ -118,7 +118,7 @@ class Line:
         self._written = 0
         #: Acks that were confirmed lately, each with the time of the monotonic clock.
         self._confirmed: deque[tuple[float, Ack]] = deque(maxlen=KEPT_LIMIT)
-        #: What they came over. A connection that was made anew meanwhile has another one.
+        #: The socket that confirmed them. A new connection has another one.
         self._socket: Any = None
         #: Acks that found no message, and that were not reported yet.
         self._vain: list[Ack] = []
@@ -333,7 +333,7 @@ class Line:
             return False
         try:
             if not self._read_what_has_come() and not self._written and not is_open(connection):
-                # Who may wait connects again.
+                # A caller that may wait connects again.
                 self._begin_again()
                 return False
         except BaseException as exc:
@@ -342,7 +342,7 @@ class Line:
                 raise
             return False
         self._used_at = monotonic()
-        # What is in vain has to be told, which takes round trips.
+        # Acks that found nothing have to be reported, which takes round trips.
         return self._written < UNREAD_LIMIT - 1 and not self._vain
 
     def _read_what_has_come(self) -> bool:
@@ -371,7 +371,7 @@ class Line:
         self.connection.send_packed_command(pieces, check_health=not unread)
 
     def _read_acks(self, *, wait: bool = True) -> list[ResponseError]:
-        """Read the replies to acks that were written; if it shall not *wait*, those that are there. Returns
+        """Read the replies to acks that were written. Without *wait*, read only those that have come. Returns
         the errors; their acks are sent again."""
         errors, now = [], monotonic()
         for _ in range(self._written):

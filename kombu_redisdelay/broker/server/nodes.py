@@ -1,5 +1,5 @@
-"""Which server of a cluster has which slot. That part of redis-py's cluster client which knows it finds out;
-the whole client asks for all commands of the server first, which takes ten times as long."""
+"""Which server of a cluster has which slot. A part of redis-py's cluster client finds that out. The whole
+client would first ask for all commands of the server, which takes ten times as long."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ else:
 #: What redis-py says if the server is not one of a cluster.
 _NO_CLUSTER = "Cluster mode is not enabled"
 
-#: Seconds that the servers have to answer, unless ``socket_connect_timeout`` says it.
+#: Seconds that the servers have to answer, unless ``socket_connect_timeout`` is set.
 ANSWER_TIMEOUT = 1.0
 
 #: Seconds for which it is known which servers have answered.
@@ -67,7 +67,7 @@ class Nodes:
         self._ours: dict[str, ClusterNode] = {}
         #: What a server has told, and redis-py does not know yet.
         self._moved: dict[int, Address] = {}
-        #: Who has answered last, and until when that counts; seconds of the monotonic clock.
+        #: The servers that answered last, and until when that counts; seconds of the monotonic clock.
         self._there: list[Address] = []
         self._there_until = float("-inf")
 

@@ -76,8 +76,8 @@ class Pool(BlockingConnectionPool):
             super().release(connection)
 
     def doubt(self) -> None:
-        """Have each connection connect again before its next use. What a thread uses now is left to it: its
-        message may be there already, and it has to hear of that."""
+        """Have each connection connect again before its next use. A connection that a thread uses now stays
+        open: its message may be there already, and the thread needs the reply."""
         self.line.disconnect()
         self._doubted = WeakSet((*self._lent, *self._connections))
 

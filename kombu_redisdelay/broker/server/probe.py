@@ -13,7 +13,7 @@ from typing import TypeVar
 #: Seconds that the others have after the first one has answered.
 GRACE = 0.05
 
-#: As a line, which needs no reply in a protocol, no login and no user. Any reply will do, also a refusal.
+#: In plain text, which needs no login. Any reply counts as an answer, also a refusal.
 _PING = b"PING\r\n"
 
 #: Host and port.

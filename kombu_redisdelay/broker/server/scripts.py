@@ -27,7 +27,7 @@ SCRIPTS: dict[str, Script] = {}
 
 
 def digest(text: str) -> str:
-    """By which a server knows the script with this text."""
+    """The digest by which a server knows the script with this *text*."""
     return sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 

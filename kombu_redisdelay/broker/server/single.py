@@ -107,7 +107,7 @@ class SingleServer:
         return None if value is None else str(value)
 
     def doubt(self) -> None:
-        # Who connects finds the one of now.
+        # A new connection finds the primary of now.
         self._pool.doubt()
 
     def disconnect(self) -> None:

@@ -35,8 +35,8 @@ local function hand_out(batch, queue, stored, start)
   end
 end
 
--- Notes who holds the key of a message if nobody else wants it, as is usual, without reading the whole
--- record. Returns nil if that is not certain.
+-- The usual case: no other message wants the key of this one. Notes its new holder without reading the whole
+-- record. Returns nil if it may be another case.
 local function takes_wanted_by_none(batch, queue, mode, id, key)
   local hash = queue.base .. 'unique'
   local found = text_in(hash, key)

@@ -13,8 +13,8 @@
 
 -- It is kept for this time after the latest record, unless the queue is deleted or expires.
 local HISTORY_KEPT_MS = 7 * 24 * 3600 * 1000
--- So long before the first record, because nobody looks after a queue that is deleted when its consumer goes;
--- and of a queue that was used for a moment, as one for replies.
+-- It is kept for this time before the first record, because a queue that is deleted when its consumer goes
+-- has no maintenance; and if the queue was used for a moment, such as one for replies.
 local BRIEF_HISTORY_KEPT_MS = 3600 * 1000
 
 -- A take begins a history, and so does a record if there is a consumer that acks. A history must not stop

@@ -4,24 +4,24 @@
 -- The hash `unique` has for each key the message that holds it, `current`, and with "latest" also the one
 -- that comes after it, `next`. Each is
 --   <state><priority step> <since when, ms> <when it expires, ms> <name>
--- The state is r, in the ready list of the step, since then; s, in the schedule under that name; or a, in the
--- schedule, too, to be tried again. For what is in the schedule, the time is when it took the key. Of a
--- message that has expired, Celery runs nothing, so it holds no key; 0 is never. \30 stands between the two.
+-- The state is r: in the ready list of the step, since that time; s: in the schedule under that name; or a:
+-- the same, to be tried again. With s and a, the time is when the message took the key. A message that has
+-- expired holds no key, because Celery does not run it; 0 is never. \30 stands between `current` and `next`.
 -- The hash `running` has for each key the message that a consumer holds, with "done" and "latest":
 --   <consumer> \30 <delivery tag> \30 <id>
 --
--- What waits for its key is *blocked*: it is scheduled with an infinite due time. Only the message that holds
--- a key matters. Any other one is treated as if it had none: there is no way in which a key keeps a message
--- for ever, and a key whose message is gone is free. What another program did to these hashes is ignored.
+-- A message that waits for its key is *blocked*: it is scheduled with an infinite due time. Only a message
+-- that holds its key matters. Any other one is treated as if it had no key. So no key keeps a message for
+-- ever, and a key whose message is gone is free. What another program did to these hashes is ignored.
 
 local UNIQUE = '^"redisdelay%-unique": ?%["([wdl])", ?"([^"]*)", ?"([^"]*)"%]'
--- The same from the beginning of a message that was never redelivered: most are found by one look.
+-- The same from the beginning of a message that was never redelivered. Most messages match it.
 local FIRST_TIME = '^{"redisdelay%-due": ?%d+, ?' .. string.sub(UNIQUE, 2)
 local UNTIL_TAKEN = 'w'
 local BLOCKED = 'inf'
--- Messages are taken in the order in which they became ready, but for those that came back. One that did so
--- this much later shows that a message was taken which nobody has noted. Its time is by the clock of its
--- publisher, which may be minutes ahead.
+-- Messages are taken in the order in which they became ready, except those that came back. If the next one to
+-- be taken became ready this much later than a message, that message was taken, and no script has noted it.
+-- The time of the next one is by the clock of its publisher, which may be minutes ahead.
 local PASSED_MS = 600000
 
 -- Mode, id and key of a message; nothing if it has no key.
@@ -143,9 +143,9 @@ local function is_there(base, entry, now_ms, list_of)
   return type(redis.pcall('HGET', base .. 'fair', 'n:' .. entry.step)) == 'string'
 end
 
--- Lets go of a key, as far as nobody holds it any more: a program that does not know keys has taken, removed
--- or purged messages. In doubt they are gone: it costs a run more, and otherwise a message would be dropped
--- for one that never runs.
+-- Forgets the messages of a record that are gone: a program that does not know keys has taken, removed or
+-- purged them. In doubt they are gone, which costs one more run. Otherwise, a message would be dropped for
+-- one that never runs.
 local function heal(record, now_ms, list_of)
   local base = record.base
   if record.running and not is_unacked(base, record.running) then
@@ -159,7 +159,7 @@ local function heal(record, now_ms, list_of)
   end
 end
 
--- If nobody runs, what is blocked is due now. No text is moved for it: the next take does that.
+-- If no message of the key runs, the blocked one is due now. The next take moves its text.
 local function let_go(record, now_ms)
   local entry = record.current or record.next
   if record.running or not entry or entry.state == 'r' or score_of(record.base, entry) ~= BLOCKED then

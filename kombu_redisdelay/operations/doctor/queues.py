@@ -89,8 +89,8 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool
     if is_ours(queue):
         yield wrong(
             f"queue {queue}",
-            "its name is that of a key of another queue: a message of the one is in the place of the other",
-            "Give it another name, and find out who has chosen this one. It can be declared no more.",
+            "its name is that of a key of another queue, so their messages are mixed up",
+            "Give it another name, and find out where this one comes from. It cannot be declared any more.",
         )
         return
     names = store.partitions.names(queue)
