@@ -16,6 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.bindings import BINDING
 from kombu_redisdelay.broker.fair_key import member_of
+from kombu_redisdelay.broker.fair_queues import ON, FairQueues
 from kombu_redisdelay.broker.keys import is_ours
 from kombu_redisdelay.broker.members import with_own
 from kombu_redisdelay.broker.message import (
@@ -333,9 +334,17 @@ class PublishingChannel(ConnectingChannel):
             raise ValueError(
                 f"a queue cannot be named {queue!r}, because the transport has a key of this name"
             )
+        arguments, names = kwargs.get("arguments") or {}, self.store.partitions.names(queue)
+        expires_ms, is_fair = arguments.get("x-expires"), bool(arguments.get("x-fair"))
+        fair = FairQueues(self.store)
+        # Most queues are neither: their declaration makes no round trip for this.
+        states = fair.states(names) if is_fair or expires_ms is not None else []
+        if expires_ms is not None and (is_fair or any(states)):
+            raise ValueError(
+                f"queue {queue!r} cannot be both fair ('x-fair') and declared with 'x-expires': Redis would "
+                "expire the list of each key by itself"
+            )
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
-        expires_ms = (kwargs.get("arguments") or {}).get("x-expires")
-        names = self.store.partitions.names(queue)
         if not auto_delete:
             self.connection.declared_queues.update(names)
         for name in names:
@@ -343,6 +352,8 @@ class PublishingChannel(ConnectingChannel):
                 self.store.expires_ms.pop(name, None)
             else:
                 self.store.expires_ms[name] = int(expires_ms)
+        if is_fair and set(states) != {ON}:
+            fair.switch_on(names)
 
     def queue_declare(self, queue: str | None = None, *args: Any, **kwargs: Any) -> Any:
         declare = super().queue_declare
