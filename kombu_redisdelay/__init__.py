@@ -13,7 +13,9 @@ from kombu_redisdelay import registration
 if TYPE_CHECKING:
     from kombu_redisdelay.broker.server.confirming import NotReplicatedError
     from kombu_redisdelay.operations.acting import Done
+    from kombu_redisdelay.operations.fair import KeyLimits
     from kombu_redisdelay.operations.history import Period, QueueHistory
+    from kombu_redisdelay.operations.key_stats import KeyStats, QueueKeys
     from kombu_redisdelay.operations.limits import QueueLimits
     from kombu_redisdelay.operations.message import MessageInfo
     from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
@@ -36,6 +38,8 @@ __all__ = (
     "BatchPublishError",
     "Count",
     "Done",
+    "KeyLimits",
+    "KeyStats",
     "MessageInfo",
     "Messages",
     "NotMarkedRevokedError",
@@ -43,6 +47,7 @@ __all__ = (
     "Page",
     "Period",
     "QueueHistory",
+    "QueueKeys",
     "QueueLimits",
     "QueueStats",
     "Queues",
@@ -62,6 +67,8 @@ _MODULES = {
     "BatchPublishError": "transport.block",
     "Count": "operations.reading",
     "Done": "operations.acting",
+    "KeyLimits": "operations.fair",
+    "KeyStats": "operations.key_stats",
     "MessageInfo": "operations.message",
     "Messages": "operations.messages",
     "NotMarkedRevokedError": "operations.messages",
@@ -69,6 +76,7 @@ _MODULES = {
     "Page": "operations.reading",
     "Period": "operations.history",
     "QueueHistory": "operations.history",
+    "QueueKeys": "operations.key_stats",
     "QueueLimits": "operations.limits",
     "QueueStats": "operations.stats",
     "Queues": "operations.queues",

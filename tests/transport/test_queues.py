@@ -155,11 +155,14 @@ class TestFair:
     def test_again_it_costs_one_round_trip(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         channel = site.channel()
         channel.queue_declare("q", arguments=self.FAIR)
-        server, sent = channel.store.server, []
-        call_all = server.call_all
-        monkeypatch.setattr(
-            server, "call_all", lambda *commands: sent.append(commands) or call_all(*commands)
-        )
+        server = channel.store.server
+        call, sent = server.call_all, []
+
+        def call_all(*commands: Any) -> Any:
+            sent.append(commands)
+            return call(*commands)
+
+        monkeypatch.setattr(server, "call_all", call_all)
         channel._new_queue("q", arguments=self.FAIR)
         assert len(sent) == 1
         channel._new_queue("plain")
