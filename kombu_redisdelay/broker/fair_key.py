@@ -36,6 +36,12 @@ class FairKey(NamedTuple):
     key: str = ""
     weight: float = DEFAULT_WEIGHT
 
+    @property
+    def member(self) -> str:
+        """What the message says of it."""
+        # No exponent: it has four digits before the point at most, and three zeros behind it.
+        return f"{self.weight:.10g} {self.key}"
+
 
 def member_of(headers: Mapping[str, Any]) -> str | None:
     """What a message with these *headers* says of its key to the scripts; ``None`` if it has none.
@@ -50,10 +56,9 @@ def member_of(headers: Mapping[str, Any]) -> str | None:
         return None
     check_key(key, f"header {KEY_HEADER!r}")
     if weight is None:
-        return f"{DEFAULT_WEIGHT} {key}"
+        return FairKey(key).member
     check_weight(weight, f"header {WEIGHT_HEADER!r}")
-    # No exponent: it has four digits before the point at most, and three zeros behind it.
-    return f"{weight:.10g} {key}"
+    return FairKey(key, weight).member
 
 
 def check_key(key: object, what: str) -> None:

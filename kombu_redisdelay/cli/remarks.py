@@ -1,15 +1,16 @@
-"""The pause and the limits of a queue in words."""
+"""The pause and the limits of a queue, and those of its keys, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
 
+from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.limits import QueueLimits
 from kombu_redisdelay.words import span
 
 
-def in_words(limits: QueueLimits) -> str:
+def in_words(limits: QueueLimits | KeyLimits) -> str:
     """Such as ``100/m, burst 10, concurrency 20``, or ``no limits``."""
     parts = []
     if limits.rate is not None:
@@ -25,3 +26,16 @@ def remarks(queue: str, limits: QueueLimits, now: datetime) -> Iterator[str]:
         yield f"{queue} has been paused for {span(max(0.0, (now - limits.paused_since).total_seconds()))}"
     if limits.is_limited:
         yield f"{queue} is limited: {in_words(limits)}"
+
+
+def fairness(queue: str, state: str, limits: KeyLimits) -> Iterator[str]:
+    """Lines to show beside the keys of a queue.
+
+    Arguments:
+        state: "on" if it is fair, "off" while its messages are moved back, else empty.
+        limits: those of every key.
+    """
+    if state == "off":
+        yield f"{queue} is not fair any more: workers are moving its messages back"
+    if limits.is_limited:
+        yield f"each key of {queue} is limited: {in_words(limits)}"

@@ -97,7 +97,7 @@ def limits_of_key(store: Store, queue: str, key: str) -> KeyLimits:
     Raises:
         ValueError: *key* cannot be a key.
     """
-    check_key(key, "a key")
+    checked_key(key)
     fair, name = FairQueues(store), store.partitions.names(queue)[0]
     [every], [state] = fair.limits([name]), fair.key_states(name, [key])
     return limits_of_state(every, state)
@@ -142,7 +142,7 @@ def limit_key(
     concurrency: int | Unchanged | None = UNCHANGED,
 ) -> None:
     """Change the limits of one key of *queue*: see :meth:`kombu_redisdelay.Queues.limit_key`."""
-    check_key(key, "a key")
+    checked_key(key)
     fair, names = FairQueues(store), store.partitions.names(queue)
     [before] = fair.key_states(names[0], [key])
     changed = _changed(before.own, rate, burst, concurrency)
@@ -156,7 +156,7 @@ def pause_key(store: Store, queue: str, key: str) -> None:
     Raises:
         ValueError: *key* cannot be a key.
     """
-    check_key(key, "a key")
+    checked_key(key)
     for name in store.partitions.names(queue):
         FairQueues(store).pause_key(name, key)
 
@@ -167,9 +167,19 @@ def resume_key(store: Store, queue: str, key: str) -> None:
     Raises:
         ValueError: *key* cannot be a key.
     """
-    check_key(key, "a key")
+    checked_key(key)
     for name in store.partitions.names(queue):
         FairQueues(store).resume_key(name, key)
+
+
+def checked_key(key: str) -> str:
+    """*key* as it is.
+
+    Raises:
+        ValueError: it cannot be a key.
+    """
+    check_key(key, "a key")
+    return key
 
 
 def _changed(

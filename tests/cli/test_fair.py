@@ -1,0 +1,126 @@
+"""`celery delayed fair` and `keys`, and the options for keys of `limit`, `pause` and `resume`."""
+
+from __future__ import annotations
+
+import pytest
+from kombu.entity import Queue
+
+from tests.cli.site import QUEUE, Site
+
+Q = ("-Q", QUEUE)
+
+
+def test_a_queue_is_made_fair_and_plain(site: Site) -> None:
+    assert site.text("fair", *Q) == "celery is fair now\n"
+    assert site.text("fair", *Q) == "celery is fair already\n"
+    assert site.text("fair", *Q, "--off") == "celery will not be fair: workers move its messages back\n"
+    assert site.rows("fair", *Q, "--off") == [{"queue": QUEUE, "fair": "off"}]
+    assert site.text("fair", *Q) == "celery is fair again\n"
+    assert site.text("fair", "-Q", "b", "--off", "--force") == "b is not fair\n"
+    assert site.rows("fair", *Q, "-Q", "b", "--force") == [
+        {"queue": QUEUE, "fair": "on"},
+        {"queue": "b", "fair": "on"},
+    ]
+    # A queue that is fair is known.
+    site.redis.delete(*(key for key in site.redis.keys("*") if not key.endswith(":control")))
+    assert site.text("fair", "-Q", "b") == "b is fair already\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("fair",), "Name the queues with -Q."),
+        (("keys",), "Name one queue with -Q."),
+        (("keys", *Q, "-Q", "b"), "Name one queue with -Q."),
+        (("limit", *Q, "--per-key", "--key", "t", "--rate", "1"), "not both"),
+        (("limit", *Q, "--per-key"), "Give a limit"),
+        (("limit", *Q, "--key", "t", "--burst", "3"), "urst needs a rate"),
+        (("limit", *Q, "--key", "t\n", "--rate", "3"), " key must have no control characters"),
+        (("pause", *Q, "--key", "t" * 65), " key must have 64 bytes at most"),
+        (("fair", "-Q", "typo"), "obody has used a queue 'typo' yet"),
+    ],
+)
+def test_what_is_a_usage_error(site: Site, words: tuple[str, ...], message: str) -> None:
+    result = site.run(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert site.redis.keys("*control*") == []
+
+
+def test_a_queue_that_expires(site: Site) -> None:
+    site.app.conf.task_queues = [Queue(QUEUE, queue_arguments={"x-expires": 60_000})]
+    result = site.run("fair", *Q)
+    assert result.exit_code == 2
+    assert "ueue 'celery' cannot be fair, because it is declared with 'x-expires'" in result.stderr
+
+
+def test_limits_of_each_key_and_of_one(site: Site) -> None:
+    site.text("fair", *Q)
+    limits = ("--per-key", "--rate", "120/m", "--concurrency", "2")
+    assert site.text("limit", *Q, *limits) == "celery each key: 120/m, burst 2, concurrency 2\n"
+    assert site.text("limit", *Q, "--key", "t", "--concurrency", "8") == (
+        "celery key 't': 2/s, burst 2, concurrency 8\n"
+    )
+    [row] = site.rows("limit", *Q, "--key", "t", "--rate", "none")
+    assert row == {
+        **{"queue": QUEUE, "key": "t", "rate": "2/s", "burst": 2, "concurrency": 8},
+        **{"paused_since": None, "is_own": True},
+    }
+    assert site.text("limit", *Q, "--key", "t", "--clear") == (
+        "celery key 't': 2/s, burst 2, concurrency 2, as each key\n"
+    )
+    [row] = site.rows("limit", *Q, "--per-key", "--rate", "none")
+    assert (row["per_key"], row["rate"], row["concurrency"]) == (True, None, 2)
+    assert site.text("limit", *Q, "--per-key", "--clear") == "celery each key: no limits\n"
+    # It was never the limit of the queue.
+    assert site.text("limit", *Q, "--concurrency", "5") == "celery: concurrency 5\n"
+
+
+def test_a_pause_of_one_key(site: Site) -> None:
+    site.text("fair", *Q)
+    assert site.text("pause", *Q, "--key", "t") == "celery key 't' paused\n"
+    assert site.text("pause", *Q, "--key", "t") == "celery key 't' was paused already\n"
+    assert site.rows("pause", *Q, "--key", "") == [{"queue": QUEUE, "key": "", "paused": True}]
+    assert [row["limits"]["paused_since"] for row in site.rows("stats")] == [None]
+    assert site.text("resume", *Q, "--key", "t") == "celery key 't' resumed\n"
+    assert site.rows("resume", *Q, "--key", "t") == [{"queue": QUEUE, "key": "t", "resumed": False}]
+
+
+def test_a_queue_that_is_not_fair_is_told_of(site: Site) -> None:
+    hint = "It counts when celery is fair: `celery delayed fair -Q celery`.\n"
+    assert site.run("pause", *Q, "--key", "t", "--force").stderr == hint
+    assert site.run("limit", *Q, "--per-key", "--rate", "1").stderr == hint
+    site.send(headers={"x-key": "t"})
+    result = site.run("keys", *Q)
+    assert result.stdout.splitlines()[1].split()[:2] == ["t", "1"]
+    assert "celery is not fair" in result.stderr
+
+
+def test_keys(site: Site) -> None:
+    site.text("fair", *Q)
+    assert site.run("keys", *Q).stderr == "No keys found.\n"
+    for _ in range(3):
+        site.send(headers={"x-key": "tenant-2"})
+    site.send(headers={"x-key": "tenant-10"}, countdown=60)
+    site.send()
+    site.text("pause", *Q, "--key", "tenant-2")
+    site.text("limit", *Q, "--key", "tenant-10", "--rate", "100/m", "--burst", "7")
+    site.text("limit", *Q, "--per-key", "--concurrency", "1")
+    header, *lines, remark = site.text("keys", *Q).splitlines()
+    assert header.split() == ["KEY", "READY", "WAIT", "SCHEDULED", "UNACKED", "REASON", "OWN", "LIMITS"]
+    assert [line.split()[0] for line in lines] == ["tenant-2", '""', "tenant-10"]
+    assert " paused  paused for " in lines[0]
+    assert lines[2].endswith("100/m, burst 7, concurrency 1")
+    assert remark == "each key of celery is limited: concurrency 1"
+    assert [row["key"] for row in site.rows("keys", *Q, "--sort", "key")] == ["", "tenant-2", "tenant-10"]
+    result = site.run("keys", *Q, "--sort", "scheduled", "--limit", "1", "--json")
+    assert '"key": "tenant-10", "ready": 0, "scheduled": 1, "unacked": 0, "waiting": 0.0' in result.stdout
+    assert result.stderr == "Only the first 1: there are 3. See all with --limit 0.\n"
+
+
+def test_a_hostile_key(site: Site) -> None:
+    """One that another program has written: of ours, none has such a key."""
+    site.text("fair", *Q)
+    payload = '{"redisdelay-key": "1 \\u202egnp.exe", "body": "", "headers": {}, "properties": {}}'
+    site.redis.lpush(QUEUE, payload)
+    assert "\u202e" not in site.text("keys", *Q)
