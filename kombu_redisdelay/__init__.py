@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kombu_redisdelay.broker.server.confirming import NotReplicatedError
     from kombu_redisdelay.operations.acting import Done
     from kombu_redisdelay.operations.fair import KeyLimits
+    from kombu_redisdelay.operations.fairness import Fairness
     from kombu_redisdelay.operations.history import Period, QueueHistory
     from kombu_redisdelay.operations.key_stats import KeyStats, QueueKeys
     from kombu_redisdelay.operations.limits import QueueLimits
@@ -38,6 +39,7 @@ __all__ = (
     "BatchPublishError",
     "Count",
     "Done",
+    "Fairness",
     "KeyLimits",
     "KeyStats",
     "MessageInfo",
@@ -67,6 +69,7 @@ _MODULES = {
     "BatchPublishError": "transport.block",
     "Count": "operations.reading",
     "Done": "operations.acting",
+    "Fairness": "operations.fairness",
     "KeyLimits": "operations.fair",
     "KeyStats": "operations.key_stats",
     "MessageInfo": "operations.message",

@@ -15,11 +15,11 @@ from kombu_redisdelay.cli.first_rows import Limited, limit_option, rows_to_show
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import count, flexible, right, show_json, show_pages, table
 from kombu_redisdelay.cli.queues import age
-from kombu_redisdelay.cli.remarks import fairness, in_words
+from kombu_redisdelay.cli.remarks import in_words, limits_of_keys
 from kombu_redisdelay.cli.table import Cell, Column, Table
 from kombu_redisdelay.operations import key_columns
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.fair import KeyLimits
+from kombu_redisdelay.operations.fair import NO_KEY, KeyLimits
 from kombu_redisdelay.operations.key_columns import KEY_COLUMNS, SORTS, USUAL_SORT, KeyColumn, sort_keys
 from kombu_redisdelay.operations.key_stats import KeyStats, queue_keys
 from kombu_redisdelay.operations.states import STATES
@@ -56,9 +56,9 @@ def command(queues: tuple[str, ...], sort: str, limit: int | None, as_json: bool
         echo("No keys found.", err=True)
     shown.tell(lambda: len(found.keys))
     if not as_json:
-        for remark in fairness(found.queue, found.fair, found.limits):
+        for remark in limits_of_keys(found.queue, found.limits):
             echo(remark)
-        if not found.fair:
+        if found.fair != "on":
             echo(f"{found.queue} is not fair: `celery delayed fair -Q {found.queue}`.", err=True)
     if found.unread:
         echo(
@@ -99,8 +99,7 @@ def _own(limits: KeyLimits, now: datetime) -> str:
 
 #: Kind of a column -> makes the cell of a value.
 _CELLS: Mapping[str, Callable[[KeyColumn, Any, datetime], Any]] = {
-    # As it is published: "" is the key of messages without one.
-    key_columns.KEY: lambda column, value, now: value or '""',
+    key_columns.KEY: lambda column, value, now: value or NO_KEY,
     key_columns.NUMBER: lambda column, value, now: _number(column, value),
     key_columns.AGE: lambda column, value, now: age(value),
     key_columns.REASON: lambda column, value, now: value,

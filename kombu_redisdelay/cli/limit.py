@@ -15,7 +15,7 @@ from kombu_redisdelay.cli.output import show_json
 from kombu_redisdelay.cli.remarks import in_words
 from kombu_redisdelay.operations import fair, limits
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.fair import KeyLimits
+from kombu_redisdelay.operations.fair import NO_KEY, KeyLimits
 from kombu_redisdelay.operations.limits import UNCHANGED, QueueLimits
 
 
@@ -90,7 +90,7 @@ def command(
     if as_json:
         show_json({"queue": name, **which, **asdict(its)} for name, its in found.items())
         return
-    whose = " each key" if per_key else "" if key is None else f" key {key!r}"
+    whose = " each key" if per_key else "" if key is None else f" key {key or NO_KEY}"
     # 120/m is read back as 2/s.
     typed: dict[str, Any] = {"rate": changes["rate"]} if "/" in str(changes.get("rate")) else {}
     for name, its in found.items():

@@ -9,6 +9,7 @@ from kombu_redisdelay.cli.options import all_option, force_option, json_option, 
 from kombu_redisdelay.cli.output import show_json, show_lines
 from kombu_redisdelay.operations import fair, limits
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.fair import NO_KEY
 
 
 @click.command("pause")
@@ -33,7 +34,7 @@ def command(queues: tuple[str, ...], key: str | None, every: bool, force: bool, 
         paused = [fair.limits_of_key(access.store, name, key).paused_since is not None for name in names]
         for name in names:
             fair.pause_key(access.store, name, key)
-    whose = "" if key is None else f" key {key!r}"
+    whose = "" if key is None else f" key {key or NO_KEY}"
     if as_json:
         which = {} if key is None else {"key": key}
         show_json({"queue": name, **which, "paused": True} for name in names)

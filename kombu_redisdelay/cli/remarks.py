@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from kombu_redisdelay.operations.fair import KeyLimits
+from kombu_redisdelay.operations.fairness import Fairness
 from kombu_redisdelay.operations.limits import QueueLimits
-from kombu_redisdelay.words import span
+from kombu_redisdelay.words import number_of, span
 
 
 def in_words(limits: QueueLimits | KeyLimits) -> str:
@@ -28,14 +29,19 @@ def remarks(queue: str, limits: QueueLimits, now: datetime) -> Iterator[str]:
         yield f"{queue} is limited: {in_words(limits)}"
 
 
-def fairness(queue: str, state: str, limits: KeyLimits) -> Iterator[str]:
-    """Lines to show beside the keys of a queue.
+def fairness_remarks(queue: str, fairness: Fairness) -> Iterator[str]:
+    """The same of a fair queue."""
+    waiting = f"{number_of(fairness.keys, 'key')} wait{'s' if fairness.keys == 1 else ''}"
+    if fairness.keys_at_limit:
+        waiting += f", {fairness.keys_at_limit:,} of them at a limit"
+    if fairness.state == "off":
+        yield f"{queue} is not to be fair any more, and workers move its messages back: {waiting}"
+    else:
+        yield f"{queue} is fair: {waiting}"
+    yield from limits_of_keys(queue, fairness.limits)
 
-    Arguments:
-        state: "on" if it is fair, "off" while its messages are moved back, else empty.
-        limits: those of every key.
-    """
-    if state == "off":
-        yield f"{queue} is not fair any more: workers are moving its messages back"
+
+def limits_of_keys(queue: str, limits: KeyLimits) -> Iterator[str]:
+    """The same of the limits of every key."""
     if limits.is_limited:
         yield f"each key of {queue} is limited: {in_words(limits)}"

@@ -9,6 +9,7 @@ from kombu_redisdelay.cli.options import all_option, json_option, key_option, qu
 from kombu_redisdelay.cli.output import show_json, show_lines
 from kombu_redisdelay.operations import fair, limits
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.fair import NO_KEY
 
 
 @click.command("resume")
@@ -31,7 +32,7 @@ def command(queues: tuple[str, ...], key: str | None, every: bool, as_json: bool
         for name in names:
             fair.resume_key(access.store, name, key)
     resumed = dict(zip(names, paused, strict=True))
-    whose = "" if key is None else f" key {key!r}"
+    whose = "" if key is None else f" key {key or NO_KEY}"
     if as_json:
         which = {} if key is None else {"key": key}
         show_json({"queue": name, **which, "resumed": was_paused} for name, was_paused in resumed.items())

@@ -12,7 +12,7 @@ from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import flexible, show, show_json, table
 from kombu_redisdelay.cli.queues import figure, heading
-from kombu_redisdelay.cli.remarks import remarks
+from kombu_redisdelay.cli.remarks import fairness_remarks, remarks
 from kombu_redisdelay.cli.table import Table
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS
@@ -41,6 +41,9 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
             for queue in found:
                 for remark in remarks(queue.queue, queue.limits, now):
                     echo(remark)
+                if queue.fairness is not None:
+                    for remark in fairness_remarks(queue.queue, queue.fairness):
+                        echo(remark)
 
 
 def stats_table(stats: Iterable[QueueStats]) -> Table:

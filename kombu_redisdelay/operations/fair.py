@@ -21,6 +21,9 @@ from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.limits import UNCHANGED, Unchanged, rates, shares
 from kombu_redisdelay.public import public
 
+#: Stands for the key of messages without one: no key has quotation marks.
+NO_KEY = '""'
+
 
 @public
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ def together(states: Sequence[str]) -> str:
 def limits_of_every_key(store: Store, queue: str) -> KeyLimits:
     """The limits of every key of *queue*."""
     [found] = FairQueues(store).limits(store.partitions.names(queue)[:1])
-    return _limits(found)
+    return key_limits(found)
 
 
 def limits_of_key(store: Store, queue: str, key: str) -> KeyLimits:
@@ -115,7 +118,7 @@ def limits_of_state(every: fair_queues.KeyLimits, state: KeyState) -> KeyLimits:
         *((every.interval_us, every.burst) if own.interval_us is None else (own.interval_us, own.burst)),
     )
     is_own = own.concurrency is not None or own.interval_us is not None
-    return _limits(counting, state.paused_ms, is_own)
+    return key_limits(counting, state.paused_ms, is_own)
 
 
 def limit_keys(
@@ -201,7 +204,10 @@ def _changed(
     return after
 
 
-def _limits(found: fair_queues.KeyLimits, paused_ms: float | None = None, is_own: bool = False) -> KeyLimits:
+def key_limits(
+    found: fair_queues.KeyLimits, paused_ms: float | None = None, is_own: bool = False
+) -> KeyLimits:
+    """What the broker has found, as an operator sees it."""
     return KeyLimits(
         rate=Limits(interval_us=found.interval_us).rate,
         burst=None if found.interval_us is None else found.burst or 1,

@@ -8,6 +8,7 @@ from typing import Any
 
 from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.key_stats import KeyStats
+from kombu_redisdelay.operations.states import READY, SCHEDULED, UNACKED
 
 #: What a column shows: the key, a number, for how long it has been so, the limits that a key has for itself,
 #: or why its messages wait.
@@ -47,10 +48,10 @@ def _reason(key: KeyStats) -> str:
 #: Name -> column.
 KEY_COLUMNS = {
     "key": KeyColumn("Key", KEY, lambda key: key.key),
-    "ready": KeyColumn("Ready", NUMBER, lambda key: key.ready, "ready"),
+    READY: KeyColumn(READY.capitalize(), NUMBER, lambda key: key.ready, READY),
     "waiting": KeyColumn("Wait", AGE, lambda key: key.waiting),
-    "scheduled": KeyColumn("Scheduled", NUMBER, lambda key: key.scheduled, "scheduled"),
-    "unacked": KeyColumn("Unacked", NUMBER, lambda key: key.unacked, "unacked"),
+    SCHEDULED: KeyColumn(SCHEDULED.capitalize(), NUMBER, lambda key: key.scheduled, SCHEDULED),
+    UNACKED: KeyColumn(UNACKED.capitalize(), NUMBER, lambda key: key.unacked, UNACKED),
     "reason": KeyColumn("Reason", REASON, _reason),
     "limits": KeyColumn("Own limits", LIMITS, lambda key: key.limits),
 }
@@ -59,7 +60,7 @@ KEY_COLUMNS = {
 SORTS = tuple(name for name, column in KEY_COLUMNS.items() if column.is_sorted_by)
 
 #: What they are sorted by, if nothing is said.
-USUAL_SORT = "ready"
+USUAL_SORT = READY
 
 
 def sort_keys(keys: Iterable[KeyStats], by: str = USUAL_SORT) -> list[KeyStats]:

@@ -24,7 +24,7 @@ def why_waiting(store: Store, message: MessageInfo) -> list[str]:
     if message.state not in (SCHEDULED, READY):
         return []
     if message.is_blocked:
-        return [f"It is {message.reason}, which has the same key: {message.unique}."]
+        return [f"It is {message.reason}, which has the same unique key: {message.unique}."]
     unknown_ms = Content.of(message.payload, "").unknown_ms if message.reason == UNKNOWN else None
     if unknown_ms is not None:
         since = from_ms(unknown_ms)
@@ -37,7 +37,7 @@ def why_waiting(store: Store, message: MessageInfo) -> list[str]:
 
 
 def key_holder(store: Store, message: MessageInfo) -> str | None:
-    """The id of the task that holds the key of *message*; ``None`` if none does, or it has no key."""
+    """The id of the task that holds the unique key of *message*; ``None`` if none does, or it has none."""
     if message.unique is None:
         return None
     names = store.partitions.names(message.queue)

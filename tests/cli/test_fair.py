@@ -6,6 +6,7 @@ import pytest
 from kombu.entity import Queue
 
 from tests.cli.site import QUEUE, Site
+from tests.transport.kit import Inbox, drain
 
 Q = ("-Q", QUEUE)
 
@@ -37,6 +38,7 @@ def test_a_queue_is_made_fair_and_plain(site: Site) -> None:
         (("limit", *Q, "--key", "t", "--burst", "3"), "urst needs a rate"),
         (("limit", *Q, "--key", "t\n", "--rate", "3"), " key must have no control characters"),
         (("pause", *Q, "--key", "t" * 65), " key must have 64 bytes at most"),
+        (("pause", *Q, "--key", ""), "t is empty; the key of messages without one is"),
         (("fair", "-Q", "typo"), "obody has used a queue 'typo' yet"),
     ],
 )
@@ -59,7 +61,7 @@ def test_limits_of_each_key_and_of_one(site: Site) -> None:
     limits = ("--per-key", "--rate", "120/m", "--concurrency", "2")
     assert site.text("limit", *Q, *limits) == "celery each key: 120/m, burst 2, concurrency 2\n"
     assert site.text("limit", *Q, "--key", "t", "--concurrency", "8") == (
-        "celery key 't': 2/s, burst 2, concurrency 8\n"
+        "celery key t: 2/s, burst 2, concurrency 8\n"
     )
     [row] = site.rows("limit", *Q, "--key", "t", "--rate", "none")
     assert row == {
@@ -67,7 +69,7 @@ def test_limits_of_each_key_and_of_one(site: Site) -> None:
         **{"paused_since": None, "is_own": True},
     }
     assert site.text("limit", *Q, "--key", "t", "--clear") == (
-        "celery key 't': 2/s, burst 2, concurrency 2, as each key\n"
+        "celery key t: 2/s, burst 2, concurrency 2, as each key\n"
     )
     [row] = site.rows("limit", *Q, "--per-key", "--rate", "none")
     assert (row["per_key"], row["rate"], row["concurrency"]) == (True, None, 2)
@@ -78,11 +80,11 @@ def test_limits_of_each_key_and_of_one(site: Site) -> None:
 
 def test_a_pause_of_one_key(site: Site) -> None:
     site.text("fair", *Q)
-    assert site.text("pause", *Q, "--key", "t") == "celery key 't' paused\n"
-    assert site.text("pause", *Q, "--key", "t") == "celery key 't' was paused already\n"
-    assert site.rows("pause", *Q, "--key", "") == [{"queue": QUEUE, "key": "", "paused": True}]
+    assert site.text("pause", *Q, "--key", "t") == "celery key t paused\n"
+    assert site.text("pause", *Q, "--key", "t") == "celery key t was paused already\n"
+    assert site.rows("pause", *Q, "--key", '""') == [{"queue": QUEUE, "key": "", "paused": True}]
     assert [row["limits"]["paused_since"] for row in site.rows("stats")] == [None]
-    assert site.text("resume", *Q, "--key", "t") == "celery key 't' resumed\n"
+    assert site.text("resume", *Q, "--key", "t") == "celery key t resumed\n"
     assert site.rows("resume", *Q, "--key", "t") == [{"queue": QUEUE, "key": "t", "resumed": False}]
 
 
@@ -124,3 +126,62 @@ def test_a_hostile_key(site: Site) -> None:
     payload = '{"redisdelay-key": "1 \\u202egnp.exe", "body": "", "headers": {}, "properties": {}}'
     site.redis.lpush(QUEUE, payload)
     assert "\u202e" not in site.text("keys", *Q)
+
+
+def test_key_is_a_filter(site: Site) -> None:
+    site.text("fair", *Q)
+    ids = {key: site.send(headers={"x-key": key} if key else {}) for key in ("a", "ab", "é-b", "")}
+    scheduled = site.send(headers={"x-key": "a", "x-unique": "u"}, countdown=60)
+
+    def found(key: str, *words: str) -> set[str]:
+        return {row["id"] for row in site.rows("list", "--key", key, *words)}
+
+    assert found("a") == {ids["a"], scheduled}
+    assert found("a*", "--state", "ready") == {ids["a"], ids["ab"]}
+    assert found("[é]-b") == found("é-b") == {ids["é-b"]}
+    assert found('""') == {ids[""]}
+    rows = site.rows("list", "--state", "scheduled")
+    assert [(row["key"], row["unique"]) for row in rows] == [("a", "u")]
+    assert site.text("list", "--state", "scheduled").split()[:4] == ["DUE", "KEY", "UNIQUE", "ID"]
+    shown = site.text("show", scheduled)
+    assert shown.index("key ") < shown.index("unique key ")
+    assert "\nkey " in shown
+    [count] = site.rows("count", "--key", "a*")
+    assert count["messages"] == 3
+    site.text("cancel", "--key", "a", "--yes")
+    assert {row["key"] for row in site.rows("list")} == {"ab", "é-b", ""}
+
+
+def test_stats(site: Site) -> None:
+    assert site.rows("stats")[0]["fairness"] is None
+    site.text("fair", *Q)
+    for number in range(3):
+        site.send(headers={"x-key": f"t{number}"})
+    site.text("pause", *Q, "--key", "t0")
+    site.text("limit", *Q, "--per-key", "--rate", "1/h")
+    assert "celery is fair: 0 keys wait\n" in site.text("stats")
+    with site.app.connection_for_read() as connection:
+        inbox = Inbox(connection.channel(), QUEUE, prefetch=1)
+        drain(connection, lambda: len(inbox) == 1)
+        [row] = site.rows("stats")
+        assert (row["ready"], row["unacked"]) == (2, 1)
+        assert row["fairness"]["state"] == "on"
+        assert row["fairness"]["limits"]["rate"] == "1/h"
+        assert "each key of celery is limited: 1/h, burst 1\n" in site.text("stats")
+        [message] = inbox.messages
+        message.ack()
+        # The rest is paused, or its turn.
+        drain(connection, lambda: len(inbox) == 2)
+        inbox.messages[1].ack()
+        for number in (1, 2):
+            site.send(headers={"x-key": f"t{number}"})
+
+        def counts() -> bool:
+            [row] = site.rows("stats")
+            fairness, found = row["fairness"], (row["ready"], row["reason"])
+            return (fairness["keys"], fairness["keys_at_limit"], *found) == (3, 3, 3, "key limits")
+
+        drain(connection, counts)
+        [row] = site.rows("stats")
+        assert 0 < row["waiting"] < 60
+    assert "celery is fair: 3 keys wait, 3 of them at a limit\n" in site.text("stats")
