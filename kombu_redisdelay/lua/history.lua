@@ -7,6 +7,7 @@
 -- Returns  server's clock in ms; how many messages are ready or scheduled; delivered, failed, dead, other,
 --          published, flow, minute, hour, minutes and hours, as they are in the history (nil: it has none)
 
+-- include: base
 -- include: clock
 -- include: length
 
