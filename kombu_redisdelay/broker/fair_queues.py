@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker.fair_keys import KeyLimits, KeyState, iter_keys, key_states, sorted_in
 from kombu_redisdelay.broker.limits import number_of
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.server.replies import answers
@@ -25,33 +26,6 @@ ON, OFF, PLAIN = "on", "off", ""
 
 #: How many keys one script looks at.
 KEYS_PER_SCRIPT = 100
-
-
-class KeyLimits(NamedTuple):
-    """What is allowed for keys. ``None`` is no limit; for one key, it is the limit of every key.
-
-    Attributes:
-        concurrency: how many messages of a key may be unacked.
-        interval_us: microseconds from one message of a key to the next, on average.
-        burst: how many may be taken at once after a while without any; ``None`` without a rate.
-    """
-
-    concurrency: int | None = None
-    interval_us: float | None = None
-    burst: int | None = None
-
-
-class KeyState(NamedTuple):
-    """A key of a queue: how many messages are ready, and unacked if that is counted; step -> when its turn
-    begins; whether a limit keeps it, since when it is paused, and its own limits."""
-
-    key: str
-    ready: int
-    unacked: int | None
-    starts: Mapping[int, float]
-    is_limited: bool
-    paused_ms: float | None
-    own: KeyLimits
 
 
 #: The limits of every key, in the hash of the limits of a queue: in the order of :class:`KeyLimits`.
@@ -113,56 +87,17 @@ class FairQueues:
         """End the pause of *key*. Its limits stay."""
         self._set_key(queue, key, 0)
 
-    # -- stand-in, until branch `fair` has these: what is read here is not read in one script ------------
+    def counts(self, queues: Sequence[str]) -> list[int]:
+        """How many messages of each of *queues* are sorted in."""
+        return [sum(numbers.values()) for numbers in sorted_in(self._store, queues)]
 
     def keys(self, queue: str) -> Iterator[KeyState]:
-        keys, server = self._store.keys(queue), self._store.server
-        found = {}
-        for step in self._store.steps:
-            for key in server.call("ZRANGE", keys.turns(step), 0, -1):
-                found[key.decode()] = True
-        for key in server.call("HKEYS", keys.limited):
-            found[key.decode()] = True
-        yield from self.key_states(queue, list(found))
+        """As :func:`~kombu_redisdelay.broker.fair_keys.iter_keys`."""
+        return iter_keys(self._store, queue)
 
-    def key_states(self, queue: str, each: Sequence[str]) -> list[KeyState]:
-        keys, call = self._store.keys(queue), self._store.server.call
-        states = []
-        for key in each:
-            ready, starts = 0, {}
-            for step in self._store.steps:
-                count = call("LLEN", keys.key_list(step, key))
-                score = call("ZSCORE", keys.turns(step), key)
-                ready += count
-                if count:
-                    starts[step] = float(score or 0)
-            own = (call("HGET", keys.key_limits, key) or b"0 0 0 0").split()
-            paused, concurrency, interval, burst = (float(number) or None for number in own)
-            states.append(
-                KeyState(
-                    key,
-                    ready,
-                    int(call("HGET", keys.active, key) or 0),
-                    starts,
-                    bool(call("HEXISTS", keys.limited, key)),
-                    paused,
-                    KeyLimits(
-                        None if concurrency is None else int(concurrency),
-                        interval,
-                        None if burst is None else int(burst),
-                    ),
-                )
-            )
-        return states
-
-    def recount(self, queue: str) -> dict[int, tuple[int, int]]:
-        keys, call = self._store.keys(queue), self._store.server.call
-        counts = {}
-        each = [state.key for state in self.keys(queue)]
-        for step in self._store.steps:
-            noted = int(call("HGET", keys.fair, f"n:{step}") or 0)
-            counts[step] = (noted, sum(call("LLEN", keys.key_list(step, key)) for key in each))
-        return counts
+    def key_states(self, queue: str, some: Sequence[str]) -> list[KeyState]:
+        """As :func:`~kombu_redisdelay.broker.fair_keys.key_states`."""
+        return key_states(self._store, queue, some)
 
     def _set(self, queues: Sequence[str], fields: Mapping[str, str]) -> None:
         # Noted, so that they are shown though they may be empty.

@@ -33,8 +33,8 @@ _OTHER_LINES = 4
 
 _EMPTY: Line = []
 
-#: The columns of queues on the left of the rates, and on their right. What is overdue, and why, needs room
-#: that `stats` has.
+#: The columns of queues on the left of the rates, and on their right. Only `stats` has room for OVERDUE and
+#: REASON.
 _BEFORE_RATES = tuple(QUEUE_COLUMNS)[:2]
 _AFTER_RATES = tuple(name for name in QUEUE_COLUMNS if name not in (*_BEFORE_RATES, "overdue", "reason"))
 

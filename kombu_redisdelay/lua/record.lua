@@ -38,7 +38,7 @@ local function join(numbers)
   return table.concat(texts, ' ')
 end
 
--- What another program has written there is over at once.
+-- A mark that another program has written is over at once.
 local function is_over(mark, span)
   local began_s = tonumber(string.match(mark, '^%d+'))
   return not began_s or math.floor(began_s / span.seconds) ~= math.floor(now_s / span.seconds)

@@ -1,7 +1,7 @@
 -- Moves messages of one ready list into the schedule: their producer does not schedule, or a stock worker
 -- gave back what it held in memory. Redis looks for each from one end of the list, as in remove_ready.lua.
 --
--- KEYS[1]  ready list
+-- KEYS[1]  ready list, or list of a key in a fair queue (include/fair.lua)
 -- KEYS[2]  wake zset
 -- KEYS[3]  schedule
 -- KEYS[4]  messages
@@ -24,20 +24,24 @@
 -- include: duplicates
 -- include: schedule
 -- include: unique
+-- include: fair_remove
 
 local ARGS_PER_MESSAGE = 4
 
 expect_schedule(KEYS[3], KEYS[4])
 redis.call('ZCARD', KEYS[5])
-local reply = {}
+local base = base_of(KEYS[2])
+local reply, moved = {}, 0
 for i = 2, #ARGV, ARGS_PER_MESSAGE do
   local from, message, id, due_ms = unpack(ARGV, i, i + ARGS_PER_MESSAGE - 1)
   local was_ready = redis.call('LREM', KEYS[1], from, message)
   if was_ready == 1 then
     local stored = with_members(ARGV[1] .. ':' .. message, 1, { due = tonumber(due_ms) })
     local member = schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored)
-    move_to_schedule(base_of(KEYS[2]), stored, clock_us() / 1000, member)
+    move_to_schedule(base, stored, clock_us() / 1000, member)
   end
   reply[#reply + 1] = was_ready
+  moved = moved + was_ready
 end
+forget_sorted_in(base, KEYS[1], moved)
 return reply

@@ -206,7 +206,7 @@ local function has_ready(queue)
   end
 end
 
--- Reads every key of a queue that will be written to, but for the unacked hash, which hand_out_again() reads.
+-- Reads every key of a queue that will be written to, except the unacked hash, which hand_out_again() reads.
 -- If one has a wrong type, this raises an error before anything was done: later, messages of other queues
 -- would be lost that were handed out already.
 local function read(queue)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kombu_redisdelay.broker import fair_queues
+from kombu_redisdelay.broker import fair_keys
 from kombu_redisdelay.broker.fair_key import check_key
-from kombu_redisdelay.broker.fair_queues import FairQueues, KeyState
+from kombu_redisdelay.broker.fair_keys import KeyState
+from kombu_redisdelay.broker.fair_queues import OFF, ON, PLAIN, FairQueues
 from kombu_redisdelay.broker.limits import Limits
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.store import Store
@@ -84,8 +85,7 @@ def fair_states(store: Store, queues: Sequence[str]) -> list[str]:
 
 def together(states: Sequence[str]) -> str:
     """The state of a queue whose partitions have these."""
-    known = (fair_queues.ON, fair_queues.OFF)
-    return next((state for state in known if state in states), fair_queues.PLAIN)
+    return next((state for state in (ON, OFF) if state in states), PLAIN)
 
 
 def limits_of_every_key(store: Store, queue: str) -> KeyLimits:
@@ -106,14 +106,14 @@ def limits_of_key(store: Store, queue: str, key: str) -> KeyLimits:
     return limits_of_state(every, state)
 
 
-def limits_of_state(every: fair_queues.KeyLimits, state: KeyState) -> KeyLimits:
+def limits_of_state(every: fair_keys.KeyLimits, state: KeyState) -> KeyLimits:
     """The limits that count for a key.
 
     Arguments:
         every: those of every key.
     """
     own = state.own
-    counting = fair_queues.KeyLimits(
+    counting = fair_keys.KeyLimits(
         every.concurrency if own.concurrency is None else own.concurrency,
         *((every.interval_us, every.burst) if own.interval_us is None else (own.interval_us, own.burst)),
     )
@@ -186,11 +186,11 @@ def checked_key(key: str) -> str:
 
 
 def _changed(
-    before: fair_queues.KeyLimits,
+    before: fair_keys.KeyLimits,
     rate: str | float | Unchanged | None,
     burst: int | Unchanged | None,
     concurrency: int | Unchanged | None,
-) -> fair_queues.KeyLimits:
+) -> fair_keys.KeyLimits:
     if rate is burst is concurrency is UNCHANGED:
         raise TypeError("say which limit: rate, burst or concurrency")
     after = before
@@ -204,9 +204,7 @@ def _changed(
     return after
 
 
-def key_limits(
-    found: fair_queues.KeyLimits, paused_ms: float | None = None, is_own: bool = False
-) -> KeyLimits:
+def key_limits(found: fair_keys.KeyLimits, paused_ms: float | None = None, is_own: bool = False) -> KeyLimits:
     """What the broker has found, as an operator sees it."""
     return KeyLimits(
         rate=Limits(interval_us=found.interval_us).rate,

@@ -137,7 +137,7 @@ _TOTALS = ("delivered", "failed", "dead", "other", "published", "flow")
 #: The fields that have lines of numbers, and how many each line has.
 _LINES = {"minute": 5, "hour": 5, "minutes": 6, "hours": 6}
 
-#: A number in Redis. What Redis counts with has no more digits.
+#: A number in Redis. Numbers that Redis counts with have no more digits.
 _NUMBER = re.compile(rb"-?\d{1,19}")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.fair_key import key_of
-from kombu_redisdelay.broker.fair_queues import FairQueues, KeyState
+from kombu_redisdelay.broker.fair_keys import KEYS_PER_PAGE, KeyState
+from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.store import Store
@@ -21,9 +22,6 @@ from kombu_redisdelay.public import public
 
 #: Messages whose keys are not in any list or counter are read: no more of each state than this.
 MOST_READ = 10_000
-
-#: Keys that are asked about in one round trip.
-KEYS_PER_CALL = 200
 
 
 @public
@@ -96,7 +94,7 @@ def queue_keys(store: Store, queue: str) -> QueueKeys:
     found: defaultdict[str, _Found] = defaultdict(_Found)
     unread = sum(_add_ready(store, fair, name, found) for name in names)
     has_unacked, has_scheduled = _add_unacked(store, names, found), _add_scheduled(store, names, found)
-    _add_states(store, fair, names, found)
+    _add_states(fair, names, found)
     [every], now_ms = fair.limits(names[:1]), store.now_ms()
     keys = []
     for key, each in found.items():
@@ -116,15 +114,16 @@ def queue_keys(store: Store, queue: str) -> QueueKeys:
 
 def _add_ready(store: Store, fair: FairQueues, name: str, found: defaultdict[str, _Found]) -> int:
     """Returns how many are left out."""
-    for some in portions(fair.keys(name), lambda _: 1, KEYS_PER_CALL, KEYS_PER_CALL):
+    for some in portions(fair.keys(name), lambda _: 1, KEYS_PER_PAGE, KEYS_PER_PAGE):
         keys = store.keys(name)
-        lists = [(state.key, keys.key_list(step, state.key)) for state in some for step in state.starts]
+        lists = [(state.key, keys.key_list(step, state.key)) for state in some for step in state.ready]
         heads = answers(store.server, (("LINDEX", key_list, -1) for _, key_list in lists)) if lists else []
         for (key, _), payload in zip(lists, heads, strict=True):
             if payload is not None:
                 found[key].heads.append(members.due_ms(payload))
         for state in some:
-            found[state.key].ready += state.ready
+            # Also one that only has limits of its own.
+            found[state.key].ready += sum(state.ready.values())
     return _add_door(store, name, found)
 
 
@@ -162,31 +161,17 @@ def _add_scheduled(store: Store, names: Sequence[str], found: defaultdict[str, _
     return True
 
 
-def _add_states(
-    store: Store, fair: FairQueues, names: Sequence[str], found: defaultdict[str, _Found]
-) -> None:
-    """What is allowed for the keys that were found, and for those that have limits of their own."""
-    for key in _with_own_limits(store, names[0]):
-        found[key]
+def _add_states(fair: FairQueues, names: Sequence[str], found: defaultdict[str, _Found]) -> None:
+    """What is allowed for the keys that were found."""
     for name in names:
-        for some in portions(list(found), lambda _: 1, KEYS_PER_CALL, KEYS_PER_CALL):
-            for state in fair.key_states(name, some):
-                found[state.key].states.append(state)
+        for state in fair.key_states(name, list(found)):
+            found[state.key].states.append(state)
 
 
 def _is_at_limit(limits: KeyLimits, state: KeyState) -> bool:
     # A key is noted as being at its limit when its turn comes.
     is_full = limits.concurrency is not None and (state.unacked or 0) >= limits.concurrency
     return state.is_limited or limits.paused_since is not None or is_full
-
-
-def _with_own_limits(store: Store, name: str) -> Iterator[str]:
-    cursor: bytes | int = 0
-    while cursor != b"0":
-        cursor, pairs = store.server.call(
-            "HSCAN", store.keys(name).key_limits, cursor, "COUNT", KEYS_PER_CALL
-        )
-        yield from (key.decode(errors="replace") for key in pairs[::2])
 
 
 def _waiting(heads: Sequence[float | None], now_ms: float) -> float | None:

@@ -124,7 +124,7 @@ class ConnectingChannel(redis.Channel):
         except in a thread that consumes.
 
         Arguments:
-            what: the slot that it is about.
+            what: the slot that it needs.
         """
         patience = self.connection.patience
         if patience is None or self.connection.is_workers:

@@ -132,7 +132,8 @@ class Intake:
         return max((each.longest_wait(timeout) for each in self._fetchers.values()), default=0.0)
 
     def attend(self, seconds: float) -> None:
-        """Tell the mover that the fetchers move what is due for so many seconds. With 0, they do not."""
+        """Tell the mover that the fetchers move what is due for this number of *seconds*. With 0, they do
+        not."""
         mover = self._channel.mover
         if mover is not None:
             mover.queues = self._with_acks

@@ -43,7 +43,7 @@ KNOWN = frozenset(
 #: How similar two names must be, from 0 to 1, for one to count as a misspelling of the other.
 _ALIKE = 0.8
 
-#: What redis-py is told of a sentinel by its URL.
+#: Options of redis-py that come from the URL of a sentinel.
 _OF_THE_URL = {"host", "port"}
 
 #: Names that this process has already warned of.

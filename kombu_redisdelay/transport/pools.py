@@ -124,7 +124,7 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
                 return target(*args, **kwargs)
             except BaseException as exc:
                 was_killed = is_end_of_greenlet(exc)
-                # What is no `Exception` goes to the callback, and a time limit to its own.
+                # Other errors go to the callback, and a time limit to a callback of its own.
                 if isinstance(exc, Exception) or not _has_repr(exc):
                     tried(time_limit, request.on_failure, ExceptionInfo())
                 raise

@@ -119,7 +119,7 @@ def _query_task(state: Any, reply: dict[str, Any], arguments: Mapping[str, Any])
     channel = _channel(state)
     if channel is None:
         return reply
-    # What the worker has is told by Celery.
+    # Celery has told of the tasks that the worker has.
     ids = [id for id in _as_list(arguments["ids"]) if isinstance(id, str) and id not in reply]
     shown, size = dict(reply), 0
     for id, found in Schedule(channel.store).find_all(channel.active_queues, ids):

@@ -2,7 +2,7 @@
 -- number of messages in it. What waits for a worker that knows its task counts as ready, if this consumer has
 -- said that it knows it: while there is both, one of each is taken in turn.
 
--- What is in turn, as it is stored, if it waits for such a worker; else nil.
+-- The next message in turn, as it is stored, if it waits for such a worker; else nil.
 local function next_fetched(queue, step_index, is_even)
   if not queue.waits then
     return nil

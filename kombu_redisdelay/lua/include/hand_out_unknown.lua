@@ -46,7 +46,7 @@ end
 -- The next entry of a group; nil if there is none.
 local function next_entry(queue, group)
   if group.read >= #group.entries then
-    -- What was read before has left the zset.
+    -- The entries that were read before have left the zset.
     group.entries, group.read = first_listed(queue.unknown, group.prefix, ENTRIES), 0
   end
   group.read = group.read + 1
