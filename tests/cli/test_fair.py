@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from kombu.entity import Queue
+from prometheus_client import CollectorRegistry
 
-from tests.cli.site import QUEUE, Site
+from kombu_redisdelay.operations.exporter import QueueCollector
+from tests.cli.site import QUEUE, Site, sort_in
 from tests.transport.kit import Inbox, drain
 
 Q = ("-Q", QUEUE)
@@ -185,3 +189,24 @@ def test_stats(site: Site) -> None:
         [row] = site.rows("stats")
         assert 0 < row["waiting"] < 60
     assert "celery is fair: 3 keys wait, 3 of them at a limit\n" in site.text("stats")
+
+
+def test_metrics(site: Site) -> None:
+    def metrics() -> dict[str, float]:
+        registry = CollectorRegistry()
+        registry.register(QueueCollector(site.store, lambda: [QUEUE]))
+        samples = (sample for family in registry.collect() for sample in family.samples)
+        return {each.name: each.value for each in samples if "_key" in each.name}
+
+    assert metrics() == {}
+    site.text("fair", *Q)
+    assert set(metrics().values()) == {0}
+    sort_in(site, *["noisy"] * 7, "a", "b", "c")
+    noisy = site.store.keys(QUEUE).key_list(0, "noisy")
+    since = f'"redisdelay-due": {site.now_ms() - 60_000}'
+    site.redis.lset(noisy, -1, re.sub('"redisdelay-due": [0-9]+', since, site.redis.lindex(noisy, -1)))
+    found = metrics()
+    assert found["redisdelay_queue_keys"] == 4
+    assert found["redisdelay_queue_greatest_key_ratio"] == 0.7
+    assert 60 < found["redisdelay_queue_longest_key_waiting_seconds"] < 120
+    assert 0 < found["redisdelay_queue_quiet_keys_waiting_seconds"] < 60

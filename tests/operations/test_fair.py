@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from celery import Celery
 from kombu.entity import Queue
 
-from kombu_redisdelay import KeyLimits, KeyStats, Messages, Queues
+from kombu_redisdelay import KeyLimits, KeyStats, Messages, Queues, Selection
 from kombu_redisdelay.operations import key_stats
 from kombu_redisdelay.operations.fair import fair_states
-from tests.operations.kit import send
+from tests.operations.kit import ids, ready, send
 from tests.transport.kit import Inbox, Site, drain
 
 
@@ -169,3 +170,34 @@ def test_what_is_too_much_to_read(
     found = queues.keys("celery")
     [key] = found.keys
     assert (key.ready, key.scheduled, key.unacked, found.unread) == (3, None, 0, 2)
+
+
+def test_ready_messages_of_a_fair_queue(site: Site, app: Celery, queues: Queues, messages: Messages) -> None:
+    """What a worker has sorted in, and what it has not."""
+    queues.make_fair("celery")
+    send(app, "a1", "a2", "a3", headers={"x-key": "a"})
+    send(app, "b1", "b2", headers={"x-key": "b"})
+    queues.pause("celery")
+    channel = site.channel()
+    _inbox = Inbox(channel, "celery")
+    in_list = partial(site.client_of("celery").llen, site.keys("celery").ready)
+    drain(channel.connection.client, lambda: in_list() == 0)
+    assert messages.count(ready()) == 5
+    send(app, "c1", headers={"x-key": "c"})
+    by_page, start = [], ""
+    while True:
+        page = messages.page(ready(), start=start, size=2)
+        by_page += ids(page.messages)
+        if not page.next:
+            break
+        start = page.next
+    assert sorted(by_page) == ["a1", "a2", "a3", "b1", "b2", "c1"]
+    assert by_page.index("a1") < by_page.index("a2") < by_page.index("a3")
+    assert ids(messages.select(Selection(key="b"))) == ["b1", "b2"]
+    assert messages.tally(by="key") == {"a": 3, "b": 2, "c": 1}
+    assert messages.cancel(ready(key="a")).count == 3
+    assert messages.cancel(ids=["b2", "c1"]).count == 2
+    assert ids(messages.select(ready())) == ["b1"]
+    assert queues.stats("celery").ready == 1
+    assert messages.cancel(ready(queue="celery")).count == 1
+    assert queues.keys("celery").keys == []
