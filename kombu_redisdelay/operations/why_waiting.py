@@ -11,7 +11,7 @@ from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH, UNKNOWN
+from kombu_redisdelay.operations.queue_reasons import ISOLATED, KEY_LIMITS, LOST, PREFETCH, UNKNOWN
 from kombu_redisdelay.operations.states import READY, SCHEDULED
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import number_of
@@ -64,6 +64,8 @@ def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:
         yield f"Workers hold {number_of(stats.unacked)} of the queue, and its limit is {limits.concurrency}."
     if limits.rate is not None:
         yield f"Workers take no more than {limits.rate} from the queue together."
+    if stats.reason == KEY_LIMITS:
+        yield "All ready messages of the queue are of keys that are paused, or at their limits."
     unacked = f"{number_of(stats.consumers, 'consumer')} of the queue: {number_of(stats.unacked)} held."
     if is_overdue:
         yield (

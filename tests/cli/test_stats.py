@@ -199,7 +199,7 @@ def test_queues_are_in_natural_order(site: Site) -> None:
 def test_an_empty_queue_is_all_zeros(site: Site) -> None:
     [stats] = site.rows("stats")
     assert stats.pop("queue") == QUEUE
-    assert stats.pop("next_due") is stats.pop("reason") is None
+    assert stats.pop("next_due") is stats.pop("reason") is stats.pop("fairness") is None
     assert stats.pop("limits") == UNLIMITED
     assert set(stats.values()) == {0}
 
