@@ -115,7 +115,7 @@ def test_tls_of_sentinels(scheme: str) -> None:
         ("redisdelay+sentinel://:s3cret@h", r"no such URL scheme: redisdelay\+sentinel://"),
         ("redisdelay://:s3cret@a:1;redisdelay://b:2", "results are kept in one place"),
         ("redisdelay://:s3cret@a:1,b:2", "not with a comma"),
-        ("redisdelay://:s3cret/w@b:2", "as an escape"),
+        ("redisdelay://:s3cret/w@b:2", "as escapes"),
         ("redisdelays://:s3cret@h?ssl_cert_reqs=nope", "ssl_cert_reqs cannot be 'nope'"),
         ("redisdelay-sentinel://:s3cret@a:1", "set result_backend_transport_options"),
         (

@@ -43,8 +43,8 @@ class FairKey(NamedTuple):
         return f"{self.weight:.10g} {self.key}"
 
 
-def member_of(headers: Mapping[str, Any]) -> str | None:
-    """What a message with these *headers* says of its key to the scripts; ``None`` if it has none.
+def fair_key_of(headers: Mapping[str, Any]) -> FairKey | None:
+    """What the *headers* of a message say of its key; ``None`` if it has none.
 
     Raises:
         ValueError: a header is invalid. The error names it and the value.
@@ -56,9 +56,19 @@ def member_of(headers: Mapping[str, Any]) -> str | None:
         return None
     check_key(key, f"header {KEY_HEADER!r}")
     if weight is None:
-        return FairKey(key).member
+        return FairKey(key)
     check_weight(weight, f"header {WEIGHT_HEADER!r}")
-    return FairKey(key, weight).member
+    return FairKey(key, weight)
+
+
+def member_of(headers: Mapping[str, Any]) -> str | None:
+    """The same as a message says it to the scripts.
+
+    Raises:
+        ValueError: as above.
+    """
+    found = fair_key_of(headers)
+    return None if found is None else found.member
 
 
 def check_key(key: object, what: str) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import id_in
 
@@ -9,7 +14,26 @@ from kombu_redisdelay.broker.unique import id_in
 _WORDS = 4
 
 #: What separates the parts of what the hashes have for a key.
-_PART = b"\x1e"
+_PART = "\x1e"
+
+#: Where a holder is: a consumer has it, it is ready, it is scheduled, or is scheduled to be tried again.
+RUNNING, READY, SCHEDULED, AGAIN = "running", "r", "s", "a"
+
+
+class Holder(NamedTuple):
+    """The message that holds a key.
+
+    Attributes:
+        id: its id.
+        place: where it should be: one of the four above.
+        name: its name in the schedule, or the delivery tag.
+        consumer: who has it, if it is running.
+    """
+
+    id: str
+    place: str
+    name: str
+    consumer: str = ""
 
 
 def holder_of(store: Store, queue: str, field: str) -> str | None:
@@ -18,10 +42,43 @@ def holder_of(store: Store, queue: str, field: str) -> str | None:
     Arguments:
         field: the key as it is in Redis.
     """
+    [holder] = holders(store, queue, [field])
+    return None if holder is None else holder.id
+
+
+def holders(store: Store, queue: str, fields: Sequence[str]) -> list[Holder | None]:
+    """The messages of *queue* that hold some keys, as far as the hashes say. A program that knows no keys may
+    have taken them. Makes one round trip."""
     keys = store.keys(queue)
-    running = store.server.call("HGET", keys.running, field)
-    if running:
-        return str(running.rpartition(_PART)[2].decode(errors="replace"))
-    current = (store.server.call("HGET", keys.unique, field) or b"").partition(_PART)[0]
-    words = current.split(b" ", _WORDS - 1)
-    return id_in(words[-1].decode(errors="replace")) or None if len(words) == _WORDS else None
+    commands = ((("HGET", keys.running, field), ("HGET", keys.unique, field)) for field in fields)
+    replies = answers(store.server, (command for both in commands for command in both))
+    found = [(reply or b"").decode(errors="replace") for reply in replies]
+    return [_running(one) or _current(other) for one, other in zip(found[::2], found[1::2], strict=True)]
+
+
+def are_there(store: Store, queue: str, found: Sequence[Holder]) -> list[bool]:
+    """Whether the messages are where they should be. Makes one round trip."""
+    keys = store.keys(queue)
+    ready = keys.ready, *store.ready_keys(queue)
+    commands: list[Command] = []
+    for holder in found:
+        if holder.place == RUNNING:
+            commands.append(("HEXISTS", keys.unacked(holder.consumer), holder.name))
+        elif holder.place == READY:
+            commands.append(("EXISTS", *ready))
+        else:
+            commands.append(("HEXISTS", keys.messages, holder.name))
+    return list(map(bool, answers(store.server, commands)))
+
+
+def _running(text: str) -> Holder | None:
+    consumer, _, rest = text.partition(_PART)
+    tag, _, id = rest.partition(_PART)
+    return Holder(id, RUNNING, tag, consumer) if id else None
+
+
+def _current(text: str) -> Holder | None:
+    words = text.partition(_PART)[0].split(" ", _WORDS - 1)
+    if len(words) < _WORDS or words[0][:1] not in (READY, SCHEDULED, AGAIN):
+        return None
+    return Holder(id_in(words[-1]), words[0][0], words[-1])

@@ -221,20 +221,24 @@ def _report_mended(store: Store, queue: str, found: int, briefs: Sequence[bytes]
 
 
 def check_unique(store: Store, queues: Sequence[str], begin_at: dict[str, Sequence[bytes]]) -> None:
-    """Free keys that no message holds any more: look at some keys of those of *queues* that have any. Makes
-    one or two round trips.
+    """Free keys that no message holds any more, and release messages that wait for them. Looks at some keys
+    of those of *queues* that have any. Makes one or two round trips.
 
     Arguments:
         begin_at: queue -> where to begin. It is kept from one call to the next.
     """
     keys = {queue: store.keys(queue) for queue in queues}
-    exist = answers(store.server, (("EXISTS", each.unique, each.running) for each in keys.values()))
-    some = [queue for queue, any_exist in zip(queues, exist, strict=True) if any_exist]
+    looks = (
+        (("EXISTS", each.unique, each.running), ("ZCOUNT", each.schedule, "+inf", "+inf"))
+        for each in keys.values()
+    )
+    counts = answers(store.server, (command for both in looks for command in both))
+    some = [queue for queue, *found in zip(queues, counts[::2], counts[1::2], strict=True) if any(found)]
     calls: list[ScriptCall] = [
         (
             CHECK_UNIQUE,
             (keys[queue].wake, keys[queue].ready),
-            (store.separator, KEYS_PER_SCRIPT, *begin_at.pop(queue, (b"0", b"0"))),
+            (store.separator, KEYS_PER_SCRIPT, *begin_at.pop(queue, (b"0", b"0", b"0"))),
         )
         for queue in some
     ]

@@ -5,6 +5,7 @@ The scripts read and write them as text (lua/include/members.lua, which says wha
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,10 +18,10 @@ DELIVERIES, LOST, DUE, UNKNOWN = NAMES = (
     "redisdelay-unknown",
 )
 
-#: Stands after them: a text, the weight and the key (:mod:`~kombu_redisdelay.broker.fair_key`).
+#: Stands after them: the key in a fair queue (:mod:`~kombu_redisdelay.broker.fair_key`).
 KEY = "redisdelay-key"
 
-#: The last one: a list of three texts (:mod:`~kombu_redisdelay.broker.unique`).
+#: Stands after that: a list of three texts (:mod:`~kombu_redisdelay.broker.unique`).
 UNIQUE = "redisdelay-unique"
 
 #: The most digits that one has. A longer number is no time, and no count.
@@ -29,6 +30,11 @@ _BEYOND = 10**DIGITS
 
 #: How a message begins that has one.
 _BEGIN = b'{"redisdelay-'
+
+#: What stands before the unique key.
+_BEFORE_UNIQUE = re.compile(
+    rb'\s*{(?:"redisdelay-(?:deliveries|lost|due|unknown)": ?\d+, ?)*(?:"redisdelay-key": ?"[^"]*", ?)?'
+)
 
 #: The due time of a message.
 _DUE = re.compile(
@@ -69,6 +75,15 @@ def with_own(
     if unique is not None:
         own[UNIQUE] = unique
     return {**own, **message}
+
+
+def with_key(payload: bytes, unique: Sequence[str]) -> bytes:
+    """*payload*, a JSON object that another program has written, with its key; as it is, if it has one."""
+    match = _BEFORE_UNIQUE.match(payload)
+    if match is None or payload.startswith(b'"%b"' % UNIQUE.encode(), match.end()):
+        return payload
+    member = f'"{UNIQUE}": {json.dumps(unique)}, '.encode()
+    return payload[: match.end()] + member + payload[match.end() :]
 
 
 def due_ms(payload: bytes) -> int | None:

@@ -128,19 +128,25 @@ class ReadyLists:
         return int(count) + self._store.clear_keys(queue)
 
     def schedule_all(
-        self, queue: str, messages: Iterable[Ready], due: Callable[[Ready], tuple[str, float]]
+        self,
+        queue: str,
+        messages: Iterable[Ready],
+        due: Callable[[Ready], tuple[str, float]],
+        rewritten: Callable[[Ready], bytes] = attrgetter("payload"),
     ) -> Iterator[Ready]:
         """Move *messages* of *queue* into the schedule, in the same way. Yields those that were ready.
 
         Arguments:
             due: tells the id of a message, and when it is due, in ms since the epoch.
+            rewritten: tells how a message is written in the schedule.
         """
         keys = self._store.keys(queue)
         for step, list_, some in self._searches(queue, messages):
-            args: list[Argument] = [step]
+            args: list[Argument] = [step, keys.separator]
             for look_from, each in some:
-                args += (look_from, each.payload, *due(each))
-            used = (list_, keys.wake, *keys.scheduling)
+                text = rewritten(each)
+                args += (look_from, each.payload, "" if text == each.payload else text, *due(each))
+            used = (list_, keys.wake, *keys.scheduling, keys.ready)
             reply = SCHEDULE_READY(self._store.server, used, args)
             yield from (each for (_, each), done in zip(some, reply, strict=True) if done)
 

@@ -191,18 +191,19 @@ class Schedule:
         return any(self.reschedule_all(message.queue, [message], lambda _: (payload, due_ms)))
 
     def reschedule_all(
-        self, queue: str, messages: Iterable[Scheduled], target: Target
+        self, queue: str, messages: Iterable[Scheduled], target: Target, *, with_keys: bool = True
     ) -> Iterator[Scheduled]:
         """Do the same as :meth:`reschedule` for *messages* of *queue*, in the order given. Yields those that
         were still scheduled, unchanged.
 
         Arguments:
             target: called once for each message.
+            with_keys: whether what becomes due waits for its key.
         """
         keys = self._store.keys(queue)
         used = (*keys.scheduling, keys.ready, keys.wake)
         for some in portions(messages, _size, MOVES_PER_CALL, BYTES_PER_CALL):
-            args: list[Argument] = [keys.separator]
+            args: list[Argument] = [keys.separator, int(not with_keys)]
             for message in some:
                 payload, due_ms = target(message)
                 args += (message.member, message.stored, message.rewritten(payload), due_ms)

@@ -14,7 +14,7 @@ import click
 from kombu_redisdelay.cli.broker import connect, reading
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
-from kombu_redisdelay.cli.output import count, cut, fixed, flexible, right, show, show_json, table
+from kombu_redisdelay.cli.output import count, cut, fixed, flexible, right, show, show_json, table, unusual
 from kombu_redisdelay.cli.table import Table
 from kombu_redisdelay.cli.timeline import bar
 from kombu_redisdelay.operations.access import Access
@@ -33,7 +33,11 @@ _SECONDS = {"minute": 60, "hour": 3600}
 #: A period that is longer than a minute or an hour by this factor is said to be longer.
 _LONGER = 1.5
 
-_HEADERS = ("PUBLISHED", "DELIVERED", "FAILURES", "DEAD")
+#: What stands above the counts. Few queues have tasks with keys.
+_COLUMNS = (
+    *map(right, ("PUBLISHED", "DELIVERED", "FAILURES", "DEAD")),
+    *(unusual(header, usual="0") for header in ("DROPPED", "REPLACED")),
+)
 
 _BAR_COLUMNS = 20
 
@@ -81,7 +85,7 @@ def _table_of_periods(periods: Sequence[Period], by: str) -> Table:
     now = datetime.now(timezone.utc)
     zone = click.get_current_context().obj.app.timezone
     form = "%H:%M:%S" if by == "minute" else "%m-%d %H:%M"
-    rows = table(fixed(f"AT ({zone})"), right("BEGAN"), *map(right, _HEADERS), fixed(""))
+    rows = table(fixed(f"AT ({zone})"), right("BEGAN"), *_COLUMNS, fixed(""))
     largest = max(1, *(period.counts.delivered for period in periods))
     for period in periods:
         began = when(period.start, now)
@@ -98,7 +102,7 @@ def _table_of_periods(periods: Sequence[Period], by: str) -> Table:
 
 
 def _table_of_queues(found: Sequence[QueueHistory], by: str) -> Table:
-    rows = table(flexible("QUEUE"), *map(right, _HEADERS))
+    rows = table(flexible("QUEUE"), *_COLUMNS)
     for one in found:
         rows.add_row(cut(one.queue), *_numbers(reduce(add, (each.counts for each in _periods(one, by)))))
     return rows
@@ -109,6 +113,8 @@ def _numbers(counts: Counts) -> Iterator[Any]:
     yield count(counts.delivered)
     yield count(counts.failures, "yellow")
     yield count(counts.dead, "red")
+    yield count(counts.dropped)
+    yield count(counts.replaced)
 
 
 def _as_json(queue: str, period: Period) -> dict[str, Any]:

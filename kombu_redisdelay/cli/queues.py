@@ -15,7 +15,7 @@ from kombu_redisdelay.words import span
 
 def heading(column: QueueColumn) -> Column:
     label = column.label.upper()
-    if column.state is not None and column.state.is_rare:
+    if column.is_rare:
         return unusual(label, usual="0")
     return unusual(label, usual="") if column.kind == TEXT else right(label)
 

@@ -1,4 +1,4 @@
-"""The pause and the limits of a queue, and those of its keys, in words."""
+"""What there is to say of a queue beside its figures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime
 from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.fairness import Fairness
 from kombu_redisdelay.operations.limits import QueueLimits
+from kombu_redisdelay.operations.stats import QueueStats
 from kombu_redisdelay.words import number_of, span
 
 
@@ -45,3 +46,10 @@ def limits_of_keys(queue: str, limits: KeyLimits) -> Iterator[str]:
     """The same of the limits of every key."""
     if limits.is_limited:
         yield f"each key of {queue} is limited: {in_words(limits)}"
+
+
+def conflicts(queue: QueueStats) -> str:
+    """What became of messages that met another one with their key; empty if there were none."""
+    if not (queue.dropped or queue.replaced):
+        return ""
+    return f"{queue.queue}: {number_of(queue.dropped)} dropped for their key, {queue.replaced:,} replaced"

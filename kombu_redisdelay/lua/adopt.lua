@@ -22,8 +22,10 @@
 -- include: duplicates
 -- include: schedule
 -- include: history
+-- include: unique
 
 local KEYS_PER_QUEUE, ARGS_PER_MESSAGE = 5, 6
+local now_ms = clock_us() / 1000
 
 local function queue_at(number)
   local first = 3 + (number - 1) * KEYS_PER_QUEUE
@@ -51,13 +53,18 @@ local function is_usable(queue, ready)
 end
 
 local function put(queue, ready, id, due_ms, stored)
+  local state, member = 'r', id
   if due_ms == '' then
     local start = stored_start(stored)
     redis.call('RPUSH', ready, with_members(stored, start, { deliveries = deliveries(stored, start) + 1 }))
     wake(queue.wake)
   else
-    schedule(queue.schedule, queue.messages, queue.duplicates, queue.wake, id, due_ms, stored)
+    state = 's'
+    member = schedule(queue.schedule, queue.messages, queue.duplicates, queue.wake, id, due_ms, stored)
   end
+  hold_if_free(string.sub(queue.wake, 1, -#'wake' - 1), stored, state, now_ms, member, function(step)
+    return ready_key(queue.ready, ARGV[1], step)
+  end)
   note(queue.wake, 'other', 1)
 end
 

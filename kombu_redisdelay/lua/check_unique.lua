@@ -7,8 +7,9 @@
 -- ARGV[2]  how many keys to look at, of those that wait and of those that run
 -- ARGV[3]  where to begin with those that wait: "0", or what the last call returned
 -- ARGV[4]  the same for those that run
+-- ARGV[5]  the same for what is blocked
 --
--- Returns  where to begin the next time with those that wait, and with those that run
+-- Returns  where to begin the next time with those that wait, with those that run, and with what is blocked
 --
 -- Keeps: no message is moved. A message that waits for a free key is due now.
 
@@ -18,6 +19,8 @@
 -- include: stored
 -- include: members
 -- include: unique
+
+local BLOCKED_AT_ONCE, BYTES_AT_ONCE = 20, 256 * 1024
 
 local base = base_of(KEYS[1])
 local now_ms = clock_us() / 1000
@@ -40,4 +43,27 @@ local function check(hash, cursor)
   return scan[1]
 end
 
-return { check('unique', ARGV[3]), check('running', ARGV[4]) }
+-- Somebody may have deleted the hashes. What is blocked, and is in none of them, would be blocked for ever.
+local function check_blocked(first)
+  local schedule = base .. 'schedule'
+  local blocked = redis.pcall('ZRANGEBYSCORE', schedule, '+inf', '+inf', 'LIMIT', first, BLOCKED_AT_ONCE)
+  local bytes = 0
+  for i, member in ipairs(blocked) do
+    local stored = redis.pcall('HGET', base .. 'messages', member)
+    stored = type(stored) == 'string' and stored or ''
+    local mode, _, key = unique_of(stored, stored_start(stored))
+    local record = read_record(base, key or '', mode)
+    local is_current = record.current and record.current.member == member
+    if not is_current and not (record.next and record.next.member == member) then
+      redis.call('ZADD', schedule, now_ms, member)
+      wake(KEYS[1])
+    end
+    bytes = bytes + #stored
+    if bytes > BYTES_AT_ONCE then
+      return tostring(first + i)
+    end
+  end
+  return tostring(#blocked == BLOCKED_AT_ONCE and first + BLOCKED_AT_ONCE or 0)
+end
+
+return { check('unique', ARGV[3]), check('running', ARGV[4]), check_blocked(tonumber(ARGV[5])) }

@@ -4,15 +4,17 @@
 -- KEYS[2]  schedule
 -- KEYS[3+] ready lists of all steps
 --
--- Returns  server's clock in ms; how many messages are ready or scheduled; delivered, failed, dead, other,
---          published, flow, minute, hour, minutes and hours, as they are in the history (nil: it has none)
+-- Returns  server's clock in ms; how many messages are ready or scheduled; delivered, failed, dead, dropped,
+--          replaced, other, published, flow, minute, hour, minutes and hours, as they are in the history
+--          (nil: it has none)
 
 -- include: base
 -- include: clock
 -- include: length
 
 local FIELDS = {
-  'delivered', 'failed', 'dead', 'other', 'published', 'flow', 'minute', 'hour', 'minutes', 'hours',
+  'delivered', 'failed', 'dead', 'dropped', 'replaced', 'other', 'published', 'flow',
+  'minute', 'hour', 'minutes', 'hours',
 }
 
 return {

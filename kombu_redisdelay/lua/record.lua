@@ -17,6 +17,7 @@
 -- include: queue
 -- include: length
 
+local FIELDS = { 'delivered', 'failed', 'dead', 'dropped', 'replaced', 'other', 'published', 'flow' }
 local SPANS = {
   { mark = 'minute', lines = 'minutes', seconds = 60, kept_s = 3600 },
   { mark = 'hour', lines = 'hours', seconds = 3600, kept_s = 7 * 24 * 3600 },
@@ -78,16 +79,14 @@ local function turn(history, span, mark, totals)
 end
 
 local function record(base, history, ready)
-  local found = redis.call('HMGET', history, 'delivered', 'failed', 'dead', 'other', 'published', 'flow')
-  local delivered, failed, dead, other = unpack({
-    tonumber(found[1]) or 0,
-    tonumber(found[2]) or 0,
-    tonumber(found[3]) or 0,
-    tonumber(found[4]) or 0,
-  })
+  local found = redis.call('HMGET', history, unpack(FIELDS))
+  for i = 1, #FIELDS do
+    found[i] = tonumber(found[i]) or 0
+  end
+  local delivered, failed, dead, dropped, replaced, other, published, flow_before = unpack(found)
   local flow = length(ready, base .. 'schedule') + delivered - other
-  local published = (tonumber(found[5]) or 0) + math.max(0, flow - (tonumber(found[6]) or 0))
-  local totals = { published, delivered, failed, dead }
+  published = published + math.max(0, flow - flow_before)
+  local totals = { published, delivered, failed, dead, dropped, replaced }
   local beginning = join({ now_s, unpack(totals) })
   redis.call('HSET', history, 'published', join({ published }), 'flow', join({ flow }))
   for _, span in ipairs(SPANS) do

@@ -7,7 +7,8 @@
 -- KEYS[4]  ready list of step 0
 -- KEYS[5]  wake zset
 -- ARGV[1]  separator between a queue's name and a priority step
--- ARGV[2+] for each: the name that it has in the schedule, the message as it is stored, the message as it is
+-- ARGV[2]  "1" if no message waits for its key: those that will take them know no keys
+-- ARGV[3+] for each: the name that it has in the schedule, the message as it is stored, the message as it is
 --          to be stored, its due time, ms since the epoch, with a fraction
 --
 -- Returns  for each: 1 if it was done; 0 if it is not scheduled any more, or is not the same message; 2 if it
@@ -40,7 +41,9 @@ local function deliver(member, stored)
   local step = stored_step(stored)
   local ready = list_of(step)
   expect_list(ready)
-  if has_keys and not may_become_ready(base, member, stored, step, now_ms, list_of) then
+  if has_keys and ARGV[2] == '1' then
+    forget_unique(base, stored, now_ms)
+  elseif has_keys and not may_become_ready(base, member, stored, step, now_ms, list_of) then
     redis.call('HSET', KEYS[2], member, stored)
     return 2
   end
@@ -55,7 +58,7 @@ local function deliver(member, stored)
   return 1
 end
 
-for i = 2, #ARGV, 4 do
+for i = 3, #ARGV, 4 do
   local member, due_ms = ARGV[i], tonumber(ARGV[i + 3])
   local outcome = 0
   if redis.call('HGET', KEYS[2], member) == ARGV[i + 1] then

@@ -6,9 +6,12 @@
 -- KEYS[3]  schedule
 -- KEYS[4]  messages
 -- KEYS[5]  duplicates
+-- KEYS[6]  ready list of step 0
 -- ARGV[1]  priority step of the list
--- ARGV[2+] four for each message: 1 to look from the end where publishers put messages, or -1 from the other
---          end; the message; its id; its due time, ms since the epoch, with a fraction
+-- ARGV[2]  separator between a queue's name and a priority step
+-- ARGV[3+] five for each message: 1 to look from the end where publishers put messages, or -1 from the other
+--          end; the message; the message as it is to be written ("": as it is); its id; its due time, ms
+--          since the epoch, with a fraction
 --
 -- Returns  for each message 1 if it was ready, else 0
 --
@@ -26,19 +29,26 @@
 -- include: unique
 -- include: fair_remove
 
-local ARGS_PER_MESSAGE = 4
+local ARGS_PER_MESSAGE = 5
+
+local base = base_of(KEYS[2])
+local now_ms = clock_us() / 1000
+local function list_of(step)
+  return ready_key(KEYS[6], ARGV[2], step)
+end
 
 expect_schedule(KEYS[3], KEYS[4])
 redis.call('ZCARD', KEYS[5])
-local base = base_of(KEYS[2])
 local reply, moved = {}, 0
-for i = 2, #ARGV, ARGS_PER_MESSAGE do
-  local from, message, id, due_ms = unpack(ARGV, i, i + ARGS_PER_MESSAGE - 1)
+for i = 3, #ARGV, ARGS_PER_MESSAGE do
+  local from, message, text, id, due_ms = unpack(ARGV, i, i + ARGS_PER_MESSAGE - 1)
   local was_ready = redis.call('LREM', KEYS[1], from, message)
   if was_ready == 1 then
-    local stored = with_members(ARGV[1] .. ':' .. message, 1, { due = tonumber(due_ms) })
+    local stored = ARGV[1] .. ':' .. (text == '' and message or text)
+    stored = with_members(stored, 1, { due = tonumber(due_ms) })
     local member = schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored)
-    move_to_schedule(base, stored, clock_us() / 1000, member)
+    move_to_schedule(base, stored, now_ms, member)
+    hold_if_free(base, stored, 's', now_ms, member, list_of)
   end
   reply[#reply + 1] = was_ready
   moved = moved + was_ready

@@ -14,7 +14,8 @@
 --          messages; consumers; consumers whose lease has ended and that hold messages; due time of the first
 --          scheduled message, as text, ms since the epoch (nil: none); microseconds for which it has been due
 --          (0: it is not due yet); server's clock in microseconds; how many scheduled messages wait for their
---          keys (include/unique.lua); then 1 or 0 for each of: the queue is paused, its concurrency allows no
+--          keys (include/unique.lua); how many were dropped and replaced since the history of the queue
+--          began; then 1 or 0 for each of: the queue is paused, its concurrency allows no
 --          message now, its rate allows none, a wake-up token is there, messages may wait for a worker that
 --          knows their task
 
@@ -56,6 +57,7 @@ local due_ms = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 if due_ms == 'inf' then
   due_ms = nil
 end
+local conflicts = redis.pcall('HMGET', queue.base .. 'history', 'dropped', 'replaced')
 return {
   kept,
   ready,
@@ -68,6 +70,8 @@ return {
   due_ms and math.max(0, now_us - due_ms * 1000) or 0,
   now_us,
   redis.call('ZCOUNT', KEYS[1], '+inf', '+inf'),
+  number_in(conflicts[1]) or 0,
+  number_in(conflicts[2]) or 0,
   queue.is_paused and 1 or 0,
   queue.permits <= 0 and 1 or 0,
   queue.tokens <= 0 and 1 or 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,11 +16,13 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.broker.bindings import Binding, all_bindings, separators
 from kombu_redisdelay.broker.leftovers import FIRST_PAGE, MOVED, REFUSED, Destination, Leftover, Leftovers
+from kombu_redisdelay.broker.members import with_key
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
 from kombu_redisdelay.broker.portions import next_page
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.stranded import Stranded
+from kombu_redisdelay.broker.unique import UniqueKey, check_id, unique_of
 from kombu_redisdelay.operations.stranded import stranded_lists
 from kombu_redisdelay.operations.transfer import InUse, Transfer
 
@@ -242,15 +244,18 @@ class Adoption(Transfer):
             names = self.routed_to(exchange, routing_key)
             due_ms = eta_ms(message["headers"])
             id, step = message_id(message), self.step_of(message)
+            unique = _unique(message, id)
         except (ValueError, OverflowError, re.error) as exc:
             # The bindings and the headers may be foreign, too.
             raise Unusable(str(exc)[:LONGEST_REASON]) from exc
         if not names:
             raise Unusable(f"no queue is bound to exchange {exchange!r} with routing key {routing_key!r}")
-        pick = self.store.partitions.pick
-        return Destination(
-            [pick(name, id) for name in names], step, payload, id, due_ms if due_ms > now_ms else None
-        )
+        if unique is not None:
+            payload = with_key(payload, unique.member(id))
+        # Messages with the same key are in the same partition.
+        key = id if unique is None else unique.key
+        queues = [self.store.partitions.pick(name, key) for name in names]
+        return Destination(queues, step, payload, id, due_ms if due_ms > now_ms else None)
 
     def _park(self, name: str) -> Iterator[Ready]:
         """Move the ready messages of *name* that are due in the future into the schedule. Redis searches for
@@ -261,10 +266,10 @@ class Adoption(Transfer):
             first, size = 0, FIRST_PAGE
             while page := lists.tail(name, step, first, size):
                 early = [ready for ready in page if _id_and_eta(ready)[1] > now_ms]
-                yield from lists.schedule_all(name, early, _id_and_eta)
+                yield from lists.schedule_all(name, early, _id_and_eta, _with_key)
                 first += len(page) - len(early)
                 size = next_page(size, sum(len(ready.payload) for ready in page))
-        yield from lists.schedule_all(name, self._early(name), _id_and_eta)
+        yield from lists.schedule_all(name, self._early(name), _id_and_eta, _with_key)
 
     def _early(self, name: str) -> Iterator[Ready]:
         """The ready messages that are due in the future."""
@@ -291,6 +296,24 @@ def _read(data: bytes) -> tuple[bytes, dict[str, Any], str, str]:
         # Foreign bytes may make the decoder raise any exception.
         raise Unusable(f"not a message that redis:// has taken: {exc}"[:LONGEST_REASON]) from exc
     return text[start:end].encode(), message, exchange or "", routing_key
+
+
+def _unique(message: Mapping[str, Any], id: str) -> UniqueKey | None:
+    """The key of a message; ``None`` if it has none, or what its headers say is wrong."""
+    try:
+        unique = unique_of(message["headers"] or {})
+        if unique is not None:
+            check_id(id)
+    except ValueError:
+        return None
+    return unique
+
+
+def _with_key(ready: Ready) -> bytes:
+    """How a ready message is written in the schedule. Its publisher may be one of ``redis://``."""
+    id, _ = _id_and_eta(ready)
+    unique = _unique(loads(ready.payload), id)
+    return ready.payload if unique is None else with_key(ready.payload, unique.member(id))
 
 
 def _id_and_eta(ready: Ready) -> tuple[str, float]:

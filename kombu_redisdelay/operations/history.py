@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from datetime import datetime
 from functools import reduce
+from operator import add, sub
 from typing import Any
 
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
@@ -34,28 +35,24 @@ class Counts:
         delivered: deliveries to consumers that ack, redeliveries included.
         failures: deliveries that have failed, see :doc:`/reliability`.
         dead: messages that became dead letters.
+        dropped: messages that were not published, because another one held their key (:doc:`/unique`). They
+            do not count as published.
+        replaced: messages that were published in place of one that held their key. They do not count as
+            published either.
     """
 
-    published: int
-    delivered: int
-    failures: int
-    dead: int
+    published: int = 0
+    delivered: int = 0
+    failures: int = 0
+    dead: int = 0
+    dropped: int = 0
+    replaced: int = 0
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.published + other.published,
-            self.delivered + other.delivered,
-            self.failures + other.failures,
-            self.dead + other.dead,
-        )
+        return Counts(*map(add, astuple(self), astuple(other)))
 
     def __sub__(self, other: Counts) -> Counts:
-        return Counts(
-            self.published - other.published,
-            self.delivered - other.delivered,
-            self.failures - other.failures,
-            self.dead - other.dead,
-        )
+        return Counts(*map(sub, astuple(self), astuple(other)))
 
 
 @public
@@ -100,7 +97,7 @@ class QueueHistory:
     @property
     def now(self) -> Counts:
         """The totals with what is unrecorded."""
-        return self.totals + Counts(self.unrecorded, 0, 0, 0)
+        return self.totals + Counts(self.unrecorded)
 
 
 def queue_history(store: Store, queues: Iterable[str]) -> list[QueueHistory]:
@@ -132,10 +129,13 @@ def _call(store: Store, queue: str) -> ScriptCall:
 
 
 #: The fields of the hash in Redis that are one number each.
-_TOTALS = ("delivered", "failed", "dead", "other", "published", "flow")
+_TOTALS = ("delivered", "failed", "dead", "dropped", "replaced", "other", "published", "flow")
+
+#: How many numbers a line has, beside its times.
+_COUNTS = len(fields(Counts))
 
 #: The fields that have lines of numbers, and how many each line has.
-_LINES = {"minute": 5, "hour": 5, "minutes": 6, "hours": 6}
+_LINES = {"minute": 1 + _COUNTS, "hour": 1 + _COUNTS, "minutes": 2 + _COUNTS, "hours": 2 + _COUNTS}
 
 #: A number in Redis. Numbers that Redis counts with have no more digits.
 _NUMBER = re.compile(rb"-?\d{1,19}")
@@ -167,11 +167,13 @@ def _rows(value: bytes | None, length: int) -> list[list[int]]:
 
 
 def _history(queue: str, now_ms: int, length: int, *values: bytes | None) -> QueueHistory:
-    delivered, failures, dead, other, published, flow = map(_number, values[: len(_TOTALS)])
+    delivered, failures, dead, dropped, replaced, other, published, flow = map(
+        _number, values[: len(_TOTALS)]
+    )
     minute, hour, minutes, hours = map(_rows, values[len(_TOTALS) :], _LINES.values())
-    totals = Counts(published, delivered, failures, dead)
+    totals = Counts(published, delivered, failures, dead, dropped, replaced)
     unrecorded = max(0, length + delivered - other - flow) if minute else 0
-    now = totals + Counts(unrecorded, 0, 0, 0)
+    now = totals + Counts(unrecorded)
     now_s = now_ms // 1000
     return QueueHistory(
         queue,
@@ -186,15 +188,11 @@ def _periods(
     ended: Sequence[list[int]], marks: Sequence[list[int]], now: Counts, now_s: int, kept: int
 ) -> Iterator[Period]:
     going_on = [
-        [start, max(0, now_s - start), *_numbers(now - Counts(*counts))] for start, *counts in marks[:1]
+        [start, max(0, now_s - start), *astuple(now - Counts(*counts))] for start, *counts in marks[:1]
     ]
     for start, seconds, *counts in (*ended, *going_on):
         if start + seconds > now_s - kept:
             yield Period(from_ms(start * 1000), seconds, Counts(*counts))
-
-
-def _numbers(counts: Counts) -> Sequence[int]:
-    return counts.published, counts.delivered, counts.failures, counts.dead
 
 
 def _together(one: QueueHistory, other: QueueHistory) -> QueueHistory:

@@ -28,6 +28,7 @@ class QueueColumn:
         before: only the messages with a time before this are counted, as in
             :attr:`kombu_redisdelay.Selection.before`; empty for all.
         style: how a number that is not 0 is shown on a terminal.
+        is_rare: whether the column is left out where all numbers are 0.
     """
 
     label: str
@@ -36,18 +37,21 @@ class QueueColumn:
     state: State | None = None
     before: str = ""
     style: str = ""
+    is_rare: bool = False
 
 
 def _of_states() -> Iterator[tuple[str, QueueColumn]]:
     """A column for each state, "ready" first. Other columns of a state follow it."""
     for state in (STATES[READY], *(each for each in STATES.values() if each.name != READY)):
         label = state.name.capitalize()
-        yield state.name, QueueColumn(label, NUMBER, attrgetter(state.name), state, style=state.style)
+        count = attrgetter(state.name)
+        yield state.name, QueueColumn(label, NUMBER, count, state, style=state.style, is_rare=state.is_rare)
         if state.name == READY:
             yield "waiting", QueueColumn("Wait", AGE, attrgetter("waiting"))
         if state.name == SCHEDULED:
             overdue = QueueColumn("Overdue", NUMBER, attrgetter("overdue"), state, "0s", LATE)
             yield "overdue", overdue
+            yield "blocked", QueueColumn("Blocked", NUMBER, attrgetter("blocked"), is_rare=True)
 
 
 #: Name -> column.

@@ -78,7 +78,8 @@ class ReverseAdoption(Transfer):
     def give_back(self) -> Iterator[GivenBack]:
         """Move all scheduled messages to the ready lists, where workers of ``redis://`` look, in the order in
         which they are due. Those workers hold Celery's tasks in memory until their ``eta``. The unacked
-        messages of lost workers go there, too. Yields, after some messages, what was given back so far."""
+        messages of lost workers go there, too. Nothing of the keys of tasks stays. Yields, after some
+        messages, what was given back so far."""
         done = GivenBack(dead=self._dead())
         yield done
         schedule = Schedule(self.store)
@@ -88,9 +89,11 @@ class ReverseAdoption(Transfer):
                 done.unacked += sum(each.messages for each in returned.values())
                 yield done
             messages = schedule.iter(name, None, None)
-            for message in schedule.reschedule_all(name, messages, lambda message: (_for_stock(message), 0)):
+            for message in schedule.reschedule_all(name, messages, _for_stock, with_keys=False):
                 done.add(message)
                 yield done
+            keys = self.store.keys(name)
+            self.store.server.call("UNLINK", keys.unique, keys.running)
 
     def _unacked(self, name: str) -> dict[Holder, int]:
         """Lost consumer -> how many unacked messages of *name* it has."""
@@ -110,8 +113,8 @@ class ReverseAdoption(Transfer):
         return sum(DeadLists(self.store).counts(self.names(None)))
 
 
-def _for_stock(message: Scheduled) -> bytes:
-    if Content.of(message.payload, "").unknown_ms is not None:
+def _for_stock(message: Scheduled) -> tuple[bytes, float]:
+    if message.is_blocked or Content.of(message.payload, "").unknown_ms is not None:
         # It is due already, and a worker that knows its task may run it at once.
-        return message.payload
-    return with_eta(message.payload, message.due_ms)
+        return message.payload, 0
+    return with_eta(message.payload, message.due_ms), 0

@@ -72,6 +72,9 @@ class QueueStats:
             waits, they are about to be taken, or it is unknown.
         fairness: how many keys wait, if it is a fair queue; ``None`` if it is not.
         blocked: number of scheduled messages that wait for their unique key (:class:`Unique`).
+        dropped: number of messages that were not published, because another one held their unique key, since the
+            history of the queue began.
+        replaced: number of messages that were published in place of one that held their unique key, since then.
     """
 
     queue: str
@@ -88,6 +91,8 @@ class QueueStats:
     limits: QueueLimits
     reason: str | None = None
     blocked: int = 0
+    dropped: int = 0
+    replaced: int = 0
     fairness: Fairness | None = None
 
     @property
@@ -211,6 +216,8 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         scheduled=one.scheduled + other.scheduled,
         overdue=one.overdue + other.overdue,
         blocked=one.blocked + other.blocked,
+        dropped=one.dropped + other.dropped,
+        replaced=one.replaced + other.replaced,
         unacked=one.unacked + other.unacked,
         **_by_state(map(sum, zip(_kept(one), _kept(other), strict=True))),
         consumers=max(one.consumers, other.consumers),
@@ -238,7 +245,7 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
 
 
 def _stats(queue: str, reply: Sequence[Any], since_ms: int | None, lanes: Lanes | None) -> QueueStats:
-    kept, *numbers, blocked, is_paused, has_no_permit, has_no_token, has_waker, _ = reply
+    kept, *numbers, blocked, dropped, replaced, is_paused, has_no_permit, has_no_token, has_waker, _ = reply
     ready, scheduled, overdue, unacked, consumers, consumers_lost, due_ms, late_us, now_us = numbers
     waiting = 0.0 if ready == 0 else None
     if since_ms is not None:
@@ -254,6 +261,8 @@ def _stats(queue: str, reply: Sequence[Any], since_ms: int | None, lanes: Lanes 
         scheduled=scheduled,
         overdue=overdue,
         blocked=blocked,
+        dropped=dropped,
+        replaced=replaced,
         unacked=unacked,
         **_by_state(kept),
         consumers=consumers,

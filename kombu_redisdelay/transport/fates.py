@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.unique import DROPPED, REPLACED, Conflict
+from kombu_redisdelay.broker.unique import REPLACED, Conflict
 
 
 class Fate:
     """What became of the message with this *id* in the queues that it went to.
 
     Attributes:
-        learned: called with the result when a batch has published the message.
+        learned: called with the result when the message is published.
     """
 
     def __init__(self, id: str) -> None:
@@ -30,12 +31,17 @@ class Fate:
 
     @property
     def conflict(self) -> Conflict | None:
-        """The result for all queues: it counts as dropped only if it was dropped in each of them."""
+        """The result for all queues: none if one of them has accepted it, and it counts as dropped only if it
+        was dropped in each of them."""
         conflicts = [each for each in self._outcomes if each is not None]
-        dropped = [each for each in conflicts if each.outcome == DROPPED]
-        if dropped and len(dropped) == len(self._outcomes):
-            return dropped[0]
-        return next((each for each in conflicts if each.outcome == REPLACED), None)
+        if not conflicts or len(conflicts) < len(self._outcomes):
+            return None
+        return next((each for each in conflicts if each.outcome == REPLACED), conflicts[0])
+
+    def tell(self) -> None:
+        """Tell the one who waits for it the result."""
+        if self.learned is not None:
+            self.learned(self.conflict)
 
 
 _wanted: ContextVar[Fate | None] = ContextVar("redisdelay_fate", default=None)
@@ -45,11 +51,34 @@ _wanted: ContextVar[Fate | None] = ContextVar("redisdelay_fate", default=None)
 def fate_of(id: str) -> Iterator[Fate]:
     """What becomes of the message with this *id*, which is published in the ``with`` block."""
     fate = Fate(id)
+    with noting(fate):
+        yield fate
+
+
+@contextmanager
+def noting(fate: Fate | None) -> Iterator[None]:
+    """What becomes of the message of *fate* is noted there, if it is published in the ``with`` block."""
     token = _wanted.set(fate)
     try:
-        yield fate
+        yield
     finally:
         _wanted.reset(token)
+
+
+def fate_by_hand(headers: Mapping[str, Any]) -> Fate | None:
+    """What becomes of a task that is sent without its class: if it was dropped in each queue, its id ends as
+    revoked. ``None`` if it is no task, or somebody waits for it already."""
+    id = headers.get("id")
+    if "task" not in headers or not isinstance(id, str) or "celery" not in sys.modules:
+        return None
+    if headers.get("ignore_result") or wanted_fate(id) is not None:
+        return None
+    # It needs Celery, which need not be there.
+    from kombu_redisdelay.transport.unique_results import end_by_hand
+
+    fate = Fate(id)
+    fate.learned = partial(end_by_hand, id)
+    return fate
 
 
 def wanted_fate(id: str) -> Fate | None:
@@ -63,7 +92,7 @@ def tell(queue: str, headers: dict[str, Any], id: str, conflict: Conflict | None
     """Note what became of a message in one queue.
 
     Arguments:
-        fate: where to note it; ``None`` if the task was sent without its class.
+        fate: where to note it; ``None`` if nothing waits for it.
     """
     if fate is not None:
         fate.note(conflict)
@@ -74,4 +103,4 @@ def tell(queue: str, headers: dict[str, Any], id: str, conflict: Conflict | None
         # It needs Celery, which need not be there.
         from kombu_redisdelay.transport.unique_results import tell_celery
 
-        tell_celery(headers, id, conflict, is_by_hand=fate is None)
+        tell_celery(headers, id, conflict)

@@ -36,7 +36,7 @@ from kombu_redisdelay.broker.unique import UNIQUE_HEADER, conflict_in, next_repl
 from kombu_redisdelay.transport.block import block_for
 from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
-from kombu_redisdelay.transport.fates import tell, wanted_fate
+from kombu_redisdelay.transport.fates import fate_by_hand, noting, tell, wanted_fate
 from kombu_redisdelay.transport.keyed_message import KeyedMessage
 from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
@@ -87,9 +87,17 @@ class PublishingChannel(ConnectingChannel):
             return self._successor().basic_publish(message, exchange, routing_key, **kwargs)
         if "_publish_batch" not in kwargs and (block := block_for(self.connection.client)) is not None:
             return block.publish(self, message, exchange=exchange, routing_key=routing_key, **kwargs)
-        if UNIQUE_HEADER in (message["headers"] or ()) and "delivery_tag" in message["properties"]:
-            # kombu uses the same properties when it publishes a message again.
-            kwargs["_is_repeated"] = True
+        if UNIQUE_HEADER in (message["headers"] or ()):
+            if "delivery_tag" in message["properties"]:
+                # kombu uses the same properties when it publishes a message again.
+                kwargs["_is_repeated"] = True
+            fate = fate_by_hand(message["headers"])
+            if fate is not None:
+                with noting(fate):
+                    self.basic_publish(message, exchange, routing_key, **kwargs)
+                if "_publish_batch" not in kwargs:
+                    fate.tell()
+                return None
         route = self._routes.get(exchange, routing_key)
         if route is None or route.queue in self.store.expires_ms:
             if exchange and exchange not in self.state.exchanges and is_fanout_of_an_app(exchange):
@@ -226,12 +234,13 @@ class PublishingChannel(ConnectingChannel):
                     if each.keyed is not None and not isinstance(replies[index], ResponseError):
                         replies[index] = self._follow(each.keyed, replies[index])
                     if replies[index] == 0 and each.routed is not None:
-                        self._publish_anew(each.routed)
+                        with noting(each.keyed and each.keyed.fate):
+                            self._publish_anew(each.routed)
                 except ResponseError as exc:
                     replies[index] = without_frames(exc)
             for fate in {each.keyed.fate for _, each in calls if each.keyed is not None}:
-                if fate is not None and fate.learned is not None:
-                    fate.learned(fate.conflict)
+                if fate is not None:
+                    fate.tell()
         if commands:
             with self.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
                 for name, args in commands:

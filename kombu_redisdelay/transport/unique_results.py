@@ -46,8 +46,8 @@ class UniqueResult(AsyncResult):  # type: ignore[misc]
         self.replaced = not self.dropped
 
 
-def tell_celery(headers: dict[str, Any], id: str, conflict: Conflict, *, is_by_hand: bool) -> None:
-    """Send the signal. If the task was dropped, and was published by hand, its id ends as revoked."""
+def tell_celery(headers: dict[str, Any], id: str, conflict: Conflict) -> None:
+    """Send the signal."""
     unique_conflict.send(
         sender=headers.get("task"),
         key=headers[UNIQUE_HEADER],
@@ -55,8 +55,6 @@ def tell_celery(headers: dict[str, Any], id: str, conflict: Conflict, *, is_by_h
         holder=conflict.holder,
         outcome=conflict.outcome,
     )
-    if is_by_hand and "task" in headers and not headers.get("ignore_result"):
-        end_as_revoked(current_app.backend, id, conflict)
 
 
 def end_as_revoked(backend: Any, id: str, conflict: Conflict) -> None:
@@ -70,3 +68,9 @@ def end_as_revoked(backend: Any, id: str, conflict: Conflict) -> None:
     except Exception:
         # The task is where it should be; only its result cannot be stored.
         logger.warning("Could not store that task %s was %s", id, conflict.outcome, exc_info=True)
+
+
+def end_by_hand(id: str, conflict: Conflict | None) -> None:
+    """The same for a task that was sent without its class, unless a queue has accepted it."""
+    if conflict is not None:
+        end_as_revoked(current_app.backend, id, conflict)

@@ -146,7 +146,7 @@ class Unique(Task):  # type: ignore[misc]
                 end_as_revoked(self.backend, id, conflict)
 
         fate.learned = learn
-        learn(fate.conflict)
+        fate.tell()
         return result
 
     def AsyncResult(self, task_id: str, **kwargs: Any) -> UniqueResult:

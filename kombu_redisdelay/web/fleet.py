@@ -58,7 +58,7 @@ def read_hours(store: Store, names: Sequence[str]) -> dict[str, Counts]:
 
 def last_hour(history: QueueHistory) -> Counts:
     """What has happened in the minutes that the history has."""
-    return reduce(lambda total, period: total + period.counts, history.minutes, Counts(0, 0, 0, 0))
+    return reduce(lambda total, period: total + period.counts, history.minutes, Counts())
 
 
 def seconds_kept(queues: int, took: float) -> float:

@@ -27,7 +27,7 @@ TOTALS = {name: column for name, column in QUEUE_COLUMNS.items() if column.state
 MOST_WITHOUT_SEARCH = 10
 
 #: For a queue whose history was not read.
-NOTHING = Counts(0, 0, 0, 0)
+NOTHING = Counts()
 
 
 def overview(request: Request) -> Response:
@@ -40,11 +40,12 @@ def overview(request: Request) -> Response:
     fleet = read.value
     found = [queue for queue in fleet.stats if search.casefold() in queue.queue.casefold()]
     part = Part.of(fields.get("page", ""), len(found))
+    rows = _rows(site, fleet, found, sorting, part)
     return render(
         request,
         "overview.html",
-        rows=_rows(site, fleet, found, sorting, part),
-        columns=COLUMNS,
+        rows=rows,
+        columns=[column for column in COLUMNS if not column.is_rare or any(map(column.value, rows))],
         sorting=sorting,
         search=search,
         has_search=bool(search) or len(fleet.stats) > MOST_WITHOUT_SEARCH,

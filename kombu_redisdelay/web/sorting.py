@@ -27,6 +27,7 @@ class Column:
         largest_first: whether it is of more use with the largest value first.
         figure: that of the stats of a queue; ``None`` if the column is another one.
         is_history: whether the value is of the history of a queue.
+        is_rare: whether the column is left out where all numbers are 0.
     """
 
     name: str
@@ -35,11 +36,15 @@ class Column:
     largest_first: bool = True
     figure: QueueColumn | None = None
     is_history: bool = False
+    is_rare: bool = False
 
 
 def _of_figure(name: str, figure: QueueColumn) -> Column:
     smallest_first = name in ("consumers", "due")
-    return Column(name, figure.label, lambda row: figure.value(row[0]), not smallest_first, figure)
+    return Column(
+        *(name, figure.label, lambda row: figure.value(row[0]), not smallest_first, figure),
+        is_rare=figure.is_rare,
+    )
 
 
 def _of_history(name: str, label: str, value: Callable[[Counts], int]) -> Column:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -310,6 +311,26 @@ def test_what_waits_for_a_key_that_nobody_holds_is_let_go(rig: Rig) -> None:
     assert taken(me, "q") == []
     check_unique(rig.store, ["q"], {})
     assert ids(taken(me, "q")) == ["2"]
+
+
+def test_what_is_blocked_and_in_no_hash_any_more_is_let_go(rig: Rig) -> None:
+    """Somebody has deleted the hash."""
+    for number in range(30):
+        for name in ("running", "next"):
+            rig.publish_unique("q", f"{name} {number}", UniqueKey(f"key {number}", LATEST))
+    me = rig.consumer()
+    begin_at: dict[str, Sequence[bytes]] = {}
+    runs = taken(me, "q", limit=100)
+    rig.publish_unique("q", "that has a holder", UniqueKey("key 0", LATEST))
+    record = rig.client.hget(rig.key("q", "unique"), "key 0")
+    rig.client.delete(rig.key("q", "unique"))
+    rig.client.hset(rig.key("q", "unique"), "key 0", record)
+    for _ in range(3):
+        check_unique(rig.store, ["q"], begin_at)
+    assert len(runs) == 30
+    assert len(taken(me, "q", limit=100)) == 29
+    [left] = Schedule(rig.store).iter("q", None, None)
+    assert left.is_blocked
 
 
 @pytest.mark.one_server

@@ -243,10 +243,7 @@ class UniqueMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(("unique", "running")))
     def the_hash_is_deleted(self, name: str) -> None:
         self.may_be_two = True
-        self.excused |= self.ids_that_wait()
         self.rig.client.delete(self.rig.key("q", name))
-        # What is blocked then waits for nobody, and nothing knows that. An operator can deliver it.
-        Schedule(self.rig.store).cancel("q", list(self.ids_that_wait()))
 
     @rule()
     def keys_are_checked(self) -> None:

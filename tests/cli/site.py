@@ -64,13 +64,14 @@ class Site:
         self.store.remember(queue)
         self.redis.lpush(self.store.keys(queue).kept(state), f"{self.now_ms()} 1 0 {reason}\n{payload}")
 
-    def leave_unknown(self, task: str, seconds: float, queue: str = QUEUE) -> str:
+    def leave_unknown(self, task: str, seconds: float, queue: str = QUEUE, **options: Any) -> str:
         """Write down a message that has waited so long for a worker that knows its task. Returns its id."""
-        id = self.send(task, countdown=3600, queue=queue)
+        id = self.send(task, countdown=3600, queue=queue, **options)
         keys, since_ms = self.store.keys(queue), self.now_ms() - round(seconds * 1000)
         step, _, payload = self.redis.hget(keys.messages, id).partition(":")
         payload = re.sub('"eta": "[^"]*"', '"eta": null', payload)
-        members = payload.replace(', "body"', f', "redisdelay-unknown": {since_ms}, "body"', 1)
+        unknown = f', "redisdelay-unknown": {since_ms}'
+        members = re.sub(', "(?:redisdelay-unique|body)"', rf"{unknown}\g<0>", payload, count=1)
         self.redis.hset(keys.messages, id, f"{step}:{members}")
         self.redis.zadd(keys.unknown, {f"{listed(task)}\x1f{step}\x1f{since_ms:015}\x1f{id}": 0})
         return id

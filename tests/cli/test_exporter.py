@@ -80,6 +80,8 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
         "redisdelay_queue_delivered_total": 0,
         "redisdelay_queue_failures_total": 0,
         "redisdelay_queue_dead_lettered_total": 0,
+        "redisdelay_queue_dropped_total": 0,
+        "redisdelay_queue_replaced_total": 0,
     }
     assert {value for (_, queue), value in found.items() if queue == "other"} == {0}
     assert found["redisdelay_up", ""] == 1
@@ -118,6 +120,10 @@ def test_the_totals_of_the_history_are_counters(site: Site) -> None:
         channel.basic_get(QUEUE).reject(requeue=True)
         channel.basic_get(QUEUE).ack()
         record(site.store, [QUEUE])
+        for id in ("holder", "next", "replaces the next", "replaces it again"):
+            site.send(headers={"x-unique": "sync", "x-unique-while": "latest"}, task_id=id)
+        for _ in range(4):
+            site.send(headers={"x-unique": "index"})
         found = {name: value for (name, queue), value in exported(site).items() if queue == QUEUE}
         found.pop("redisdelay_queue_throttled_total")
         totals = {name: value for name, value in found.items() if name.endswith("_total")}
@@ -126,6 +132,8 @@ def test_the_totals_of_the_history_are_counters(site: Site) -> None:
             "redisdelay_queue_delivered_total": 2,
             "redisdelay_queue_failures_total": 1,
             "redisdelay_queue_dead_lettered_total": 0,
+            "redisdelay_queue_dropped_total": 3,
+            "redisdelay_queue_replaced_total": 2,
         }
 
 

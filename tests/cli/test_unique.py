@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kombu_redisdelay import Messages, Selection
+from kombu_redisdelay.broker.maintenance import record
 from tests.cli.site import QUEUE, Site
 from tests.transport.kit import Inbox, drain
 
@@ -43,8 +44,30 @@ def test_what_waits_for_its_key(site: Site, blocked: str) -> None:
 def test_without_a_due_time_nothing_comes_next(site: Site, blocked: str) -> None:
     [stats] = site.rows("stats")
     assert (stats["scheduled"], stats["next_due"], stats["lateness"]) == (1, None, 0)
-    site.text("stats")
+    header, line = site.text("stats").splitlines()
+    assert dict(zip(header.split(), line.split(), strict=False)).items() >= {"BLOCKED": "1"}.items()
     assert site.rows("doctor", status=1)
+
+
+def test_a_queue_without_keys_has_no_wider_table(site: Site) -> None:
+    site.send(countdown=3600)
+    assert "BLOCKED" not in site.text("stats")
+
+
+def test_what_was_dropped_and_replaced_is_counted(site: Site) -> None:
+    with site.app.connection_for_read() as connection:
+        site.send()
+        connection.channel().basic_get(QUEUE).ack()
+        record(site.store, [QUEUE])
+    for number in range(5):
+        site.send(headers={"x-unique": "index"}, task_id=f"index {number}")
+    for number in range(4):
+        site.send(headers=HEADERS, task_id=f"sync {number}")
+    [stats] = site.rows("stats")
+    assert (stats["dropped"], stats["replaced"], stats["blocked"]) == (4, 2, 1)
+    assert site.text("stats").splitlines()[-1] == f"{QUEUE}: 4 messages dropped for their key, 2 replaced"
+    [minute] = site.rows("history")
+    assert (minute["published"], minute["dropped"], minute["replaced"]) == (3, 4, 2)
 
 
 def test_they_are_found_by_their_keys(site: Site, blocked: str) -> None:
@@ -80,7 +103,6 @@ def test_a_dead_letter_whose_key_is_held_stays(site: Site, holder: str) -> None:
         assert result.stderr == "holder is a dead letter: another holds the unique key 'account:42'\n"
         inbox.messages[1].ack()
         running = site.store.keys(QUEUE).running
-        # A server that does not know the script of this ack gets its text when its reply is read.
         drain(connection, lambda: not site.redis.exists(running))
         site.text("requeue", "holder")
         drain(connection, lambda: len(inbox) == 3)

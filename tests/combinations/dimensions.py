@@ -19,6 +19,8 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = {
     "producer": ("ours", "batch", "redis", "lpush"),
     # The healthy tasks are ready at once, have a countdown, or retry themselves once.
     "sending": ("ready", "countdown", "retry"),
+    # Of two healthy tasks that follow each other in a queue, with one key: its mode.
+    "keys": ("none", "waiting", "done", "latest"),
     "queues": ("1", "12"),
     "priorities": ("no", "yes"),
     "backend": ("none", "redis", "ours"),
@@ -58,6 +60,14 @@ EXCLUSIONS = (
     Exclusion(
         {"producer": ("lpush",), "sending": ("countdown",)},
         "who pushes by hand has no countdown",
+    ),
+    Exclusion(
+        {"keys": ("waiting", "done", "latest"), "producer": ("redis", "lpush")},
+        "other programs know no keys",
+    ),
+    Exclusion(
+        {"keys": ("done", "latest"), "acks": ("early",)},
+        "with an early ack, nobody knows when a task is done",
     ),
     Exclusion(
         {"beside": ("kills",), "pool": ("solo", "threads", "gevent", "eventlet")},

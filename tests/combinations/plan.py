@@ -50,6 +50,7 @@ class Send:
         at: seconds after the beginning.
         id: begins with what it is: ``HEALTHY``, ``BULKY``, ``PROBE`` or ``WRONG_ONE``.
         late: whether it is acked when it has ended.
+        headers: those of its key.
     """
 
     at: float
@@ -61,6 +62,7 @@ class Send:
     countdown: float = 0.0
     priority: int = 0
     expires: float | None = None
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -119,10 +121,15 @@ def plan(row: Row, seed: str, seconds: float) -> Plan:
 
 def _healthy(row: Row, number: int, at: float, random: Random, queues: Sequence[str], late: bool) -> Send:
     countdown = random.uniform(*COUNTDOWNS) if row["sending"] == "countdown" else 0.0
+    headers = {}
+    if row["keys"] != "none":
+        headers = {"x-unique": f"key {number // 2}", "x-unique-while": row["keys"]}
+        # The same for all, so that none replaces another one to be due earlier.
+        countdown = min(countdown, COUNTDOWNS[0])
     priority = random.choice(PRIORITIES) if row["priorities"] == "yes" else 0
     args = [WORK, row["sending"] == "retry"]
     queue = random.choice(queues)
-    return Send(at, "healthy", f"{HEALTHY}-{number}", args, queue, late, countdown, priority)
+    return Send(at, "healthy", f"{HEALTHY}-{number}", args, queue, late, countdown, priority, headers=headers)
 
 
 def _wrong(beside: str, at: float, id: str, queue: str) -> list[Send]:

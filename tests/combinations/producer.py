@@ -17,7 +17,7 @@ from typing import Any
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from kombu_redisdelay import batch
+from kombu_redisdelay import batch, unique_conflict
 from tests.combinations.app import app
 from tests.combinations.by_hand import PICKLE, message
 from tests.combinations.orders import GO, ORDERS, READY, STOP, SUBMISSIONS, Orders
@@ -45,6 +45,12 @@ class Producer:
         self._directory = directory
         self._orders = Orders.read(directory / ORDERS)
         self._client = self._orders.address.client()
+        #: Those that were dropped, or that have replaced another one under its id.
+        self._gone: set[str] = set()
+        unique_conflict.connect(self._on_conflict)
+
+    def _on_conflict(self, id: str, **told: Any) -> None:
+        self._gone.add(id)
 
     def get_ready(self) -> None:
         """Connect."""
@@ -88,6 +94,8 @@ class Producer:
         at = time.time()
         confirmed = self._try(publish_together if self._orders.producer == "batch" else publish)
         for send in sends:
+            if send.id in self._gone:
+                continue
             self._note(send.id, send.late, at, send.countdown, send.queue, confirmed)
 
     def _enter(self, queue: str, id: str, text: str) -> None:
@@ -123,6 +131,7 @@ class Producer:
                 countdown=send.countdown or None,
                 priority=send.priority,
                 expires=send.expires,
+                headers=dict(send.headers),
                 # Without Celery's retries, which after a lost reply would publish the message twice.
                 retry=False,
             )

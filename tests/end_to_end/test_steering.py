@@ -65,6 +65,32 @@ class TestRecipes:
             assert delayed.count(Selection(state="scheduled")) == 0
 
 
+def test_an_account_is_synchronised_with_its_newest_state(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", server.url())
+    monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.delitem(sys.modules, "examples.account_sync", raising=False)
+    example = importlib.import_module("examples.account_sync")
+    try:
+        outcomes = [example.on_webhook(42, change) for change in ("new", "paid", "packed", "sent")]
+        assert outcomes == ["is published"] * 2 + ["replaces the one that waits"] * 2
+        assert example.on_webhook(43, "new") == "is published"
+        with CeleryWorker(
+            "examples.account_sync", pool="solo", args=ALONE, env=os.environ, cwd=ROOT
+        ) as worker:
+            wait_until(lambda: worker.log().count(" now") == 3, 30, "all are done")
+            assert suspicious_lines(worker.log()) == []
+            log = worker.log()
+        assert log.index("account 42 is new now") < log.index("account 42 is sent now")
+        assert "account 43 is new now" in log
+        with Messages(example.app) as messages:
+            assert messages.count() == 0
+    finally:
+        pools.reset()
+        example.app.close()
+
+
 @pytest.fixture
 def producer(site: Installation) -> Iterator[Celery]:
     # A producer of an earlier test would believe to have noted its queue in Redis.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -212,6 +213,29 @@ class TestTask:
         result = app.send_task("once", (1,), headers={UNIQUE_HEADER: "account:1"})
         assert result.id != holder.id
         assert result.state == states.REVOKED
+
+    @pytest.mark.parametrize("is_together", [False, True], ids=["", "batch"])
+    @pytest.mark.parametrize("mode", ["waiting", "latest"])
+    def test_by_hand_into_two_queues(self, app: Celery, is_together: bool, mode: str) -> None:
+        """The id is revoked when no queue has accepted it."""
+        exchange = Exchange("events")
+        both = {"exchange": "events", "routing_key": "any"}
+        headers = {UNIQUE_HEADER: "account:1", "x-unique-while": mode}
+        with app.connection_for_write() as connection:
+            channel = connection.default_channel
+            for name in ("one", "two"):
+                Queue(name, exchange, routing_key="any")(channel).declare()
+            # With "latest", there is one that holds the key, and one to be replaced.
+            for _ in range(2 if mode == "latest" else 1):
+                app.send_task("once", (1,), headers=headers, queue="one")
+            states_found = []
+            for _ in range(3):
+                with batch(app) if is_together else nullcontext():
+                    result = app.send_task("once", (1,), headers=headers, **both)
+                states_found.append(result.state)
+        # With "latest", the other queue has room for one that is next.
+        second = states.PENDING if mode == "latest" else states.REVOKED
+        assert states_found == [states.PENDING, second, states.REVOKED]
 
     def test_the_signal(self, once: Any) -> None:
         heard: list[dict[str, Any]] = []

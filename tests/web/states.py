@@ -13,6 +13,9 @@ SCHEDULED, READY, HELD, DEAD = "scheduled", "ready", "unacked", "dead"
 
 LONG = "reports.with.a.very.long.name.that.somebody.has.chosen.in.a.hurry"
 
+#: A key of 256 bytes.
+UGLY = "🔑<script>document.title = 'evil'</script>" + 212 * "x"
+
 #: All pages of a broker that has :func:`messages_in_each_state`.
 PAGES = (
     "/",
@@ -20,6 +23,7 @@ PAGES = (
     *(f"/messages?state={state}" for state in STATES if state != SCHEDULED),
     "/messages?before=soon",
     "/message?id=s1",
+    "/message?id=blocked",
     "/message?id=nothing",
     "/queue?name=celery",
     f"/queue?name={LONG}",
@@ -34,6 +38,8 @@ def messages_in_each_state(site: Site) -> None:
     scheduled(site, "long", queue=LONG, task="<script>document.title = 'evil'</script>" + "x" * 500)
     ready(site, "r1", "r2")
     held(site, "h1")
+    for id in ("holder", "blocked"):
+        site.send("shop.sync", task_id=id, headers={"x-unique": UGLY, "x-unique-while": "latest"})
     for state in KEPT:
         dead(site, f"{state}1", state=state)
 

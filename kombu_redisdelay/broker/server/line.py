@@ -120,6 +120,9 @@ class Line:
         self._confirmed: deque[tuple[float, Ack]] = deque(maxlen=KEPT_LIMIT)
         #: The socket that confirmed them. A new connection has another one.
         self._socket: Any = None
+        #: The digests of scripts that acks have run over the connection with this socket: the server knows
+        #: them.
+        self._known: tuple[Any, set[Argument]] = (None, set())
         #: Acks that found no message, and that were not reported yet.
         self._vain: list[Ack] = []
         self._is_telling = False
@@ -360,11 +363,25 @@ class Line:
         # Counted first: if this fails, the server may have done any of them.
         self._written = count
         if unread == count - 1:
-            pieces = [pack(*self._unconfirmed[-1].command)]
+            pieces = [pack(*self._to_send(self._unconfirmed[-1]))]
         else:
             acks = islice(self._unconfirmed, unread, None)
-            pieces = _pieces([ack.command for ack in acks])
+            pieces = _pieces([self._to_send(ack) for ack in acks])
         self._send(pieces, unread)
+
+    def _to_send(self, ack: Ack) -> Command:
+        """The command of *ack*. The first one over a connection has the text of its script: the server may
+        lack it, and it would be long until its reply is read if nothing is sent behind it."""
+        if not ack.script:
+            return ack.command
+        socket, known = self._known
+        if socket is not self.connection._sock:
+            self._known = _, known = self.connection._sock, set()
+        digest = ack.command[1]
+        if digest in known:
+            return ack.command
+        known.add(digest)
+        return ack.in_full
 
     def _send(self, pieces: list[bytes], unread: int) -> None:
         # While replies to acks are unread, redis-py's health check would mistake one for that to its PING.

@@ -219,3 +219,21 @@ local function move_to_schedule(base, stored, now_ms, member)
     write_record(record)
   end
 end
+
+-- To be called for a message that has come from another program, to the ready list of its step or to the
+-- schedule, under this name: `state` is as above. It holds its key if nobody does. If not, it is handed out
+-- as if it had none.
+local function hold_if_free(base, stored, state, now_ms, member, list_of)
+  local mode, _, key = unique_of(stored, stored_start(stored))
+  if not mode then
+    return
+  end
+  local record = read_record(base, key, mode)
+  heal(record, now_ms, list_of)
+  if not (record.running or record.current or record.next) then
+    -- With "latest", what is scheduled can be replaced.
+    local slot = mode == 'l' and state == 's' and 'next' or 'current'
+    record[slot] = entry_at(state, stored_step(stored), now_ms, member)
+  end
+  write_record(record)
+end

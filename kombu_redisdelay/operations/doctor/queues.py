@@ -17,6 +17,7 @@ from kombu_redisdelay.broker.stranded import Stranded
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.doctor.fairness import check_fairness
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
+from kombu_redisdelay.operations.doctor.keys import check_keys
 from kombu_redisdelay.operations.doctor.leases import check_unacked
 from kombu_redisdelay.operations.doctor.limits import check_early_acks, check_limits
 from kombu_redisdelay.operations.history import unreadable_fields
@@ -106,6 +107,8 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool
     yield from _dead(stats, options.dead_letter_limit)
     yield from _unknown(store, queue, options)
     for name in names:
+        if stats.blocked:
+            yield from check_keys(store, name, stats)
         if stats.unacked:
             yield from check_unacked(store, name)
         yield from _damage(store, name)
@@ -170,10 +173,10 @@ def _late(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
             "Workers move what is due within seconds, also while they are busy. These are stuck, or of an "
             "older version: see their logs, and start them again.",
         )
-    elif stats.scheduled and not stats.consumers:
+    elif stats.scheduled > stats.blocked and not stats.consumers:
         yield warning(
             check,
-            f"{number_of(stats.scheduled)} scheduled, and no worker",
+            f"{number_of(stats.scheduled - stats.blocked)} scheduled, and no worker",
             "Start a worker for this queue before they are due, or `celery delayed forward` if an "
             "autoscaler is to do that.",
         )

@@ -40,6 +40,7 @@ from kombu_redisdelay.operations.isolated import isolated
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
 from tests.broker.rig import Rig, dead_letter, park, payload, take_out, taken
+from tools.harness.process import wait_until
 
 HOUR = 3_600_000
 
@@ -257,13 +258,24 @@ def test_an_ack_that_lacks_its_script_is_sent_again(rig: Rig) -> None:
     rig.put("q", "0", "1")
     consumer = rig.consumer()
     first, second = taken(consumer, "q")
-    rig.client.script_flush()
     consumer.leave_to_others("q", first.tag, "0", "task")
+    consumer.confirm_acks()
+    rig.client.script_flush()
+    consumer.leave_to_others("q", second.tag, "1", "task")
     key = rig.store.keys("q").ready
     assert [consumer.store.server.call("LLEN", key), consumer.store.server.call("TYPE", key)] == [0, b"none"]
-    consumer.leave_to_others("q", second.tag, "1", "task")
     consumer.confirm_acks()
     assert len(rig.scheduled("q")) == 2
+
+
+def test_the_first_ack_is_done_though_nothing_is_sent_behind_it(rig: Rig) -> None:
+    """A program without an event loop may do something else for an hour then."""
+    rig.publish_unique("q", "0", UniqueKey("k", "done"))
+    consumer = rig.consumer()
+    for tag in (delivery.tag for delivery in taken(consumer, "q")):
+        rig.client.script_flush()
+        consumer.ack("q", tag)
+    wait_until(lambda: not rig.client.exists(rig.key("q", "running")), 10, "the key is free")
 
 
 def test_every_script_of_the_broker_is_tried() -> None:
