@@ -7,6 +7,7 @@ from tools.benchmarks.workloads import (
     cluster,
     consume,
     control,
+    fair,
     fleet,
     foreign,
     forward,
@@ -48,6 +49,7 @@ WORKLOADS: dict[str, Workload] = {
         *control.WORKLOADS,
         *pools.WORKLOADS,
         unique.WORKLOAD,
+        fair.WORKLOAD,
         kills.WORKLOAD,
     )
 }
