@@ -49,7 +49,9 @@ def limits_of_keys(queue: str, limits: KeyLimits) -> Iterator[str]:
 
 
 def conflicts(queue: QueueStats) -> str:
-    """What became of messages that met another one with their key; empty if there were none."""
+    """What became of messages that met another one with their unique key; empty if there were none."""
     if not (queue.dropped or queue.replaced):
         return ""
-    return f"{queue.queue}: {number_of(queue.dropped)} dropped for their key, {queue.replaced:,} replaced"
+    return (
+        f"{queue.queue}: {number_of(queue.dropped)} dropped for their unique key, {queue.replaced:,} replaced"
+    )

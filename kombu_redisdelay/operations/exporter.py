@@ -85,11 +85,11 @@ _COUNTERS: dict[str, tuple[str, Callable[[Counts], int]]] = {
     "redisdelay_queue_failures": ("Deliveries that have failed.", lambda c: c.failures),
     "redisdelay_queue_dead_lettered": ("Messages that became dead letters.", lambda c: c.dead),
     "redisdelay_queue_dropped": (
-        "Messages that were not published, because another one held their key.",
+        "Messages that were not published, because another one held their unique key.",
         lambda c: c.dropped,
     ),
     "redisdelay_queue_replaced": (
-        "Messages that were published in place of one that held their key.",
+        "Messages that were published in place of one that held their unique key.",
         lambda c: c.replaced,
     ),
 }

@@ -72,9 +72,10 @@ class QueueStats:
             waits, they are about to be taken, or it is unknown.
         fairness: how many keys wait, if it is a fair queue; ``None`` if it is not.
         blocked: number of scheduled messages that wait for their unique key (:class:`Unique`).
-        dropped: number of messages that were not published, because another one held their unique key, since the
-            history of the queue began.
-        replaced: number of messages that were published in place of one that held their unique key, since then.
+        dropped: number of messages that were not published, because another one held their unique key, since
+            the history of the queue began.
+        replaced: number of messages that were published in place of one that held their unique key, since
+            then.
     """
 
     queue: str

@@ -65,7 +65,9 @@ def test_what_was_dropped_and_replaced_is_counted(site: Site) -> None:
         site.send(headers=HEADERS, task_id=f"sync {number}")
     [stats] = site.rows("stats")
     assert (stats["dropped"], stats["replaced"], stats["blocked"]) == (4, 2, 1)
-    assert site.text("stats").splitlines()[-1] == f"{QUEUE}: 4 messages dropped for their key, 2 replaced"
+    assert (
+        site.text("stats").splitlines()[-1] == f"{QUEUE}: 4 messages dropped for their unique key, 2 replaced"
+    )
     [minute] = site.rows("history")
     assert (minute["published"], minute["dropped"], minute["replaced"]) == (3, 4, 2)
 
