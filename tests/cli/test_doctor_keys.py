@@ -61,8 +61,8 @@ def test_a_holder_whose_task_no_worker_knows(site: Site) -> None:
     site.send(headers=HEADERS, task_id="blocked")
     found = [found for found, _ in _told(site) if "holder" in found]
     assert found == [
-        "others wait for holder, which holds the unique key 'account:42' and waits for a worker that knows its task "
-        "shop.new"
+        "others wait for holder, which holds the unique key 'account:42' and waits for a worker that knows "
+        "its task shop.new"
     ]
 
 
