@@ -20,7 +20,8 @@ local function remove_lists(step, keys)
     count = count + redis.call('LLEN', lists[i])
   end
   redis.call('UNLINK', unpack(lists))
-  redis.call('HINCRBY', base .. 'fair', 'n:' .. step, -count)
+  -- Lua writes -0 for a negated 0, which Redis does not read.
+  redis.call('HINCRBY', base .. 'fair', 'n:' .. step, 0 - count)
   left = left - #keys
   return count
 end
@@ -54,7 +55,7 @@ for i = 1, #found, 2 do
     removed = removed + remove_turns(step)
   end
 end
-note(KEYS[1], 'other', -removed)
+note(KEYS[1], 'other', 0 - removed)
 if left <= 0 then
   return { removed, 0 }
 end

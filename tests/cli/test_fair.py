@@ -177,8 +177,7 @@ def test_stats(site: Site) -> None:
         # The rest is paused, or its turn.
         drain(connection, lambda: len(inbox) == 2)
         inbox.messages[1].ack()
-        for number in (1, 2):
-            site.send(headers={"x-key": f"t{number}"})
+        *_, last = [site.send(headers={"x-key": f"t{number}"}) for number in (1, 2)]
 
         def counts() -> bool:
             [row] = site.rows("stats")
@@ -188,6 +187,7 @@ def test_stats(site: Site) -> None:
         drain(connection, counts)
         [row] = site.rows("stats")
         assert 0 < row["waiting"] < 60
+        assert "of keys that are paused, or at their limits" in site.text("show", last)
     assert "celery is fair: 3 keys wait, 3 of them at a limit\n" in site.text("stats")
 
 

@@ -50,6 +50,7 @@ def test_every_place_of_a_message_is_counted(site: Site) -> None:
         "consumers_lost": 1,
         "limits": UNLIMITED,
         "reason": "prefetch full",
+        "fairness": None,
         **dict.fromkeys(("blocked", "dropped", "replaced"), 0),
     }
     assert due == site.redis.zscore(site.store.keys(QUEUE).schedule, waiting[0])

@@ -44,8 +44,8 @@ def _state(stats: QueueStats) -> Iterator[Finding]:
     check = f"queue {stats.queue}"
     if stats.fairness is None or stats.fairness.state == "on":
         yield ok(check, "fair: LLEN does not count its messages; the exporter and `stats` do")
-    elif stats.consumers:
-        yield ok(check, "it is not to be fair any more: workers move its messages back")
+    elif stats.consumers or not stats.ready:
+        yield ok(check, "it is not to be fair any more: workers move back what is sorted in by key")
     else:
         yield warning(
             check,
