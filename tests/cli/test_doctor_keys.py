@@ -86,5 +86,5 @@ def test_ids_of_a_command_are_quoted(site: Site) -> None:
     site.send(headers={**HEADERS, "x-unique": "'<script>🔑"}, task_id="$(reboot)")
     site.send(headers={**HEADERS, "x-unique": "'<script>🔑"}, task_id="blocked")
     (_, (found, advice)) = _told(site)
-    assert 'the key "\'<script>🔑"' in found
+    assert 'the unique key "\'<script>🔑"' in found
     assert "cancel '$(reboot)'`" in advice
