@@ -5,9 +5,8 @@ The scripts read and write them as text (lua/include/members.lua, which says wha
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 #: In the order in which they stand. All are whole numbers, and each is optional.
@@ -77,12 +76,13 @@ def with_own(
     return {**own, **message}
 
 
-def with_key(payload: bytes, unique: Sequence[str]) -> bytes:
-    """*payload*, a JSON object that another program has written, with its key; as it is, if it has one."""
+def with_key(payload: bytes, unique: str) -> bytes:
+    """*payload*, a JSON object that another program has written, with its key, which is JSON,
+    too; as it is, if it has one."""
     match = _BEFORE_UNIQUE.match(payload)
     if match is None or payload.startswith(b'"%b"' % UNIQUE.encode(), match.end()):
         return payload
-    member = f'"{UNIQUE}": {json.dumps(unique)}, '.encode()
+    member = f'"{UNIQUE}": {unique}, '.encode()
     return payload[: match.end()] + member + payload[match.end() :]
 
 

@@ -311,22 +311,20 @@ class Store:
             is_repeated: whether the message may have been published before.
             instead_of: the name of the message that it is to replace, whose id it has.
         """
-        used = self._keys_for_unique(queue, step)
+        rare = (
+            *(self.expires_ms.get(queue, 0), due.at_ms, due.delay_ms, int(is_continued), int(is_repeated)),
+            *(unique.at_most_ms, round(unique.expires_ms), instead_of),
+        )
         args = PUBLISH_UNIQUE.arguments(
-            stored=f"{step}:{payload}",
-            expires_ms=self.expires_ms.get(queue, 0),
+            payload=payload,
+            step=step,
             id=message_id,
-            due_ms=due.at_ms,
-            delay_ms=due.delay_ms,
-            separator=self.separator,
             key=unique.field,
             mode=unique.letter,
-            is_continued=int(is_continued),
-            is_repeated=int(is_repeated),
-            at_most_ms=unique.at_most_ms,
-            gone_ms=round(unique.expires_ms),
-            instead_of=instead_of,
+            separator=self.separator,
+            rare=" ".join(map(str, rare)) if any(rare) else "",
         )
+        used = self._keys_for_unique(queue, step)
         return _only_if(bound, PUBLISH_UNIQUE, self._with_expiring(queue, used), tuple(args))
 
     def _keys_for_unique(self, queue: str, step: int) -> PackedKeys:

@@ -42,6 +42,9 @@ DROPPED, REPLACED = "dropped", "replaced"
 _BEGIN, _WITHIN = b'"redisdelay-unique": ["', 700
 _MEMBER = re.compile(rb'"redisdelay-unique": \["[dl]", "[^"]*", "([^"]*)"\]')
 
+#: What errors say of the headers.
+_KEY, _WHILE, _AT_MOST = (f"header {name!r}" for name in (UNIQUE_HEADER, WHILE_HEADER, AT_MOST_HEADER))
+
 #: Characters that are escaped.
 _SPECIAL = re.compile(r'[%"\\]')
 
@@ -73,20 +76,16 @@ class UniqueKey(NamedTuple):
         """The key as it is in Redis: ASCII, without what ends a text of JSON."""
         return written(self.key)
 
-    def member(self, id: str) -> list[str]:
-        """What the message with this *id* says of it."""
-        return [self.letter, id, _escaped(self.key)]
-
-
-def _escaped(key: str) -> str:
-    return key.replace("%", "%25").replace('"', "%22").replace("\\", "%5C")
+    def member(self, id: str) -> str:
+        """What the message with this *id*, which has passed :func:`check_id`, says of it, as JSON."""
+        return f'["{self.letter}", "{id}", "{self.field}"]'
 
 
 def written(key: str) -> str:
     """*key* as it is in Redis."""
     if key.isascii() and not _SPECIAL.search(key):
         return key
-    return json.dumps(_escaped(key))[1:-1]
+    return json.dumps(key.replace("%", "%25").replace('"', "%22").replace("\\", "%5C"))[1:-1]
 
 
 def read(text: str) -> str:
@@ -106,11 +105,11 @@ def unique_of(headers: Mapping[str, Any]) -> UniqueKey | None:
             if headers.get(name) is not None:
                 raise ValueError(f"header {name!r} needs header {UNIQUE_HEADER!r}")
         return None
-    check_key(key, f"header {UNIQUE_HEADER!r}")
+    check_key(key, _KEY)
     mode = headers.get(WHILE_HEADER, WAITING)
-    check_mode(mode, f"header {WHILE_HEADER!r}")
+    check_mode(mode, _WHILE)
     at_most = headers.get(AT_MOST_HEADER)
-    check_at_most(at_most, mode, f"header {AT_MOST_HEADER!r}")
+    check_at_most(at_most, mode, _AT_MOST)
     return UniqueKey(key, mode, (at_most or 0) * 1000, expires_ms(headers))
 
 
@@ -147,7 +146,7 @@ def check_at_most(at_most: object, mode: str, what: str) -> None:
 
 def check_id(id: str) -> None:
     """Raise a ``ValueError`` if a message with a key cannot have this *id*: scripts read it in its text."""
-    if not id.isascii() or not id.isprintable() or not set(id).isdisjoint('"\\'):
+    if not id.isascii() or not id.isprintable() or '"' in id or "\\" in id:
         raise ValueError(
             "the id of a message with a key must consist of printable ASCII characters without quotation "
             f"marks and backslashes, not {id!r}"

@@ -28,20 +28,23 @@
 -- include: bindings
 
 local
-  -- The message, as it is to be stored (see include/stored.lua).
-  stored,
+  payload, step,
+  -- Message id.
+  id, key, mode,
+  -- Between a queue's name and a priority step.
+  separator,
+  -- What few messages have, as one text: see below. It is empty for all others, because each argument costs
+  -- time.
+  rare = unpack(ARGV)
+local FIRST_BINDING = 8
+
+local
   -- x-expires of the queue, ms (0: none).
   expires_ms,
-  -- Message id.
-  id,
   -- Due time, ms since the epoch, with a fraction (0: none).
   due_ms,
   -- Delay, ms from now, with a fraction; the later of the two times counts.
   delay_ms,
-  -- Between a queue's name and a priority step.
-  separator,
-  key,
-  mode,
   -- "1": a task publishes itself again, as retry() and replace() do. It is never dropped.
   is_continued,
   -- "1": it may have been published by an earlier call, whose reply was lost.
@@ -51,8 +54,12 @@ local
   -- When it expires, ms since the epoch (0: never). It is not run after that.
   gone_ms,
   -- The name of the message that it is to replace, whose id it has ("": none).
-  instead_of = unpack(ARGV)
-local FIRST_BINDING = 14
+  instead_of = '0', 0, 0, '0', '0', '0', '0', ''
+if rare ~= '' then
+  local RARE = '^' .. string.rep('(%S+) ', 7) .. '(.*)$'
+  expires_ms, due_ms, delay_ms, is_continued, is_repeated, at_most_ms, gone_ms, instead_of =
+    string.match(rare, RARE)
+end
 
 if not still_bound(KEYS[#KEYS], FIRST_BINDING) then
   return 0
@@ -69,12 +76,11 @@ local function publish_free()
   if mode ~= 'w' and redis.pcall('HEXISTS', base .. 'running', key) == 1 then
     return false
   end
-  local step, begin = string.match(stored, '^(%d+):()')
   local entry = string.format('r%s %.0f %s %s', step, math.floor(now_ms), gone_ms, id)
   if redis.pcall('HSETNX', base .. 'unique', key, entry) ~= 1 then
     return false
   end
-  redis.call('LPUSH', KEYS[1], string.sub(stored, begin))
+  redis.call('LPUSH', KEYS[1], payload)
   wake(KEYS[2])
   return true
 end
@@ -93,7 +99,7 @@ end
 -- include: unique
 
 gone_ms = tonumber(gone_ms)
-local step = stored_step(stored)
+local stored = step .. ':' .. payload
 local record = read_record(base, key, mode)
 heal(record, now_ms, function(of_step)
   return ready_key(KEYS[6], separator, of_step)
@@ -115,7 +121,7 @@ local function put(slot, is_blocked)
     local member = schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored)
     entry = entry_at(state, step, now_ms, member, gone_ms)
   else
-    redis.call('LPUSH', KEYS[1], stored_payload(stored))
+    redis.call('LPUSH', KEYS[1], payload)
     wake(KEYS[2])
     entry = entry_at('r', step, now_ms, id, gone_ms)
   end
@@ -137,7 +143,7 @@ local function replace(entry, is_blocked, at_latest_ms)
   entry.step, entry.expires_ms = step, gone_ms
   if not is_blocked and due_ms <= now_ms then
     unschedule(KEYS[3], KEYS[4], KEYS[5], entry.member)
-    redis.call('LPUSH', KEYS[1], stored_payload(stored))
+    redis.call('LPUSH', KEYS[1], payload)
     record.next = nil
     record.current = entry_at('r', step, now_ms, entry.id, gone_ms)
     wake(KEYS[2])

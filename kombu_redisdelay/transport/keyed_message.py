@@ -26,9 +26,11 @@ from kombu_redisdelay.transport.fates import Fate
 #: Celery counts in these headers how often a task has published itself again, by ``retry`` and ``replace``.
 _CONTINUED = ("retries", "replaced_task_nesting")
 
-
 #: The place of a message that replaces none.
 OWN = Replacement()
+
+#: When a message is due that does not say.
+_NOW = Due()
 
 
 class KeyedMessage(NamedTuple):
@@ -79,7 +81,7 @@ class KeyedMessage(NamedTuple):
             self.queue,
             self.step,
             text,
-            when or Due(),
+            when or _NOW,
             id,
             self.unique,
             self.bound,

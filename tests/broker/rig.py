@@ -15,6 +15,7 @@ from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
 from kombu_redisdelay.broker.lost_consumers import LeaseWatch, Recoverer
 from kombu_redisdelay.broker.maintenance import mend_schedules
+from kombu_redisdelay.broker.members import text_with_due_and_key
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.options import Options
@@ -192,8 +193,7 @@ class Rig:
         while instead is not None:
             as_id = id_in(instead.name) or id
             text = payload(as_id, body=body)
-            member = json.dumps(unique.member(as_id))
-            text = f'{{"redisdelay-due": 1, "redisdelay-unique": {member}, {text[1:]}'
+            text = text_with_due_and_key(text, 1, unique.member(as_id))
             when = Due(at_ms=instead.at_latest_ms or max(1, self.database.now_ms() + in_ms))
             call = self.store.publish_unique(
                 queue, step, text, when, as_id, unique, instead_of=instead.name, **how

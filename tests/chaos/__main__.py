@@ -14,6 +14,7 @@ from tests.chaos.run import Run
 from tests.chaos.schedule import KILL_INTERVAL, SERVERS_INTERVAL, plan
 from tests.chaos.topologies import TOPOLOGIES
 from tests.chaos.transports import TRANSPORTS
+from tests.chaos.worker import KINDS, STOCK
 
 OURS = "redisdelay"
 
@@ -27,6 +28,10 @@ def main() -> int:
         parser.error(f"--limit is for {OURS}")
     if options.unique and options.transport != OURS:
         parser.error(f"--unique is for {OURS}")
+    if options.stock and (options.topology != "single" or not options.only_kills):
+        parser.error(
+            "--stock needs --only-kills, on one Redis: what else is done harms the stock worker, too"
+        )
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     kills = options.kills or max(1, round(options.seconds / KILL_INTERVAL))
     transport, topology = TRANSPORTS[options.transport], TOPOLOGIES[options.topology]
@@ -48,7 +53,10 @@ def main() -> int:
     queues = [f"chaos-{number}" for number in range(count)]
     limited = limits(queues, options.rate) if options.limit else {}
     site = topology(queues)
-    result = Run(transport, schedule, seed, options.rate, site, options.keep, limited, options.unique)()
+    kinds = (*KINDS, STOCK) if options.stock else KINDS
+    result = Run(
+        transport, schedule, seed, options.rate, site, options.keep, limited, options.unique, kinds
+    )()
     print(as_text(result))
     if options.json is not None:
         options.json.write_text(
@@ -80,6 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--unique", action="store_true", help="submit tasks with keys beside the others, in all modes"
+    )
+    parser.add_argument(
+        "--stock", action="store_true", help="run a worker of redis:// beside the others, which is not harmed"
     )
     parser.add_argument("--seed", type=int, help="of the schedule of harm and of the tasks")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ class Fleet:
 
     def __init__(
         self,
-        kinds: tuple[Kind, ...],
+        kinds: Sequence[Kind],
         environment: Callable[[Kind, str], Environment],
         logs: Path | None,
     ) -> None:
@@ -53,11 +53,19 @@ class Fleet:
         return list(self._workers)
 
     def targets(self) -> list[Worker]:
-        """Those that work, and are not harmed just now."""
-        return [w for w in self._workers if w.ready and w not in self._frozen and w not in self._terminated]
+        """Those that work, and may be harmed now."""
+        return [
+            w
+            for w in self._workers
+            if w.ready and not w.kind.stock and w not in self._frozen and w not in self._terminated
+        ]
 
     def labels(self, *, proxied: bool = False) -> tuple[str, ...]:
         return tuple(w.label for w in self._workers if w.kind.proxied or not proxied)
+
+    def labels_of_stock(self) -> set[str]:
+        """Those of the workers of ``redis://``."""
+        return {w.label for w in self._workers if w.kind.stock}
 
     # -- harm ------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, count
 from pathlib import Path
@@ -44,6 +44,7 @@ class Publish:
         id: what ``apply_async`` has returned: of the task that holds the key.
         version: the number of this publish among those of the key.
         at: just before, seconds since the epoch.
+        was_dropped: whether the task with this *id* was there instead of it.
     """
 
     key: str
@@ -51,6 +52,7 @@ class Publish:
     id: str
     version: int
     at: float
+    was_dropped: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class KeyedProducer(Submitter):
             result = self._tasks[mode].apply_async(arguments, queue=queue, countdown=countdown, retry=False)
         except (OperationalError, RedisError, OSError):
             return False
-        self.publishes.append(Publish(key, mode, result.id, version, at))
+        self.publishes.append(Publish(key, mode, result.id, version, at, result.dropped))
         return True
 
 
@@ -135,6 +137,7 @@ class KeysVerdict:
         unseen: keys after whose last publish nothing began that had to see it.
         together: keys with ``done`` and ``latest`` of which two ran at a time, though no harm to their
             workers explains it.
+        too_late: ids of tasks for which others were dropped when these were gone.
     """
 
     publishes: int
@@ -142,19 +145,47 @@ class KeysVerdict:
     never_ran: Sequence[str]
     unseen: Sequence[str]
     together: Sequence[str]
+    too_late: Sequence[str]
 
 
-def judge(publishes: Sequence[Publish], steps: Sequence[Step], damage: Iterable[Damage]) -> KeysVerdict:
+def judge(
+    publishes: Sequence[Publish],
+    steps: Sequence[Step],
+    damage: Iterable[Damage],
+    lease: float,
+    stock: Collection[str] = (),
+) -> KeysVerdict:
+    """What became of them.
+
+    Arguments:
+        lease: seconds for which a silent worker keeps its messages.
+        stock: the workers of ``redis://``, which know no keys: what they run is not counted as together with
+            others, and others are dropped for it until its key has healed.
+    """
     starts = [step for step in steps if step.event == START]
     began = {step.id for step in starts}
     last = {publish.key: publish for publish in publishes}
+    ours = [step for step in steps if step.worker not in stock]
+    of_stock = {step.id for step in steps if step.worker in stock}
     return KeysVerdict(
         len(publishes),
         len(starts),
         sorted({publish.id for publish in publishes} - began),
         sorted(key for key, publish in last.items() if not _is_seen(publish, starts)),
-        sorted({key for key, *_ in _together(steps, [*damage])}),
+        sorted({key for key, *_ in _together(ours, [*damage])}),
+        sorted(_too_late(publishes, steps, lease) - of_stock),
     )
+
+
+def _too_late(publishes: Sequence[Publish], steps: Sequence[Step], lease: float) -> set[str]:
+    """With "waiting", a task that others are dropped for begins after that. With "done", it ends after that,
+    or shortly before: an ack may be under way, or come to nothing, and then the lease has to end."""
+    until: dict[str, float] = {}
+    for step in steps:
+        counts_until = step.at if step.event == START else step.at + lease + AROUND
+        if step.event == START or step.key.startswith("done"):
+            until[step.id] = max(counts_until, until.get(step.id, 0))
+    return {each.id for each in publishes if each.was_dropped and until.get(each.id, each.at) < each.at}
 
 
 def _is_seen(publish: Publish, starts: Sequence[Step]) -> bool:

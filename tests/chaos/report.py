@@ -114,13 +114,15 @@ def _broken_keys(keys: KeysVerdict | None) -> dict[str, int]:
         "tasks with keys that never ran": len(keys.never_ran),
         "keys whose last task nobody saw": len(keys.unseen),
         "keys of which two ran at a time": len(keys.together),
+        "tasks that others were dropped for when they were gone": len(keys.too_late),
     }
 
 
 def _keys_in_words(keys: KeysVerdict) -> str:
     return (
         f"{keys.publishes} published, {keys.runs} began, {len(keys.never_ran)} never ran, last task of "
-        f"{len(keys.unseen)} not seen, two at a time of {len(keys.together)}"
+        f"{len(keys.unseen)} not seen, two at a time of {len(keys.together)}, "
+        f"dropped for {len(keys.too_late)} that were gone"
     )
 
 

@@ -29,7 +29,7 @@ from tests.chaos.restraint import Restraint, restraint, unseen
 from tests.chaos.resumption import Resumption, resumptions
 from tests.chaos.schedule import FAILOVERS, Planned
 from tests.chaos.site import Site
-from tests.chaos.transports import Transport
+from tests.chaos.transports import STOCK_TRANSPORT, Transport
 from tests.chaos.upheavals import Upheavals
 from tests.chaos.verdict import Judge, Verdict
 from tests.chaos.watch import Watch
@@ -84,6 +84,7 @@ class Run:
             none of that.
         limits: of queues, which are also paused now and then.
         with_keys: whether to submit tasks with keys, too.
+        kinds: of the workers.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Run:
         keep: Path | None,
         limits: Mapping[str, Limit],
         with_keys: bool = False,
+        kinds: Sequence[Kind] = KINDS,
     ) -> None:
         self._transport = transport
         self._schedule = schedule
@@ -105,6 +107,7 @@ class Run:
         self._keep = keep
         self._limits = limits
         self._with_keys = with_keys
+        self._kinds = kinds
 
     def __call__(self) -> Result:
         if self._keep is not None:
@@ -121,7 +124,7 @@ class Run:
             app = exit_.enter_context(self._producing_app())
             operator = exit_.enter_context(Operator(app, self._limits))
             watch = exit_.enter_context(Watch(self._site, [*self._partitions()]))
-            fleet = exit_.enter_context(Fleet(KINDS, self._environment(ledger), self._keep))
+            fleet = exit_.enter_context(Fleet(self._kinds, self._environment(ledger), self._keep))
             for worker in fleet.workers:
                 worker.wait_ready()
             upheavals = Upheavals(fleet, self._site, executor)
@@ -164,7 +167,8 @@ class Run:
             )
 
     def _keys(self, fleet: Fleet, ledger: KeyLedger, keyed: KeyedProducer) -> KeysVerdict:
-        return judge(keyed.publishes, ledger.steps(), fleet.damage)
+        stock = fleet.labels_of_stock()
+        return judge(keyed.publishes, ledger.steps(), fleet.damage, self._transport.visibility_timeout, stock)
 
     def _wait_until_keys_are_free(self, fleet: Fleet, ledger: KeyLedger, keyed: KeyedProducer) -> None:
         """Wait until every task with a key has begun that has to."""
@@ -196,10 +200,11 @@ class Run:
         ]
 
     def _environment(self, ledger: Ledger) -> Callable[[Kind, str], Environment]:
-        transport, site = self._transport, self._site
-        settings = transport.settings(site.queues, site.options)
+        site = self._site
 
         def environment(kind: Kind, name: str) -> Environment:
+            transport = STOCK_TRANSPORT if kind.stock else self._transport
+            settings = transport.settings(site.queues, site.options)
             url = site.url(transport.scheme, proxied=kind.proxied)
             return Environment(url, ledger.path, name, transport.imports, settings)
 

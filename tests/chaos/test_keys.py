@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from tests.chaos.damage import Damage
-from tests.chaos.keys import Publish, Step, judge
+from tests.chaos.keys import AROUND, KeysVerdict, Publish, Step
+from tests.chaos.keys import judge as judge_with
 from tests.chaos.ledger import END, START
 from tests.chaos.schedule import Harm
 
+LEASE = 3.0
 
-def publish(id: str, version: int, at: float, mode: str = "latest") -> Publish:
-    return Publish(f"{mode}-q-0", mode, id, version, at)
+
+def judge(published: list[Publish], steps: list[Step], damage: list[Damage]) -> KeysVerdict:
+    return judge_with(published, steps, damage, LEASE)
+
+
+def publish(id: str, version: int, at: float, mode: str = "latest", *, dropped: bool = False) -> Publish:
+    return Publish(f"{mode}-q-0", mode, id, version, at, dropped)
 
 
 def run(
@@ -56,3 +63,22 @@ def test_two_at_a_time() -> None:
     assert judge(published, steps, [Damage(Harm.STOP, ("c",), 9.5, 11.5)]).together == ["latest-q-0"]
     # What was killed has no end.
     assert judge(published, by_time(run("1", 0, 10.0, None), run("2", 1, 11.0, 13.0)), []).together == []
+
+
+def test_dropped_for_what_was_gone() -> None:
+    for mode, until in ({"waiting": 1.0, "done": 2.0 + LEASE + AROUND}).items():
+        steps = run("1", 0, 1.0, 2.0, mode=mode)
+        in_time = publish("1", 1, until - 0.1, mode, dropped=True)
+        too_late = publish("1", 1, until + 0.1, mode, dropped=True)
+        assert judge([in_time], steps, []).too_late == []
+        assert judge([too_late], steps, []).too_late == ["1"]
+        # It came back, because its worker was killed.
+        assert judge([too_late], steps + run("1", 0, until + 1, None, "b", mode), []).too_late == []
+
+
+def test_beside_a_stock_worker() -> None:
+    together = by_time(run("1", 0, 10.0, 12.0, "stock"), run("2", 1, 11.0, 13.0))
+    assert judge_with([publish("2", 1, 0.0)], together, [], LEASE, {"stock"}).together == []
+    dropped = publish("1", 1, 5.0, "waiting", dropped=True)
+    steps = run("1", 0, 1.0, 2.0, "stock", "waiting")
+    assert judge_with([dropped], steps, [], LEASE, {"stock"}).too_late == []

@@ -92,3 +92,6 @@ TRANSPORTS = {
         ),
     ]
 }
+
+#: That of the workers of ``redis://`` that run beside ours.
+STOCK_TRANSPORT = TRANSPORTS["redis"]

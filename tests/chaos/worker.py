@@ -28,6 +28,7 @@ class Kind:
             on another machine, they have to wait for the end of its lease.
         proxied: connected to Redis through the proxy.
         events: publishes Celery's events, which is something else to be caught at.
+        stock: of ``redis://``, beside ours. Nobody harms it, because it loses messages then.
     """
 
     pool: str
@@ -35,6 +36,7 @@ class Kind:
     isolated: bool = False
     proxied: bool = False
     events: bool = False
+    stock: bool = False
 
 
 KINDS = (
@@ -44,6 +46,8 @@ KINDS = (
     Kind("threads", 4, isolated=True, proxied=True),
     Kind("prefork", 2, proxied=True, events=True),
 )
+
+STOCK = Kind("threads", 4, stock=True)
 
 
 @cache

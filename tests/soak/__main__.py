@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.soak import deploy, prefetch
+from kombu_redisdelay.broker.unique import MODES
+from tests.soak import deploy, prefetch, unique
 from tests.soak.memory import POOLS, measure
 from tests.soak.queues import make_and_leave
 
@@ -19,6 +20,9 @@ def main() -> int:
     if options.part == "deploy":
         how = (options.pools, options.number, options.kills, options.early, options.cluster, options.python)
         return 0 if deploy.deploy_all(*how) else 1
+    if options.part == "unique":
+        crowd = unique.Crowd(options.producers, options.number, options.keys, options.consumers)
+        return 0 if unique.race(crowd, options.modes) else 1
     return 0 if measure(options.pools, options.number, options.scheme) else 1
 
 
@@ -46,6 +50,12 @@ def _parser() -> argparse.ArgumentParser:
     rolling.add_argument("--early", action="store_true", help="ack early instead of late")
     rolling.add_argument("--cluster", action="store_true", help="on three servers of a cluster")
     rolling.add_argument("--python", default="", help="of another environment, which has another Celery")
+    keys = parts.add_parser("unique", help="publish messages of a few keys from many processes at once")
+    keys.add_argument("--producers", type=int, default=8, help="(default: 8)")
+    keys.add_argument("--number", type=int, default=10_000, help="of messages of each (default: 10000)")
+    keys.add_argument("--keys", type=int, default=100, help="(default: 100)")
+    keys.add_argument("--consumers", type=int, default=3, help="(default: 3)")
+    keys.add_argument("--modes", nargs="+", choices=MODES, default=MODES, metavar="MODE")
     return parser
 
 

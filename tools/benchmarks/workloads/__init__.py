@@ -23,6 +23,7 @@ from tools.benchmarks.workloads import (
     queues,
     together,
     unique,
+    unique_held,
     worker,
 )
 
