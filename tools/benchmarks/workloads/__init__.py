@@ -50,6 +50,7 @@ WORKLOADS: dict[str, Workload] = {
         *control.WORKLOADS,
         *pools.WORKLOADS,
         unique.WORKLOAD,
+        unique_held.WORKLOAD,
         fair.WORKLOAD,
         kills.WORKLOAD,
     )
