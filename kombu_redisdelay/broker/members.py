@@ -58,22 +58,21 @@ class Members(NamedTuple):
     unknown_ms: int | None = None
 
 
-def with_own(
-    message: Mapping[str, Any], due_ms: float, key: str | None, unique: Sequence[str] | None = None
-) -> dict[str, Any]:
+def with_own(message: Mapping[str, Any], due_ms: float, key: str | None) -> dict[str, Any]:
     """*message* with what a publisher says of it to the scripts.
 
     Arguments:
         due_ms: from when on it may be delivered, ms since the epoch.
         key: weight and key in a fair queue; ``None`` if it has none.
-        unique: what it says of its unique key; ``None`` if it has none.
     """
-    own: dict[str, Any] = {DUE: int(due_ms)}
-    if key is not None:
-        own[KEY] = key
-    if unique is not None:
-        own[UNIQUE] = unique
-    return {**own, **message}
+    return {DUE: int(due_ms), **message} if key is None else {DUE: int(due_ms), KEY: key, **message}
+
+
+def text_with_due_and_key(text: str, due_ms: float, unique: str, key: str | None = None) -> str:
+    """The same for the *text* of a message with a *unique* key: both are JSON."""
+    # JSON does not escape what a key may have.
+    of_key = "" if key is None else f'"{KEY}": "{key}", '
+    return f'{{"{DUE}": {int(due_ms)}, {of_key}"{UNIQUE}": {unique}, {text[1:]}'
 
 
 def with_key(payload: bytes, unique: str) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from kombu_redisdelay.broker.fair_key import member_of
-from kombu_redisdelay.broker.members import with_own
+from kombu_redisdelay.broker.members import text_with_due_and_key
 from kombu_redisdelay.broker.message import (
     CONFLICT_HEADER,
     DELAY_HEADER,
@@ -76,7 +76,7 @@ class KeyedMessage(NamedTuple):
             message = due_at(message, instead.at_latest_ms)
         when = due(message)
         key, unique = member_of(message["headers"]), self.unique.member(id)
-        text = self.encode(with_own(message, deliverable_ms(when), key, unique))
+        text = text_with_due_and_key(self.encode(message), deliverable_ms(when), unique, key)
         return self.store.publish_unique(
             self.queue,
             self.step,
