@@ -136,7 +136,13 @@ class TestCelery:
             ),
         )
         sync, parent = app.tasks["sync"], app.tasks["parent"]
-        with start_worker(app, perform_ping_check=False, shutdown_timeout=30):
+        with start_worker(
+            app,
+            # The level of the root logger stays for later tests.
+            loglevel="WARNING",
+            perform_ping_check=False,
+            shutdown_timeout=30,
+        ):
             assert sync.delay("a", again=True).get(20) == "a"
             child = parent.apply_async(headers={"x-key": "p"}).get(20)
             assert app.AsyncResult(child).get(20) == "p"
