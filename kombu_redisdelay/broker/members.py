@@ -17,7 +17,10 @@ DELIVERIES, LOST, DUE, UNKNOWN = NAMES = (
     "redisdelay-unknown",
 )
 
-#: Stands after them: a list of three texts (:mod:`~kombu_redisdelay.broker.unique`).
+#: Stands after them: the key in a fair queue (:mod:`~kombu_redisdelay.broker.fair_key`).
+KEY = "redisdelay-key"
+
+#: Stands after that: a list of three texts (:mod:`~kombu_redisdelay.broker.unique`).
 UNIQUE = "redisdelay-unique"
 
 #: The most digits that one has. A longer number is no time, and no count.
@@ -99,6 +102,7 @@ def wrong_member(payload: Mapping[str, Any]) -> str | None:
 def take_out(payload: dict[str, Any]) -> Members:
     """Remove the members from the decoded *payload*, and return them."""
     pop = payload.pop
-    # The key is for the scripts: kombu and Celery have it in a header.
+    # The keys are for the scripts: kombu and Celery have them in headers.
+    pop(KEY, None)
     pop(UNIQUE, None)
     return Members(pop(DELIVERIES, 0), pop(LOST, 0), pop(DUE, None), pop(UNKNOWN, None))

@@ -154,10 +154,10 @@ class Mover:
         for queue, reply in zip(queues, replies, strict=True):
             if isinstance(reply, ResponseError):
                 continue
-            _, missing, _, next_due_us, consumers = reply
+            _, missing, _, next_due_us, consumers, has_unsorted = reply
             if missing:
                 self._missing.append((queue, missing))
-            if next_due_us == 0:
+            if next_due_us == 0 or has_unsorted:
                 more[queue] = consumers
         return more
 

@@ -66,6 +66,7 @@ _WITH: Mapping[str, Mapping[str, _Arguments]] = {
         "ZCARD": (),
         "ZCOUNT": (0, 1),
         "ZSCORE": ("",),
+        "ZMSCORE": ("",),
         "ZRANGE": (0, 0),
         "ZRANGEBYSCORE": (0, 1),
         "ZRANGEBYLEX": ("-", "+"),
