@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from redis.exceptions import ResponseError
+
 from kombu_redisdelay.broker.limits import number_of
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.server.replies import answers
@@ -15,7 +17,7 @@ from kombu_redisdelay.broker.server.scripts import (
     SET_LIMITS,
     run_each,
 )
-from kombu_redisdelay.broker.server.wire import Argument
+from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
 
 #: The states of a queue: it is fair, or its messages are being moved back, or neither.
@@ -123,7 +125,7 @@ class FairQueues:
 
 
 def count_keys(store: Store, queue: str) -> None:
-    """Count of which keys messages are unacked, if this has to be done (lua/count_keys.lua)."""
+    """Count of which keys messages are unacked, if this has to be done (``lua/count_keys.lua``)."""
     keys = store.keys(queue)
     counting = store.server.call("HGET", keys.limits, "counting")
     if counting is None:
@@ -138,6 +140,24 @@ def count_keys(store: Store, queue: str) -> None:
                 return
             del tags[:done]
     COUNT_KEYS(store.server, used, (counting, BYTES_PER_CALL, ""))
+
+
+def check_fair(
+    store: Store, queues: Sequence[str], begin_at: Mapping[str, tuple[bytes, bytes]]
+) -> dict[str, tuple[bytes, bytes]]:
+    """Do what :func:`check_keys` does, for those of *queues* that are fair, and what :func:`count_keys` does
+    where somebody has begun it and did not end it."""
+    commands: list[Command] = [("HMGET", store.keys(queue).limits, "fair", "counting") for queue in queues]
+    rows = {
+        queue: reply
+        for queue, reply in zip(queues, store.server.call_all(*commands), strict=True)
+        if not isinstance(reply, ResponseError)
+    }
+    for queue, (_, counting) in rows.items():
+        if counting is not None:
+            count_keys(store, queue)
+    fair = [queue for queue, (state, _) in rows.items() if state is not None]
+    return {**begin_at, **check_keys(store, fair, begin_at)} if fair else dict(begin_at)
 
 
 def check_keys(

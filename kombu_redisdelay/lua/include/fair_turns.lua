@@ -18,6 +18,7 @@
 --   again, first           the new turns of those that were served, in order, and which of them is the next
 --   turns, gone            what is to be written to the zset
 --   passed                 keys that were served out of order
+--   is_used                whether messages were sorted in
 
 local ROUND = 1000000
 local NEWCOMERS_IN_A_ROW = 31
@@ -215,7 +216,7 @@ end
 -- Writes a lane. If it has no messages, nothing is left of it.
 local function close_lane(fair, lane)
   if lane.n <= 0 then
-    if lane.found.n > 0 then
+    if lane.found.n > 0 or lane.is_used then
       redis.call('UNLINK', lane.zset)
       for _, name in ipairs(LANE_FIELDS) do
         redis.call('HDEL', fair.base .. 'fair', name .. ':' .. lane.step)
