@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker.fair_keys import KeyLimits, KeyState, iter_keys, key_states, sorted_in
 from kombu_redisdelay.broker.limits import number_of
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.server.replies import answers
@@ -25,20 +26,6 @@ ON, OFF, PLAIN = "on", "off", ""
 
 #: How many keys one script looks at.
 KEYS_PER_SCRIPT = 100
-
-
-class KeyLimits(NamedTuple):
-    """What is allowed for keys. ``None`` is no limit; for one key, it is the limit of every key.
-
-    Attributes:
-        concurrency: how many messages of a key may be unacked.
-        interval_us: microseconds from one message of a key to the next, on average.
-        burst: how many may be taken at once after a while without any; ``None`` without a rate.
-    """
-
-    concurrency: int | None = None
-    interval_us: float | None = None
-    burst: int | None = None
 
 
 #: The limits of every key, in the hash of the limits of a queue: in the order of :class:`KeyLimits`.
@@ -99,6 +86,18 @@ class FairQueues:
     def resume_key(self, queue: str, key: str) -> None:
         """End the pause of *key*. Its limits stay."""
         self._set_key(queue, key, 0)
+
+    def counts(self, queues: Sequence[str]) -> list[int]:
+        """How many messages of each of *queues* are sorted in."""
+        return [sum(numbers.values()) for numbers in sorted_in(self._store, queues)]
+
+    def keys(self, queue: str) -> Iterator[KeyState]:
+        """As :func:`~kombu_redisdelay.broker.fair_keys.iter_keys`."""
+        return iter_keys(self._store, queue)
+
+    def key_states(self, queue: str, some: Sequence[str]) -> list[KeyState]:
+        """As :func:`~kombu_redisdelay.broker.fair_keys.key_states`."""
+        return key_states(self._store, queue, some)
 
     def _set(self, queues: Sequence[str], fields: Mapping[str, str]) -> None:
         # Noted, so that they are shown though they may be empty.

@@ -1,6 +1,6 @@
 -- Moves due messages of a queue to their ready lists while no consumer takes from it: it has no consumers, or
--- these have no room. Then sorts in what is ready in a fair queue, if it has consumers. Without any, the order
--- does not matter yet, and `LLEN` tells an autoscaler that a consumer is needed.
+-- these have no room. Then sorts in what is ready in a fair queue, if it has consumers. Without any, the
+-- order does not matter yet, and `LLEN` tells an autoscaler that a consumer is needed.
 --
 -- KEYS[1]  ready list of step 0
 -- KEYS[2]  schedule
@@ -15,8 +15,8 @@
 --
 -- Returns  how many messages were moved; how many due ids had no message; microseconds for which the first
 --          of them was due; microseconds until the next message is due (-1: none is scheduled); how many
---          consumers the queue has; 1 if it is fair (include/fair.lua) and more may have to be sorted in, else
---          0
+--          consumers the queue has; 1 if it is fair (include/fair.lua) and more may have to be sorted in,
+--          else 0
 --
 -- Keeps: a message leaves the schedule only into a ready list. The wake-up token is for consumers. If there
 -- are any, a token that the caller has taken is put back, and consumers are woken for what was moved. If

@@ -24,7 +24,8 @@ from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.fair_key import FairKey, key_of
-from kombu_redisdelay.broker.fair_queues import ON, PLAIN, FairQueues, KeyLimits, check_fair
+from kombu_redisdelay.broker.fair_keys import KeyLimits
+from kombu_redisdelay.broker.fair_queues import ON, PLAIN, FairQueues, check_fair
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.rig import Rig, park, take_out, taken
@@ -226,6 +227,9 @@ class FairMachine(RuleBasedStateMachine):
         consumer = self.consumers[which]
         self.zombies += [run for run in self.runs if run.consumer is consumer]
         self.runs = [run for run in self.runs if run.consumer is not consumer]
+        # The lease of the other may have ended, too, in time that passed.
+        leases = {each.name: self.database.now_ms() + UNIT_MS for each in self.consumers}
+        self.rig.client.zadd(self.rig.store.keys("q").consumers, leases, xx=True)
         self.rig.end_lease("q", consumer.name)
         self.rig.recover("q")
         self.consumers[which] = self.new_consumer()

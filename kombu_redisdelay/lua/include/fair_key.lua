@@ -17,11 +17,32 @@ local function decoded(json)
   return is_json and type(value) == 'table' and value or {}
 end
 
+-- What is not UTF-8: bytes that are never there, longer forms than needed, surrogates, and what is too great.
+local NEVER = { '[\192\193\245-\255]', '\224[\128-\159]', '\237[\160-\191]', '\240[\128-\143]', '\244[\144-\191]' }
+local CHARACTERS = {
+  '[\240-\244][\128-\191][\128-\191][\128-\191]',
+  '[\224-\239][\128-\191][\128-\191]',
+  '[\194-\223][\128-\191]',
+}
+
+local function is_utf8(text)
+  for _, pattern in ipairs(NEVER) do
+    if string.find(text, pattern) then
+      return false
+    end
+  end
+  for _, pattern in ipairs(CHARACTERS) do
+    text = string.gsub(text, pattern, '.')
+  end
+  return not string.find(text, '[\128-\255]')
+end
+
 -- The text, if it may be a key.
 local function usable_key(text)
-  if type(text) == 'string' and #text <= LONGEST_KEY and not string.find(text, '[%c"\\]') then
-    return text
+  if type(text) ~= 'string' or #text > LONGEST_KEY or string.find(text, '[%c"\\]') then
+    return nil
   end
+  return (not string.find(text, '[\128-\255]') or is_utf8(text)) and text or nil
 end
 
 local function usable_weight(number)

@@ -62,8 +62,8 @@ end
 
 -- `id` is the name that the message gets in the schedule if it must wait; '' if the caller does not know it.
 -- `queue` has the keys unacked, ready (the list of step 0), wake, dead, schedule, messages and duplicates;
--- base, fair and counts_keys of read_fairness(); separator, dead_limit, delivery_limit, isolated_from (0: each
--- death is a failure), retry_wait_ms (the first wait), delay_ms (nil: by retry_wait_ms) and expires_ms.
+-- base, fair and counts_keys of read_fairness(); separator, dead_limit, delivery_limit, isolated_from (0:
+-- each death is a failure), retry_wait_ms (the first wait), delay_ms (nil: by retry_wait_ms) and expires_ms.
 -- Returns the message as it was stored, nil if it is not unacked, and where it went; nil if it is still
 -- unacked.
 local function give_back(tag, id, how, queue, done)

@@ -8,8 +8,8 @@
 --   messages, from           the messages, as they are stored, and the index of the queue of each
 -- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `unacked_ttl_ms` (time to
 -- live of what a consumer holds of a queue that expires, else 0), `lease_end_ms`, `has_unique` (whether a key
--- is held, unique.lua), what limits.lua allows, `fair` if it is a fair queue (fair_take.lua), and `taken`: the
--- fields and values that hold() writes.
+-- is held, unique.lua), what limits.lua allows, `fair` if it is a fair queue (fair_take.lua), and `taken`:
+-- the fields and values that hold() writes.
 
 -- The delivery tag of the message after `n` others. As text: what Redis does to a number that a script gives
 -- to a command costs half as much as the command.

@@ -67,6 +67,7 @@ _WITH: Mapping[str, Mapping[str, _Arguments]] = {
         "ZCOUNT": (0, 1),
         "ZSCORE": ("",),
         "ZMSCORE": ("",),
+        "ZSCAN": (0,),
         "ZRANGE": (0, 0),
         "ZRANGEBYSCORE": (0, 1),
         "ZRANGEBYLEX": ("-", "+"),

@@ -10,7 +10,8 @@ import pytest
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.fair_queues import FairQueues, KeyLimits
+from kombu_redisdelay.broker.fair_keys import KeyLimits
+from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.leftovers import Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.maintenance import check_unique, record
@@ -195,7 +196,8 @@ def limit_keys(rig: Rig) -> list[KeyLimits]:
     fair.switch_on(["q"])
     fair.limit(["q"], KeyLimits(concurrency=1))
     fair.limit_key("q", "key", KeyLimits(concurrency=2))
-    return fair.limits(["q"])
+    rig.store.purge("q")
+    return [state.own for state in fair.keys("q")]
 
 
 _SINCE = re.compile(rb'"redisdelay-unknown": \d+')
@@ -282,7 +284,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
         *("PUBLISH_UNIQUE", "ACK_UNIQUE", "CHECK_UNIQUE"),
-        *("SET_KEY_LIMITS", "COUNT_KEYS", "CHECK_KEYS"),
+        *("SET_KEY_LIMITS", "COUNT_KEYS", "CHECK_KEYS", "CLEAR_KEYS", "READ_KEYS"),
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER", "ACK"),
         *("LEAVE_TO_OTHERS", "FIND_UNKNOWN"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),
