@@ -43,6 +43,7 @@ local function sort_in(fair, lane, door, budget)
   for _, key in ipairs(keys) do
     put_last(fair, lane, key, by_key[key])
   end
+  fair.work = fair.work + count * SORTED_IN
   return count
 end
 

@@ -18,7 +18,8 @@ local function decoded(json)
 end
 
 -- What is not UTF-8: bytes that are never there, longer forms than needed, surrogates, and what is too great.
-local NEVER = { '[\192\193\245-\255]', '\224[\128-\159]', '\237[\160-\191]', '\240[\128-\143]', '\244[\144-\191]' }
+local NEVER =
+  { '[\192\193\245-\255]', '\224[\128-\159]', '\237[\160-\191]', '\240[\128-\143]', '\244[\144-\191]' }
 local CHARACTERS = {
   '[\240-\244][\128-\191][\128-\191][\128-\191]',
   '[\224-\239][\128-\191][\128-\191]',
