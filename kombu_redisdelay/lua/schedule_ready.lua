@@ -47,12 +47,8 @@ for i = 3, #ARGV, ARGS_PER_MESSAGE do
     local stored = ARGV[1] .. ':' .. (text == '' and message or text)
     stored = with_members(stored, 1, { due = tonumber(due_ms) })
     local member = schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored)
-<<<<<<< HEAD
     move_to_schedule(base, stored, now_ms, member)
     hold_if_free(base, stored, 's', now_ms, member, list_of)
-=======
-    move_to_schedule(base, stored, clock_us() / 1000, member)
->>>>>>> 8f89ce6 (Fair queues: what an operator reads and does of ready messages and of keys)
   end
   reply[#reply + 1] = was_ready
   moved = moved + was_ready
