@@ -20,6 +20,7 @@ end
 -- Sorts messages of the list `door` into a lane. Returns how many.
 local function sort_in(fair, lane, door, budget)
   local by_key, keys, count, bytes, at_once = {}, {}, 0, 0, 1
+  local left = budget.messages
   while budget.messages > 0 and budget.bytes > 0 do
     local some = redis.call('RPOP', door, at_once) or {}
     for _, payload in ipairs(some) do
@@ -43,7 +44,7 @@ local function sort_in(fair, lane, door, budget)
   for _, key in ipairs(keys) do
     put_last(fair, lane, key, by_key[key])
   end
-  fair.work = fair.work + count * SORTED_IN
+  fair.work = fair.work + (left - budget.messages) * SORTED_IN
   return count
 end
 
