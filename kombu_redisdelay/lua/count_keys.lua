@@ -1,4 +1,4 @@
--- Counts of which keys a consumer holds messages, after the concurrency of keys was limited (fair_held.lua).
+-- Counts of which keys a consumer holds messages, after the concurrency of keys was limited (fair_unacked.lua).
 -- Bounded: call it until all are counted.
 --
 -- KEYS[1]  limits (hash `control`)

@@ -10,9 +10,9 @@ local LIMITED_AT_ONCE = 100
 
 -- Puts messages into the list of their key.
 local function put_last(fair, lane, key, payloads)
-  local at, is_alone = push_to_key('LPUSH', fair.base, lane.step, key, payloads)
+  local at, is_only = push_to_key('LPUSH', fair.base, lane.step, key, payloads)
   lane.n, lane.is_used = lane.n + #payloads, true
-  if is_alone then
+  if is_only then
     redis.call('ZADD', lane.zset, 'NX', turn_text(lane.clock), at)
   end
 end
