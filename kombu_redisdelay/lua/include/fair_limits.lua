@@ -110,7 +110,9 @@ local function count_key(fair, consumer, tag, stored, start)
     return
   end
   local key = fair_key_of(stored, start)
-  read_keys(fair, { key })
+  if not fair.keys[key] then
+    read_keys(fair, { key })
+  end
   local state = fair.keys[key]
   if fair.counts and fair.needs_ack then
     state.active = state.active + 1
