@@ -16,7 +16,7 @@ from redis.cluster import RedisCluster
 from kombu_redisdelay import use_for_redis_urls
 from kombu_redisdelay.registration import TAKEN_OVER
 from kombu_redisdelay.transport import takeover
-from tests.environments import CLUSTER, ENVIRONMENT, NEWEST, runs_here
+from tests.environments import CLUSTER, ENVIRONMENT, THOROUGH, WITHOUT, runs_here
 from tests.permissions import allow, documented_rules, refused
 from tests.transport.kit import Site
 from tools.harness.cluster import Cluster
@@ -33,8 +33,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what runs once, and have one process run all tests on a cluster: so there is one."""
-    left_out = [item for item in items if ENVIRONMENT != NEWEST and item.get_closest_marker("once")]
+    """Leave out what runs elsewhere. One process has all tests on a cluster, and one all in a browser."""
+    left_out = [item for item in items if any(map(item.get_closest_marker, WITHOUT))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
@@ -42,6 +42,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if "shared_cluster" in getattr(item, "fixturenames", ()) or CLUSTER in parameters:
             item.add_marker(pytest.mark.xdist_group(CLUSTER))
+        elif "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("browser"))
 
 
 def pytest_collection_finish() -> None:
@@ -61,6 +63,8 @@ def pytest_report_header() -> list[str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in _replaced():
         terminalreporter.line(line, yellow=True)
+    if THOROUGH in WITHOUT:
+        terminalreporter.line("left to `tox -e thorough`: the tests that are marked so, and more examples")
 
 
 def _replaced() -> list[str]:

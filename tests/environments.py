@@ -10,13 +10,23 @@ from tools.harness.server_binary import servers
 
 TESTS = Path(__file__).parent
 
-OLDEST, BETWEEN, NEWEST = "oldest", "between", "newest"
+OLDEST, BETWEEN, NEWEST, THOROUGH = "oldest", "between", "newest", "thorough"
 
 #: What this environment is among those of the matrix. Each has another release of kombu, Celery and redis-py.
-#: ``REDISDELAY_TESTS=newest`` runs everything with any Python.
+#: ``REDISDELAY_TESTS=thorough`` runs everything with any Python, and ``newest`` all but what is marked so.
 ENVIRONMENT = os.environ.get("REDISDELAY_TESTS") or (
     OLDEST if sys.version_info < (3, 11) else BETWEEN if sys.version_info < (3, 13) else NEWEST
 )
+#: All else runs here, too: it depends on no release.
+RUNS_THE_REST = ENVIRONMENT in (NEWEST, THOROUGH)
+
+#: The markers of tests that do not run here. ``once`` is for what depends on no release in a part that does.
+#: ``thorough`` is for breadth, which ``tox -e thorough`` tries: more servers, more rows of a table, and our
+#: tools for development in full. Without it, something cheaper still fails if the same code is broken.
+WITHOUT = [
+    *([] if RUNS_THE_REST else ["once"]),
+    *([] if ENVIRONMENT == THOROUGH else [THOROUGH]),
+]
 
 #: What depends on the releases of kombu and redis-py: folders, and the files beside them.
 _EVERYWHERE = ("transport", "test_*.py")
@@ -41,7 +51,7 @@ _ONCE = (
 
 def runs_here(path: Path) -> bool:
     """Whether the tests of a folder, or of a file, run in this environment."""
-    if ENVIRONMENT == NEWEST or not path.is_relative_to(TESTS) or path == TESTS:
+    if RUNS_THE_REST or not path.is_relative_to(TESTS) or path == TESTS:
         return True
     if path.is_file() and not path.name.startswith("test_"):
         return True
@@ -60,9 +70,9 @@ def runs_here(path: Path) -> bool:
 #: With another number, Hypothesis tries so many times as many examples as usual.
 THOROUGHNESS = float(os.environ.get("REDISDELAY_EXAMPLES", 1))
 
-#: Of the examples that are tried with the newest releases, so many are tried with the others: what depends on
-#: a release shows in few of them.
-_SHARE = 1 if ENVIRONMENT == NEWEST else 0.25
+#: Of the examples of ``tox -e thorough``, so many are tried in each run: they are other ones each time. What
+#: depends on a release shows in few of them.
+_SHARE = {THOROUGH: 1, NEWEST: 0.4}.get(ENVIRONMENT, 0.15)
 
 
 def examples(usual: int) -> int:
@@ -78,7 +88,7 @@ HAS_CLUSTERS = ENVIRONMENT != BETWEEN
 
 #: Where tests run that are for one server and for a cluster, besides. Above the way to the servers, a cluster
 #: is the same with each redis-py.
-CLUSTERS = [CLUSTER] if ENVIRONMENT == NEWEST else []
+CLUSTERS = [CLUSTER] if RUNS_THE_REST else []
 
 #: Whether servers can be reached through proxies: Redis 6.2 cannot choose the address that it connects from.
 PROXIES = not servers()[0].version.startswith("6.")

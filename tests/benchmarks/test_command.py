@@ -44,7 +44,9 @@ class TestWithAllPackages:
         for module in ("matplotlib", "rich"):
             pytest.importorskip(module, reason="the group `bench` is not installed")
 
-    @pytest.mark.parametrize("words", [("queues",), ("consume", "queues"), ("fleet",)])
+    @pytest.mark.parametrize(
+        "words", [("consume", "queues"), pytest.param(("fleet",), marks=pytest.mark.thorough)]
+    )
     def test_what_is_too_long_for_quick_is_refused_by_name(self, words: tuple[str, ...]) -> None:
         done = run("--quick", "--only", *words)
         assert done.returncode == 2

@@ -100,6 +100,7 @@ def test_pictures(tmp_path: Path) -> None:
     assert all(ElementTree.parse(path).getroot().tag.endswith("svg") for path in paths)
 
 
+@pytest.mark.thorough
 def test_the_same_figures_are_the_same_pictures(tmp_path: Path) -> None:
     first, second = (draw(everything().results, tmp_path / name) for name in ("1", "2"))
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]

@@ -55,6 +55,7 @@ def fail(workload: Workload, case: Case, error: Exception) -> None:
     raise AssertionError(f"{workload.name}, {case.name}: {error}")
 
 
+@pytest.mark.thorough
 def test_the_peers_take_turns(servers: Servers) -> None:
     workload = tiny("publish", OURS, REDIS, MEMORY, turns=1, ms=5, batch=2)
     order: list[tuple[str, int]] = []
@@ -73,12 +74,13 @@ def test_the_peers_take_turns(servers: Servers) -> None:
     assert all(record.figures["scheduled"] > 0 for record in records)
 
 
-@pytest.mark.parametrize("peer", [OURS, REDIS])
+@pytest.mark.parametrize("peer", [OURS, pytest.param(REDIS, marks=pytest.mark.thorough)])
 def test_a_worker_drains_its_tasks(servers: Servers, peer: Peer) -> None:
     workload = tiny("worker-solo", peer, warm=2, tasks=3)
     assert measured(servers, workload)[peer.name].figures["rate"] > 0
 
 
+@pytest.mark.thorough
 def test_side_by_side_each_has_its_turn(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[tuple[Runner, bool]] = []
 
@@ -125,6 +127,7 @@ def test_the_forwarder_is_measured(servers: Servers) -> None:
     assert min(outcome.samples) >= 0
 
 
+@pytest.mark.thorough
 def test_a_limited_queue_is_measured(servers: Servers) -> None:
     sizes = {"consumers": 1, "warm ms": 10, "ms": 10, "burst": 5, "messages": 60, "alone": 5}
     outcome = measured(servers, tiny("control-binding", OURS, **sizes))[OURS.name]
@@ -139,6 +142,7 @@ def test_quick_leaves_out_what_takes_long(servers: Servers) -> None:
     assert list(run(servers, [long], 1, quick=True, on_start=ignore, on_failure=fail)) == []
 
 
+@pytest.mark.thorough
 def test_what_failed_is_told_once_and_the_rest_goes_on(servers: Servers) -> None:
     # `consume` needs to be told how much of it.
     broken = replace(tiny("consume", OURS), sizes={})
@@ -156,6 +160,7 @@ def test_what_failed_is_told_once_and_the_rest_goes_on(servers: Servers) -> None
     assert "KeyError: 'warm'" in failure
 
 
+@pytest.mark.thorough
 def test_what_failed_leaves_the_others_beside_it_alone(servers: Servers) -> None:
     told_how_much = Case(OURS.name, OURS, {"turns": 2, "ms": 1, "batch": 1})
     workload = replace(tiny("publish"), cases=[*cases(REDIS), told_how_much], sizes={})
@@ -166,6 +171,7 @@ def test_what_failed_leaves_the_others_beside_it_alone(servers: Servers) -> None
     assert outcomes == [(REDIS.name, MeasurementError), (OURS.name, Measured)]
 
 
+@pytest.mark.thorough
 def test_what_takes_too_long_is_killed(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tools.benchmarks.run.TIMEOUT", 0)
     workload = tiny("consume", OURS)
@@ -255,12 +261,14 @@ def test_without_rabbitmq_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) 
     assert [record.case for record in records] == [MEMORY.name]
 
 
+@pytest.mark.thorough
 def test_the_work_of_a_cluster_is_shared(servers: Servers) -> None:
     workload = tiny("cluster-share", OURS, primaries=2, queues=20, messages=200, warm=50)
     [measured_] = measured(servers, workload).values()
     assert 0 < measured_.figures["least share"] <= 0.5 <= measured_.figures["largest share"] < 1
 
 
+@pytest.mark.thorough
 def test_connections_to_a_cluster_grow_with_the_queues(servers: Servers) -> None:
     sizes = {"primaries": 2, "warm ms": 200, "ms": 100}
     one, four = (

@@ -6,18 +6,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.broker.database import ONE_SERVER, ClusterDatabase, Database
+from tests.broker.database import FAKE, REAL_SERVERS, ClusterDatabase, Database
 from tests.broker.database import database as open_database
 from tests.broker.rig import Rig
-from tests.environments import CLUSTER, CLUSTERS, HAS_CLUSTERS
+from tests.environments import CLUSTER, CLUSTERS, HAS_CLUSTERS, THOROUGH, WITHOUT
 
 collect_ignore = [] if HAS_CLUSTERS else ["server/test_cluster.py"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test on a real server. The scripts do the same on fakeredis, whose clock stands still, and in
+    a slot of a cluster. ``tox -e thorough`` tries all there, and each run what has them in all orders."""
     if "shared_database" in metafunc.fixturenames:
-        is_for_one = metafunc.definition.get_closest_marker("one_server")
-        names = ONE_SERVER if is_for_one else [*ONE_SERVER, *CLUSTERS]
+        marked = metafunc.definition.get_closest_marker
+        is_thorough = THOROUGH not in WITHOUT
+        names = [*([FAKE] if is_thorough else []), *REAL_SERVERS]
+        if not marked("one_server") and (is_thorough or marked("in_all_orders")):
+            names += CLUSTERS
         metafunc.parametrize("shared_database", names, indirect=True)
 
 

@@ -19,7 +19,6 @@ from kombu_redisdelay.broker.server.nodes import Address, Nodes
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.single import SingleServer
-from tests.environments import ENVIRONMENT, NEWEST
 from tests.permissions import allow, documented_rules
 from tools.harness.cluster import Cluster
 from tools.harness.full import BALLAST, fill
@@ -28,8 +27,6 @@ from tools.harness.server_binary import ServerBinary, servers
 
 FAKE = "fakeredis"
 REAL_SERVERS: dict[str, ServerBinary] = {binary.name: binary for binary in servers()}
-#: The databases on one server. With fakeredis, nothing depends on the environment.
-ONE_SERVER = [*([FAKE] if ENVIRONMENT == NEWEST else []), *REAL_SERVERS]
 
 
 class Database(ABC):

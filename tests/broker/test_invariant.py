@@ -367,6 +367,7 @@ def run_machine(machine: type[BrokerMachine]) -> None:
 
 # A failure is made as short as it can be, which takes minutes.
 @pytest.mark.timeout(600)
+@pytest.mark.in_all_orders
 @pytest.mark.parametrize("consumed", [QUEUES, MANY_QUEUES], ids=len)
 def test_every_message_is_in_one_place(database: Database, consumed: tuple[str, ...]) -> None:
     class Machine(BrokerMachine):

@@ -61,6 +61,7 @@ class LimitsMachine(BrokerMachine):
 
 # A failure is made as short as it can be, which takes minutes.
 @pytest.mark.timeout(600)
+@pytest.mark.in_all_orders
 def test_nothing_is_taken_that_is_not_allowed(database: Database) -> None:
     class Machine(LimitsMachine):
         pass

@@ -272,6 +272,7 @@ class UniqueMachine(RuleBasedStateMachine):
             assert self.seen, "nothing that began after the last publish saw it"
 
 
+@pytest.mark.in_all_orders
 @pytest.mark.parametrize("mode", MODES)
 def test_what_may_run_runs(database: Database, mode: str) -> None:
     machine = type("Machine", (UniqueMachine,), {"database": database, "mode": mode})

@@ -114,6 +114,7 @@ class UnknownMachine(LimitsMachine):
 
 # A failure is made as short as it can be, which takes minutes.
 @pytest.mark.timeout(600)
+@pytest.mark.in_all_orders
 def test_what_waits_for_a_worker_that_knows_it_is_in_one_place(database: Database) -> None:
     class Machine(UnknownMachine):
         pass

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any, cast
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -140,6 +141,7 @@ class Walking(RuleBasedStateMachine):
             self.stayed.remove(name)
 
 
+@pytest.mark.in_all_orders
 def test_whatever_happens(database: Database) -> None:
     Machine = type("Machine", (Walking,), {"database": database})
     run_state_machine_as_test(

@@ -150,6 +150,7 @@ def test_what_must_not_be_is_said() -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_workers_that_are_killed_keep_to_the_limits_and_use_them() -> None:
     rate, queues = 30, ["by rate", "by concurrency", "by both"]
     schedule = plan(1, 8, [Harm.TERMINATE, Harm.CLIENT_KILL])

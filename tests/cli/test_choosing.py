@@ -309,8 +309,8 @@ class TestHowMany:
         [
             ("list", "--state", "scheduled"),
             ("list", "--state", "scheduled", "--json"),
-            ("list", "--state", "scheduled", "--limit", "0"),
-            ("list", "--state", "dead"),
+            pytest.param(("list", "--state", "scheduled", "--limit", "0"), marks=pytest.mark.thorough),
+            pytest.param(("list", "--state", "dead"), marks=pytest.mark.thorough),
         ],
     )
     def test_a_terminal_gets_a_hundred(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -19,7 +20,8 @@ import pytest
 from kombu_redisdelay.cli.forward import UNHEALTHY_AFTER
 from tests.cli.site import QUEUE, Site
 from tools.harness.celery_worker import CeleryWorker
-from tools.harness.process import ChildProcess, wait_until
+from tools.harness.forked_process import ForkedProcess
+from tools.harness.process import ChildProcess, Started, wait_until
 from tools.harness.redis_server import RedisServer, free_port
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +53,9 @@ class Daemon(ChildProcess):
 
     def command(self) -> Sequence[str]:
         return _command(*self._words)
+
+    def launch(self, log: IO[bytes], environment: Mapping[str, str]) -> Started:
+        return ForkedProcess(self.command()[3:], log, environment, ROOT)
 
     def environment(self) -> Mapping[str, str]:
         return _environment(self._server)
@@ -101,7 +106,9 @@ def test_a_broker_that_cannot_be_reached_is_one_line() -> None:
     assert re.fullmatch(r"Error: Redis: .*Connection refused\.\n", result.stderr)
 
 
-@pytest.mark.parametrize("words", [("doctor",), ("stats", "--json"), ("list",)])
+@pytest.mark.parametrize(
+    "words", [("doctor",), pytest.param(("stats", "--json"), marks=pytest.mark.thorough), ("list",)]
+)
 def test_nobody_reads_the_output(server: RedisServer, site: Site, words: Sequence[str]) -> None:
     """As with ``| head``: quiet, and the status that a shell shows for other tools."""
     site.send(countdown=3600)
@@ -132,7 +139,7 @@ def test_a_queue_is_forwarded_while_no_worker_is_there(server: RedisServer, site
 
 
 def test_forwarders_beside_a_worker_lose_and_repeat_nothing(server: RedisServer, site: Site) -> None:
-    worker = CeleryWorker(PROJECT, pool="solo", env=_environment(server), cwd=ROOT)
+    worker = CeleryWorker(PROJECT, pool="solo", env=_environment(server), cwd=ROOT, preloaded=True)
     with Daemon(server, "forward"), Daemon(server, "forward"), worker:
         ids = [site.send(countdown=0.1 + 0.01 * number) for number in range(200)]
 
@@ -227,7 +234,7 @@ def test_an_exporter_whose_port_is_taken_says_so(server: RedisServer) -> None:
 def test_a_worker_serves_what_it_measures(server: RedisServer, site: Site, pool: str) -> None:
     port = str(free_port())
     environment = _environment(server, PROJECT_METRICS_PORT=port)
-    with CeleryWorker(PROJECT, pool=pool, env=environment, cwd=ROOT) as worker:
+    with CeleryWorker(PROJECT, pool=pool, env=environment, cwd=ROOT, preloaded=True) as worker:
         site.send()
         site.send(countdown=0.2)
         wait_until(lambda: worker.log().count(" succeeded in ") == 2, 20, "that both have run")
@@ -241,7 +248,7 @@ def test_the_counters_of_a_worker_begin_at_0(server: RedisServer, site: Site) ->
     """Prometheus would not see that the first dead letter is one more."""
     port = str(free_port())
     environment = _environment(server, PROJECT_METRICS_PORT=port)
-    with CeleryWorker(PROJECT, env=environment, cwd=ROOT):
+    with CeleryWorker(PROJECT, env=environment, cwd=ROOT, preloaded=True):
         wait_until(lambda: _listens("127.0.0.1", port), 30, "that it serves")
         text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     counted = re.findall(r"^(redisdelay_messages_\w+_total)\{queue=\"(.*)\"\} (.*)$", text, re.MULTILINE)

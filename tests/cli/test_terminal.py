@@ -87,7 +87,15 @@ def full(site: Site) -> Site:
 
 
 @pytest.mark.parametrize(
-    "words", ["list", "list --state scheduled", "list --state ready", "list --state unacked"]
+    "words",
+    [
+        "list",
+        "list --state unacked",
+        *(
+            pytest.param(f"list --state {state}", marks=pytest.mark.thorough)
+            for state in ("scheduled", "ready")
+        ),
+    ],
 )
 def test_80_columns_have_room_for_what_matters(full: Site, server: RedisServer, words: str) -> None:
     with PseudoTerminal(_delayed(*words.split()), _environment(server)) as terminal:
@@ -166,9 +174,11 @@ class TestWithoutRich:
     @pytest.mark.parametrize(
         "words",
         [
-            *("stats", "list", "list --state unacked", "list --state dead"),
-            *("timeline", "timeline --by task"),
-            f"show s{'a' * 35}",
+            *("stats", "list --state dead", "timeline --by task"),
+            *(
+                pytest.param(words, marks=pytest.mark.thorough)
+                for words in ("list", "list --state unacked", "timeline", f"show s{'a' * 35}")
+            ),
         ],
     )
     def test_a_terminal_shows_what_a_pipe_gets(self, full: Site, server: RedisServer, words: str) -> None:

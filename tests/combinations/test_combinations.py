@@ -14,7 +14,8 @@ from tests.combinations.rows import pairs, rows
 from tests.combinations.scenario import run
 
 SEED = 1
-ROWS = 6
+#: So many in each run, and so many more in a thorough one.
+ROWS, MORE = 1, 5
 #: For how many seconds is published in a row.
 SECONDS = 4.0
 
@@ -35,7 +36,10 @@ def rows_of_this_environment() -> list[Row]:
 
 @pytest.mark.parametrize(
     "row",
-    [pytest.param(row, id="-".join(row.values())) for row in most_pairs(rows_of_this_environment(), ROWS)],
+    [
+        pytest.param(row, id="-".join(row.values()), marks=[pytest.mark.thorough] if number >= ROWS else [])
+        for number, row in enumerate(most_pairs(rows_of_this_environment(), ROWS + MORE))
+    ],
 )
 def test_nothing_is_lost_and_nothing_ends(row: Row) -> None:
     interpreter = ask(sys.executable)

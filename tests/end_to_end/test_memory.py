@@ -7,7 +7,7 @@ import pytest
 
 from tests.end_to_end.installation import QUEUE, Installation
 
-TASKS = 20_000
+TASKS = 5_000
 
 #: Commands that Redis gets while a worker stops. A worker on redis:// gives every task back, one by one.
 STOP_LIMIT = 1000

@@ -66,7 +66,12 @@ def of_sentinels_over_tls(stack: ExitStack) -> Place:
     return site, site.url("redisdelays-sentinel", db=2), {**SENTINELS, **options}
 
 
-@pytest.fixture(params=[single, over_a_socket, over_tls, of_sentinels, of_sentinels_over_tls])
+@pytest.fixture(
+    params=[
+        *(single, over_a_socket, over_tls, of_sentinels_over_tls),
+        pytest.param(of_sentinels, marks=pytest.mark.thorough),
+    ]
+)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with ExitStack() as stack:
         make: Callable[[ExitStack], Place] = request.param

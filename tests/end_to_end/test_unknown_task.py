@@ -48,8 +48,19 @@ def entries(site: Installation) -> int:
     return int(site.redis.zcard(f"redisdelay:{{{QUEUE}}}:unknown"))
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
+@pytest.mark.parametrize(
+    ("pool", "late"),
+    [
+        *(("prefork", True), ("threads", False), ("gevent", True), ("eventlet", False)),
+        *(
+            pytest.param(pool, late, marks=pytest.mark.thorough)
+            for pool, late in (
+                *(("prefork", False), ("threads", True), ("gevent", False), ("eventlet", True)),
+                *(("solo", False), ("solo", True)),
+            )
+        ),
+    ],
+)
 def test_a_rolling_deploy_loses_nothing(site: Installation, pool: str, late: bool) -> None:
     settings = {"task_acks_late": late}
     old = site.worker(pool=pool, concurrency=2, settings=settings)

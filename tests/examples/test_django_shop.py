@@ -55,10 +55,12 @@ def test_its_tests(server: RedisServer, variables: dict[str, str]) -> None:
         assert delayed.count(Selection(state="scheduled")) == 0
 
 
+@pytest.mark.thorough
 def test_its_migrations_are_complete(variables: dict[str, str]) -> None:
     _manage(variables, "makemigrations", "--check", "--dry-run")
 
 
+@pytest.mark.thorough
 def test_django_has_no_complaint(variables: dict[str, str]) -> None:
     _manage(variables, "check", "--fail-level", "WARNING")
 

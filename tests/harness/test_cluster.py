@@ -176,6 +176,7 @@ def refused(client: redis.Redis, error: type[Exception]) -> bool:
 
 @pytest.mark.skipif(not PROXIES, reason="Redis 6.2 cannot choose the address that it connects from")
 @pytest.mark.parametrize("clients", [True, False])
+@pytest.mark.thorough
 def test_a_primary_that_is_cut_off_is_replaced(clients: bool) -> None:
     with Cluster(3, replicas=1, node_timeout=1000, proxied=True) as cluster:
         client = cluster.client()
@@ -208,6 +209,7 @@ def test_the_whole_cluster_is_down_and_comes_back(cluster: Cluster) -> None:
     assert cluster.client().get("kept") == b"1"
 
 
+@pytest.mark.thorough
 def test_a_node_is_added_and_takes_its_share_while_a_client_works() -> None:
     with Cluster(3, node_timeout=1000) as cluster:
         client = cluster.client()
@@ -236,6 +238,7 @@ def test_a_node_is_added_and_takes_its_share_while_a_client_works() -> None:
         assert {int(client.get(name) or 0) for name in names} == {rounds}
 
 
+@pytest.mark.thorough
 def test_a_replica_is_added() -> None:
     with Cluster(1) as cluster:
         [primary] = cluster.primaries

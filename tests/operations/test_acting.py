@@ -109,6 +109,7 @@ class TestEachState:
             with pytest.raises(ValueError, match="limit"):
                 do(messages, verb, Selection(every=True), limit=wrong)
 
+    @pytest.mark.once
     def test_progress_is_told_and_may_end_it(
         self, site: Site, app: Celery, messages: Messages, verb: Verb, state: str
     ) -> None:

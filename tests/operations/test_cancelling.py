@@ -78,10 +78,11 @@ class TestById:
         assert not messages.cancel(ids=["a"])
         assert messages.cancel(ids=["b"])
 
+    @pytest.mark.once
     def test_each_message_is_cancelled_or_delivered_once(
         self, site: Site, app: Celery, messages: Messages
     ) -> None:
-        names = [f"id{number}" for number in range(2000)]
+        names = [f"id{number}" for number in range(800)]
         send(app, "note", countdown=600)
         with batch(app):
             send(app, *names)
@@ -187,10 +188,11 @@ class TestBySelection:
         assert ids(messages.select()) == [f"{number}" for number in range(0, 1500, 2)]
         assert messages.cancel(ready()).count == 750
 
+    @pytest.mark.once
     def test_of_those_that_match_each_is_cancelled_or_delivered_once(
         self, site: Site, app: Celery, messages: Messages
     ) -> None:
-        names = [f"id{number}" for number in range(2000)]
+        names = [f"id{number}" for number in range(800)]
         with batch(app):
             for number, name in enumerate(names):
                 send(app, name, task=("odd", "even")[number % 2 == 0])

@@ -25,6 +25,7 @@ def test_blocks_in_blocks() -> None:
             check_deadline()
 
 
+@pytest.mark.once
 def test_it_ends_between_two_steps(app: Celery, messages: Messages) -> None:
     send(app, *(f"{number}" for number in range(3000)))
     found = messages.select()

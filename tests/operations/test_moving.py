@@ -144,7 +144,8 @@ class TestReschedule:
         assert messages.reschedule(scheduled(queue="a", after=eta), countdown=20_000).count == 250
         assert messages.count(scheduled(after=before + timedelta(seconds=20_000))) == 250
 
-    @pytest.mark.parametrize("shift", ["1s", 1.0, timedelta(seconds=1), "1000s", "-1s", "-30m", "3d"])
+    @pytest.mark.parametrize("shift", ["1s", 1.0, timedelta(seconds=1), "1000s", "-30m"])
+    @pytest.mark.once
     def test_each_is_shifted_once(self, app: Celery, messages: Messages, shift: Any) -> None:
         """Wherever it is then: behind others that are still to be shifted, or before those that were."""
         with batch(app):
@@ -169,7 +170,8 @@ class TestReschedule:
         }
 
     @pytest.mark.parametrize("chosen", [Selection(every=True), Selection(task="t*"), Selection(after="25m")])
-    @pytest.mark.parametrize("start", [0, 1500, 6000])
+    @pytest.mark.parametrize("start", [0, 1500])
+    @pytest.mark.once
     def test_they_are_spread(self, app: Celery, messages: Messages, chosen: Selection, start: int) -> None:
         """Evenly, in their order, in each queue: also those that are in that time already."""
         chosen = replace(chosen, state="scheduled")

@@ -63,6 +63,16 @@ def test_an_operator_hears_which_server_is_the_primary(sentinels: SentinelSite) 
         assert server.info("server")["tcp_port"] == port
 
 
+def test_a_command_that_opens_a_connection_asks_where_the_primary_is(sentinels: SentinelSite) -> None:
+    """redis-py does not, from 6.0 on: it connects to where it was before, and to localhost at first."""
+    with connect(sentinels.url()) as connection:
+        unopened = connection.channel()._get_pool().make_connection()
+        unopened.send_command("PING")
+        assert unopened.read_response() in (b"PONG", "PONG")
+        assert (unopened.host, unopened.port) == (HOST, sentinels.primary().port)
+        unopened.disconnect()
+
+
 def test_a_clone_has_all_addresses(sentinels: SentinelSite) -> None:
     with connect(sentinels.url()) as connection, connection.clone() as clone:
         assert len(clone.transport.addresses) == 3

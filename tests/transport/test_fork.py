@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 
 import pytest
 
 from tests.transport.kit import Site
 
-PROGRAM = """
+HEAD = """
 import os, sys
 from kombu import Connection
 from tests.transport.kit import Inbox, drain, publish
+"""
 
+#: One case after the other in one process, because to start it costs more than all of them.
+CASE = """
 connection = Connection(sys.argv[1])
 channel = connection.channel()
 publish(channel, "before", "held")
@@ -27,6 +31,10 @@ def child():
 {start}
 {then}
 connection.release()
+ended = Connection(sys.argv[1])
+assert ended.channel().queue_purge("q") == 0
+ended.release()
+print({name!r})
 """
 
 STILL_HOLDS = """
@@ -89,31 +97,27 @@ assert process.exitcode == 0, "the child failed" """,
 }
 
 
-def run(site: Site, start: str, child: str, then: str) -> None:
-    program = PROGRAM.format(start=STARTS[start], child=CHILDREN[child], then=then)
-    result = subprocess.run(
-        [sys.executable, "-c", program, site.url], capture_output=True, text=True, timeout=30, check=False
+@pytest.mark.parametrize(
+    ("starts", "then"),
+    [
+        pytest.param(STARTS, STILL_HOLDS, id="the parent still holds its messages"),
+        pytest.param(STARTS, CONSUMES_ON, id="the parent consumes on"),
+        pytest.param(["os.fork"], IS_WOKEN, id="a thread of the parent still ends its poll"),
+    ],
+)
+def test_a_fork_after_use(site: Site, starts: Iterable[str], then: str) -> None:
+    cases = {f"{start}, and the child {child}": (start, child) for start in starts for child in CHILDREN}
+    program = HEAD + "".join(
+        CASE.format(start=STARTS[start], child=CHILDREN[child], then=then, name=name)
+        for name, (start, child) in cases.items()
     )
-    assert result.returncode == 0, result.stderr
+    result = subprocess.run(
+        [sys.executable, "-c", program, site.url], capture_output=True, text=True, timeout=120, check=False
+    )
+    # What was printed tells in which case it failed.
+    assert (result.stdout.splitlines(), result.returncode) == ([*cases], 0), result.stderr
     assert "lost" not in result.stderr
     assert (site.ready(), site.unacked()) == (0, 0)
-
-
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("child", CHILDREN)
-def test_parent_still_holds_its_messages(site: Site, start: str, child: str) -> None:
-    run(site, start, child, STILL_HOLDS)
-
-
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("child", CHILDREN)
-def test_parent_consumes_on(site: Site, start: str, child: str) -> None:
-    run(site, start, child, CONSUMES_ON)
-
-
-@pytest.mark.parametrize("child", CHILDREN)
-def test_a_thread_of_the_parent_still_ends_its_poll(site: Site, child: str) -> None:
-    run(site, "os.fork", child, IS_WOKEN)
 
 
 PRELOADED = """

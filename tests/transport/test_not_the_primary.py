@@ -9,7 +9,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.server.errors import NotThePrimary
-from tests.transport.kit import Inbox, Site, drain, drain_for, publish
+from tests.transport.kit import Inbox, Site, drain, publish
 from tools.harness.redis_server import RedisServer
 
 pytestmark = pytest.mark.one_server
@@ -33,7 +33,7 @@ def test_publishing(site: Site, url: str, headers: dict[str, int]) -> None:
 def test_waiting(site: Site, url: str) -> None:
     connection = site.connect(url)
     inbox = Inbox(connection.channel())
-    drain_for(connection, 0.2)
+    drain(connection, lambda: site.redis.info("clients")["blocked_clients"])
     site.redis.replicaof("127.0.0.1", 1)
     with pytest.raises(NotThePrimary, match=r"is not the primary: UNBLOCKED") as caught:
         drain(connection, lambda: False)

@@ -28,11 +28,13 @@ def wait_until(condition: Callable[[], object], timeout: float, what: str) -> No
     Raises:
         TimeoutError: it does not hold after *timeout* seconds. The error says *what* was awaited.
     """
-    deadline = time.monotonic() + timeout
+    deadline, pause = time.monotonic() + timeout, 0.01
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"after {timeout:g} s: {what}")
-        time.sleep(0.01)
+        time.sleep(pause)
+        # To ask costs CPU, which what is awaited may need.
+        pause = min(1.1 * pause, 0.05)
 
 
 class Started(Protocol):
