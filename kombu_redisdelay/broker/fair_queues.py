@@ -180,7 +180,7 @@ def check_keys(
         for queue in queues
     ]
     replies = run_each(store.server, calls)
-    return {queue: (held, limited) for queue, (held, limited) in zip(queues, replies, strict=True)}
+    return {queue: (unacked, limited) for queue, (unacked, limited) in zip(queues, replies, strict=True)}
 
 
 def _limits_of(row: Sequence[Any]) -> KeyLimits:

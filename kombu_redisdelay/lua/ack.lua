@@ -10,7 +10,7 @@
 -- include: base
 -- include: wake
 -- include: fair
--- include: fair_held
+-- include: fair_unacked
 
 local was_unacked = redis.call('HDEL', KEYS[1], ARGV[1])
 if was_unacked == 1 then

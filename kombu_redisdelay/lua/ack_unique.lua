@@ -16,7 +16,7 @@
 -- include: base
 -- include: wake
 -- include: fair
--- include: fair_held
+-- include: fair_unacked
 
 local base = base_of(KEYS[2])
 local was_unacked = redis.call('HDEL', KEYS[1], ARGV[1])

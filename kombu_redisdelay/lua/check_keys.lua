@@ -20,12 +20,12 @@
 -- include: members
 -- include: fair_key
 -- include: fair
--- include: fair_held
+-- include: fair_unacked
 -- include: fair_limits
 
 local base, count = base_of(KEYS[1]), ARGV[1]
 
-local function check_held(cursor)
+local function check_unacked(cursor)
   local scan = redis.call('HSCAN', base .. 'unacked-keys', cursor, 'COUNT', count)
   for i = 1, #scan[2], 2 do
     local consumer, tag = string.match(scan[2][i], '^(.*)\30(.*)$')
@@ -62,4 +62,4 @@ local function check_limited(cursor)
   return scan[1]
 end
 
-return { check_held(ARGV[2]), check_limited(ARGV[3]) }
+return { check_unacked(ARGV[2]), check_limited(ARGV[3]) }

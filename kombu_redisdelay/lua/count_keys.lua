@@ -1,5 +1,5 @@
--- Counts of which keys a consumer holds messages, after the concurrency of keys was limited (fair_held.lua).
--- Bounded: call it until all are counted.
+-- Counts of which keys a consumer holds messages, after the concurrency of keys was limited
+-- (include/fair_unacked.lua). Bounded: call it until all are counted.
 --
 -- KEYS[1]  limits (hash `control`)
 -- KEYS[2]  wake zset

@@ -24,7 +24,7 @@
 -- include: unique
 -- include: unique_unacked
 -- include: fair
--- include: fair_held
+-- include: fair_unacked
 
 expect_list(KEYS[2])
 local stored = ARGV[4]

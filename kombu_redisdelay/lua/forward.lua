@@ -62,7 +62,7 @@ end
 
 -- include: number
 -- include: fair_key
--- include: fair_held
+-- include: fair_unacked
 -- include: fair_limits
 -- include: fair_turns
 -- include: fair_door

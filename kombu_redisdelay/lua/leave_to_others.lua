@@ -38,7 +38,7 @@
 -- include: unique
 -- include: unique_unacked
 -- include: fair
--- include: fair_held
+-- include: fair_unacked
 
 -- Entries that are looked at for each one that is added, so that most of the listed messages wait.
 local LOOKED_AT = 3

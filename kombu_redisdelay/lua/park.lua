@@ -26,7 +26,7 @@
 -- include: unique
 -- include: unique_unacked
 -- include: fair
--- include: fair_held
+-- include: fair_unacked
 
 expect_schedule(KEYS[2], KEYS[3])
 local stored = redis.call('HGET', KEYS[1], ARGV[1])

@@ -36,7 +36,7 @@
 -- include: unique
 -- include: unique_unacked
 -- include: fair
--- include: fair_held
+-- include: fair_unacked
 -- include: fair_key
 -- include: give_back
 

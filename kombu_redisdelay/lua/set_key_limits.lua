@@ -17,7 +17,7 @@
 -- include: full
 -- include: wake
 -- include: fair
--- include: fair_held
+-- include: fair_unacked
 -- include: fair_counting
 
 work_when_full(KEYS[1])

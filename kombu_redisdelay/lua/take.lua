@@ -242,7 +242,7 @@ end
 local function for_fair_queues()
   -- include: fair_key
   -- include: fair
-  -- include: fair_held
+  -- include: fair_unacked
   -- include: fair_limits
   -- include: fair_turns
   -- include: fair_door

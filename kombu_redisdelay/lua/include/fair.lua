@@ -10,7 +10,7 @@
 --   key:<step>:<key>     list: the messages, as in a ready list
 --   limited              hash: key -> pairs of a step and when its turn begins, of keys that have messages
 --                        and may not be served now
--- and those of fair_limits.lua and fair_held.lua.
+-- and those of fair_limits.lua and fair_unacked.lua.
 --
 -- A list that is not empty has its key either in the turns of the step or in `limited`.
 
@@ -47,8 +47,8 @@ end
 
 -- Puts a message to the head of the list of its key, where it is the next one of its key.
 local function put_first(base, step, key, payload)
-  local at, is_alone = push_to_key('RPUSH', base, step, key, { payload })
-  if is_alone then
+  local at, is_only = push_to_key('RPUSH', base, step, key, { payload })
+  if is_only then
     redis.call('ZADD', base .. 'turns:' .. step, 'NX', turn_text(clock_of(base, step)), at)
   end
   redis.call('HINCRBY', base .. 'fair', 'n:' .. step, '1')

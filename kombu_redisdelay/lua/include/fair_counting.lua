@@ -1,5 +1,5 @@
--- Whether messages of keys are counted (fair_held.lua): if the queue is fair, and any concurrency of keys is
--- limited. What was taken before is counted by count_keys.lua; until that is done, nothing is taken.
+-- Whether messages of keys are counted (fair_unacked.lua): if the queue is fair, and any concurrency of keys
+-- is limited. What was taken before is counted by count_keys.lua; until that is done, nothing is taken.
 
 -- The fields of the hash `control` without which the hash need not be there.
 local LIMITS = {

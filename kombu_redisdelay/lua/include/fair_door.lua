@@ -10,9 +10,9 @@ local LIMITED_AT_ONCE = 100
 
 -- Puts messages into the list of their key.
 local function put_last(fair, lane, key, payloads)
-  local at, is_alone = push_to_key('LPUSH', fair.base, lane.step, key, payloads)
+  local at, is_only = push_to_key('LPUSH', fair.base, lane.step, key, payloads)
   lane.n, lane.is_used = lane.n + #payloads, true
-  if is_alone then
+  if is_only then
     redis.call('ZADD', lane.zset, 'NX', turn_text(lane.clock), at)
   end
 end
@@ -38,13 +38,15 @@ local function sort_in(fair, lane, door, budget)
     if #some < at_once then
       break
     end
-    local fits = math.floor(budget.bytes / (bytes / count + 1))
-    at_once = math.max(1, math.min(count * 8, budget.messages, fits))
+    -- By what those so far have cost.
+    local in_bytes = budget.bytes / (bytes / count + 1)
+    local in_messages = budget.messages * count / (left - budget.messages)
+    at_once = math.max(1, math.floor(math.min(count * 8, in_messages, in_bytes)))
   end
   for _, key in ipairs(keys) do
     put_last(fair, lane, key, by_key[key])
   end
-  fair.work = fair.work + (left - budget.messages) * SORTED_IN
+  fair.work = math.min(MOST_SORTED_IN, fair.work + (left - budget.messages) * SORTED_IN)
   return count
 end
 

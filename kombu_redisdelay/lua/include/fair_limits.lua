@@ -110,12 +110,14 @@ local function count_key(fair, consumer, tag, stored, start)
     return
   end
   local key = fair_key_of(stored, start)
-  read_keys(fair, { key })
+  if not fair.keys[key] then
+    read_keys(fair, { key })
+  end
   local state = fair.keys[key]
   if fair.counts and fair.needs_ack then
     state.active = state.active + 1
-    fair.held[#fair.held + 1] = consumer .. '\30' .. tag
-    fair.held[#fair.held + 1] = key
+    fair.holders[#fair.holders + 1] = consumer .. '\30' .. tag
+    fair.holders[#fair.holders + 1] = key
   end
   if state.interval_us then
     state.tat_us = state.tat_us + state.interval_us
@@ -125,10 +127,10 @@ end
 
 -- Writes what was handed out.
 local function write_counts(fair)
-  if #fair.held > 0 then
-    redis.call('HSET', fair.base .. 'unacked-keys', unpack(fair.held))
-    for i = 2, #fair.held, 2 do
-      redis.call('HINCRBY', fair.base .. 'active', fair.held[i], '1')
+  if #fair.holders > 0 then
+    redis.call('HSET', fair.base .. 'unacked-keys', unpack(fair.holders))
+    for i = 2, #fair.holders, 2 do
+      redis.call('HINCRBY', fair.base .. 'active', fair.holders[i], '1')
     end
   end
   local tats = {}

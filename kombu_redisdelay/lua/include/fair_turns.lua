@@ -25,8 +25,8 @@ local NEWCOMERS_IN_A_ROW = 31
 -- In one script: messages that it takes if it does nothing else, keys that it looks at, and keys that go back
 -- with the clock.
 local MOST_SERVED, MOST_LOOKED_AT, MOST_REBASED = 128, 300, 200
--- To sort in a message costs half as much as to take one.
-local SORTED_IN = 0.5
+-- To sort in a message costs half as much as to take one. Some are taken all the same.
+local SORTED_IN, MOST_SORTED_IN = 0.5, 100
 
 local function write_turns(lane)
   local pairs_of = {}
@@ -155,6 +155,8 @@ local function leave_turns(fair, lane, key, at, is_limited)
     local turns = redis.call('HGET', fair.base .. 'limited', key) or ''
     redis.call('HSET', fair.base .. 'limited', key, turns .. lane.step .. ' ' .. turn_text(at) .. ' ')
     set_alarm(fair, key)
+    -- It costs as much as to take one.
+    fair.work = fair.work + 1
   end
 end
 
