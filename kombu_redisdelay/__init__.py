@@ -13,7 +13,10 @@ from kombu_redisdelay import registration
 if TYPE_CHECKING:
     from kombu_redisdelay.broker.server.confirming import NotReplicatedError
     from kombu_redisdelay.operations.acting import Done
+    from kombu_redisdelay.operations.fair import KeyLimits
+    from kombu_redisdelay.operations.fairness import Fairness
     from kombu_redisdelay.operations.history import Period, QueueHistory
+    from kombu_redisdelay.operations.key_stats import KeyStats, QueueKeys
     from kombu_redisdelay.operations.limits import QueueLimits
     from kombu_redisdelay.operations.message import MessageInfo
     from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from kombu_redisdelay.transport.block import BatchPublishError
     from kombu_redisdelay.transport.requeue import requeue
     from kombu_redisdelay.transport.takeover import use_for_redis_urls
+    from kombu_redisdelay.transport.task_keys import keys
     from kombu_redisdelay.transport.unique_results import UniqueResult, unique_conflict
     from kombu_redisdelay.transport.unique_task import Unique
 
@@ -35,6 +39,9 @@ __all__ = (
     "BatchPublishError",
     "Count",
     "Done",
+    "Fairness",
+    "KeyLimits",
+    "KeyStats",
     "MessageInfo",
     "Messages",
     "NotMarkedRevokedError",
@@ -42,6 +49,7 @@ __all__ = (
     "Page",
     "Period",
     "QueueHistory",
+    "QueueKeys",
     "QueueLimits",
     "QueueStats",
     "Queues",
@@ -51,6 +59,7 @@ __all__ = (
     "Unique",
     "UniqueResult",
     "batch",
+    "keys",
     "requeue",
     "unique_conflict",
     "use_for_redis_urls",
@@ -60,6 +69,9 @@ _MODULES = {
     "BatchPublishError": "transport.block",
     "Count": "operations.reading",
     "Done": "operations.acting",
+    "Fairness": "operations.fairness",
+    "KeyLimits": "operations.fair",
+    "KeyStats": "operations.key_stats",
     "MessageInfo": "operations.message",
     "Messages": "operations.messages",
     "NotMarkedRevokedError": "operations.messages",
@@ -67,6 +79,7 @@ _MODULES = {
     "Page": "operations.reading",
     "Period": "operations.history",
     "QueueHistory": "operations.history",
+    "QueueKeys": "operations.key_stats",
     "QueueLimits": "operations.limits",
     "QueueStats": "operations.stats",
     "Queues": "operations.queues",
@@ -76,6 +89,7 @@ _MODULES = {
     "Unique": "transport.unique_task",
     "UniqueResult": "transport.unique_results",
     "batch": "transport.batch",
+    "keys": "transport.task_keys",
     "requeue": "transport.requeue",
     "unique_conflict": "transport.unique_results",
     "use_for_redis_urls": "transport.takeover",

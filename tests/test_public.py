@@ -24,7 +24,7 @@ def test_it_is_named_as_it_is_imported(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_its_annotations_can_be_looked_up(name: str) -> None:
     """As programs do that make a form or a schema of a dataclass."""
-    hints = get_type_hints(getattr(kombu_redisdelay, name)) if name != "batch" else {}
+    hints = get_type_hints(getattr(kombu_redisdelay, name)) if name not in ("batch", "keys") else {}
     if name == "DelayedMessage":
         assert hints["due"] is datetime
 

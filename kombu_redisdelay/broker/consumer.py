@@ -22,7 +22,7 @@ from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, 
 from kombu_redisdelay.broker.processes import worker_of
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.report import report_dead, report_dropped
-from kombu_redisdelay.broker.server.line import Ack, AckInVain
+from kombu_redisdelay.broker.server.line import AckInVain
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import (
     DEAD_LETTER,
@@ -108,8 +108,7 @@ class Consumer:
         is_limited = self._permits.is_limited(queue)
         ack = self._unacked_keys.ack(queue, self.name, tag, is_limited=is_limited)
         if ack is None:
-            command = self._permits.ack(queue, self.store.keys(queue).unacked(self.name), tag)
-            ack = Ack(queue, tag, command)
+            ack = self._permits.ack(queue, self.name, tag)
         self.store.server.ack(ack)
 
     def can_ack_at_once(self, queue: str) -> bool:

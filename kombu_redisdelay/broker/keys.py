@@ -14,6 +14,9 @@ from functools import lru_cache
 #: (lua/include/dead.lua).
 KEPT = ("dead",)
 
+#: The keys of a fair queue, but for :attr:`QueueKeys.fair`, its turns and its lists.
+_OF_KEYS = ("limited", "unacked-keys", "active", "key-limits", "tats", "alarms")
+
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
@@ -34,6 +37,7 @@ class QueueKeys:
             (lua/include/unknown.lua).
         unique: hash, which messages that wait hold keys (lua/include/unique.lua).
         running: hash, which unacked messages hold keys.
+        fair: hash, how many messages of a fair queue are sorted in (lua/include/fair.lua).
     """
 
     ready: str
@@ -48,6 +52,7 @@ class QueueKeys:
     unknown: str
     unique: str
     running: str
+    fair: str
     separator: str
 
     @property
@@ -65,7 +70,8 @@ class QueueKeys:
         """All keys that are not kombu's, except those of consumers."""
         return (
             *(*self.waiting, self.unique, self.running, self.consumers, self.wake),
-            *(*self.all_kept, self.limits, self.history),
+            *(*self.all_kept, self.limits, self.history, self.fair),
+            *map(self._of_keys, _OF_KEYS),
         )
 
     @property
@@ -76,6 +82,37 @@ class QueueKeys:
     def kept(self, state: str) -> str:
         """The list of the messages that are kept in *state*, one of :data:`KEPT`."""
         return f"{self.schedule.removesuffix('schedule')}{state}"
+
+    def _of_keys(self, name: str) -> str:
+        return f"{self.schedule.removesuffix('schedule')}{name}"
+
+    @property
+    def limited(self) -> str:
+        """Hash, the keys of a fair queue that are at a limit."""
+        return self._of_keys("limited")
+
+    @property
+    def key_limits(self) -> str:
+        """Hash, key of a fair queue -> its own limits (lua/include/fair_limits.lua)."""
+        return self._of_keys("key-limits")
+
+    @property
+    def active(self) -> str:
+        """Hash, key of a fair queue -> how many of its messages are unacked, if that is limited."""
+        return self._of_keys("active")
+
+    @property
+    def unacked_keys(self) -> str:
+        """Hash, consumer and delivery tag -> the key of that message, if its concurrency is limited."""
+        return self._of_keys("unacked-keys")
+
+    def turns(self, step: int) -> str:
+        """Zset, key of a fair queue -> its next turn."""
+        return self._of_keys(f"turns:{step}")
+
+    def key_list(self, step: int, key: str) -> str:
+        """The list of ready messages of *key* in a fair queue, of priority *step*."""
+        return self._of_keys(f"key:{step}:{key}")
 
     def ready_at(self, step: int) -> str:
         """The list of ready messages with priority *step*."""
@@ -117,6 +154,7 @@ def queue_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) 
         unknown=ours + "unknown",
         unique=ours + "unique",
         running=ours + "running",
+        fair=ours + "fair",
         separator=separator,
     )
 
@@ -154,6 +192,13 @@ _TYPES = {
     "unknown": "zset",
     "unique": "hash",
     "running": "hash",
+    "fair": "hash",
+    "limited": "hash",
+    "unacked-keys": "hash",
+    "active": "hash",
+    "key-limits": "hash",
+    "tats": "zset",
+    "alarms": "zset",
 }
 
 
@@ -162,4 +207,6 @@ def expected_type(key: str) -> str:
     if key.endswith(known_queues("")):
         return "zset"
     name = key.rpartition("}:")[2]
+    if name.startswith("turns:"):
+        return "zset"
     return "hash" if name.startswith(("unacked:", "claim:")) else _TYPES.get(name, "list")

@@ -103,7 +103,7 @@ class LimitStore:
         fields = list(_FIELDS.values())
         [row] = answers(self._store.server, [("HMGET", self._store.keys(queue).limits, *fields)])
         found = {field: value for field, value in zip(fields, row, strict=True) if value is not None}
-        unreadable = [field for field, value in found.items() if _number(value) is None]
+        unreadable = [field for field, value in found.items() if number_of(value) is None]
         if "interval_us" in found and "burst" not in found:
             unreadable.append("burst")
         return unreadable
@@ -140,7 +140,7 @@ class LimitStore:
 
 def limits_of(row: Sequence[Any]) -> Limits:
     """The limits that have these values of their fields in Redis."""
-    paused_ms, interval, burst, concurrency, throttled = map(_number, row)
+    paused_ms, interval, burst, concurrency, throttled = map(number_of, row)
     has_rate = interval is not None and burst is not None
     return Limits(
         paused_ms=_int(paused_ms),
@@ -151,7 +151,7 @@ def limits_of(row: Sequence[Any]) -> Limits:
     )
 
 
-def _number(value: Any) -> float | None:
+def number_of(value: Any) -> float | None:
     """A value in Redis as a number. ``None`` if there is none, or another program has written something else
     there. The bounds are those of lua/include/limits.lua."""
     try:

@@ -1,7 +1,7 @@
 """Maintenance of the queues of a consumer, a few at a time, so that the consumer stays ready for messages.
 
-One round gives back what lost consumers hold, mends schedules that were damaged, notes that the queues are in
-use, records their history, and forgets queues and consumers that are unused.
+One round gives back what lost consumers hold, mends schedules that were damaged, checks keys, notes that the
+queues are in use, records their history, and forgets queues and consumers that are unused.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Sequence
 from time import monotonic
 
 from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.fair_queues import check_fair
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease_policy import LONGEST_WATCHED_LOOK_INTERVAL
 from kombu_redisdelay.broker.lost_consumers import Recoverer
@@ -98,6 +99,8 @@ class Maintenance:
         self._round_trips: RoundTrips[None] | None = None
         #: Where the next check of the keys of a queue begins.
         self._keys_checked: dict[str, Sequence[bytes]] = {}
+        #: The same for the keys of fair queues.
+        self._fair_checked: dict[str, tuple[bytes, bytes]] = {}
         #: How many rounds were made.
         self._round = 0
 
@@ -150,6 +153,8 @@ class Maintenance:
             yield from mend_schedules(self._store, self._options, some)
             yield
         check_unique(self._store, some, self._keys_checked)
+        yield
+        self._fair_checked = check_fair(self._store, some, self._fair_checked)
         yield
         noted = [queue for queue in some if queue not in self._unnoted]
         self._store.remember(*noted)

@@ -17,7 +17,10 @@ DELIVERIES, LOST, DUE, UNKNOWN = NAMES = (
     "redisdelay-unknown",
 )
 
-#: Stands after them: a list of three texts (:mod:`~kombu_redisdelay.broker.unique`).
+#: Stands after them: the key in a fair queue (:mod:`~kombu_redisdelay.broker.fair_key`).
+KEY = "redisdelay-key"
+
+#: Stands after that: a list of three texts (:mod:`~kombu_redisdelay.broker.unique`).
 UNIQUE = "redisdelay-unique"
 
 #: The most digits that one has. A longer number is no time, and no count.
@@ -27,8 +30,10 @@ _BEYOND = 10**DIGITS
 #: How a message begins that has one.
 _BEGIN = b'{"redisdelay-'
 
-#: What stands before the key.
-_BEFORE_UNIQUE = re.compile(rb'\s*{(?:"redisdelay-(?:deliveries|lost|due|unknown)": ?\d+, ?)*')
+#: What stands before the unique key.
+_BEFORE_UNIQUE = re.compile(
+    rb'\s*{(?:"redisdelay-(?:deliveries|lost|due|unknown)": ?\d+, ?)*(?:"redisdelay-key": ?"[^"]*", ?)?'
+)
 
 #: The due time of a message.
 _DUE = re.compile(
@@ -53,14 +58,21 @@ class Members(NamedTuple):
     unknown_ms: int | None = None
 
 
-def with_due(message: Mapping[str, Any], due_ms: float) -> dict[str, Any]:
-    """*message* with the time from which on it may be delivered, ms since the epoch."""
-    return {DUE: int(due_ms), **message}
+def with_own(message: Mapping[str, Any], due_ms: float, key: str | None) -> dict[str, Any]:
+    """*message* with what a publisher says of it to the scripts.
+
+    Arguments:
+        due_ms: from when on it may be delivered, ms since the epoch.
+        key: weight and key in a fair queue; ``None`` if it has none.
+    """
+    return {DUE: int(due_ms), **message} if key is None else {DUE: int(due_ms), KEY: key, **message}
 
 
-def text_with_due_and_key(text: str, due_ms: float, unique: str) -> str:
-    """The same for the *text* of a message with a key: both are JSON."""
-    return f'{{"{DUE}": {int(due_ms)}, "{UNIQUE}": {unique}, {text[1:]}'
+def text_with_due_and_key(text: str, due_ms: float, unique: str, key: str | None = None) -> str:
+    """The same for the *text* of a message with a *unique* key: both are JSON."""
+    # JSON does not escape what a key may have.
+    of_key = "" if key is None else f'"{KEY}": "{key}", '
+    return f'{{"{DUE}": {int(due_ms)}, {of_key}"{UNIQUE}": {unique}, {text[1:]}'
 
 
 def with_key(payload: bytes, unique: str) -> bytes:
@@ -74,7 +86,7 @@ def with_key(payload: bytes, unique: str) -> bytes:
 
 
 def due_ms(payload: bytes) -> int | None:
-    """The time that :func:`with_due` has written, ms since the epoch; ``None`` if there is none."""
+    """The time that :func:`with_own` has written, ms since the epoch; ``None`` if there is none."""
     match = _DUE.match(payload)
     return int(match[1]) if match else None
 
@@ -99,6 +111,7 @@ def wrong_member(payload: Mapping[str, Any]) -> str | None:
 def take_out(payload: dict[str, Any]) -> Members:
     """Remove the members from the decoded *payload*, and return them."""
     pop = payload.pop
-    # The key is for the scripts: kombu and Celery have it in a header.
+    # The keys are for the scripts: kombu and Celery have them in headers.
+    pop(KEY, None)
     pop(UNIQUE, None)
     return Members(pop(DELIVERIES, 0), pop(LOST, 0), pop(DUE, None), pop(UNKNOWN, None))

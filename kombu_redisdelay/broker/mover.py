@@ -1,4 +1,5 @@
 """Moves what is due to its ready list while a consumer cannot: it has no room, or a task keeps its thread.
+What is ready in a fair queue is sorted in.
 
 A consumer that waits for messages moves them to the millisecond. One that holds as many as it may asks for
 nothing, and so does one whose thread runs a task. Without a mover, what becomes due then would stay in the
@@ -132,18 +133,21 @@ class Mover:
         return self._store.keys(queue).wake
 
     def _due_ms(self, queues: Sequence[str]) -> dict[str, float]:
-        """Those of *queues*, which are in one slot, that have due messages, and since when."""
-        schedules: list[Command] = [
-            ("ZRANGE", self._store.keys(queue).schedule, 0, 0, "WITHSCORES") for queue in queues
-        ]
-        now, *replies = self._store.server.call_all(("TIME",), *schedules)
+        """Those of *queues*, which are in one slot, that have due messages, and since when. A fair queue may
+        always have messages that are not sorted in."""
+        keys = [self._store.keys(queue) for queue in queues]
+        schedules: list[Command] = [("ZRANGE", each.schedule, 0, 0, "WITHSCORES") for each in keys]
+        states: list[Command] = [("HGET", each.limits, "fair") for each in keys]
+        now, *replies = self._store.server.call_all(("TIME",), *schedules, *states)
+        now_ms, count = clock_ms(now), len(queues)
         readable = {
             queue: first_due_ms(reply)
-            for queue, reply in zip(queues, replies, strict=True)
+            for queue, reply in zip(queues, replies[:count], strict=True)
             if not isinstance(reply, ResponseError)
         }
-        now_ms = clock_ms(now)
-        return {queue: ms for queue, ms in readable.items() if ms is not None and ms <= now_ms}
+        due_ms = {queue: ms for queue, ms in readable.items() if ms is not None and ms <= now_ms}
+        fair = (queue for queue, state in zip(queues, replies[count:], strict=True) if state == b"on")
+        return dict.fromkeys(fair, now_ms) | due_ms
 
     def _move(self, queues: Sequence[str]) -> dict[str, int]:
         """Move a portion of each of *queues*. Returns those of which more is due, and how many consumers they
@@ -154,10 +158,10 @@ class Mover:
         for queue, reply in zip(queues, replies, strict=True):
             if isinstance(reply, ResponseError):
                 continue
-            _, missing, _, next_due_us, consumers = reply
+            _, missing, _, next_due_us, consumers, has_unsorted = reply
             if missing:
                 self._missing.append((queue, missing))
-            if next_due_us == 0:
+            if next_due_us == 0 or has_unsorted:
                 more[queue] = consumers
         return more
 

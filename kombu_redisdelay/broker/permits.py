@@ -1,12 +1,13 @@
-"""Permits to take from queues with a limited concurrency: each unacked message has one."""
+"""Permits to take from queues with a limited concurrency, of the queue or of its keys: each unacked message
+has one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from kombu_redisdelay.broker.delivery import Request, Taken
+from kombu_redisdelay.broker.server.line import Ack
 from kombu_redisdelay.broker.server.scripts import ACK
-from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.store import Store
 
 
@@ -28,13 +29,13 @@ class Permits:
         """Whether the concurrency of *queue* is limited."""
         return queue in self._limited
 
-    def ack(self, queue: str, unacked: str, tag: str) -> Command:
-        """The command that acks a message. In a limited queue, it wakes a consumer, too. Its reply is the
-        number of messages that were unacked."""
+    def ack(self, queue: str, consumer: str, tag: str) -> Ack:
+        """The ack of a message. In a limited queue, it wakes a consumer, too."""
+        keys = self._store.keys(queue)
         if queue not in self._limited:
-            return ("HDEL", unacked, tag)
-        # By its text: it needs one reply, and a server that does not know the script would refuse it.
-        return ("EVAL", ACK.text, 2, unacked, self._store.keys(queue).wake, tag)
+            return Ack(queue, tag, ("HDEL", keys.unacked(consumer), tag))
+        used = (keys.unacked(consumer), keys.wake)
+        return ACK.as_ack(self._store.server, queue, tag, used, (tag,))
 
     def leave(self, queues: Iterable[str]) -> None:
         """Wake a consumer of each of *queues* that is limited: messages of it are settled."""

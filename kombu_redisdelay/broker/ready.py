@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
+from itertools import groupby, islice
+from operator import attrgetter, itemgetter
 
+from kombu_redisdelay.broker.fair_keys import is_fair, iter_keys, sorted_in
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import CLEAR, REMOVE_READY, SCHEDULE_READY
@@ -26,6 +27,9 @@ class Ready:
         step: its priority step.
         position: how many messages of the queue are taken before it.
         is_sure: as :attr:`Entry.is_sure <kombu_redisdelay.broker.walk.Entry.is_sure>`.
+        key: whose turn it takes in a fair queue; ``None`` if it is in the ready list.
+        in_list: how many of its list are taken before it, if it has a key. Then the position is a guess, as
+            if each key had its turn when the one before has none left.
     """
 
     queue: str
@@ -33,6 +37,8 @@ class Ready:
     position: int
     payload: bytes
     is_sure: bool
+    key: str | None = None
+    in_list: int = 0
 
 
 class ReadyLists:
@@ -45,7 +51,9 @@ class ReadyLists:
         """How many messages each of *queues* has."""
         commands = (("LLEN", key) for queue in queues for key in self._store.ready_keys(queue))
         lengths, lists = answers(self._store.server, commands), len(self._store.steps)
-        return [sum(lengths[index : index + lists]) for index in range(0, len(lengths), lists)]
+        counts = [sum(lengths[index : index + lists]) for index in range(0, len(lengths), lists)]
+        of_keys = sorted_in(self._store, queues)
+        return [count + sum(each.values()) for count, each in zip(counts, of_keys, strict=True)]
 
     def iter(self, queue: str, texts: Sequence[str] = (), skip: int = 0) -> Iterator[Ready]:
         """The messages of *queue* in the order in which they are taken, read page by page. See
@@ -55,6 +63,9 @@ class ReadyLists:
             texts: only messages that contain one of these texts.
             skip: how many to pass over first.
         """
+        if is_fair(self._store, queue):
+            yield from islice(self._iter_fair(queue, texts), skip, None)
+            return
         server, keys = self._store.server, self._store.ready_keys(queue)
         lengths = answers(server, (("LLEN", key) for key in keys))
         for index, step in enumerate(self._store.steps):
@@ -64,6 +75,24 @@ class ReadyLists:
                 continue
             for entry in walk(server, keys[: index + 1], texts, skip=skipped):
                 yield Ready(queue, step, entry.taken_before, entry.data, entry.is_sure)
+
+    def _iter_fair(self, queue: str, texts: Sequence[str]) -> Iterator[Ready]:
+        """The messages of a fair queue: of each step those of the keys, the one whose turn is next first, and
+        then what is not sorted in."""
+        server, keys = self._store.server, self._store.keys(queue)
+        states = list(iter_keys(self._store, queue))
+        position = 0
+        for step in self._store.steps:
+            of_step = [(state.turns.get(step, 0.0), state) for state in states if step in state.ready]
+            for _, state in sorted(of_step, key=itemgetter(0)):
+                for entry in walk(server, [keys.key_list(step, state.key)], texts):
+                    before = position + entry.taken_before
+                    yield Ready(queue, step, before, entry.data, entry.is_sure, state.key, entry.taken_before)
+                position += state.ready[step]
+            door = keys.ready_at(step)
+            for entry in walk(server, [door], texts):
+                yield Ready(queue, step, position + entry.taken_before, entry.data, entry.is_sure)
+            position += server.call("LLEN", door)
 
     def tail(self, queue: str, step: int, first: int, size: int) -> list[Ready]:
         """At most *size* messages of one list from the end where publishers put them. The *first* ones are
@@ -87,16 +116,16 @@ class ReadyLists:
     def remove_all(self, queue: str, messages: Iterable[Ready]) -> Iterator[Ready]:
         """Do the same as :meth:`remove` for *messages* of *queue*, in portions. Yields those that were
         removed."""
-        for step, some in self._searches(queue, messages):
-            keys = self._store.keys(queue)
+        for _, list_, some in self._searches(queue, messages):
             args: list[Argument] = [part for look_from, each in some for part in (look_from, each.payload)]
-            reply = REMOVE_READY(self._store.server, (keys.ready_at(step), keys.wake), args)
+            reply = REMOVE_READY(self._store.server, (list_, self._store.keys(queue).wake), args)
             yield from (each for (_, each), done in zip(some, reply, strict=True) if done)
 
     def clear(self, queue: str) -> int:
         """Remove all messages of *queue*. Returns how many there were."""
         keys = self._store.ready_keys(queue)
-        return int(CLEAR(self._store.server, (*keys, self._store.keys(queue).wake), (len(keys), 0)))
+        count = CLEAR(self._store.server, (*keys, self._store.keys(queue).wake), (len(keys), 0))
+        return int(count) + self._store.clear_keys(queue)
 
     def schedule_all(
         self,
@@ -112,40 +141,46 @@ class ReadyLists:
             rewritten: tells how a message is written in the schedule.
         """
         keys = self._store.keys(queue)
-        for step, some in self._searches(queue, messages):
+        for step, list_, some in self._searches(queue, messages):
             args: list[Argument] = [step, keys.separator]
             for look_from, each in some:
                 text = rewritten(each)
                 args += (look_from, each.payload, "" if text == each.payload else text, *due(each))
-            used = (keys.ready_at(step), keys.wake, *keys.scheduling, keys.ready)
+            used = (list_, keys.wake, *keys.scheduling, keys.ready)
             reply = SCHEDULE_READY(self._store.server, used, args)
             yield from (each for (_, each), done in zip(some, reply, strict=True) if done)
 
     def _searches(
         self, queue: str, messages: Iterable[Ready]
-    ) -> Iterator[tuple[int, list[tuple[int, Ready]]]]:
-        """Split *messages* into portions for one script each. Yields their step, and each with the end to
-        look for it from: 1 is where publishers put messages, -1 the other one."""
-        server, keys = self._store.server, self._store.ready_keys(queue)
+    ) -> Iterator[tuple[int, str, list[tuple[int, Ready]]]]:
+        """Split *messages* into portions for one script each. Yields their step, their list, and each with
+        the end to look for it from: 1 is where publishers put messages, -1 the other one."""
+        server, keys, lists = self._store.server, self._store.keys(queue), self._store.ready_keys(queue)
         for some in portions(messages, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
-            for step, of_step in groupby(some, attrgetter("step")):
+            for (step, key), of_list in groupby(some, attrgetter("step", "key")):
                 index = self._store.steps.index(step)
-                lengths = answers(server, (("LLEN", key) for key in keys[: index + 1]))
-                distances = [(_distance(each, sum(lengths[:-1]), lengths[-1]), each) for each in of_step]
+                if key is None:
+                    list_, before = lists[index], lists[:index]
+                    positions = [(each.position, each) for each in of_list]
+                else:
+                    list_, before = keys.key_list(step, key), []
+                    positions = [(each.in_list, each) for each in of_list]
+                *lengths, length = answers(server, (("LLEN", key) for key in (*before, list_)))
+                distances = [(_distance(at - sum(lengths), length), each) for at, each in positions]
                 for portion in portions(
                     distances, lambda pair: abs(pair[0]), MESSAGES_PER_CALL, SEARCHED_PER_CALL
                 ):
-                    yield step, [(-1 if distance < 0 else 1, each) for distance, each in portion]
+                    ends = [(-1 if distance < 0 else 1, each) for distance, each in portion]
+                    yield step, list_, ends
 
 
-def _distance(message: Ready, taken_before: int, length: int) -> int:
-    """How many messages of its list Redis looks at from the nearer end; negative from the end that is taken.
+def _distance(position: int, length: int) -> int:
+    """How many messages of a list Redis looks at from the nearer end to find the one at *position*; negative
+    from the end that is taken.
 
     Arguments:
-        taken_before: how many are in the lists before.
-        length: of its list.
+        length: of the list.
     """
-    position = message.position - taken_before
     return -max(1, position) if 2 * position < length else max(1, length - position)
 
 

@@ -38,8 +38,12 @@ class Roster:
 
     @cached_property
     def ready_keys(self) -> PackedKeys:
-        """The ready lists of all queues."""
-        return PackedKeys(key for queue in self.queues for key in self._store.ready_keys(queue))
+        """Where ready messages of all queues are: their lists, and what says that a fair queue has any."""
+        return PackedKeys(
+            key
+            for queue in self.queues
+            for key in (*self._store.ready_keys(queue), self._store.keys(queue).fair)
+        )
 
     @cached_property
     def unknown_keys(self) -> PackedKeys:

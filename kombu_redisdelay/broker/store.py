@@ -19,6 +19,7 @@ from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, 
 from kombu_redisdelay.broker.server.replies import answers, checked, explained_all
 from kombu_redisdelay.broker.server.scripts import (
     CLEAR,
+    CLEAR_KEYS,
     PUBLISH_UNIQUE,
     PUT,
     REMEMBER,
@@ -40,6 +41,9 @@ KNOWN_FOR = 60.0
 
 #: How many queues a process remembers to have noted.
 MOST_KNOWN = 10_000
+
+#: Keys of a fair queue that one script clears.
+KEYS_PER_CALL = 200
 
 #: Milliseconds until a token expires that no consumer takes.
 TOKEN_MS = 300_000
@@ -347,7 +351,7 @@ class Store:
     def exists(self, queue: str) -> bool:
         """Whether there is anything to show for *queue*: a message, a consumer, or a history."""
         keys = self.keys(queue)
-        any_of = (*self.ready_keys(queue), keys.schedule, keys.consumers, keys.history)
+        any_of = (*self.ready_keys(queue), keys.fair, keys.schedule, keys.consumers, keys.history)
         return bool(self.server.call("EXISTS", *any_of))
 
     def wake(self, *queues: str) -> None:
@@ -362,8 +366,16 @@ class Store:
         ready_keys = self.ready_keys(queue)
         # The keys of running tasks stay held.
         used = (*ready_keys, *keys.waiting, keys.unique, keys.wake)
-        count = CLEAR(self.server, used, (len(ready_keys), 1))
-        return int(count)
+        count = int(CLEAR(self.server, used, (len(ready_keys), 1)))
+        return count + self.clear_keys(queue)
+
+    def clear_keys(self, queue: str) -> int:
+        """Remove all messages that are sorted in, if *queue* is fair. Returns how many there were."""
+        count, is_done = 0, 0
+        while not is_done:
+            some, is_done = CLEAR_KEYS(self.server, (self.keys(queue).wake,), (KEYS_PER_CALL,))
+            count += some
+        return count
 
     def delete(self, queue: str) -> None:
         """Remove all ready and scheduled messages, the keys that are held, and the history."""

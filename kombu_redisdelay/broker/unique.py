@@ -39,7 +39,7 @@ LONGEST_KEY = 256
 DROPPED, REPLACED = "dropped", "replaced"
 
 #: How the member of a message begins, and before which byte. The group is the key as scripts read it.
-_BEGIN, _WITHIN = b'"redisdelay-unique": ["', 200
+_BEGIN, _WITHIN = b'"redisdelay-unique": ["', 700
 _MEMBER = re.compile(rb'"redisdelay-unique": \["[dl]", "[^"]*", "([^"]*)"\]')
 
 #: What errors say of the headers.

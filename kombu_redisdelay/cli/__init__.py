@@ -12,8 +12,8 @@ delayed = LazyGroup(
     "delayed",
     package=__name__,
     commands=(
-        *("stats", "list", "count", "show", "timeline", "history", "top"),
-        *("pause", "resume", "limit"),
+        *("stats", "keys", "list", "count", "show", "timeline", "history", "top"),
+        *("pause", "resume", "limit", "fair"),
         *("doctor", "adopt", "forward", "exporter", "web"),
     ),
     others="change",

@@ -13,6 +13,7 @@ from celery import _state
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.access import Access, natural
+from kombu_redisdelay.operations.fair import fair_states
 from kombu_redisdelay.operations.limits import queue_limits
 from kombu_redisdelay.operations.stats import read_each
 
@@ -71,8 +72,12 @@ def _unknown(access: Access, selected: Sequence[str]) -> list[str]:
     unused = [
         queue for queue in sorted(undeclared.difference(access.queues())) if not access.store.exists(queue)
     ]
-    limits = queue_limits(access.store, unused)
-    return [queue for queue, its in zip(unused, limits, strict=True) if not (its.is_paused or its.is_limited)]
+    limits, states = queue_limits(access.store, unused), fair_states(access.store, unused)
+    return [
+        queue
+        for queue, its, state in zip(unused, limits, states, strict=True)
+        if not (its.is_paused or its.is_limited or state)
+    ]
 
 
 def _check_app(app: Any) -> None:
@@ -98,6 +103,13 @@ def queue_names(access: Access, selected: Sequence[str]) -> list[str]:
     """Return the queues that were *selected* by option. If there are none, return all queues that Redis knows
     of or that the app declares, in natural order."""
     return list(dict.fromkeys(selected)) or sorted({*access.queues(), *access.declared_queues}, key=natural)
+
+
+def tell_of_plain(store: Store, queues: Sequence[str]) -> None:
+    """Say on standard error which of *queues* are not fair, after something was said of their keys."""
+    for queue, state in zip(queues, fair_states(store, queues), strict=True):
+        if state != "on":
+            echo(f"It counts when {queue} is fair: `celery delayed fair -Q {queue}`.", err=True)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.states import STATES
 
 #: What messages can be counted by.
-_KINDS = ("state", "queue", "task", "priority", "failures", "reason", "worker")
+_KINDS = ("state", "queue", "task", "priority", "failures", "reason", "worker", "key")
 
 
 @click.command("count")
@@ -51,5 +51,5 @@ def command(kinds: tuple[str, ...], as_json: bool, **options: Any) -> None:
     else:
         rows = table(right("MESSAGES"), *(flexible(kind.upper()) for kind in kinds))
         for kind, number in counts.items():
-            rows.add_row(count(number), *("-" if value is None else str(value) for value in kind))
+            rows.add_row(count(number), *("-" if value in (None, "") else str(value) for value in kind))
         show(rows)

@@ -7,14 +7,16 @@ from typing import Any
 
 import click
 
-from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.cli.broker import connect, tell_of_plain
 from kombu_redisdelay.cli.echo import echo
-from kombu_redisdelay.cli.options import force_option, json_option, queues_option
+from kombu_redisdelay.cli.options import force_option, json_option, key_option, queues_option
 from kombu_redisdelay.cli.output import show_json
 from kombu_redisdelay.cli.remarks import in_words
-from kombu_redisdelay.operations import limits
+from kombu_redisdelay.operations import fair, limits
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.limits import UNCHANGED
+from kombu_redisdelay.operations.fair import NO_KEY, KeyLimits
+from kombu_redisdelay.operations.limits import UNCHANGED, QueueLimits
 
 
 class LimitType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -38,38 +40,79 @@ _HELP = {
 }
 
 
+#: What --clear changes.
+_NONE = {"rate": None, "concurrency": None}
+
+
 @click.command("limit")
 @queues_option
+@click.option("--per-key", is_flag=True, help="Limit each key of a fair queue by itself.")
+@key_option
 @click.option("--rate", type=LimitType(), default=UNCHANGED, help=_HELP["rate"])
 @click.option("--burst", type=LimitType(), default=UNCHANGED, help=_HELP["burst"])
 @click.option("--concurrency", type=LimitType(), default=UNCHANGED, help=_HELP["concurrency"])
-@click.option("--clear", is_flag=True, help="End all limits of the queue.")
+@click.option("--clear", is_flag=True, help="End all these limits: of the queue, of each key, or of the key.")
 @force_option
 @json_option
-def command(queues: tuple[str, ...], clear: bool, force: bool, as_json: bool, **given: Any) -> None:
+def command(
+    queues: tuple[str, ...],
+    per_key: bool,
+    key: str | None,
+    clear: bool,
+    force: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Limit what all workers together take from a queue.
 
     Only the limits that are given change, and the command shows all of them. `stats` shows them later.
+    --per-key limits each key of a fair queue. --key gives one key limits of its own in place of these; one
+    that is none is as for each key. `keys` shows them.
     """
     changes = {name: value for name, value in given.items() if value is not UNCHANGED}
     if clear and changes:
         raise click.UsageError("Give limits or --clear, not both. To clear one, give it as none.")
     if not clear and not changes:
         raise click.UsageError(f"Give a limit ({', '.join(f'--{name}' for name in _HELP)}), or --clear.")
+    if per_key and key is not None:
+        raise click.UsageError("Give --per-key for each key, or --key for one, not both.")
     if not queues:
         raise click.UsageError("Name the queue with -Q.")
     access = connect(Access, steers=True)
     names = list(dict.fromkeys(queues))
     try:
         for name in names:
-            limits.limit(access.store, name, **({"rate": None, "concurrency": None} if clear else changes))
+            _limit(access.store, name, per_key, key, _NONE if clear else changes)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
-    found = dict(zip(names, limits.queue_limits(access.store, names), strict=True))
+    found = {name: _limits(access.store, name, per_key, key) for name in names}
+    which = {"key": key} if key is not None else {"per_key": True} if per_key else {}
     if as_json:
-        show_json({"queue": name, **asdict(its)} for name, its in found.items())
+        show_json({"queue": name, **which, **asdict(its)} for name, its in found.items())
         return
+    whose = " each key" if per_key else "" if key is None else f" key {key or NO_KEY}"
     # 120/m is read back as 2/s.
-    typed = {"rate": changes["rate"]} if "/" in str(changes.get("rate")) else {}
+    typed: dict[str, Any] = {"rate": changes["rate"]} if "/" in str(changes.get("rate")) else {}
     for name, its in found.items():
-        echo(f"{name}: {in_words(replace(its, **typed))}")
+        is_as_each = isinstance(its, KeyLimits) and not per_key and not its.is_own
+        echo(f"{name}{whose}: {in_words(replace(its, **typed))}{', as each key' if is_as_each else ''}")
+    if which:
+        tell_of_plain(access.store, names)
+
+
+def _limit(store: Store, queue: str, per_key: bool, key: str | None, changes: dict[str, Any]) -> None:
+    if key is not None:
+        fair.limit_key(store, queue, key, **changes)
+    elif per_key:
+        fair.limit_keys(store, queue, **changes)
+    else:
+        limits.limit(store, queue, **changes)
+
+
+def _limits(store: Store, queue: str, per_key: bool, key: str | None) -> QueueLimits | KeyLimits:
+    if key is not None:
+        return fair.limits_of_key(store, queue, key)
+    if per_key:
+        return fair.limits_of_every_key(store, queue)
+    [found] = limits.queue_limits(store, [queue])
+    return found

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from kombu_redisdelay.operations.calls import ARGUMENTS
+from kombu_redisdelay.operations.fair import NO_KEY, checked_key
 from kombu_redisdelay.operations.moments import Time, parse_distance, parse_moment, parse_shift, parse_time
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -33,6 +34,25 @@ queues_option = click.option(
 )
 force_option = click.option(
     "--force", is_flag=True, help="Also for a queue that nobody has used and the app does not declare."
+)
+
+
+def _check_key(ctx: click.Context, param: click.Parameter, key: str | None) -> str | None:
+    if not key:
+        if key is not None:
+            # A script with an empty variable.
+            raise click.BadParameter(f"it is empty; the key of messages without one is {NO_KEY}")
+        return None
+    try:
+        return "" if key == NO_KEY else checked_key(key)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from exc
+
+
+key_option = click.option(
+    "--key",
+    callback=_check_key,
+    help=f"Only this key of a fair queue, such as a tenant; {NO_KEY} is messages without one.",
 )
 every_option = click.option(
     "--all", "every", is_flag=True, help="All of them, or those that the other options pick."

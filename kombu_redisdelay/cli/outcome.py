@@ -82,8 +82,8 @@ def _where(message: MessageInfo | None, messages: Messages) -> str:
         return "not found"
     holder = key_holder(messages.store, message)
     if holder is not None and holder != message.id:
-        noun = "waits for its key" if message.is_blocked else f"is a {STATES[message.state].described}"
-        return f"{noun}: {holder} holds the key {message.unique!r}"
+        noun = "waits for its unique key" if message.is_blocked else f"is a {STATES[message.state].described}"
+        return f"{noun}: {holder} holds the unique key {message.unique!r}"
     if message.worker or message.host:
         return f"is {message.state}, at {worker(message)}"
     noun = STATES[message.state].noun

@@ -25,7 +25,8 @@ def figure(column: QueueColumn, queue: QueueStats, now: datetime) -> Any:
     return _CELLS[column.kind](column, column.value(queue), now)
 
 
-def _age(seconds: float | None) -> Cell:
+def age(seconds: float | None) -> Cell:
+    """For how long something has waited; ``?`` if that is unknown."""
     return Cell("?" if seconds is None else span(seconds) if seconds else "-", "" if seconds else "dim")
 
 
@@ -40,7 +41,7 @@ def _moment(moment: datetime | None, now: datetime) -> Cell:
 #: Kind of a column -> makes the cell of a value.
 _CELLS: Mapping[str, Callable[[QueueColumn, Any, datetime], Any]] = {
     NUMBER: lambda column, value, now: count(value, column.style),
-    AGE: lambda column, value, now: _age(value),
+    AGE: lambda column, value, now: age(value),
     MOMENT: lambda column, value, now: _moment(value, now),
     TEXT: lambda column, value, now: value or "",
 }

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from kombu_redisdelay.operations.fair import KeyLimits
+from kombu_redisdelay.operations.fairness import Fairness
 from kombu_redisdelay.operations.limits import QueueLimits
 from kombu_redisdelay.operations.stats import QueueStats
 from kombu_redisdelay.words import number_of, span
 
 
-def in_words(limits: QueueLimits) -> str:
+def in_words(limits: QueueLimits | KeyLimits) -> str:
     """Such as ``100/m, burst 10, concurrency 20``, or ``no limits``."""
     parts = []
     if limits.rate is not None:
@@ -28,8 +30,28 @@ def remarks(queue: str, limits: QueueLimits, now: datetime) -> Iterator[str]:
         yield f"{queue} is limited: {in_words(limits)}"
 
 
+def fairness_remarks(queue: str, fairness: Fairness) -> Iterator[str]:
+    """The same of a fair queue."""
+    waiting = f"{number_of(fairness.keys, 'key')} wait{'s' if fairness.keys == 1 else ''}"
+    if fairness.keys_at_limit:
+        waiting += f", {fairness.keys_at_limit:,} of them at a limit"
+    if fairness.state == "off":
+        yield f"{queue} is not to be fair any more, and workers move its messages back: {waiting}"
+    else:
+        yield f"{queue} is fair: {waiting}"
+    yield from limits_of_keys(queue, fairness.limits)
+
+
+def limits_of_keys(queue: str, limits: KeyLimits) -> Iterator[str]:
+    """The same of the limits of every key."""
+    if limits.is_limited:
+        yield f"each key of {queue} is limited: {in_words(limits)}"
+
+
 def conflicts(queue: QueueStats) -> str:
-    """What became of messages that met another one with their key; empty if there were none."""
+    """What became of messages that met another one with their unique key; empty if there were none."""
     if not (queue.dropped or queue.replaced):
         return ""
-    return f"{queue.queue}: {number_of(queue.dropped)} dropped for their key, {queue.replaced:,} replaced"
+    return (
+        f"{queue.queue}: {number_of(queue.dropped)} dropped for their unique key, {queue.replaced:,} replaced"
+    )

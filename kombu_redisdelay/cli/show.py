@@ -87,8 +87,10 @@ def _show_message(message: MessageInfo, why: Sequence[str]) -> None:
 
 def _of_state(message: MessageInfo, now: datetime) -> Iterator[tuple[str, str | None]]:
     """What there is to say of a message in its state."""
+    if message.key:
+        yield "key", message.key
     if message.unique is not None:
-        yield "key", message.unique
+        yield "unique key", message.unique
     if message.due is not None:
         yield "due", date_and_time(message.due, now)
     else:

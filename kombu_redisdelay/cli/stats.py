@@ -12,7 +12,7 @@ from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import flexible, show, show_json, table
 from kombu_redisdelay.cli.queues import figure, heading
-from kombu_redisdelay.cli.remarks import conflicts, remarks
+from kombu_redisdelay.cli.remarks import conflicts, fairness_remarks, remarks
 from kombu_redisdelay.cli.table import Table
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS
@@ -28,7 +28,7 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
     WAIT is the time that the next ready message has waited; ? if another transport has published it. NEXT DUE
     is when the first scheduled message is due, or for how long it has been. REASON is there if messages wait
     although it is their time and there is a consumer, and says why. BLOCKED is there if messages wait for
-    another one with their key; they are among the scheduled ones.
+    another one with their unique key; they are among the scheduled ones.
     """
     access = connect(Access)
     with reading(queue_stats, access, queues) as found:
@@ -42,6 +42,9 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
             for queue in found:
                 for remark in remarks(queue.queue, queue.limits, now):
                     echo(remark)
+                if queue.fairness is not None:
+                    for remark in fairness_remarks(queue.queue, queue.fairness):
+                        echo(remark)
                 if told := conflicts(queue):
                     echo(told)
 

@@ -103,7 +103,7 @@ def _read(messages: Messages, queues: Sequence[str]) -> dict[str, list[Span]]:
         job = bar.add_task("Reading", total=messages.count(selection))
         for message in messages.select(selection):
             bar.advance(job)
-            # What waits for its key has no due time.
+            # What waits for its unique key has no due time.
             if message.due is not None:
                 of_task = counts.setdefault(message.task or "(no task)", [0] * (len(EDGES) + 1))
                 of_task[span_index(message.due.timestamp() * 1000, now_ms)] += 1

@@ -1,5 +1,5 @@
--- Forgets a message of a queue whose consumers may hold a limited number of messages together. That leaves
--- room for another one. (Other messages are acked by HDEL.)
+-- Forgets a message of a queue whose consumers may hold a limited number of messages together, or of one key
+-- (include/fair_limits.lua). That leaves room for another one. (Other messages are acked by HDEL.)
 --
 -- KEYS[1]  unacked of the consumer
 -- KEYS[2]  wake zset
@@ -7,10 +7,18 @@
 --
 -- Returns  1 if it was unacked, else 0
 
+-- include: base
 -- include: wake
+-- include: fair
+-- include: fair_unacked
 
 local was_unacked = redis.call('HDEL', KEYS[1], ARGV[1])
 if was_unacked == 1 then
-  wake(KEYS[2])
+  local base = base_of(KEYS[2])
+  local is_counted = release_key(base, KEYS[1], ARGV[1])
+  -- A queue of which only the keys are limited is woken for a key.
+  if not is_counted or redis.call('HEXISTS', base .. 'control', 'concurrency') == 1 then
+    wake(KEYS[2])
+  end
 end
 return was_unacked

@@ -15,10 +15,13 @@
 
 -- include: base
 -- include: wake
+-- include: fair
+-- include: fair_unacked
 
 local base = base_of(KEYS[2])
 local was_unacked = redis.call('HDEL', KEYS[1], ARGV[1])
 if was_unacked == 1 and ARGV[3] == '1' then
+  release_key(base, KEYS[1], ARGV[1])
   wake(KEYS[2])
 end
 local mine = string.sub(KEYS[1], #base + #'unacked:' + 1) .. '\30' .. ARGV[1] .. '\30'

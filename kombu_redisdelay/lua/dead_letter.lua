@@ -23,6 +23,8 @@
 -- include: wake
 -- include: unique
 -- include: unique_unacked
+-- include: fair
+-- include: fair_unacked
 
 expect_list(KEYS[2])
 local stored = ARGV[4]
@@ -38,5 +40,8 @@ note(KEYS[2], 'dead', 1)
 local start = stored_start(stored)
 local base = base_of(KEYS[2])
 free_key(key_of_unacked(base, KEYS[1], ARGV[1], stored, start), clock_us() / 1000)
+if counts_keys(base) then
+  release_key(base, KEYS[1], ARGV[1])
+end
 local count = deliveries(stored, start) + tonumber(ARGV[5])
 return { 1, add_dead_letter(KEYS[2], tonumber(ARGV[3]), count, ARGV[2], stored) }

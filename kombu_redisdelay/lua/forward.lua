@@ -1,5 +1,6 @@
 -- Moves due messages of a queue to their ready lists while no consumer takes from it: it has no consumers, or
--- these have no room.
+-- these have no room. Then sorts in what is ready in a fair queue, if it has consumers. Without any, the
+-- order does not matter yet, and `LLEN` tells an autoscaler that a consumer is needed.
 --
 -- KEYS[1]  ready list of step 0
 -- KEYS[2]  schedule
@@ -14,7 +15,8 @@
 --
 -- Returns  how many messages were moved; how many due ids had no message; microseconds for which the first
 --          of them was due; microseconds until the next message is due (-1: none is scheduled); how many
---          consumers the queue has
+--          consumers the queue has; 1 if it is fair (include/fair.lua) and more may have to be sorted in,
+--          else 0
 --
 -- Keeps: a message leaves the schedule only into a ready list. The wake-up token is for consumers. If there
 -- are any, a token that the caller has taken is put back, and consumers are woken for what was moved. If
@@ -30,10 +32,11 @@
 -- include: unique
 -- include: first_due
 -- include: migrate
+-- include: fair
 
 local ready, schedule_key, wake_key, consumers = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
 local now_us = clock_us()
-local budget = { messages = tonumber(ARGV[1]), bytes = tonumber(ARGV[2]) }
+local budget = { messages = tonumber(ARGV[1]), bytes = tonumber(ARGV[2]), large = math.huge }
 
 local first_due_ms = first_due(schedule_key)
 local expires_ms = redis.call('PTTL', schedule_key)
@@ -52,4 +55,30 @@ if attended > 0 and (moved > 0 or ARGV[4] == '1') then
   wake(wake_key)
 end
 local late_us = moved > 0 and math.max(0, now_us - first_due_ms * 1000) or 0
-return { moved, missing, late_us, next_due_us, attended }
+local reply = { moved, missing, late_us, next_due_us, attended, 0 }
+if attended == 0 or fair_state(base) ~= 'on' then
+  return reply
+end
+
+-- include: number
+-- include: fair_key
+-- include: fair_unacked
+-- include: fair_limits
+-- include: fair_turns
+-- include: fair_door
+
+local fair, steps = { base = base }, {}
+for step in pairs(ready_at) do
+  steps[#steps + 1] = step
+end
+open_lanes(fair, steps)
+local sorted = 0
+for _, lane in ipairs(fair.lanes) do
+  sorted = sorted + sort_in(fair, lane, ready_at[lane.step], budget)
+  close_lane(fair, lane)
+end
+if sorted > 0 then
+  wake(wake_key)
+end
+reply[6] = (budget.messages <= 0 or budget.bytes <= 0) and 1 or 0
+return reply

@@ -32,6 +32,9 @@
 -- include: retry_wait
 -- include: unique
 -- include: unique_unacked
+-- include: fair
+-- include: fair_unacked
+-- include: fair_key
 -- include: give_back
 
 local
@@ -69,6 +72,7 @@ local queue = {
   delay_ms = tonumber(delay_ms),
   isolated_from = 0,
 }
+read_fairness(queue)
 local done = nothing_given_back()
 for i = #ARGV - 2 * count + 1, #ARGV, 2 do
   give_back(ARGV[i], ARGV[i + 1], how, queue, done)

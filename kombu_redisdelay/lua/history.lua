@@ -8,6 +8,7 @@
 --          replaced, other, published, flow, minute, hour, minutes and hours, as they are in the history
 --          (nil: it has none)
 
+-- include: base
 -- include: clock
 -- include: length
 

@@ -37,6 +37,8 @@
 -- include: history
 -- include: unique
 -- include: unique_unacked
+-- include: fair
+-- include: fair_unacked
 
 -- Entries that are looked at for each one that is added, so that most of the listed messages wait.
 local LOOKED_AT = 3
@@ -87,6 +89,9 @@ local base = base_of(KEYS[4])
 local keyed = key_of_unacked(base, KEYS[1], ARGV[1], stored, stored_start(stored))
 local member = schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], due_ms, waiting)
 keep_key(keyed, 'a', stored_step(stored), now_ms, member)
+if counts_keys(base) then
+  release_key(base, KEYS[1], ARGV[1])
+end
 forget_some()
 redis.call('ZADD', KEYS[6], 0, unknown_entry(ARGV[3], waiting, since_ms, member))
 note(KEYS[4], 'other', 1)

@@ -33,10 +33,28 @@ for index, wake_key in ipairs(KEYS) do
 end
 read_limits(queues, now_us)
 
+-- The index of the first step of which a fair queue (include/fair.lua) has a key that may be served, or a
+-- message that is not sorted in; nil if there is none.
+local function first_fair_step(queue, lists)
+  for step_index, list in ipairs(lists) do
+    if redis.call('EXISTS', queue.base .. 'turns:' .. steps[step_index], list) > 0 then
+      return step_index
+    end
+  end
+end
+
 local ready, due = {}, {}
 for index, queue in ipairs(queues) do
   local next_us = until_us(first_due(queue.base .. 'schedule'), now_us)
-  local step_index = first_ready_step(ready_lists(ready_of(KEYS[index], prefix, braces), separator, steps))
+  local lists = ready_lists(ready_of(KEYS[index], prefix, braces), separator, steps)
+  local step_index
+  if queue.fair then
+    step_index = first_fair_step(queue, lists)
+    local alarm_us = redis.call('ZRANGE', queue.base .. 'alarms', 0, 0, 'WITHSCORES')[2]
+    next_us = sooner(next_us, until_us(alarm_us and tonumber(alarm_us) / 1000, now_us))
+  else
+    step_index = first_ready_step(lists)
+  end
   if step_index and may_take(queue) then
     ready[#ready + 1] = index .. ' ' .. step_index
   elseif step_index and is_unwatched(queue, consumer) then

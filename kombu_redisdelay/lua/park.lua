@@ -25,6 +25,8 @@
 -- include: history
 -- include: unique
 -- include: unique_unacked
+-- include: fair
+-- include: fair_unacked
 
 expect_schedule(KEYS[2], KEYS[3])
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
@@ -35,6 +37,9 @@ if stored then
   local keyed = key_of_unacked(base, KEYS[1], ARGV[1], stored, start)
   local member = schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], ARGV[3], parked)
   keep_key(keyed, 's', stored_step(stored), clock_us() / 1000, member)
+  if counts_keys(base) then
+    release_key(base, KEYS[1], ARGV[1])
+  end
   note(KEYS[4], 'other', 1)
   expire(tonumber(ARGV[4]), { KEYS[2], KEYS[3], KEYS[4], KEYS[5] })
 end

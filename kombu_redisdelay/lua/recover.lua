@@ -35,6 +35,9 @@
 -- include: retry_wait
 -- include: unique
 -- include: unique_unacked
+-- include: fair
+-- include: fair_unacked
+-- include: fair_key
 -- include: give_back
 
 local
@@ -82,6 +85,7 @@ local queue = {
   expires_ms = tonumber(expires_ms),
   retry_wait_ms = tonumber(retry_wait_ms),
 }
+read_fairness(queue)
 local looked_at, bytes, lost, done = 0, 0, {}, nothing_given_back()
 for i = #ARGV - 2 * count + 1, #ARGV, 2 do
   if bytes >= byte_limit then

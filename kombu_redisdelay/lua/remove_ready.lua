@@ -1,7 +1,7 @@
 -- Removes ready messages of one list. Redis looks for each from one end of the list: in the middle of a
 -- million messages, that takes 0.1 s.
 --
--- KEYS[1]  ready list
+-- KEYS[1]  ready list, or list of a key in a fair queue (include/fair.lua)
 -- KEYS[2]  wake zset
 -- ARGV     for each message: 1 to look from the end where publishers put messages, or -1 from the other end;
 --          then the message
@@ -17,6 +17,7 @@
 -- include: members
 -- include: history
 -- include: unique
+-- include: fair_remove
 
 local base = base_of(KEYS[2])
 local has_keys = has_unique(base)
@@ -30,4 +31,5 @@ for i = 1, #ARGV, 2 do
   end
 end
 note(KEYS[2], 'other', -removed)
+forget_sorted_in(base, KEYS[1], removed)
 return done

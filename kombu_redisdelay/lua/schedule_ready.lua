@@ -1,7 +1,7 @@
 -- Moves messages of one ready list into the schedule: their producer does not schedule, or a stock worker
 -- gave back what it held in memory. Redis looks for each from one end of the list, as in remove_ready.lua.
 --
--- KEYS[1]  ready list
+-- KEYS[1]  ready list, or list of a key in a fair queue (include/fair.lua)
 -- KEYS[2]  wake zset
 -- KEYS[3]  schedule
 -- KEYS[4]  messages
@@ -27,6 +27,7 @@
 -- include: duplicates
 -- include: schedule
 -- include: unique
+-- include: fair_remove
 
 local ARGS_PER_MESSAGE = 5
 
@@ -38,7 +39,7 @@ end
 
 expect_schedule(KEYS[3], KEYS[4])
 redis.call('ZCARD', KEYS[5])
-local reply = {}
+local reply, moved = {}, 0
 for i = 3, #ARGV, ARGS_PER_MESSAGE do
   local from, message, text, id, due_ms = unpack(ARGV, i, i + ARGS_PER_MESSAGE - 1)
   local was_ready = redis.call('LREM', KEYS[1], from, message)
@@ -50,5 +51,7 @@ for i = 3, #ARGV, ARGS_PER_MESSAGE do
     hold_if_free(base, stored, 's', now_ms, member, list_of)
   end
   reply[#reply + 1] = was_ready
+  moved = moved + was_ready
 end
+forget_sorted_in(base, KEYS[1], moved)
 return reply

@@ -8,15 +8,19 @@
 --
 -- Keeps: the change counts for each take from now on. What is unacked stays unacked. What was taken counts
 -- against another rate, too: else each change would allow a burst. A queue is paused since the first pause.
+-- Where the concurrency of keys is limited from now on, nothing is taken before what is unacked is counted.
 
+-- include: base
 -- include: clock
 -- include: full
 -- include: number
 -- include: wake
+-- include: fair_counting
 
 -- Operators pause queues when Redis is full, so it must not refuse this.
 work_when_full(KEYS[1])
 
+local counted = is_counted(KEYS[1])
 local interval_before, full_at_us = unpack(redis.call('HMGET', KEYS[1], 'interval_us', 'full_at_us'))
 for i = 1, #ARGV, 2 do
   local field, value = ARGV[i], ARGV[i + 1]
@@ -33,8 +37,8 @@ if interval and interval_before and full_at_us and interval ~= interval_before t
   full_at_us = now_us + math.max(0, full_at_us - now_us) / interval_before * interval
   redis.call('HSET', KEYS[1], 'full_at_us', string.format('%.0f', math.ceil(full_at_us)))
 end
-local still = redis.call('HMGET', KEYS[1], 'paused_ms', 'interval_us', 'concurrency')
-if not (still[1] or still[2] or still[3]) then
+count_keys_from_now(KEYS[1], counted)
+if not has_limits(KEYS[1]) then
   redis.call('DEL', KEYS[1])
 end
 wake(KEYS[2])

@@ -24,6 +24,7 @@
 -- include: woken
 -- include: number
 -- include: limits
+-- include: length
 
 local now_us = clock_us()
 local now_ms = now_us / 1000
@@ -35,7 +36,7 @@ for i = 6, 5 + ARGV[2] do
   kept[#kept + 1] = redis.call('LLEN', KEYS[i])
 end
 
-local ready = 0
+local ready = sorted_in(queue.base)
 for i = 6 + #kept, #KEYS do
   ready = ready + redis.call('LLEN', KEYS[i])
 end

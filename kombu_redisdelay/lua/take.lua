@@ -237,6 +237,25 @@ local function find_unique(worked_on)
   end
 end
 
+-- What is done with fair queues (include/fair.lua). Most consumers have none: so it is made only if there is
+-- one.
+local function for_fair_queues()
+  -- include: fair_key
+  -- include: fair
+  -- include: fair_unacked
+  -- include: fair_limits
+  -- include: fair_turns
+  -- include: fair_door
+  -- include: fair_take
+  return {
+    open = open_fair,
+    enter = enter_fair,
+    next_of = next_fair,
+    count = count_key,
+    leave = leave_fair,
+  }
+end
+
 local worked_on, may_have_more = choose()
 local queues = {}
 for i, index in ipairs(worked_on) do
@@ -263,7 +282,13 @@ local batch = {
   migrates_large = false,
 }
 read_limits(queues, now_us)
-local budget = { messages = tonumber(migrate_limit), bytes = batch.byte_limit }
+for _, queue in ipairs(queues) do
+  if queue.fair then
+    batch.fair = batch.fair or for_fair_queues()
+    batch.fair.open(queue, steps, now_us, batch.first_tag)
+  end
+end
+local budget = { messages = tonumber(migrate_limit), bytes = batch.byte_limit, large = batch.byte_limit }
 if hand_out_again(batch, queues) then
   batch.limit = 0
   budget.bytes = budget.bytes - batch.bytes
@@ -284,12 +309,21 @@ for _, queue in ipairs(queues) do
       count_ready(queue)
     end
   end
+  if queue.fair then
+    batch.fair.enter(queue, budget)
+    batch.migrates_large = batch.migrates_large or budget.had_large
+  end
   any_ready = any_ready or has_ready(queue) ~= nil or waiting_step(queue, steps) ~= nil
 end
 
 local only_migrated = any_ready and batch.limit > 0 and batch.migrates_large
 if any_ready and batch.limit > 0 and not only_migrated then
   hand_out_ready(batch, queues, steps, in_turn)
+end
+for _, queue in ipairs(queues) do
+  if queue.fair then
+    batch.fair.leave(queue)
+  end
 end
 hold(queues, consumer, math.floor(now_us / 1000), lease_ms, fresh_ms)
 

@@ -30,10 +30,10 @@ for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', clock_ms(
     redis.call('ZREM', KEYS[1], consumer)
   end
 end
-if redis.call('EXISTS', KEYS[1], unpack(KEYS, 6)) > 0 then
+local base = base_of(KEYS[2])
+if redis.call('EXISTS', KEYS[1], base .. 'fair', unpack(KEYS, 6)) > 0 then
   return 0
 end
-local base = base_of(KEYS[2])
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], base .. 'unique', base .. 'running')
 -- Less than an hour and a few messages: a queue for replies, and not a fleet that works now and then.
 local told = redis.pcall('HMGET', KEYS[5], 'hours', 'delivered')

@@ -49,13 +49,14 @@ COLUMNS = {
     "queue": Column("Queue", QUEUE, lambda message: message.queue, least=30),
     "failures": Column("Failures", NUMBER, lambda message: message.failures, usual=0),
     "reason": Column("Reason", TEXT, lambda message: message.reason, least=28, usual=""),
-    "unique": Column("Key", TEXT, lambda message: message.unique or "", least=20, usual=""),
+    "key": Column("Key", TEXT, lambda message: message.key, least=20, usual=""),
+    "unique": Column("Unique", TEXT, lambda message: message.unique or "", least=20, usual=""),
     "task": Column("Task", CALL, lambda message: message, least=17),
 }
 
 #: Those of a list with messages in several states.
 OF_ANY_STATE = {
-    **{name: COLUMNS[name] for name in ("state", "moment", "unique", "id", "queue")},
+    **{name: COLUMNS[name] for name in ("state", "moment", "key", "unique", "id", "queue")},
     "task": replace(COLUMNS["task"], least=12),
 }
 

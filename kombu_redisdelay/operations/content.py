@@ -10,7 +10,7 @@ from typing import Any
 
 from kombu.utils.json import loads
 
-from kombu_redisdelay.broker import unique
+from kombu_redisdelay.broker import fair_key, unique
 from kombu_redisdelay.broker.members import DELIVERIES, UNIQUE, UNKNOWN
 from kombu_redisdelay.broker.message import (
     DELAY_HEADER,
@@ -32,7 +32,8 @@ class Content:
         failures: how many deliveries of it have failed.
         unknown_ms: since when it waits for a worker that knows its task, ms since the epoch; ``None`` if it
             does not.
-        unique: the key of a message with a key (:class:`~kombu_redisdelay.Unique`).
+        unique: its unique key (:class:`~kombu_redisdelay.Unique`).
+        key: by which it takes turns in a fair queue; empty if it has none.
         tag: the delivery tag that it was published with. No two messages have the same; ``None`` if it has
             none.
     """
@@ -47,6 +48,7 @@ class Content:
     unknown_ms: int | None = None
     tag: str | None = None
     unique: str | None = None
+    key: str = ""
 
     @classmethod
     def of(cls, payload: bytes, otherwise: str) -> Content:
@@ -76,11 +78,12 @@ class Content:
             message.get(UNKNOWN),
             str(tag) if tag else None,
             _unique_key(message.get(UNIQUE)),
+            fair_key.read(message).key,
         )
 
 
 def _unique_key(member: Any) -> str | None:
-    """The key in a member of a message, which another program may have written."""
+    """The unique key in a member of a message, which another program may have written."""
     is_ours = isinstance(member, list) and len(member) == 3 and isinstance(member[2], str)
     return unique.read(member[2]) if is_ours else None
 

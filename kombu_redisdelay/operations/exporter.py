@@ -12,7 +12,9 @@ from redis.exceptions import RedisError
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.server.eviction import evicted_by
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.fairness import Fairness
 from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
+from kombu_redisdelay.operations.key_figures import KeyFigures, key_figures
 from kombu_redisdelay.operations.memory import memories
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
@@ -49,6 +51,30 @@ _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float | None]]] = {
     ),
 }
 
+#: The same of fair queues, from what they say of their keys.
+_OF_KEYS: dict[str, tuple[str, Callable[[Fairness, KeyFigures], float | None]]] = {
+    "redisdelay_queue_keys": (
+        "Keys of a fair queue that wait for their turn or at a limit.",
+        lambda fairness, figures: fairness.keys,
+    ),
+    "redisdelay_queue_keys_at_limit": (
+        "Keys of a fair queue that wait because of their limits, or are paused.",
+        lambda fairness, figures: fairness.keys_at_limit,
+    ),
+    "redisdelay_queue_greatest_key_ratio": (
+        "Which part of the ready messages of a fair queue is of the key with the most, 0 if there are none.",
+        lambda fairness, figures: figures.greatest_share,
+    ),
+    "redisdelay_queue_longest_key_waiting_seconds": (
+        "For how long the ready message of a fair queue has waited that has waited longest.",
+        lambda fairness, figures: figures.longest_wait,
+    ),
+    "redisdelay_queue_quiet_keys_waiting_seconds": (
+        "For how long the oldest ready message of a key has waited, in 99 of 100 keys with few messages.",
+        lambda fairness, figures: figures.quiet_wait,
+    ),
+}
+
 #: The same for the totals of its history.
 _COUNTERS: dict[str, tuple[str, Callable[[Counts], int]]] = {
     "redisdelay_queue_published": ("Messages that were published.", lambda c: c.published),
@@ -59,11 +85,11 @@ _COUNTERS: dict[str, tuple[str, Callable[[Counts], int]]] = {
     "redisdelay_queue_failures": ("Deliveries that have failed.", lambda c: c.failures),
     "redisdelay_queue_dead_lettered": ("Messages that became dead letters.", lambda c: c.dead),
     "redisdelay_queue_dropped": (
-        "Messages that were not published, because another one held their key.",
+        "Messages that were not published, because another one held their unique key.",
         lambda c: c.dropped,
     ),
     "redisdelay_queue_replaced": (
-        "Messages that were published in place of one that held their key.",
+        "Messages that were published in place of one that held their unique key.",
         lambda c: c.replaced,
     ),
 }
@@ -93,7 +119,7 @@ class QueueCollector(Collector):
             up = 1
         for name, error in refused.items():
             logger.error("Cannot read queue %r: %s", name, printable(str(error)))
-        stats, histories = [each for each, _ in found], [each for _, each in found]
+        stats, histories = [each for each, _, _ in found], [each for _, each, _ in found]
         yield GaugeMetricFamily("redisdelay_up", "Whether Redis answered.", value=up)
         messages = GaugeMetricFamily(
             "redisdelay_queue_messages", "Messages in each state.", labels=["queue", "state"]
@@ -108,6 +134,14 @@ class QueueCollector(Collector):
                 number = value(queue)
                 if number is not None:
                     family.add_metric([printable(queue.queue)], number)
+            yield family
+        for name, (documentation, of_keys) in _OF_KEYS.items():
+            family = GaugeMetricFamily(name, documentation, labels=["queue"])
+            for queue, _, figures in found:
+                if queue.fairness is not None and figures is not None:
+                    number = of_keys(queue.fairness, figures)
+                    if number is not None:
+                        family.add_metric([printable(queue.queue)], number)
             yield family
         for name, (documentation, total) in _COUNTERS.items():
             counter = CounterMetricFamily(name, documentation, labels=["queue"])
@@ -147,5 +181,7 @@ class QueueCollector(Collector):
         yield from (used, limit, evicts)
 
 
-def _read(store: Store, queues: Sequence[str]) -> list[tuple[QueueStats, QueueHistory]]:
-    return list(zip(queue_stats(store, queues), queue_history(store, queues), strict=True))
+def _read(store: Store, queues: Sequence[str]) -> list[tuple[QueueStats, QueueHistory, KeyFigures | None]]:
+    stats = queue_stats(store, queues)
+    figures = [key_figures(store, each.queue) if each.fairness else None for each in stats]
+    return list(zip(stats, queue_history(store, queues), figures, strict=True))

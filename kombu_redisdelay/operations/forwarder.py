@@ -157,7 +157,7 @@ class Forwarder:
                 if isinstance(reply, ResponseError):
                     self._has_failed(queue, reply)
                 else:
-                    self._has_forwarded(queue, *reply)
+                    self._has_forwarded(queue, *reply[:5])
 
     def _has_failed(self, queue: str, error: ResponseError) -> None:
         """Note that Redis has refused the call for *queue*. Other queues may be in order."""

@@ -92,17 +92,21 @@ def limit(
     names = store.partitions.names(queue)
     changes: dict[str, Sequence[float | int | None]] = {}
     if not (rate is UNCHANGED and burst is UNCHANGED):
-        changes.update(_rates(LimitStore(store).get(names), rate, burst))
+        changes.update(rates(LimitStore(store).get(names), rate, burst))
     if concurrency is not UNCHANGED:
-        changes["concurrency"] = _shares("concurrency", concurrency, len(names))
+        changes["concurrency"] = shares("concurrency", concurrency, len(names))
     for name, *values in zip(names, *changes.values(), strict=True):
         LimitStore(store).limit([name], dict(zip(changes, values, strict=True)))
 
 
-def _rates(
+def rates(
     before: Sequence[Limits], rate: str | float | Unchanged | None, burst: int | Unchanged | None
 ) -> dict[str, Sequence[float | int | None]]:
-    """What changes for each partition of a queue with the limits *before*."""
+    """What changes for each partition of a queue with the limits *before*.
+
+    Raises:
+        ValueError: there is no such rate or burst.
+    """
     count = len(before)
     interval_before = _interval_us(before)
     interval = interval_before
@@ -116,7 +120,7 @@ def _rates(
         burst = _sum([limits.burst for limits in before])
         if interval_before is None or burst == _default_burst(interval_before, count):
             burst = None
-    bursts = _shares("burst", _default_burst(interval, count) if burst is None else burst, count)
+    bursts = shares("burst", _default_burst(interval, count) if burst is None else burst, count)
     return {"interval_us": [interval * count] * count, "burst": bursts}
 
 
@@ -125,8 +129,12 @@ def _default_burst(interval: float, count: int) -> int:
     return max(default_burst(interval), count)
 
 
-def _shares(what: str, number: object, count: int) -> list[int | None]:
-    """What each of *count* partitions gets of a limit."""
+def shares(what: str, number: object, count: int) -> list[int | None]:
+    """What each of *count* partitions gets of a limit.
+
+    Raises:
+        ValueError: *number* is not a whole number, or too small or too great.
+    """
     if number is None:
         return [None] * count
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST:

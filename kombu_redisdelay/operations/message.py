@@ -31,7 +31,7 @@ class MessageInfo:
         failures: how many deliveries of it have failed.
         size: size of the message in bytes.
         due: scheduled: when it will be delivered, in UTC, by the server's clock; ``None`` while it waits for
-            another message with its key. Else ``None``.
+            another message with its unique key. Else ``None``.
         since: since when it is in its state, in UTC, if that is known. Ready: when it was published, or was
             due, by the publisher's clock; unknown if another transport has published it. Unacked: when a
             worker asked for it, by the server's clock. Else ``None``.
@@ -45,7 +45,8 @@ class MessageInfo:
         pid: unacked: the process id of the worker on its host; ``None`` if it is unknown.
         lost: unacked: why its worker does not live any more, as far as can be told, so that the message comes
             back: "lease ended" or "process gone". Else empty.
-        unique: the key of a message of which one is enough (:class:`Unique`), ``None`` if it has none.
+        unique: the unique key of a message of which one is enough (:class:`Unique`), ``None`` if it has none.
+        key: the key by which it takes turns in a fair queue, such as its tenant; empty if it has none.
         headers: the headers that it was published with; empty if the entry is not a message.
         payload: the bytes of the message.
     """
@@ -68,12 +69,13 @@ class MessageInfo:
     pid: int | None = None
     lost: str = ""
     unique: str | None = None
+    key: str = ""
     headers: Mapping[str, Any] = field(default_factory=dict, repr=False)
     payload: bytes = field(default=b"", repr=False)
 
     @property
     def is_blocked(self) -> bool:
-        """Whether it is scheduled, and waits for another message with its key."""
+        """Whether it is scheduled, and waits for another message with its unique key."""
         return self.due is self.since is None and self.reason.startswith(BLOCKED)
 
     @property

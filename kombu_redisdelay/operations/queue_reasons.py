@@ -10,15 +10,16 @@ NO_CONSUMER = "no consumer"
 LOST = "workers lost"
 CONCURRENCY = "concurrency limit"
 RATE = "rate limit"
+KEY_LIMITS = "key limits"
 ISOLATED = "isolated"
 PREFETCH = "prefetch full"
 UNKNOWN = "unknown task"
 
-#: Of a message: it waits for another one with its key.
+#: Of a message: it waits for another one with its unique key.
 BLOCKED = "blocked"
 
 #: All reasons of a queue. If several apply, the first one counts.
-REASONS = (PAUSED, NO_CONSUMER, LOST, CONCURRENCY, RATE, ISOLATED, PREFETCH, UNKNOWN)
+REASONS = (PAUSED, NO_CONSUMER, LOST, CONCURRENCY, RATE, KEY_LIMITS, ISOLATED, PREFETCH, UNKNOWN)
 
 #: Seconds after which a consumer with room has certainly taken a message, from any producer.
 NOTICED_AFTER = 5.0
@@ -32,6 +33,7 @@ class Facts(NamedTuple):
         is_paused: whether it is paused.
         has_no_permit: whether consumers hold as many messages as its concurrency allows.
         has_no_token: whether its rate allows no message now.
+        waits_for_keys: whether all ready messages are of keys at their limits.
         has_waker: whether a wake-up token is there. A consumer with room would have taken it at once.
         unacked: how many messages are unacked.
         waiting: seconds that the next ready message has waited, ``None`` if unknown.
@@ -42,6 +44,7 @@ class Facts(NamedTuple):
     is_paused: bool
     has_no_permit: bool
     has_no_token: bool
+    waits_for_keys: bool
     has_waker: bool
     unacked: int
     waiting: float | None
@@ -61,6 +64,7 @@ def reason_of(facts: Facts) -> str | None:
         PAUSED: facts.is_paused,
         CONCURRENCY: facts.has_no_permit,
         RATE: facts.has_no_token,
+        KEY_LIMITS: facts.waits_for_keys,
         PREFETCH: is_left_there,
     }
     return first([reason for reason, applies in applying.items() if applies])

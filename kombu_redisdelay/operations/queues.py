@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kombu_redisdelay.operations import limits
+from kombu_redisdelay.operations import fair, limits
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
+from kombu_redisdelay.operations.key_stats import QueueKeys, queue_keys
 from kombu_redisdelay.operations.limits import UNCHANGED, QueueLimits, Unchanged, queue_limits
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.operations.timeline import Span, timeline
@@ -63,6 +65,84 @@ class Queues(Access):
         """Whether *queue* is paused, and its limits."""
         [found] = queue_limits(self.store, [queue])
         return found
+
+    def make_fair(self, queue: str | Iterable[str]) -> None:
+        """Have workers serve the keys of *queue*, or of several, in turn. It holds for all workers at once,
+        from their next take on.
+
+        Raises:
+            ValueError: one of them is declared with ``x-expires``.
+        """
+        fair.make_fair(self.store, [queue] if isinstance(queue, str) else queue, self.app)
+
+    def make_plain(self, queue: str | Iterable[str]) -> None:
+        """End what :meth:`make_fair` began. Workers move the messages back, some with each take, in the order
+        in which the keys have their turns. The limits of keys stay, and count when the queue is fair
+        again."""
+        fair.make_plain(self.store, [queue] if isinstance(queue, str) else queue)
+
+    def keys(self, queue: str) -> QueueKeys:
+        """The keys of *queue*: what waits with each of them, and what they are allowed. Makes a few round
+        trips for every 200 keys, and reads up to 10,000 scheduled and 10,000 unacked messages."""
+        return queue_keys(self.store, queue)
+
+    def limit_keys(
+        self,
+        queue: str,
+        *,
+        rate: str | float | Unchanged | None = UNCHANGED,
+        burst: int | Unchanged | None = UNCHANGED,
+        concurrency: int | Unchanged | None = UNCHANGED,
+    ) -> None:
+        """Limit what all workers together take of each key of *queue*. Arguments and errors are the same as
+        for :meth:`limit`, but that partitions do not share a limit: it counts in each of them. The limits
+        count while the queue is fair."""
+        fair.limit_keys(self.store, queue, rate=rate, burst=burst, concurrency=concurrency)
+
+    def limit_key(
+        self,
+        queue: str,
+        key: str,
+        *,
+        rate: str | float | Unchanged | None = UNCHANGED,
+        burst: int | Unchanged | None = UNCHANGED,
+        concurrency: int | Unchanged | None = UNCHANGED,
+    ) -> None:
+        """Give one key of *queue* limits of its own, in place of those of every key. Arguments and errors are
+        the same as for :meth:`limit_keys`; but ``None`` is the limit of every key.
+
+        Raises:
+            ValueError: *key* cannot be a key, besides.
+        """
+        fair.limit_key(self.store, queue, key, rate=rate, burst=burst, concurrency=concurrency)
+
+    def key_limits(self, queue: str, key: str | None = None) -> KeyLimits:
+        """The limits of every key of *queue*; with a *key*, whether it is paused, and the limits that count
+        for it.
+
+        Raises:
+            ValueError: *key* cannot be a key.
+        """
+        if key is None:
+            return fair.limits_of_every_key(self.store, queue)
+        return fair.limits_of_key(self.store, queue, key)
+
+    def pause_key(self, queue: str, key: str) -> None:
+        """Have no worker take messages of *key* from *queue*, until :meth:`resume_key`. It counts while the
+        queue is fair.
+
+        Raises:
+            ValueError: *key* cannot be a key.
+        """
+        fair.pause_key(self.store, queue, key)
+
+    def resume_key(self, queue: str, key: str) -> None:
+        """End the pause of *key*. Its limits stay.
+
+        Raises:
+            ValueError: *key* cannot be a key.
+        """
+        fair.resume_key(self.store, queue, key)
 
     def history(self, queue: str) -> QueueHistory:
         """What has happened to the messages of *queue*, by minute for an hour and by hour for a week."""

@@ -150,6 +150,7 @@ def _info(access: Access, state: State, entry: Entry) -> MessageInfo:
         priority=content.priority,
         size=len(entry.payload),
         unique=content.unique,
+        key=content.key,
         headers=content.headers,
         payload=entry.payload,
         **of_state,

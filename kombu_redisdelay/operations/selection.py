@@ -11,6 +11,7 @@ from typing import Any
 from kombu_redisdelay.broker.times import from_ms, to_ms
 from kombu_redisdelay.operations.arguments import arguments_of, has_argument
 from kombu_redisdelay.operations.content import is_related, is_task
+from kombu_redisdelay.operations.fair import NO_KEY
 from kombu_redisdelay.operations.moments import ago, from_now, parse_time
 from kombu_redisdelay.operations.patterns import check_pattern, fits
 from kombu_redisdelay.operations.readers import Entry, Look, Span
@@ -41,7 +42,8 @@ class Filter:
         matches: whether a message matches a value.
         placeholder: an example of a value.
         is_pattern: whether a value may have wildcards.
-        is_contained: whether each message that matches a value contains it.
+        is_contained: whether each message that matches a value contains it, or the parts between its ``*``
+            and ``?``.
         reads_arguments: whether it tells something of the arguments of tasks, which may hold secrets.
         states: the states whose messages may match; empty for all.
     """
@@ -100,9 +102,17 @@ FILTERS = (
         "delivery limit*",
     ),
     Filter(
-        "unique",
-        "Only messages with this key; * stands for anything.",
+        "key",
+        'Only messages with this key of fair queues; "" is none; * stands for anything.',
         "with the key",
+        lambda entry, value: fits(entry.content.key or NO_KEY, value),
+        "tenant-42",
+        is_contained=True,
+    ),
+    Filter(
+        "unique",
+        "Only messages with this unique key; * stands for anything.",
+        "with the unique key",
         lambda entry, value: fits(entry.content.unique or "", value),
         "account:42",
     ),
@@ -135,6 +145,8 @@ class Selection:
             whose arguments are not in JSON is never selected.
         worker: what this Celery worker has taken, such as ``"celery@web-1"``, with the same wildcards.
         reason: messages with this :attr:`MessageInfo.reason`, with the same wildcards.
+        key: messages with this :attr:`MessageInfo.key`, with the same wildcards; ``'""'`` is those that have
+            none.
         unique: messages with this :attr:`MessageInfo.unique`, with the same wildcards.
         related: tasks of which this is the id, or that of their group, their parent or their root.
         after: those whose moment is this one or later. It is the due time of a scheduled message; of another,
@@ -148,8 +160,8 @@ class Selection:
     Raises:
         TypeError: *ids* is one string; an id, the name of a queue or a filter is not a string.
         ValueError: there is no such state; *after* or *before* is no time, or a text without an offset; *ids*
-            are given together with a time or a filter (*task*, *args*, *worker*, *reason*, *unique*,
-            *related*); a text with wildcards has more than 500 characters.
+            are given together with a time or a filter (*task*, *args*, *worker*, *reason*, *key*,
+            *unique*, *related*); a text with wildcards has more than 500 characters.
     """
 
     ids: Sequence[str] | None = None
@@ -159,6 +171,7 @@ class Selection:
     args: str | None = None
     worker: str | None = None
     reason: str | None = None
+    key: str | None = None
     unique: str | None = None
     related: str | None = None
     after: Time = None
@@ -231,7 +244,7 @@ class Selection:
         """
         texts: Sequence[str] = self.ids or ()
         for each, value in self.filters:
-            if each.is_contained:
+            if each.is_contained and "[" not in value:
                 texts = [value]
         return Look(names, self.span(state), ids=self.ids, texts=_plain(texts))
 

@@ -65,7 +65,7 @@ STATES = {
         State(
             SCHEDULED,
             ScheduledReader(),
-            ("due", "priority", "unique", "id", "queue", "failures", "reason", "task"),
+            ("due", "priority", "key", "unique", "id", "queue", "failures", "reason", "task"),
             "The first one first.",
             "The last one first.",
             is_ahead=True,
@@ -76,21 +76,21 @@ STATES = {
         State(
             READY,
             ReadyReader(),
-            ("position", "since", "priority", "unique", "id", "queue", "task"),
+            ("position", "since", "priority", "key", "unique", "id", "queue", "task"),
             "In the order in which workers take them.",
             style="yellow",
         ),
         State(
             UNACKED,
             UnackedReader(),
-            ("since", "unique", "id", "worker", "queue", "task"),
+            ("since", "key", "unique", "id", "worker", "queue", "task"),
             "Worker by worker.",
             style="magenta",
         ),
         State(
             DEAD,
             DeadReader(DEAD),
-            ("since", "unique", "id", "queue", "failures", "reason", "task"),
+            ("since", "key", "unique", "id", "queue", "failures", "reason", "task"),
             "The oldest one first.",
             "The newest one first.",
             noun="dead letter",

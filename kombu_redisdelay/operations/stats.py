@@ -18,6 +18,13 @@ from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.consumers import deserted
+from kombu_redisdelay.operations.fairness import (
+    Fairness,
+    Lanes,
+    fairness_together,
+    lanes_of,
+    since_ms_of,
+)
 from kombu_redisdelay.operations.isolated import isolated
 from kombu_redisdelay.operations.limits import UNLIMITED, QueueLimits, queue_limits
 from kombu_redisdelay.operations.queue_reasons import (
@@ -63,10 +70,12 @@ class QueueStats:
         reason: why ready or overdue messages wait; if there are none, why messages wait that were ready
             before. One of :data:`~kombu_redisdelay.operations.queue_reasons.REASONS`; ``None`` if none
             waits, they are about to be taken, or it is unknown.
-        blocked: number of scheduled messages that wait for another one with their key (:class:`Unique`).
-        dropped: number of messages that were not published, because another one held their key, since the
-            history of the queue began.
-        replaced: number of messages that were published in place of one that held their key, since then.
+        fairness: how many keys wait, if it is a fair queue; ``None`` if it is not.
+        blocked: number of scheduled messages that wait for their unique key (:class:`Unique`).
+        dropped: number of messages that were not published, because another one held their unique key, since
+            the history of the queue began.
+        replaced: number of messages that were published in place of one that held their unique key, since
+            then.
     """
 
     queue: str
@@ -85,6 +94,7 @@ class QueueStats:
     blocked: int = 0
     dropped: int = 0
     replaced: int = 0
+    fairness: Fairness | None = None
 
     @property
     def messages(self) -> int:
@@ -94,9 +104,9 @@ class QueueStats:
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
     """Return the statistics of *queues*, each with all its partitions; of a partition, if its name is given.
-    Makes three round trips for every :data:`QUEUES_PER_CALL` of them, however many messages there are, and
-    a few more where messages wait although no limit keeps them, or tasks wait for a worker that knows
-    them."""
+    Makes four round trips for every :data:`QUEUES_PER_CALL` of them, however many messages there are, and
+    a few more where queues are fair, messages wait although no limit keeps them, or tasks wait for a worker
+    that knows them."""
     names = {queue: store.partitions.names(queue) for queue in queues}
     each = dict.fromkeys(name for some in names.values() for name in some)
     found: dict[str, QueueStats] = {}
@@ -104,8 +114,12 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
     for some in portions(each, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
         replies = run_each(store.server, [_call(store, name) for name in some])
         by_name = dict(zip(some, replies, strict=True))
-        since_ms = _waiting_since_ms(store, [name for name, (_, ready, *_) in by_name.items() if ready])
-        found |= {name: _stats(name, reply, since_ms.get(name)) for name, reply in by_name.items()}
+        lanes = lanes_of(store, some)
+        waiting = [name for name, (_, ready, *_) in by_name.items() if ready]
+        since_ms = _waiting_since_ms(store, waiting, lanes)
+        found |= {
+            name: _stats(name, reply, since_ms.get(name), lanes.get(name)) for name, reply in by_name.items()
+        }
         listing += [name for name, reply in by_name.items() if reply[-1]]
     for name, reason in _found_out(store, found, listing).items():
         found[name] = replace(found[name], reason=reason)
@@ -180,13 +194,13 @@ def _call(store: Store, queue: str) -> ScriptCall:
     )
 
 
-def _waiting_since_ms(store: Store, queues: Sequence[str]) -> dict[str, int]:
+def _waiting_since_ms(store: Store, queues: Sequence[str], lanes: Mapping[str, Lanes]) -> dict[str, int]:
     """Since when the next ready messages of *queues* wait, for each queue the earliest time, in ms since the
     epoch. Queues are missing whose messages do not tell."""
     # No script does this: a message of 5 MB takes Redis half a millisecond, and Lua fifty times as long.
     lists = [(queue, key) for queue in queues for key in store.ready_keys(queue)]
     replies = answers(store.server, (("LINDEX", key, -1) for _, key in lists))
-    found: dict[str, int] = {}
+    found = since_ms_of(store, {queue: lanes[queue] for queue in queues if queue in lanes})
     for (queue, _), payload in zip(lists, replies, strict=True):
         since_ms = None if payload is None else members.due_ms(payload)
         if since_ms is not None:
@@ -214,6 +228,7 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         waiting=_longest(one, other),
         limits=UNLIMITED,
         reason=first((one.reason, other.reason)),
+        fairness=fairness_together((one.fairness, other.fairness)),
     )
 
 
@@ -230,14 +245,17 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
     return max(known, default=None if one.ready or other.ready else 0.0)
 
 
-def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats:
+def _stats(queue: str, reply: Sequence[Any], since_ms: int | None, lanes: Lanes | None) -> QueueStats:
     kept, *numbers, blocked, dropped, replaced, is_paused, has_no_permit, has_no_token, has_waker, _ = reply
     ready, scheduled, overdue, unacked, consumers, consumers_lost, due_ms, late_us, now_us = numbers
     waiting = 0.0 if ready == 0 else None
     if since_ms is not None:
         waiting = max(0.0, now_us / 1_000_000 - since_ms / 1000)
     lateness = late_us / 1_000_000
-    facts = Facts(consumers, is_paused, has_no_permit, has_no_token, has_waker, unacked, waiting, lateness)
+    facts = Facts(
+        *(consumers, is_paused, has_no_permit, has_no_token, bool(lanes and lanes.waits_for_keys)),
+        *(has_waker, unacked, waiting, lateness),
+    )
     return QueueStats(
         queue=queue,
         ready=ready,
@@ -255,4 +273,5 @@ def _stats(queue: str, reply: Sequence[Any], since_ms: int | None) -> QueueStats
         waiting=waiting,
         limits=UNLIMITED,
         reason=reason_of(facts) if ready or not consumers else None,
+        fairness=None if lanes is None else lanes.fairness,
     )

@@ -106,7 +106,7 @@ def _cancel_ready(store: Store, name: str, entries: Iterable[Entry], prepared: N
 
 
 def _move(store: Store, name: str, entries: Iterable[Entry], target: Target) -> Iterator[Entry]:
-    # What waits for its key is due when the key is free, and at no other time.
+    # What waits for its unique key is due when that is free, and at no other time.
     entries = (entry for entry in entries if not entry.raw.is_blocked)
     return _with_raw(partial(Schedule(store).reschedule_all, name, target=target), entries)
 

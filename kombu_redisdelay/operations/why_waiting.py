@@ -11,7 +11,7 @@ from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH, UNKNOWN
+from kombu_redisdelay.operations.queue_reasons import ISOLATED, KEY_LIMITS, LOST, PREFETCH, UNKNOWN
 from kombu_redisdelay.operations.states import READY, SCHEDULED
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import number_of
@@ -24,7 +24,7 @@ def why_waiting(store: Store, message: MessageInfo) -> list[str]:
     if message.state not in (SCHEDULED, READY):
         return []
     if message.is_blocked:
-        return [f"It is {message.reason}, which has the same key: {message.unique}."]
+        return [f"It is {message.reason}, which has the same unique key: {message.unique}."]
     unknown_ms = Content.of(message.payload, "").unknown_ms if message.reason == UNKNOWN else None
     if unknown_ms is not None:
         since = from_ms(unknown_ms)
@@ -37,7 +37,7 @@ def why_waiting(store: Store, message: MessageInfo) -> list[str]:
 
 
 def key_holder(store: Store, message: MessageInfo) -> str | None:
-    """The id of the task that holds the key of *message*; ``None`` if none does, or it has no key."""
+    """The id of the task that holds the unique key of *message*; ``None`` if none does, or it has none."""
     if message.unique is None:
         return None
     names = store.partitions.names(message.queue)
@@ -64,6 +64,8 @@ def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:
         yield f"Workers hold {number_of(stats.unacked)} of the queue, and its limit is {limits.concurrency}."
     if limits.rate is not None:
         yield f"Workers take no more than {limits.rate} from the queue together."
+    if stats.reason == KEY_LIMITS:
+        yield "All ready messages of the queue are of keys that are paused, or at their limits."
     unacked = f"{number_of(stats.consumers, 'consumer')} of the queue: {number_of(stats.unacked)} held."
     if is_overdue:
         yield (

@@ -17,6 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Consumer
+from kombu_redisdelay.broker.fair_keys import sorted_in
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lost_consumers import LeaseWatch, Recoverer
 from kombu_redisdelay.broker.maintenance import Maintenance
@@ -281,7 +282,8 @@ class Channel(PublishingChannel):
         """The number of ready messages of *queue*, including those that this channel has taken but not
         delivered yet."""
         names = self.store.partitions.names(queue)
-        return sum(int(super(Channel, self)._size(name)) + self.intake.count(name) for name in names)
+        in_lists = sum(int(super(Channel, self)._size(name)) + self.intake.count(name) for name in names)
+        return in_lists + sum(sum(each.values()) for each in sorted_in(self.store, names))
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         names = self.store.partitions.names(queue)

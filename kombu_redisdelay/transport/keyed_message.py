@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from kombu_redisdelay.broker.fair_key import member_of
 from kombu_redisdelay.broker.members import text_with_due_and_key
 from kombu_redisdelay.broker.message import (
     CONFLICT_HEADER,
@@ -74,7 +75,8 @@ class KeyedMessage(NamedTuple):
         if instead.at_latest_ms:
             message = due_at(message, instead.at_latest_ms)
         when = due(message)
-        text = text_with_due_and_key(self.encode(message), deliverable_ms(when), self.unique.member(id))
+        key, unique = member_of(message["headers"]), self.unique.member(id)
+        text = text_with_due_and_key(self.encode(message), deliverable_ms(when), unique, key)
         return self.store.publish_unique(
             self.queue,
             self.step,

@@ -15,8 +15,10 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.bindings import BINDING
+from kombu_redisdelay.broker.fair_key import member_of
+from kombu_redisdelay.broker.fair_queues import ON, FairQueues
 from kombu_redisdelay.broker.keys import is_ours
-from kombu_redisdelay.broker.members import with_due
+from kombu_redisdelay.broker.members import with_own
 from kombu_redisdelay.broker.message import (
     DELAY_HEADER,
     KEEP,
@@ -299,7 +301,8 @@ class PublishingChannel(ConnectingChannel):
         if when is None and conflict != KEEP:
             when = Due()
         step = self.priority(self._get_message_priority(message))
-        payload = _encoder.encode(with_due(message, deliverable_ms(when)))
+        key = member_of(message["headers"]) if message["headers"] else None
+        payload = _encoder.encode(with_own(message, deliverable_ms(when), key))
         if when is None:
             return self.store.put(queue, step, payload, bound=bound)
         return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)
@@ -340,9 +343,17 @@ class PublishingChannel(ConnectingChannel):
             raise ValueError(
                 f"a queue cannot be named {queue!r}, because the transport has a key of this name"
             )
+        arguments, names = kwargs.get("arguments") or {}, self.store.partitions.names(queue)
+        expires_ms, is_fair = arguments.get("x-expires"), bool(arguments.get("x-fair"))
+        fair = FairQueues(self.store)
+        # Most queues are neither: their declaration makes no round trip for this.
+        states = fair.states(names) if is_fair or expires_ms is not None else []
+        if expires_ms is not None and (is_fair or any(states)):
+            raise ValueError(
+                f"queue {queue!r} cannot be both fair ('x-fair') and declared with 'x-expires': Redis would "
+                "expire the list of each key by itself"
+            )
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
-        expires_ms = (kwargs.get("arguments") or {}).get("x-expires")
-        names = self.store.partitions.names(queue)
         if not auto_delete:
             self.connection.declared_queues.update(names)
         for name in names:
@@ -350,6 +361,8 @@ class PublishingChannel(ConnectingChannel):
                 self.store.expires_ms.pop(name, None)
             else:
                 self.store.expires_ms[name] = int(expires_ms)
+        if is_fair and set(states) != {ON}:
+            fair.switch_on(names)
 
     def queue_declare(self, queue: str | None = None, *args: Any, **kwargs: Any) -> Any:
         declare = super().queue_declare

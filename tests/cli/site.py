@@ -18,6 +18,7 @@ from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.unknown_tasks import listed
 from kombu_redisdelay.cli import delayed
 from kombu_redisdelay.operations.access import Access
+from tests.transport.kit import Inbox, drain
 from tools.harness.redis_server import RedisServer
 
 QUEUE = "celery"
@@ -143,3 +144,14 @@ def count_of(rows: list[dict[str, Any]]) -> int:
     """What a command says in JSON that it was done to, or would be."""
     [row] = rows
     return int(row["messages"])
+
+
+def sort_in(site: Site, *keys: str) -> None:
+    """Have a worker sort in a message of each of these keys, of which it takes none: a fair queue."""
+    site.text("pause", "-Q", QUEUE)
+    for key in keys:
+        site.send(headers={"x-key": key})
+    with site.app.connection_for_read() as connection:
+        _inbox = Inbox(connection.channel(), QUEUE)
+        drain(connection, lambda: site.redis.llen(QUEUE) == 0)
+    site.text("resume", "-Q", QUEUE)

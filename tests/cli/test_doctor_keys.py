@@ -28,7 +28,9 @@ def test_blocked_without_a_worker(site: Site) -> None:
     _block(site)
     (ready, _), (found, advice) = _told(site)
     assert ready == "1 message ready, and no worker"
-    assert found == "1 message blocked, and no worker: holder holds the key 'account:42', which is ready"
+    assert (
+        found == "1 message blocked, and no worker: holder holds the unique key 'account:42', which is ready"
+    )
     assert "`celery delayed cancel holder`" in advice
 
 
@@ -42,11 +44,13 @@ def test_a_holder_that_is_gone(site: Site) -> None:
     _block(site)
     site.redis.delete(QUEUE)
     [(found, advice)] = _told(site, "wrong")
-    assert found == "blocked waits for its key 'account:42', which nobody holds any more, and no worker"
+    assert (
+        found == "blocked waits for its unique key 'account:42', which nobody holds any more, and no worker"
+    )
     assert advice.startswith("Start a worker for this queue")
     site.add_consumer("alive", 60_000)
     [(found, advice)] = _told(site)
-    assert found == "blocked waits for its key 'account:42', which nobody holds any more"
+    assert found == "blocked waits for its unique key 'account:42', which nobody holds any more"
     check_unique(site.store, [QUEUE], {})
     assert _told(site) == []
 
@@ -57,8 +61,8 @@ def test_a_holder_whose_task_no_worker_knows(site: Site) -> None:
     site.send(headers=HEADERS, task_id="blocked")
     found = [found for found, _ in _told(site) if "holder" in found]
     assert found == [
-        "others wait for holder, which holds the key 'account:42' and waits for a worker that knows its task "
-        "shop.new"
+        "others wait for holder, which holds the unique key 'account:42' and waits for a worker that knows "
+        "its task shop.new"
     ]
 
 
@@ -67,7 +71,7 @@ def test_a_holder_that_is_tried_again_much_later(site: Site) -> None:
     _retry(site, 7200)
     [(found, advice)] = _told(site)
     assert found.startswith(
-        "others wait for holder, which holds the key 'account:42' and is to be tried again in "
+        "others wait for holder, which holds the unique key 'account:42' and is to be tried again in "
     )
     assert "`celery delayed deliver-now holder`" in advice
 
@@ -82,5 +86,5 @@ def test_ids_of_a_command_are_quoted(site: Site) -> None:
     site.send(headers={**HEADERS, "x-unique": "'<script>🔑"}, task_id="$(reboot)")
     site.send(headers={**HEADERS, "x-unique": "'<script>🔑"}, task_id="blocked")
     (_, (found, advice)) = _told(site)
-    assert 'the key "\'<script>🔑"' in found
+    assert 'the unique key "\'<script>🔑"' in found
     assert "cancel '$(reboot)'`" in advice

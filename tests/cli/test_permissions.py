@@ -89,6 +89,9 @@ def test_the_exporter_needs_no_more(server: RedisServer, site: Site) -> None:
     site.send(countdown=60)
     site.add_consumer("worker", 60_000, holds=2)
     site.bury("{}", "because")
+    # Its keys are looked at.
+    site.text("fair", "-Q", "celery")
+    site.text("pause", "-Q", "celery", "--key", "tenant-13")
     rules = documented_rules("celery", user="exporter")
     app = Celery("shop", broker=allow(server, *rules), set_as_current=False)
     with Access(app) as access:

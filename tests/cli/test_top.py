@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
 from rich.console import Console
 
@@ -20,7 +21,7 @@ from kombu_redisdelay.operations.timeline import EDGES, spans
 
 SIZE = (80, 24)
 _SPANS = spans([1_000_000] * (len(EDGES) + 1))
-_COUNTS = {**dict.fromkeys(STATES, 0), "ready": 10, "scheduled": 1000}
+_COUNTS: dict[str, Any] = {**dict.fromkeys(STATES, 0), "ready": 10, "scheduled": 1000}
 _QUEUE = QueueStats(
     queue="celery",
     **_COUNTS,

@@ -29,14 +29,14 @@ def test_what_waits_for_its_key(site: Site, blocked: str) -> None:
         "blocked": ("account:42", None, "blocked by holder"),
     }.items()
     header, *lines = site.text("list").splitlines()
-    assert header.split()[:4] == ["STATE", "WHEN", "KEY", "ID"]
+    assert header.split()[:4] == ["STATE", "WHEN", "UNIQUE", "ID"]
     header, *lines = site.text("list", "--state", "scheduled").splitlines()
-    assert header.split()[:3] == ["DUE", "KEY", "ID"]
+    assert header.split()[:3] == ["DUE", "UNIQUE", "ID"]
     assert lines[1].split()[:3] == ["blocked", "account:42", "blocked"]
     [stats] = site.rows("stats")
     assert (stats["scheduled"], stats["blocked"], stats["next_due"] is None) == (2, 1, False)
     shown = site.text("show", "blocked")
-    assert "It is blocked by holder, which has the same key: account:42." in shown
+    assert "It is blocked by holder, which has the same unique key: account:42." in shown
     assert sum(row["messages"] for row in site.rows("timeline")) == 1
     assert sum(row["messages"] for row in site.rows("timeline", "--by", "task")) == 1
 
@@ -65,7 +65,9 @@ def test_what_was_dropped_and_replaced_is_counted(site: Site) -> None:
         site.send(headers=HEADERS, task_id=f"sync {number}")
     [stats] = site.rows("stats")
     assert (stats["dropped"], stats["replaced"], stats["blocked"]) == (4, 2, 1)
-    assert site.text("stats").splitlines()[-1] == f"{QUEUE}: 4 messages dropped for their key, 2 replaced"
+    assert (
+        site.text("stats").splitlines()[-1] == f"{QUEUE}: 4 messages dropped for their unique key, 2 replaced"
+    )
     [minute] = site.rows("history")
     assert (minute["published"], minute["dropped"], minute["replaced"]) == (3, 4, 2)
 
@@ -81,7 +83,7 @@ def test_what_is_blocked_is_not_moved(site: Site, blocked: str, words: str) -> N
     verb, *options = words.split()
     result = site.run(verb, "blocked", *options)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "blocked waits for its key: holder holds the key 'account:42'\n"
+    assert result.stderr == "blocked waits for its unique key: holder holds the unique key 'account:42'\n"
     site.run(verb, "--state", "scheduled", *options, "--yes")
     assert site.redis.zscore(site.store.keys(QUEUE).schedule, "blocked") == float("inf")
 
@@ -100,7 +102,7 @@ def test_a_dead_letter_whose_key_is_held_stays(site: Site, holder: str) -> None:
         drain(connection, lambda: len(inbox) == 2)
         result = site.run("requeue", "holder")
         assert (result.exit_code, result.stdout) == (1, "")
-        assert result.stderr == "holder is a dead letter: another holds the key 'account:42'\n"
+        assert result.stderr == "holder is a dead letter: another holds the unique key 'account:42'\n"
         inbox.messages[1].ack()
         running = site.store.keys(QUEUE).running
         drain(connection, lambda: not site.redis.exists(running))

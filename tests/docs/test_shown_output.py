@@ -51,6 +51,9 @@ def site(server: RedisServer) -> Iterator[Site]:
         scheduled(site, f"s-{queue}", queue=queue, seconds=300)
         ready(site, f"r-{queue}", queue=queue)
     dead(site, "d1")
+    site.text("fair", "-Q", "imports", "--force")
+    site.text("pause", "-Q", "imports", "--key", "tenant-13")
+    site.text("limit", "-Q", "imports", "--key", "tenant-42", "--concurrency", "8")
     yield site
     site.close()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import ChannelError
 
+from kombu_redisdelay.broker.fair_queues import FairQueues
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
 
 LATER = {"x-delay": 60_000}
@@ -136,3 +137,49 @@ def test_every_key_is_behind_the_prefix(site: Site) -> None:
     channel.close()
     assert site.redis.llen(site.keys(prefix="app:").ready) == 1
     assert all(key.startswith(b"app:") for key in site.all_keys())
+
+
+class TestFair:
+    FAIR: ClassVar = {"x-fair": True}
+
+    def test_a_queue_is_made_fair(self, site: Site) -> None:
+        channel = site.channel()
+        channel.queue_declare("q", arguments=self.FAIR)
+        channel.queue_declare("plain")
+        store = channel.store
+        assert FairQueues(store).states(["q", "plain"]) == ["on", ""]
+        # What is fair stays so.
+        channel.queue_declare("q")
+        assert FairQueues(store).states(["q"]) == ["on"]
+
+    def test_again_it_costs_one_round_trip(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        channel = site.channel()
+        channel.queue_declare("q", arguments=self.FAIR)
+        server = channel.store.server
+        call, sent = server.call_all, []
+
+        def call_all(*commands: Any) -> Any:
+            sent.append(commands)
+            return call(*commands)
+
+        monkeypatch.setattr(server, "call_all", call_all)
+        channel._new_queue("q", arguments=self.FAIR)
+        assert len(sent) == 1
+        channel._new_queue("plain")
+        assert len(sent) == 1
+
+    def test_each_partition(self, site: Site) -> None:
+        channel = site.channel(partitions={"q": 2})
+        channel.queue_declare("q", arguments=self.FAIR)
+        assert FairQueues(channel.store).states(channel.store.partitions.names("q")) == ["on", "on"]
+
+    def test_not_with_x_expires(self, site: Site) -> None:
+        channel = site.channel()
+        with pytest.raises(ValueError, match=r"'q' .*'x-fair'.*'x-expires'"):
+            channel.queue_declare("q", arguments={**self.FAIR, "x-expires": 50_000})
+        assert FairQueues(channel.store).states(["q"]) == [""]
+        channel.queue_declare("q", arguments=self.FAIR)
+        with pytest.raises(ValueError, match=r"'q' .*'x-fair'.*'x-expires'"):
+            channel.queue_declare("q", arguments={"x-expires": 50_000})
+        publish(channel, "a")
+        assert site.client_of().ttl(site.keys().ready) == -1

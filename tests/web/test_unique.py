@@ -21,6 +21,6 @@ def test_what_is_blocked_and_what_was_dropped(site: Site, viewer: Viewer) -> Non
     record(site.store, [QUEUE])
     assert re.search(r'data-label="Blocked">\s*1</td>', viewer.open("/").source)
     text = " ".join(viewer.open("/queue", name=QUEUE).text.split())
-    assert "wait for another one with their key1 " in text
+    assert "wait for another one with their unique key1 " in text
     assert "Replaced for a key in the last hour1 " in text
     assert "Dropped for a key" not in text

@@ -12,6 +12,7 @@ from tools.benchmarks.results import Results, Spread
 from tools.benchmarks.workloads import (
     WORKLOADS,
     control,
+    fair,
     fleet,
     kills,
     line,
@@ -335,6 +336,40 @@ def _unique() -> list[Goal]:
     ]
 
 
+def _fair() -> list[Goal]:
+    def to(what: str, case: str, other: str) -> Figure:
+        return quotient(
+            measured("fair", OURS.name, f"{what}, {case}"), measured("fair", OURS.name, f"{what}, {other}")
+        )
+
+    plain, thousand, many = (f"prefetch 16, {name}" for name in (fair.PLAIN, "1,000 keys", fair.MANY))
+    return [
+        Goal("consume + ack, 1 key : plain", to("consume", "prefetch 16, 1 key", plain), at_least=0.9),
+        Goal("consume + ack, 1,000 keys : plain", to("consume", thousand, plain), at_least=0.85),
+        *(
+            Goal(
+                f"CPU of Redis, 1,000 keys, prefetch {prefetch} : plain",
+                to("CPU", f"prefetch {prefetch}, 1,000 keys", f"prefetch {prefetch}, {fair.PLAIN}"),
+                at_most=1.5,
+            )
+            for prefetch in fair.PREFETCHES
+        ),
+        Goal("100,000 keys : 1,000, rate", to("consume", many, thousand), at_least=0.75),
+        Goal("100,000 keys : 1,000, CPU", to("CPU", many, thousand), at_most=1.5),
+        Goal("10,000 keys one at a time : plain, rate", to("consume", "one at a time", plain), at_least=0.5),
+        Goal("10,000 keys one at a time : plain, CPU", to("CPU", "one at a time", plain), at_most=3),
+        Goal("shares of weights", measured("fair", OURS.name, "error of shares"), at_most=1, unit="%"),
+        Goal("longest script", measured("fair", OURS.name, "longest script"), at_most=5, unit="ms"),
+        Goal("memory, 20 a key : plain", measured("fair", OURS.name, "memory, 20 a key"), at_most=1.05),
+        Goal(
+            "memory of a key with one message",
+            measured("fair", OURS.name, "memory, 1 a key"),
+            at_most=250,
+            unit="bytes",
+        ),
+    ]
+
+
 def _fleet() -> list[Goal]:
     lost = {"back after the lease": (5, "s"), "longest script": (5, "ms"), "longest answer": (10, "ms")}
     return [
@@ -439,6 +474,7 @@ GOALS: list[Goal] = [
     *_line(),
     *_together(),
     *_unique(),
+    *_fair(),
     *_fleet(),
     *_control(),
     *_pools(),

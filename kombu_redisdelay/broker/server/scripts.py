@@ -16,7 +16,7 @@ from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys
 
 _LUA = files("kombu_redisdelay") / "lua"
-_INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
+_INCLUDE = re.compile(r"^ *-- include: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"--.*")
 #: The names that a script gives to ARGV, in their order.
 _NAMES = re.compile(r"^local\s+([\w\s,]+?)\s*= unpack\(ARGV\)$", re.MULTILINE)
@@ -146,6 +146,11 @@ ACK = Script("ack")
 ACK_UNIQUE = Script("ack_unique")
 CHECK_UNIQUE = Script("check_unique")
 SET_LIMITS = Script("set_limits")
+SET_KEY_LIMITS = Script("set_key_limits")
+COUNT_KEYS = Script("count_keys")
+CHECK_KEYS = Script("check_keys")
+READ_KEYS = Script("read_keys")
+CLEAR_KEYS = Script("clear_keys")
 GIVE_BACK = Script("give_back")
 LEAVE_TO_OTHERS = Script("leave_to_others")
 FIND_UNKNOWN = Script("find_unknown")

@@ -44,10 +44,26 @@ local function nothing_given_back()
   return { now_ms = clock_us() / 1000, settled = 0, dead = 0, dropped = 0, briefs = {}, unnamed = {} }
 end
 
+-- Finds out whether the queue is fair (fair.lua).
+local function read_fairness(queue)
+  queue.base = base_of(queue.wake)
+  queue.fair, queue.counts_keys = fair_state(queue.base), counts_keys(queue.base)
+end
+
+-- To the head of its ready list. In a fair queue, that is the list of its key.
+local function put_at_head(queue, ready, step, payload)
+  if queue.fair ~= 'on' then
+    redis.call('RPUSH', ready, payload)
+  else
+    local key, keyed = key_and_payload(payload)
+    put_first(queue.base, step, key, keyed)
+  end
+end
+
 -- `id` is the name that the message gets in the schedule if it must wait; '' if the caller does not know it.
 -- `queue` has the keys unacked, ready (the list of step 0), wake, dead, schedule, messages and duplicates;
--- separator, dead_limit, delivery_limit, isolated_from (0: each death is a failure), retry_wait_ms (the first
--- wait), delay_ms (nil: by retry_wait_ms) and expires_ms.
+-- base, fair and counts_keys of read_fairness(); separator, dead_limit, delivery_limit, isolated_from (0:
+-- each death is a failure), retry_wait_ms (the first wait), delay_ms (nil: by retry_wait_ms) and expires_ms.
 -- Returns the message as it was stored, nil if it is not unacked, and where it went; nil if it is still
 -- unacked.
 local function give_back(tag, id, how, queue, done)
@@ -69,7 +85,7 @@ local function give_back(tag, id, how, queue, done)
   end
   done.settled = done.settled + 1
   local now_ms, step = done.now_ms, stored_step(stored)
-  local keyed = key_of_unacked(base_of(queue.wake), queue.unacked, tag, stored, start)
+  local keyed = key_of_unacked(queue.base, queue.unacked, tag, stored, start)
   if where ~= 'dead' and is_superseded(keyed) then
     redis.call('HDEL', queue.unacked, tag)
     free_key(keyed, now_ms)
@@ -95,9 +111,16 @@ local function give_back(tag, id, how, queue, done)
     local payload = how == 'unseen' and string.sub(stored, start) or with_members(stored, start, changes)
     expect_list(ready)
     redis.call('HDEL', queue.unacked, tag)
-    redis.call(where == 'head' and 'RPUSH' or 'LPUSH', ready, payload)
+    if where == 'head' then
+      put_at_head(queue, ready, step, payload)
+    else
+      redis.call('LPUSH', ready, payload)
+    end
     keep_key(keyed, 'r', step, now_ms, keyed and keyed.id)
     expire(queue.expires_ms, { ready })
+  end
+  if queue.counts_keys then
+    release_key(queue.base, queue.unacked, tag)
   end
   return stored, where
 end

@@ -4,10 +4,12 @@
 --   first_tag                delivery tag of the first message; the others follow it
 --   consumer, now_ms         who gets them, and the time
 --   isolated_from            how many times lost a message is the last of a batch (0: never)
+--   fair                     what is done with fair queues (fair_take.lua), if there is one
 --   messages, from           the messages, as they are stored, and the index of the queue of each
 -- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `unacked_ttl_ms` (time to
 -- live of what a consumer holds of a queue that expires, else 0), `lease_end_ms`, `has_unique` (whether a key
--- is held, unique.lua), what limits.lua allows, and `taken`: the fields and values that hold() writes.
+-- is held, unique.lua), what limits.lua allows, `fair` if it is a fair queue (fair_take.lua), and `taken`:
+-- the fields and values that hold() writes.
 
 -- The delivery tag of the message after `n` others. As text: what Redis does to a number that a script gives
 -- to a command costs half as much as the command.
@@ -18,6 +20,9 @@ end
 -- `start` is where the payload begins in `stored`.
 local function hand_out(batch, queue, stored, start)
   local fields = queue.taken
+  if queue.fair then
+    batch.fair.count(queue.fair, batch.consumer, nth_tag(batch, batch.count), stored, start)
+  end
   fields[#fields + 1] = nth_tag(batch, batch.count)
   fields[#fields + 1] = stored
   count_against(queue)

@@ -11,7 +11,8 @@ local function is_next(stored, queues, steps)
     end
   end
   for _, queue in ipairs(queues) do
-    if redis.call('EXISTS', unpack(queue.ready, 1, step_index)) > 0 then
+    local has_keys = queue.fair and redis.call('EXISTS', queue.base .. 'fair') > 0
+    if has_keys or redis.call('EXISTS', unpack(queue.ready, 1, step_index)) > 0 then
       return false
     end
   end
@@ -24,7 +25,8 @@ local function hand_out_large(batch, queue, stored, queues, steps)
   if #stored < batch.byte_limit then
     return false
   end
-  if batch.count < batch.limit and may_take(queue) and is_next(stored, queues, steps) then
+  -- In a fair queue, it is the turn of its key that counts.
+  if batch.count < batch.limit and not queue.fair and may_take(queue) and is_next(stored, queues, steps) then
     -- The message holds its key, if it has one: migrate() has seen to that.
     if queue.has_unique then
       takes_key(batch, queue, stored, stored_start(stored))

@@ -26,6 +26,16 @@ local function hand_out_if_free(batch, queue, stored, start)
   end
 end
 
+-- The next payload of a step that has some; nil if none may be taken, because the keys of a fair queue are at
+-- their limits.
+local function next_ready(batch, queue, step_index)
+  queue.counts[step_index] = queue.counts[step_index] - 1
+  if not queue.fair then
+    return redis.call('RPOP', queue.ready[step_index])
+  end
+  return batch.fair.next_of(queue, step_index, batch.limit - batch.count)
+end
+
 -- Returns whether there was a message that may be taken, and room for it.
 local function hand_out_one(batch, queue, steps, step_index)
   if queue.counts[step_index] == 0 and not queue.waits then
@@ -42,10 +52,12 @@ local function hand_out_one(batch, queue, steps, step_index)
   if queue.counts[step_index] == 0 then
     return false
   end
-  queue.counts[step_index] = queue.counts[step_index] - 1
-  local step = steps[step_index] .. ':'
-  hand_out_if_free(batch, queue, step .. redis.call('RPOP', queue.ready[step_index]), #step + 1)
-  return true
+  local payload = next_ready(batch, queue, step_index)
+  if payload then
+    local step = steps[step_index] .. ':'
+    hand_out_if_free(batch, queue, step .. payload, #step + 1)
+  end
+  return payload ~= nil
 end
 
 -- For each step: takes one message from each queue in turn, or empties one queue after the other.

@@ -1,6 +1,19 @@
+-- How many messages of a fair queue (fair.lua) are sorted in, of all steps.
+local function sorted_in(base)
+  local scan, count = redis.pcall('HSCAN', base .. 'fair', 0), 0
+  -- A small hash is read whole. An error if another program has put something else there.
+  local found = scan[2] or {}
+  for i = 1, #found, 2 do
+    if string.sub(found[i], 1, 2) == 'n:' then
+      count = count + (tonumber(found[i + 1]) or 0)
+    end
+  end
+  return count
+end
+
 -- How many messages of a queue are ready or scheduled.
 local function length(ready, schedule_key)
-  local count = redis.call('ZCARD', schedule_key)
+  local count = redis.call('ZCARD', schedule_key) + sorted_in(base_of(schedule_key))
   for _, list in ipairs(ready) do
     count = count + redis.call('LLEN', list)
   end

@@ -6,6 +6,7 @@
 --   watcher       with a rate: the consumer that comes when the next message may be taken
 --   watched_us    when that is, microseconds since the epoch
 --   concurrency   how many messages may be unacked together
+--   fair          "on" or "off" if the queue is fair (fair.lua); fair_limits.lua has what is allowed for keys
 --   held_back     how many takes were throttled: they left ready messages where they were because of this
 -- Of what is not limited, the field is missing. Most queues have no such hash. What is no number_in(), or no
 -- hash at all, was written by another program, and counts as missing: an error would stop all queues of a
@@ -39,13 +40,15 @@ local function read_limits_of(queue, limits_key, unacked_prefix, now_us)
     'full_at_us',
     'concurrency',
     'watcher',
-    'watched_us'
+    'watched_us',
+    'fair'
   )
   if fields.err then
     return
   end
-  local paused_ms, interval_us, burst, full_at_us, concurrency, watcher, watched_us = unpack(fields)
+  local paused_ms, interval_us, burst, full_at_us, concurrency, watcher, watched_us, state = unpack(fields)
   queue.is_limited = true
+  queue.fair = (state == 'on' or state == 'off') and state or nil
   interval_us, burst, concurrency = number_in(interval_us), number_in(burst), number_in(concurrency)
   if interval_us and burst then
     full_at_us = math.max(number_in(full_at_us) or 0, now_us)

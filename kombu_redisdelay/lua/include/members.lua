@@ -1,11 +1,12 @@
 -- What is ours in a message: the first members of its JSON object, before what the publisher's client wrote.
--- Each but the last is a whole number, each is optional, and they stand in this order, that of MEMBERS:
+-- Each but the last two is a whole number, each is optional, and they stand in this order, that of MEMBERS:
 --   redisdelay-deliveries  how many deliveries have failed
 --   redisdelay-lost        how many of these ended with their consumer, which may have held others: nobody
 --                          knows which message has caused that. The others are its own failures
 --   redisdelay-due         from when on it may be delivered, ms since the epoch. Our publisher writes it, by
 --                          its own clock; a stock publisher does not
 --   redisdelay-unknown     since when it waits for a worker that knows its task, ms since the epoch
+--   redisdelay-key         its weight and its key in a fair queue (fair_key.lua)
 --   redisdelay-unique      its key: a list of three texts, which no script changes (unique.lua)
 -- They are inserted and replaced as text, because cjson would turn [] into {} and round large integers. A
 -- stock consumer ignores them. A payload that is not an object cannot carry them, and stays as it is. Nothing

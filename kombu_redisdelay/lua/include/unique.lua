@@ -32,7 +32,9 @@ local function unique_of(stored, start)
   end
   local _, brace, rest = members_of(stored, start)
   if brace then
-    return string.match(stored, UNIQUE, rest)
+    -- Behind the key of a fair queue.
+    local _, last = string.find(stored, '^"redisdelay%-key": ?"[^"]*", ?', rest)
+    return string.match(stored, UNIQUE, last and last + 1 or rest)
   end
 end
 
@@ -134,7 +136,11 @@ local function is_there(base, entry, now_ms, list_of)
   end
   local head = redis.call('LINDEX', list_of(entry.step), -1)
   local due = head and members_of(head, 1).due
-  return head and not (due and tonumber(due) > entry.since_ms + PASSED_MS)
+  if head and not (due and tonumber(due) > entry.since_ms + PASSED_MS) then
+    return true
+  end
+  -- In a fair queue (fair.lua), it may be in the list of any key.
+  return type(redis.pcall('HGET', base .. 'fair', 'n:' .. entry.step)) == 'string'
 end
 
 -- Forgets the messages of a record that are gone: a program that does not know keys has taken, removed or

@@ -1,4 +1,4 @@
-"""Checks messages that wait for another one with their key, and whether anything lets them go."""
+"""Checks messages that wait for another one with their unique key, and whether anything lets them go."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_keys(store: Store, queue: str, stats: QueueStats) -> Iterator[Finding]
         key, holder = held[0]
         yield warning(
             check,
-            f"{number_of(stats.blocked)} blocked, and no worker: {holder.id} holds the key {key!r}, "
+            f"{number_of(stats.blocked)} blocked, and no worker: {holder.id} holds the unique key {key!r}, "
             f"{_WHERE[holder.place]}",
             f"Start a worker for this queue. To free this key: {_cancel(holder)}.",
         )
@@ -88,7 +88,7 @@ def _blocked(store: Store, queue: str) -> list[_Blocked]:
 
 
 def _free(check: str, blocked: _Blocked, *, is_worked: bool) -> Finding:
-    found = f"{blocked.id} waits for its key {blocked.key!r}, which nobody holds any more"
+    found = f"{blocked.id} waits for its unique key {blocked.key!r}, which nobody holds any more"
     if is_worked:
         advice = (
             "Workers look at a hundred keys each ten seconds, and let it go. If this stays, see their logs."
@@ -107,7 +107,7 @@ def _scheduled(store: Store, queue: str, check: str, held: Sequence[_Held]) -> I
     now_ms = store.now_ms()
     for (key, holder), score in zip(waiting, scores, strict=True):
         seconds = 0.0 if score is None else (float(score) - now_ms) / 1000
-        of_holder = f"others wait for {holder.id}, which holds the key {key!r} and"
+        of_holder = f"others wait for {holder.id}, which holds the unique key {key!r} and"
         if holder.name in tasks:
             yield warning(
                 check,

@@ -12,6 +12,7 @@ from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.doctor.finding import Finding, warning
+from kombu_redisdelay.operations.fair import fair_states
 from kombu_redisdelay.operations.limits import QueueLimits, queue_limits
 from kombu_redisdelay.words import number_of
 
@@ -23,7 +24,7 @@ def check_limits(store: Store, queue: str, limits: QueueLimits, app: Any) -> Ite
     """
     yield from _pause(queue, limits, app)
     yield from _partitions(store, queue)
-    yield from _early_acks(queue, limits, app)
+    yield from check_early_acks(queue, limits.concurrency, app)
 
 
 def check_stock_workers(store: Store, queues: Sequence[str], unacked_key: str) -> Iterator[Finding]:
@@ -31,17 +32,32 @@ def check_stock_workers(store: Store, queues: Sequence[str], unacked_key: str) -
     Arguments:
         unacked_key: key of the hash in which workers of ``redis://`` keep what they have taken.
     """
-    if any(_is_limited(store, queue) for queue in queues):
-        yield from _stock_workers(store.server, unacked_key)
+    steered = [_is_steered(store, queue) for queue in queues]
+    if any(is_limited for is_limited, _ in steered):
+        yield from _stock_workers(
+            store.server,
+            unacked_key,
+            "pauses and limits",
+            "They know of no pause and no limit. Have all workers use redisdelay://.",
+        )
+    if any(is_fair for _, is_fair in steered):
+        yield from _stock_workers(
+            store.server,
+            unacked_key,
+            "fair queues",
+            "In a fair queue, they see only what is not sorted in by key yet, and know no turns. Have all "
+            "workers of fair queues use redisdelay://.",
+        )
 
 
-def _is_limited(store: Store, queue: str) -> bool:
+def _is_steered(store: Store, queue: str) -> tuple[bool, bool]:
+    """Whether a queue is paused or limited, and whether it is fair."""
     try:
-        [limits] = queue_limits(store, [queue])
+        [limits], [state] = queue_limits(store, [queue]), fair_states(store, [queue])
     except ResponseError:
         # The check of the queues has said so.
-        return False
-    return limits.is_paused or limits.is_limited
+        return False, False
+    return limits.is_paused or limits.is_limited, bool(state)
 
 
 def _pause(queue: str, limits: QueueLimits, app: Any) -> Iterator[Finding]:
@@ -67,8 +83,13 @@ def _partitions(store: Store, queue: str) -> Iterator[Finding]:
         )
 
 
-def _early_acks(queue: str, limits: QueueLimits, app: Any) -> Iterator[Finding]:
-    if limits.concurrency is None or app is None:
+def check_early_acks(queue: str, concurrency: int | None, app: Any, of: str = "") -> Iterator[Finding]:
+    """
+    Arguments:
+        concurrency: a limit of the queue or of its keys, which late acks need; ``None`` for no limit.
+        of: of what it is, such as `` of each key``.
+    """
+    if concurrency is None or app is None:
         return
     tasks = {name: task for name, task in app.tasks.items() if not name.startswith("celery.")}
     of_queue = [name for name in tasks if _queue_of(app, name) == queue]
@@ -80,7 +101,7 @@ def _early_acks(queue: str, limits: QueueLimits, app: Any) -> Iterator[Finding]:
         which = f"these tasks are acked before they run: {', '.join(early)}"
     yield warning(
         f"queue {queue}",
-        f"workers may hold {number_of(limits.concurrency)} together, but {which}",
+        f"workers may hold {number_of(concurrency)}{of} together, but {which}",
         "A message that is acked is not held any more, so more tasks may run. Set task_acks_late, or "
         "acks_late for the tasks of this queue.",
     )
@@ -95,14 +116,10 @@ def _queue_of(app: Any, task: str) -> str | None:
         return None
 
 
-def _stock_workers(server: Server, unacked_key: str) -> Iterator[Finding]:
+def _stock_workers(server: Server, unacked_key: str, check: str, advice: str) -> Iterator[Finding]:
     try:
         count = server.call("HLEN", unacked_key)
     except NoPermissionError:
         return
     if count:
-        yield warning(
-            "pauses and limits",
-            "workers of redis:// take from this database, too",
-            "They know of no pause and no limit. Have all workers use redisdelay://.",
-        )
+        yield warning(check, "workers of redis:// take from this database, too", advice)

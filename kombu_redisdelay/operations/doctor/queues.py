@@ -15,10 +15,11 @@ from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.stranded import Stranded
 from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations.doctor.fairness import check_fairness
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.keys import check_keys
 from kombu_redisdelay.operations.doctor.leases import check_unacked
-from kombu_redisdelay.operations.doctor.limits import check_limits
+from kombu_redisdelay.operations.doctor.limits import check_early_acks, check_limits
 from kombu_redisdelay.operations.history import unreadable_fields
 from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH
 from kombu_redisdelay.operations.states import DEAD
@@ -113,6 +114,9 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool
         yield from _damage(store, name)
         yield from _foreign_fields(store, name)
     yield from check_limits(store, queue, stats.limits, app)
+    yield from check_fairness(store, stats, app)
+    if stats.fairness is not None:
+        yield from check_early_acks(queue, stats.fairness.limits.concurrency, app, " of each key")
 
 
 def _stranded(store: Store, queue: str, lists: Sequence[Stranded]) -> Iterator[Finding]:

@@ -66,6 +66,8 @@ _WITH: Mapping[str, Mapping[str, _Arguments]] = {
         "ZCARD": (),
         "ZCOUNT": (0, 1),
         "ZSCORE": ("",),
+        "ZMSCORE": ("",),
+        "ZSCAN": (0,),
         "ZRANGE": (0, 0),
         "ZRANGEBYSCORE": (0, 1),
         "ZRANGEBYLEX": ("-", "+"),

@@ -10,6 +10,8 @@ import pytest
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.fair_keys import KeyLimits
+from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.leftovers import Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.maintenance import check_unique, record
@@ -173,6 +175,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "unused": lambda rig, consumer, delivery: UNUSED(rig.store.server, [rig.known], [1, 1]),
     "forget": lambda rig, consumer, delivery: FORGET(rig.store.server, [rig.known], [0, "q"]),
     "tidy": tidy,
+    "fair": lambda rig, consumer, delivery: limit_keys(rig),
     "control": lambda rig, consumer, delivery: LimitStore(rig.store).limit(["q"], {"concurrency": 1}),
     "ack": ack_where_places_are_limited,
     "ready": lambda rig, consumer, delivery: list(ReadyLists(rig.store).iter("q")),
@@ -188,6 +191,15 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
 }
 
 
+def limit_keys(rig: Rig) -> list[KeyLimits]:
+    fair = FairQueues(rig.store)
+    fair.switch_on(["q"])
+    fair.limit(["q"], KeyLimits(concurrency=1))
+    fair.limit_key("q", "key", KeyLimits(concurrency=2))
+    rig.store.purge("q")
+    return [state.own for state in fair.keys("q")]
+
+
 _SINCE = re.compile(rb'"redisdelay-unknown": \d+')
 
 
@@ -201,7 +213,7 @@ def everything(rig: Rig) -> dict[bytes, object]:
         elif kind == b"hash":
             # Delivery tags are times.
             values = rig.client.hgetall(key)
-            contents[key] = sorted(values.values()) if b":unacked:" in key else _timeless(values)
+            contents[key] = sorted(values.values()) if b":unacked" in key else _timeless(values)
         else:
             contents[key] = kind
     return contents
@@ -272,6 +284,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
         *("PUBLISH_UNIQUE", "ACK_UNIQUE", "CHECK_UNIQUE"),
+        *("SET_KEY_LIMITS", "COUNT_KEYS", "CHECK_KEYS", "CLEAR_KEYS", "READ_KEYS"),
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER", "ACK"),
         *("LEAVE_TO_OTHERS", "FIND_UNKNOWN"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),

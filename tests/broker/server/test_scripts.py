@@ -115,5 +115,8 @@ def test_every_include_is_used() -> None:
 
 
 def test_no_script_decodes_or_encodes_json() -> None:
-    for path in LUA.rglob("*.lua"):
+    # It reads a header of a message that was not published by us.
+    paths = set(LUA.rglob("*.lua")) - {LUA / "include" / "fair_key.lua"}
+    for path in paths:
         assert "cjson" not in code(path.read_text()), path
+    assert "cjson.encode" not in (LUA / "include" / "fair_key.lua").read_text()

@@ -7,6 +7,7 @@ from tools.benchmarks.workloads import (
     cluster,
     consume,
     control,
+    fair,
     fleet,
     foreign,
     forward,
@@ -50,6 +51,7 @@ WORKLOADS: dict[str, Workload] = {
         *pools.WORKLOADS,
         unique.WORKLOAD,
         unique_held.WORKLOAD,
+        fair.WORKLOAD,
         kills.WORKLOAD,
     )
 }

@@ -1,0 +1,131 @@
+"""What there is of the keys of a fair queue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.scripts import READ_KEYS
+from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.broker.store import Store
+
+#: Keys that are read together.
+KEYS_PER_PAGE = 200
+
+_TURN = re.compile(rb"(\d+) (\d+)")
+
+
+class KeyLimits(NamedTuple):
+    """What is allowed for keys. ``None`` is no limit; for one key, it is the limit of every key.
+
+    Attributes:
+        concurrency: how many messages of a key may be unacked.
+        interval_us: microseconds from one message of a key to the next, on average.
+        burst: how many may be taken at once after a while without any; ``None`` without a rate.
+    """
+
+    concurrency: int | None = None
+    interval_us: float | None = None
+    burst: int | None = None
+
+
+class KeyState(NamedTuple):
+    """A key of a fair queue.
+
+    Attributes:
+        ready: priority step -> how many of its messages are sorted in, for those steps that have any.
+        unacked: how many of its messages are unacked; ``None`` if that is not counted, because no concurrency
+            of keys is limited.
+        turns: priority step -> when its next turn begins, by the clock of the step.
+        is_limited: whether it waits, because it is at a limit or paused.
+        paused_ms: since when it is paused, ms since the epoch; ``None`` if it is not.
+        own: the limits that it has for itself.
+    """
+
+    key: str
+    ready: Mapping[int, int]
+    unacked: int | None
+    turns: Mapping[int, float]
+    is_limited: bool
+    paused_ms: int | None
+    own: KeyLimits
+
+
+def is_fair(store: Store, queue: str) -> bool:
+    """Whether *queue* may have messages that are sorted in."""
+    return bool(store.server.call("EXISTS", store.keys(queue).fair))
+
+
+def sorted_in(store: Store, queues: Sequence[str]) -> list[dict[int, int]]:
+    """For each of *queues*: priority step -> how many messages are sorted in."""
+    fields = [f"n:{step}" for step in store.steps]
+    commands: list[Command] = [("HMGET", store.keys(queue).fair, *fields) for queue in queues]
+    return [
+        {step: int(number) for step, number in zip(store.steps, row, strict=True) if number is not None}
+        for row in answers(store.server, commands)
+    ]
+
+
+def iter_keys(store: Store, queue: str) -> Iterator[KeyState]:
+    """The keys of *queue* that have messages, a turn, or limits of their own, each once, page by page. Those
+    that are there all the time are included."""
+    keys = store.keys(queue)
+    sources: list[tuple[str, str]] = [("ZSCAN", keys.turns(step)) for step in store.steps]
+    sources += [("HSCAN", key) for key in (keys.limited, keys.key_limits, keys.active)]
+    known: set[bytes] = set()
+    for command, source in sources:
+        cursor = b"0"
+        while True:
+            cursor, found = store.server.call(command, source, cursor, "COUNT", KEYS_PER_PAGE)
+            new = [key for key in dict.fromkeys(found[::2]) if key not in known]
+            known.update(new)
+            for first in range(0, len(new), KEYS_PER_PAGE):
+                yield from _read(store, queue, new[first : first + KEYS_PER_PAGE])
+            if cursor == b"0":
+                break
+
+
+def key_states(store: Store, queue: str, some: Sequence[str]) -> list[KeyState]:
+    """The same for *some* keys, whether there is anything of them or not."""
+    return [
+        state
+        for first in range(0, len(some), KEYS_PER_PAGE)
+        for state in _read(store, queue, [key.encode() for key in some[first : first + KEYS_PER_PAGE]])
+    ]
+
+
+def _read(store: Store, queue: str, some: Sequence[bytes]) -> list[KeyState]:
+    if not some:
+        return []
+    args: list[Argument] = [len(store.steps), *store.steps, *some]
+    rows = READ_KEYS(store.server, (store.keys(queue).limits,), args)
+    return [_state_of(store.steps, key, row) for key, row in zip(some, rows, strict=True)]
+
+
+def _state_of(steps: Sequence[int], key: bytes, row: Sequence[Any]) -> KeyState:
+    active, own, limited, *each = row
+    paused_ms, limits = _own_of(own)
+    turns = {
+        step: float(start) for step, start in zip(steps, each[1::2], strict=True) if start is not None
+    } | {int(step): float(start) for step, start in _TURN.findall(limited or b"")}
+    return KeyState(
+        key=key.decode(errors="replace"),
+        ready={step: length for step, length in zip(steps, each[::2], strict=True) if length},
+        unacked=None if active is None else int(active),
+        turns=turns,
+        is_limited=limited is not None,
+        paused_ms=paused_ms,
+        own=limits,
+    )
+
+
+def _own_of(text: bytes | None) -> tuple[int | None, KeyLimits]:
+    try:
+        paused_ms, concurrency, interval_us, burst = map(float, (text or b"").split())
+    except ValueError:
+        return None, KeyLimits()
+    return int(paused_ms) or None, KeyLimits(
+        int(concurrency) or None, interval_us or None, int(burst) or None
+    )

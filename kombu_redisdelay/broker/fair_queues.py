@@ -1,0 +1,192 @@
+"""Fair queues: switched on and off while they run, and what an operator allows for their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from kombu_redisdelay.broker.fair_keys import KeyLimits, KeyState, iter_keys, key_states, sorted_in
+from kombu_redisdelay.broker.limits import number_of
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.scripts import (
+    CHECK_KEYS,
+    COUNT_KEYS,
+    SET_KEY_LIMITS,
+    SET_LIMITS,
+    run_each,
+)
+from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.broker.store import Store
+
+#: The states of a queue: it is fair, or its messages are being moved back, or neither.
+ON, OFF, PLAIN = "on", "off", ""
+
+#: How many keys one script looks at.
+KEYS_PER_SCRIPT = 100
+
+
+#: The limits of every key, in the hash of the limits of a queue: in the order of :class:`KeyLimits`.
+_FIELDS = ("key_concurrency", "key_interval_us", "key_burst")
+
+
+class FairQueues:
+    """Which of the queues in *store* are fair, and the limits of their keys. Each queue is a partition or has
+    none."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def switch_on(self, queues: Sequence[str]) -> None:
+        """Make *queues* fair, from the next take on.
+
+        Raises:
+            ValueError: one of them was declared with ``x-expires``.
+        """
+        for queue in queues:
+            if queue in self._store.expires_ms:
+                raise ValueError(f"queue {queue!r} cannot be fair, because it is declared with 'x-expires'")
+        self._set(queues, {"fair": ON})
+
+    def switch_off(self, queues: Sequence[str]) -> None:
+        """Make *queues* plain again. The takes move the messages back, and then a queue is plain."""
+        fair = [queue for queue, state in zip(queues, self.states(queues), strict=True) if state]
+        self._set(fair, {"fair": OFF})
+
+    def states(self, queues: Sequence[str]) -> list[str]:
+        """:data:`ON`, :data:`OFF` or :data:`PLAIN` for each of *queues*."""
+        commands = (("HGET", self._store.keys(queue).limits, "fair") for queue in queues)
+        found = [(state or b"").decode() for state in answers(self._store.server, commands)]
+        return [state if state in (ON, OFF) else PLAIN for state in found]
+
+    def limits(self, queues: Sequence[str]) -> list[KeyLimits]:
+        """The limits of every key of each of *queues*."""
+        commands = (("HMGET", self._store.keys(queue).limits, *_FIELDS) for queue in queues)
+        return [_limits_of(row) for row in answers(self._store.server, commands)]
+
+    def limit(self, queues: Sequence[str], limits: KeyLimits) -> None:
+        """Set the limits of every key of each of *queues*."""
+        fields = {
+            field: "" if value is None else repr(value) for field, value in zip(_FIELDS, limits, strict=True)
+        }
+        self._set(queues, fields)
+        for queue in queues:
+            self._look_at_all(queue)
+
+    def limit_key(self, queue: str, key: str, limits: KeyLimits) -> None:
+        """Set the limits that *key* has for itself."""
+        self._set_key(queue, key, "", *(repr(value or 0) for value in limits))
+
+    def pause_key(self, queue: str, key: str) -> None:
+        """Have nothing of *key* taken."""
+        self._set_key(queue, key, int(self._store.now_ms()))
+
+    def resume_key(self, queue: str, key: str) -> None:
+        """End the pause of *key*. Its limits stay."""
+        self._set_key(queue, key, 0)
+
+    def counts(self, queues: Sequence[str]) -> list[int]:
+        """How many messages of each of *queues* are sorted in."""
+        return [sum(numbers.values()) for numbers in sorted_in(self._store, queues)]
+
+    def keys(self, queue: str) -> Iterator[KeyState]:
+        """As :func:`~kombu_redisdelay.broker.fair_keys.iter_keys`."""
+        return iter_keys(self._store, queue)
+
+    def key_states(self, queue: str, some: Sequence[str]) -> list[KeyState]:
+        """As :func:`~kombu_redisdelay.broker.fair_keys.key_states`."""
+        return key_states(self._store, queue, some)
+
+    def _set(self, queues: Sequence[str], fields: Mapping[str, str]) -> None:
+        # Noted, so that they are shown though they may be empty.
+        self._store.remember(*queues)
+        args = [argument for field in fields.items() for argument in field]
+        each = [self._store.keys(queue) for queue in queues]
+        run_each(self._store.server, [(SET_LIMITS, (keys.limits, keys.wake), args) for keys in each])
+        for queue in queues:
+            count_keys(self._store, queue)
+
+    def _set_key(self, queue: str, key: str, *values: Argument) -> None:
+        self._store.remember(queue)
+        keys = self._store.keys(queue)
+        args = (key, *values, *([""] * (4 - len(values))))
+        SET_KEY_LIMITS(self._store.server, (keys.limits, keys.wake), args)
+        count_keys(self._store, queue)
+
+    def _look_at_all(self, queue: str) -> None:
+        begin_at = (b"0", b"0")
+        while True:
+            begin_at = check_keys(self._store, [queue], {queue: begin_at})[queue]
+            if begin_at[1] == b"0":
+                return
+
+
+def count_keys(store: Store, queue: str) -> None:
+    """Count of which keys messages are unacked, if this has to be done (``lua/count_keys.lua``)."""
+    keys = store.keys(queue)
+    counting = store.server.call("HGET", keys.limits, "counting")
+    if counting is None:
+        return
+    used = (keys.limits, keys.wake)
+    for consumer in store.server.call("ZRANGE", keys.consumers, 0, -1):
+        tags = store.server.call("HKEYS", keys.unacked(consumer.decode(errors="replace")))
+        while tags:
+            args = (counting, BYTES_PER_CALL, consumer, *tags[:MESSAGES_PER_CALL])
+            done = COUNT_KEYS(store.server, used, args)
+            if done < 0:
+                return
+            del tags[:done]
+    COUNT_KEYS(store.server, used, (counting, BYTES_PER_CALL, ""))
+
+
+def check_fair(
+    store: Store, queues: Sequence[str], begin_at: Mapping[str, tuple[bytes, bytes]]
+) -> dict[str, tuple[bytes, bytes]]:
+    """Do what :func:`check_keys` does, for those of *queues* that are fair, and what :func:`count_keys` does
+    where somebody has begun it and did not end it."""
+    commands: list[Command] = [("HMGET", store.keys(queue).limits, "fair", "counting") for queue in queues]
+    rows = {
+        queue: reply
+        for queue, reply in zip(queues, store.server.call_all(*commands), strict=True)
+        if not isinstance(reply, ResponseError)
+    }
+    for queue, (_, counting) in rows.items():
+        if counting is not None:
+            count_keys(store, queue)
+    fair = [queue for queue, (state, _) in rows.items() if state is not None]
+    return {**begin_at, **check_keys(store, fair, begin_at)} if fair else dict(begin_at)
+
+
+def check_keys(
+    store: Store, queues: Sequence[str], begin_at: Mapping[str, tuple[bytes, bytes]]
+) -> dict[str, tuple[bytes, bytes]]:
+    """Look at some keys of those *queues*: free what is counted of messages that are gone, and let keys go on
+    that are not at a limit any more. Makes one round trip.
+
+    Arguments:
+        begin_at: queue -> where to begin.
+
+    Returns:
+        The same for the next call.
+    """
+    calls = [
+        (
+            CHECK_KEYS,
+            (store.keys(queue).limits, store.keys(queue).wake),
+            (KEYS_PER_SCRIPT, *begin_at.get(queue, (b"0", b"0"))),
+        )
+        for queue in queues
+    ]
+    replies = run_each(store.server, calls)
+    return {queue: (unacked, limited) for queue, (unacked, limited) in zip(queues, replies, strict=True)}
+
+
+def _limits_of(row: Sequence[Any]) -> KeyLimits:
+    concurrency, interval, burst = map(number_of, row)
+    return KeyLimits(
+        concurrency=None if concurrency is None else int(concurrency),
+        interval_us=interval,
+        burst=None if burst is None or interval is None else int(burst),
+    )

@@ -1,0 +1,107 @@
+"""``celery delayed keys``"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+
+from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.echo import echo
+from kombu_redisdelay.cli.first_rows import Limited, limit_option, rows_to_show
+from kombu_redisdelay.cli.options import json_option, queues_option
+from kombu_redisdelay.cli.output import count, flexible, right, show_json, show_pages, table
+from kombu_redisdelay.cli.queues import age
+from kombu_redisdelay.cli.remarks import in_words, limits_of_keys
+from kombu_redisdelay.cli.table import Cell, Column, Table
+from kombu_redisdelay.operations import key_columns
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.fair import NO_KEY, KeyLimits
+from kombu_redisdelay.operations.key_columns import KEY_COLUMNS, SORTS, USUAL_SORT, KeyColumn, sort_keys
+from kombu_redisdelay.operations.key_stats import KeyStats, queue_keys
+from kombu_redisdelay.operations.states import STATES
+from kombu_redisdelay.words import number_of, span
+
+
+@click.command("keys")
+@queues_option
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default=USUAL_SORT,
+    show_default=True,
+    help="Names from the first to the last, numbers from the greatest to the least.",
+)
+@limit_option
+@json_option
+def command(queues: tuple[str, ...], sort: str, limit: int | None, as_json: bool) -> None:
+    """Show what waits with each key of a queue.
+
+    WAIT is the time that the oldest ready message of the key has waited; ? if another transport has published
+    it. REASON is there if a pause or a limit keeps its ready messages. OWN LIMITS are those that the key has
+    in place of those of every key. A number is ? if the queue has more than 10,000 messages in this state,
+    which would have to be read.
+    """
+    if len(set(queues)) != 1:
+        raise click.UsageError("Name one queue with -Q.")
+    access, rows = connect(Access), rows_to_show(limit, as_json)
+    found = queue_keys(access.store, queues[0])
+    shown = Limited(sort_keys(found.keys, sort), rows)
+    if as_json:
+        show_json({"queue": found.queue, **asdict(key)} for key in shown)
+    elif not show_pages(shown, _table):
+        echo("No keys found.", err=True)
+    shown.tell(lambda: len(found.keys))
+    if not as_json:
+        for remark in limits_of_keys(found.queue, found.limits):
+            echo(remark)
+        if found.fair != "on":
+            echo(f"{found.queue} is not fair: `celery delayed fair -Q {found.queue}`.", err=True)
+    if found.unread:
+        echo(
+            f"{number_of(found.unread, 'ready message')} are left out: they are not sorted in by key.",
+            err=True,
+        )
+
+
+def _table(keys: Iterable[KeyStats]) -> Table:
+    now = datetime.now(timezone.utc)
+    rows = table(*map(_heading, KEY_COLUMNS.values()))
+    for key in keys:
+        rows.add_row(
+            *(_CELLS[column.kind](column, column.value(key), now) for column in KEY_COLUMNS.values())
+        )
+    return rows
+
+
+def _heading(column: KeyColumn) -> Column:
+    label = column.label.upper()
+    if column.kind == key_columns.KEY:
+        return flexible(label, least=20)
+    if column.kind in (key_columns.LIMITS, key_columns.REASON):
+        return Column(label, usual="")
+    return right(label)
+
+
+def _number(column: KeyColumn, value: int | None) -> Cell:
+    return Cell("?") if value is None else count(value, STATES[column.state].style)
+
+
+def _own(limits: KeyLimits, now: datetime) -> str:
+    parts = [in_words(limits)] if limits.is_own else []
+    if limits.paused_since is not None:
+        parts.append(f"paused for {span(max(0.0, (now - limits.paused_since).total_seconds()))}")
+    return ", ".join(parts)
+
+
+#: Kind of a column -> makes the cell of a value.
+_CELLS: Mapping[str, Callable[[KeyColumn, Any, datetime], Any]] = {
+    key_columns.KEY: lambda column, value, now: value or NO_KEY,
+    key_columns.NUMBER: lambda column, value, now: _number(column, value),
+    key_columns.AGE: lambda column, value, now: age(value),
+    key_columns.REASON: lambda column, value, now: value,
+    key_columns.LIMITS: lambda column, value, now: _own(value, now),
+}

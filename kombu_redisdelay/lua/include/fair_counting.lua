@@ -1,0 +1,43 @@
+-- Whether messages of keys are counted (fair_unacked.lua): if the queue is fair, and any concurrency of keys
+-- is limited. What was taken before is counted by count_keys.lua; until that is done, nothing is taken.
+
+-- The fields of the hash `control` without which the hash need not be there.
+local LIMITS = {
+  'paused_ms',
+  'interval_us',
+  'concurrency',
+  'fair',
+  'key_concurrency',
+  'key_interval_us',
+  'has_key_limits',
+}
+
+local function has_limits(control)
+  for _, found in pairs(redis.call('HMGET', control, unpack(LIMITS))) do
+    if found then
+      return true
+    end
+  end
+  return false
+end
+
+local function is_counted(control)
+  local fair, concurrency, has_own =
+    unpack(redis.call('HMGET', control, 'fair', 'key_concurrency', 'has_key_limits'))
+  return fair == 'on' and (concurrency or has_own) and true or false
+end
+
+-- To be called after a change of the limits. `was_counted` is is_counted() before it.
+local function count_keys_from_now(control, was_counted)
+  local counts = is_counted(control)
+  if counts == was_counted then
+    return
+  end
+  local base = base_of(control)
+  redis.call('UNLINK', base .. 'unacked-keys', base .. 'active')
+  if counts then
+    redis.call('HSET', control, 'counting', string.format('%.0f', clock_us()))
+  else
+    redis.call('HDEL', control, 'counting')
+  end
+end

@@ -1,0 +1,35 @@
+-- Where messages leave the list of their key without being taken (fair.lua).
+
+-- What is left of the text in `limited` without this step.
+local function without_step(turns, step)
+  local others = {}
+  for other, at in string.gmatch(turns, '(%d+) (%d+)') do
+    if other ~= step then
+      others[#others + 1] = other .. ' ' .. at .. ' '
+    end
+  end
+  return table.concat(others)
+end
+
+-- To be called when `count` messages have left `list`, whichever list of the queue it is.
+local function forget_sorted_in(base, list, count)
+  local is_ours = string.sub(list, 1, #base) == base
+  local step, key = string.match(is_ours and string.sub(list, #base + 1) or '', '^key:(%d+):(.*)$')
+  if not step or count == 0 then
+    return
+  end
+  if redis.call('EXISTS', list) == 0 then
+    local turns = without_step(redis.call('HGET', base .. 'limited', key) or '', step)
+    if turns == '' then
+      redis.call('HDEL', base .. 'limited', key)
+    else
+      redis.call('HSET', base .. 'limited', key, turns)
+    end
+  end
+  if redis.call('HINCRBY', base .. 'fair', 'n:' .. step, -count) <= 0 then
+    redis.call('UNLINK', base .. 'turns:' .. step)
+    for _, name in ipairs({ 'n', 'clock', 'since', 'is_rebasing' }) do
+      redis.call('HDEL', base .. 'fair', name .. ':' .. step)
+    end
+  end
+end

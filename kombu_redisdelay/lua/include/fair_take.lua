@@ -1,0 +1,63 @@
+-- What a take does with a fair queue (fair.lua).
+
+-- Reads what will be written to, so that a key of a wrong type raises an error before anything is done.
+local function open_fair(queue, steps, now_us, seed)
+  local fair = { base = queue.base, state = queue.fair, now_us = now_us, needs_ack = queue.needs_ack }
+  fair.holders, fair.keys, fair.seed = {}, {}, seed % 1000003
+  open_lanes(fair, steps)
+  for index, lane in ipairs(fair.lanes) do
+    if lane.n > 0 or queue.counts[index] > 0 then
+      redis.call('ZCARD', lane.zset)
+      redis.call('LLEN', key_list(fair.base, lane.step, ''))
+    end
+  end
+  queue.fair = fair
+end
+
+-- Sorts in, or moves back. Then `counts` has what is ready.
+local function enter_fair(queue, budget)
+  local fair = queue.fair
+  if fair.state == 'off' then
+    move_back(fair, queue.ready, budget)
+    queue.fair = nil
+    for index, door in ipairs(queue.ready) do
+      queue.counts[index] = redis.call('LLEN', door)
+    end
+    return
+  end
+  read_fair_limits(fair)
+  ring_alarms(fair)
+  queue.has_permits = queue.has_permits or fair.counts
+  if fair.is_limited then
+    -- What waits for a worker that knows its task has its turn when it is due.
+    queue.waits = nil
+  end
+  for index, lane in ipairs(fair.lanes) do
+    rebase(lane)
+    lane.at_door = queue.counts[index]
+    if lane.at_door > 0 then
+      lane.at_door = lane.at_door - sort_in(fair, lane, queue.ready[index], budget)
+    end
+    queue.counts[index] = lane.n + lane.at_door
+  end
+end
+
+-- The next message of a step; nil if none may be taken.
+local function next_fair(queue, step_index, wanted)
+  local fair = queue.fair
+  if not fair.is_counting then
+    return next_in_turn(fair, fair.lanes[step_index], wanted)
+  end
+end
+
+-- Writes what has changed. Then `counts` has what may be taken at once.
+local function leave_fair(queue)
+  local fair = queue.fair
+  for index, lane in ipairs(fair.lanes) do
+    close_lane(fair, lane)
+    local has_turns = lane.n > 0 and not fair.is_counting and redis.call('ZCARD', lane.zset) > 0
+    queue.counts[index] = lane.at_door + (has_turns and lane.n or 0)
+  end
+  write_counts(fair)
+  queue.next_us = sooner(queue.next_us, until_alarm_us(fair))
+end

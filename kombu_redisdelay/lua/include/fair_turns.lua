@@ -1,0 +1,243 @@
+-- Whose turn it is in a fair queue (fair.lua): start-time fair queueing. The key whose turn begins first is
+-- served, one message; its next turn begins a round later, 1,000,000 divided by its weight. Each step has a
+-- clock, which is at the latest turn that was served in its order. A key that comes begins at the clock: so
+-- it is served next, and owes nothing and is owed nothing for the time when it was away.
+--
+-- What begins at the clock or before is a *newcomer*. Where many come together, their second turns would fall
+-- together, too, and make others wait: so each pays a part of its first round only, at random. And where new
+-- ones never end, they would starve all others: so `since:<step>` counts the newcomers in a row, and after
+-- some of them the first of the others is served. A key without messages leaves when its turn comes, not
+-- before: else one that publishes its own successor would always be a newcomer.
+--
+-- A `lane` is a step of a queue in a script:
+--   n, clock, since        as in the hash `fair`
+--   start                  the clock at the beginning
+--   entries, at            keys and turns that were read from the zset, and which of them is the next
+--   last                   the latest turn among these; nothing that is not read begins before
+--   is_all                 whether these are all
+--   again, first           the new turns of those that were served, in order, and which of them is the next
+--   turns, gone            what is to be written to the zset
+--   passed                 keys that were served out of order
+--   is_used                whether messages were sorted in
+
+local ROUND = 1000000
+local NEWCOMERS_IN_A_ROW = 31
+-- In one script: messages that it takes if it does nothing else, keys that it looks at, and keys that go back
+-- with the clock.
+local MOST_SERVED, MOST_LOOKED_AT, MOST_REBASED = 128, 300, 200
+-- To sort in a message costs half as much as to take one. Some are taken all the same.
+local SORTED_IN, MOST_SORTED_IN = 0.5, 100
+
+local function write_turns(lane)
+  local pairs_of = {}
+  for key, at in pairs(lane.turns) do
+    pairs_of[#pairs_of + 1] = turn_text(at)
+    pairs_of[#pairs_of + 1] = key
+  end
+  if #lane.gone > 0 then
+    redis.call('ZREM', lane.zset, unpack(lane.gone))
+  end
+  if #pairs_of > 0 then
+    redis.call('ZADD', lane.zset, unpack(pairs_of))
+  end
+  lane.turns, lane.gone = {}, {}
+end
+
+-- Up to `count` entries that begin after `at` ("-inf": the first), without the first `skipped` of these.
+local function read_turns(lane, at, skipped, count)
+  -- What is not rebased yet comes later.
+  local before = lane.is_rebasing > 0 and '(' .. turn_text(REBASE) or '+inf'
+  return redis.call('ZRANGEBYSCORE', lane.zset, at, before, 'WITHSCORES', 'LIMIT', skipped, count)
+end
+
+local function keys_in(entries)
+  local keys = {}
+  for i = 1, #entries, 2 do
+    keys[#keys + 1] = entries[i]
+  end
+  return keys
+end
+
+-- Reads from the front again.
+local function read_lane(fair, lane, wanted)
+  write_turns(lane)
+  local count = math.max(1, math.min(wanted, MOST_SERVED))
+  lane.entries, lane.at = read_turns(lane, '-inf', 0, count), 1
+  lane.last = tonumber(lane.entries[#lane.entries])
+  lane.is_all = #lane.entries < 2 * count
+  lane.start = lane.start or lane.clock
+  lane.again, lane.first, lane.passed, lane.passed_count = {}, 1, {}, 0
+  read_keys(fair, keys_in(lane.entries))
+end
+
+-- The first key that is no newcomer, and its turn; nil if there is none.
+local function first_of_others(fair, lane)
+  local entry = read_turns(lane, '(' .. turn_text(lane.start), lane.passed_count, 1)
+  if not entry[1] or lane.turns[entry[1]] then
+    return nil
+  end
+  lane.passed_count = lane.passed_count + 1
+  lane.passed[entry[1]] = true
+  read_keys(fair, { entry[1] })
+  return entry[1], tonumber(entry[2])
+end
+
+-- The key whose turn it is, and when its turn began; nil if there is none. The third value tells that it is
+-- out of order.
+local function next_key(fair, lane, wanted)
+  while true do
+    if lane.at > #lane.entries and lane.again[lane.first] == nil and not lane.is_all then
+      read_lane(fair, lane, wanted)
+    end
+    local key, at, again = lane.entries[lane.at], tonumber(lane.entries[lane.at + 1]), lane.again[lane.first]
+    if again and (not key or again.at < at) then
+      lane.first = lane.first + 1
+      return again.key, again.at
+    elseif not key then
+      return nil
+    end
+    if at <= lane.start and lane.since >= NEWCOMERS_IN_A_ROW then
+      local other, its_turn = first_of_others(fair, lane)
+      if other then
+        return other, its_turn, true
+      end
+      -- There is nobody to starve.
+      lane.since = 0
+    end
+    lane.at = lane.at + 2
+    if not lane.passed[key] then
+      return key, at
+    end
+  end
+end
+
+-- Of the keys that were served, only those that have another turn before what is not read yet are kept in
+-- order.
+local function come_again(lane, key, at)
+  if not lane.is_all and at > lane.last then
+    return
+  end
+  local low, high = lane.first, #lane.again + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if lane.again[middle].at > at then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  table.insert(lane.again, low, { key = key, at = at })
+end
+
+-- Gives a key that was served its next turn.
+local function note_served(fair, lane, key, at, is_passed, payload)
+  local round = math.floor(ROUND / usable_weight(tonumber((key_member(payload, 1)))) + 0.5)
+  if at <= lane.start then
+    lane.since = lane.since + 1
+    at, round = lane.start, math.floor(round * ((fair.seed + fair.served) * 0.6180339887 % 1))
+  else
+    lane.since = 0
+    if not is_passed then
+      lane.clock = math.max(lane.clock, at)
+    end
+  end
+  at = at + math.max(1, round)
+  lane.turns[key], lane.n = at, lane.n - 1
+  fair.served, fair.work = fair.served + 1, fair.work + 1
+  come_again(lane, key, at)
+end
+
+-- Takes a key out of the turns. If it has messages, it waits until it is not at a limit any more.
+local function leave_turns(fair, lane, key, at, is_limited)
+  lane.gone[#lane.gone + 1] = key
+  lane.turns[key] = nil
+  if is_limited and redis.call('EXISTS', key_list(fair.base, lane.step, key)) == 1 then
+    local turns = redis.call('HGET', fair.base .. 'limited', key) or ''
+    redis.call('HSET', fair.base .. 'limited', key, turns .. lane.step .. ' ' .. turn_text(at) .. ' ')
+    set_alarm(fair, key)
+    -- It costs as much as to take one.
+    fair.work = fair.work + 1
+  end
+end
+
+-- The next message of a lane, at most `wanted` will be asked for; nil if none may be taken.
+local function next_in_turn(fair, lane, wanted)
+  while lane.n > 0 and fair.work < MOST_SERVED and fair.looked_at < MOST_LOOKED_AT do
+    local key, at, is_passed = next_key(fair, lane, wanted)
+    if not key then
+      return nil
+    end
+    fair.looked_at = fair.looked_at + 1
+    local is_limited = is_at_limit(fair, key)
+    -- Another program may have put something else there.
+    local payload = not is_limited and redis.pcall('RPOP', key_list(fair.base, lane.step, key))
+    if type(payload) == 'string' then
+      note_served(fair, lane, key, at, is_passed, payload)
+      return payload
+    end
+    leave_turns(fair, lane, key, at, is_limited)
+  end
+end
+
+-- Moves turns back, before their numbers are too great for a whole number of Lua.
+local function rebase(lane)
+  if lane.is_rebasing == 0 and lane.clock <= REBASE then
+    return
+  elseif lane.is_rebasing == 0 then
+    lane.is_rebasing, lane.clock = 1, lane.clock - REBASE
+  end
+  local late = turn_text(REBASE)
+  local some = redis.call('ZRANGEBYSCORE', lane.zset, late, '+inf', 'WITHSCORES', 'LIMIT', 0, MOST_REBASED)
+  lane.is_rebasing = #some > 0 and 1 or 0
+  for i = 1, #some, 2 do
+    lane.turns[some[i]] = tonumber(some[i + 1]) - REBASE
+  end
+  write_turns(lane)
+end
+
+local LANE_FIELDS = { 'n', 'clock', 'since', 'is_rebasing' }
+
+-- Reads the lanes of a queue for the `steps`.
+local function open_lanes(fair, steps)
+  local names = {}
+  for _, step in ipairs(steps) do
+    for _, name in ipairs(LANE_FIELDS) do
+      names[#names + 1] = name .. ':' .. step
+    end
+  end
+  local found = redis.call('HMGET', fair.base .. 'fair', unpack(names))
+  fair.lanes, fair.served, fair.work, fair.looked_at = {}, 0, 0, 0
+  for index, step in ipairs(steps) do
+    local lane = { step = step, zset = fair.base .. 'turns:' .. step, found = {} }
+    for i, name in ipairs(LANE_FIELDS) do
+      local number = tonumber(found[#LANE_FIELDS * (index - 1) + i]) or 0
+      lane[name], lane.found[name] = number, number
+    end
+    lane.entries, lane.at, lane.again, lane.first, lane.turns, lane.gone = {}, 1, {}, 1, {}, {}
+    fair.lanes[index] = lane
+  end
+end
+
+-- Writes a lane. If it has no messages, nothing is left of it.
+local function close_lane(fair, lane)
+  if lane.n <= 0 then
+    if lane.found.n > 0 or lane.is_used then
+      redis.call('UNLINK', lane.zset)
+      for _, name in ipairs(LANE_FIELDS) do
+        redis.call('HDEL', fair.base .. 'fair', name .. ':' .. lane.step)
+      end
+    end
+    return
+  end
+  write_turns(lane)
+  local changes = {}
+  for _, name in ipairs(LANE_FIELDS) do
+    if lane[name] ~= lane.found[name] then
+      changes[#changes + 1] = name .. ':' .. lane.step
+      changes[#changes + 1] = turn_text(lane[name])
+    end
+  end
+  if #changes > 0 then
+    redis.call('HSET', fair.base .. 'fair', unpack(changes))
+  end
+end

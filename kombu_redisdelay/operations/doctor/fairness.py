@@ -1,0 +1,99 @@
+"""Checks fair queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timezone
+from itertools import islice
+from typing import Any
+
+from kombu_redisdelay.broker.fair_keys import KeyState, iter_keys, sorted_in
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
+from kombu_redisdelay.operations.fair import NO_KEY
+from kombu_redisdelay.operations.stats import QueueStats
+from kombu_redisdelay.words import first_of, number_of
+
+#: Keys that are looked at. A queue with more is not recounted.
+MOST_KEYS = 10_000
+
+#: Keys that are named.
+MOST_NAMED = 10
+
+#: How often a queue is recounted while workers take from it.
+TRIES = 3
+
+
+def check_fairness(store: Store, stats: QueueStats, app: Any) -> Iterator[Finding]:
+    """What is to be said of a queue, if it is fair.
+
+    Arguments:
+        app: the Celery app, ``None`` if it is not known.
+    """
+    if stats.fairness is None:
+        return
+    names = store.partitions.names(stats.queue)
+    yield from _state(stats)
+    for name in names:
+        yield from _recount(store, stats.queue, name)
+    yield from _keys(stats.queue, list(islice(iter_keys(store, names[0]), MOST_KEYS)), app)
+
+
+def _state(stats: QueueStats) -> Iterator[Finding]:
+    check = f"queue {stats.queue}"
+    if stats.fairness is None or stats.fairness.state == "on":
+        yield ok(check, "fair: LLEN does not count its messages; the exporter and `stats` do")
+    elif stats.consumers or not stats.ready:
+        yield ok(check, "it is not to be fair any more: workers move back what is sorted in by key")
+    else:
+        yield warning(
+            check,
+            f"it is not to be fair any more, and {number_of(stats.ready)} ready: no worker moves them back",
+            "Start a worker of redisdelay:// for this queue. One of redis:// does not see these messages.",
+        )
+
+
+def _recount(store: Store, queue: str, name: str) -> Iterator[Finding]:
+    for _ in range(TRIES):
+        [noted] = sorted_in(store, [name])
+        states = list(islice(iter_keys(store, name), MOST_KEYS + 1))
+        if len(states) > MOST_KEYS:
+            return
+        found = {step: sum(state.ready.get(step, 0) for state in states) for step in store.steps}
+        [again] = sorted_in(store, [name])
+        counts = {step: (again.get(step, 0), found[step]) for step in store.steps}
+        if all(noted == count for noted, count in counts.values()):
+            return
+        if noted == again:
+            break
+    else:
+        # Workers are at work: they change it all the time.
+        return
+    parts = [f"{count} of {noted}" for noted, count in counts.values() if noted != count]
+    yield wrong(
+        f"queue {queue}",
+        f"not all messages of its keys are where they are counted: {', '.join(parts)}",
+        "Somebody has changed or deleted keys of this queue in Redis. Change them by `celery delayed` only.",
+    )
+
+
+def _keys(queue: str, states: Sequence[KeyState], app: Any) -> Iterator[Finding]:
+    check = f"queue {queue}"
+    zone = timezone.utc if app is None else app.timezone
+    paused = {state.key or NO_KEY: state.paused_ms for state in states if state.paused_ms is not None}
+    if paused:
+        each = [
+            f"{key} (since {from_ms(ms).astimezone(zone).isoformat(' ', 'seconds')})"
+            for key, ms in paused.items()
+        ]
+        yield warning(
+            check,
+            f"{number_of(len(paused), 'key')} paused: {first_of(each, MOST_NAMED)}",
+            f"Workers take nothing of them. To go on: `celery delayed resume -Q {queue} --key KEY`.",
+        )
+    at_limit = [state for state in states if state.is_limited and state.paused_ms is None]
+    if at_limit:
+        most = sorted(at_limit, key=lambda state: -sum(state.ready.values()))
+        each = [f"{state.key or NO_KEY} ({sum(state.ready.values()):,} ready)" for state in most]
+        yield ok(check, f"{number_of(len(at_limit), 'key')} at their limits: {first_of(each, MOST_NAMED)}")

@@ -1,0 +1,225 @@
+"""Makes queues fair, and limits and pauses their keys, for all workers at once.
+
+A queue with partitions is one queue here. Each partition is fair by itself, and each limit of a key counts in
+each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kombu_redisdelay.broker import fair_keys
+from kombu_redisdelay.broker.fair_key import check_key
+from kombu_redisdelay.broker.fair_keys import KeyState
+from kombu_redisdelay.broker.fair_queues import OFF, ON, PLAIN, FairQueues
+from kombu_redisdelay.broker.limits import Limits
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations.limits import UNCHANGED, Unchanged, rates, shares
+from kombu_redisdelay.public import public
+
+#: Stands for the key of messages without one: no key has quotation marks.
+NO_KEY = '""'
+
+
+@public
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """The limits of every key of a fair queue, or of one key. They hold for all workers together.
+
+    Attributes:
+        rate: how many messages of a key may be taken in which time, such as ``100/m``; ``None`` for any
+            number.
+        burst: with a rate, how many may be taken at once after a while without any; ``None`` without a rate.
+        concurrency: how many messages of a key may be unacked; ``None`` for any number.
+        paused_since: since when nothing of this key is taken, in UTC; ``None`` if it is not paused. Always
+            ``None`` for every key.
+        is_own: whether this key has a limit of its own. What it has not, is as for every key.
+    """
+
+    rate: str | None = None
+    burst: int | None = None
+    concurrency: int | None = None
+    paused_since: datetime | None = None
+    is_own: bool = False
+
+    @property
+    def is_limited(self) -> bool:
+        return self.rate is not None or self.concurrency is not None
+
+
+def make_fair(store: Store, queues: Iterable[str], app: Any = None) -> None:
+    """Have workers serve the keys of *queues* in turn.
+
+    Arguments:
+        app: the Celery app, ``None`` if it is not known.
+
+    Raises:
+        ValueError: one of them is declared with ``x-expires``.
+    """
+    names = list(queues)
+    for queue in names:
+        if _expires(store, queue, app):
+            raise ValueError(
+                f"queue {queue!r} cannot be fair, because it is declared with 'x-expires': Redis would "
+                "expire the list of each key by itself"
+            )
+    FairQueues(store).switch_on(store.partitions.all_names(names))
+
+
+def make_plain(store: Store, queues: Iterable[str]) -> None:
+    """Have workers move the messages of *queues* back, and then serve them in the order of their priority."""
+    FairQueues(store).switch_off(store.partitions.all_names(queues))
+
+
+def fair_states(store: Store, queues: Sequence[str]) -> list[str]:
+    """``"on"`` for each of *queues* that is fair, ``"off"`` while its messages are moved back, else empty."""
+    each = [store.partitions.names(queue) for queue in queues]
+    states = iter(FairQueues(store).states([name for names in each for name in names]))
+    return [together([next(states) for _ in names]) for names in each]
+
+
+def together(states: Sequence[str]) -> str:
+    """The state of a queue whose partitions have these."""
+    return next((state for state in (ON, OFF) if state in states), PLAIN)
+
+
+def limits_of_every_key(store: Store, queue: str) -> KeyLimits:
+    """The limits of every key of *queue*."""
+    [found] = FairQueues(store).limits(store.partitions.names(queue)[:1])
+    return key_limits(found)
+
+
+def limits_of_key(store: Store, queue: str, key: str) -> KeyLimits:
+    """The limits that count for one key of *queue*.
+
+    Raises:
+        ValueError: *key* cannot be a key.
+    """
+    checked_key(key)
+    fair, name = FairQueues(store), store.partitions.names(queue)[0]
+    [every], [state] = fair.limits([name]), fair.key_states(name, [key])
+    return limits_of_state(every, state)
+
+
+def limits_of_state(every: fair_keys.KeyLimits, state: KeyState) -> KeyLimits:
+    """The limits that count for a key.
+
+    Arguments:
+        every: those of every key.
+    """
+    own = state.own
+    counting = fair_keys.KeyLimits(
+        every.concurrency if own.concurrency is None else own.concurrency,
+        *((every.interval_us, every.burst) if own.interval_us is None else (own.interval_us, own.burst)),
+    )
+    is_own = own.concurrency is not None or own.interval_us is not None
+    return key_limits(counting, state.paused_ms, is_own)
+
+
+def limit_keys(
+    store: Store,
+    queue: str,
+    *,
+    rate: str | float | Unchanged | None = UNCHANGED,
+    burst: int | Unchanged | None = UNCHANGED,
+    concurrency: int | Unchanged | None = UNCHANGED,
+) -> None:
+    """Change the limits of every key of *queue*: see :meth:`kombu_redisdelay.Queues.limit_keys`."""
+    fair, names = FairQueues(store), store.partitions.names(queue)
+    [before] = fair.limits(names[:1])
+    fair.limit(names, _changed(before, rate, burst, concurrency))
+
+
+def limit_key(
+    store: Store,
+    queue: str,
+    key: str,
+    *,
+    rate: str | float | Unchanged | None = UNCHANGED,
+    burst: int | Unchanged | None = UNCHANGED,
+    concurrency: int | Unchanged | None = UNCHANGED,
+) -> None:
+    """Change the limits of one key of *queue*: see :meth:`kombu_redisdelay.Queues.limit_key`."""
+    checked_key(key)
+    fair, names = FairQueues(store), store.partitions.names(queue)
+    [before] = fair.key_states(names[0], [key])
+    changed = _changed(before.own, rate, burst, concurrency)
+    for name in names:
+        fair.limit_key(name, key, changed)
+
+
+def pause_key(store: Store, queue: str, key: str) -> None:
+    """Have nothing of *key* taken.
+
+    Raises:
+        ValueError: *key* cannot be a key.
+    """
+    checked_key(key)
+    for name in store.partitions.names(queue):
+        FairQueues(store).pause_key(name, key)
+
+
+def resume_key(store: Store, queue: str, key: str) -> None:
+    """End the pause of *key*. Its limits stay.
+
+    Raises:
+        ValueError: *key* cannot be a key.
+    """
+    checked_key(key)
+    for name in store.partitions.names(queue):
+        FairQueues(store).resume_key(name, key)
+
+
+def checked_key(key: str) -> str:
+    """*key* as it is.
+
+    Raises:
+        ValueError: it cannot be a key.
+    """
+    check_key(key, "a key")
+    return key
+
+
+def _changed(
+    before: fair_keys.KeyLimits,
+    rate: str | float | Unchanged | None,
+    burst: int | Unchanged | None,
+    concurrency: int | Unchanged | None,
+) -> fair_keys.KeyLimits:
+    if rate is burst is concurrency is UNCHANGED:
+        raise TypeError("say which limit: rate, burst or concurrency")
+    after = before
+    if not (rate is UNCHANGED and burst is UNCHANGED):
+        of_queue = Limits(interval_us=before.interval_us, burst=before.burst)
+        new = rates([of_queue], rate, burst)
+        (interval,), (most,) = new["interval_us"], new["burst"]
+        after = after._replace(interval_us=interval, burst=None if most is None else int(most))
+    if concurrency is not UNCHANGED:
+        after = after._replace(concurrency=shares("concurrency", concurrency, 1)[0])
+    return after
+
+
+def key_limits(found: fair_keys.KeyLimits, paused_ms: float | None = None, is_own: bool = False) -> KeyLimits:
+    """What the broker has found, as an operator sees it."""
+    return KeyLimits(
+        rate=Limits(interval_us=found.interval_us).rate,
+        burst=None if found.interval_us is None else found.burst or 1,
+        concurrency=found.concurrency,
+        paused_since=None if paused_ms is None else from_ms(paused_ms),
+        is_own=is_own,
+    )
+
+
+def _expires(store: Store, queue: str, app: Any) -> bool:
+    """Whether *queue* is declared with ``x-expires``, as far as the app knows, or a key in Redis tells."""
+    declared = None if app is None else app.amqp.queues.get(queue)
+    if declared is not None and (declared.expires or "x-expires" in (declared.queue_arguments or {})):
+        return True
+    names = store.partitions.names(queue)
+    keys = [key for name in names for key in (*store.ready_keys(name), store.keys(name).schedule)]
+    return any(ttl > 0 for ttl in answers(store.server, (("PTTL", key) for key in keys)))

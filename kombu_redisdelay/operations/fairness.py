@@ -1,0 +1,122 @@
+"""What there is to know of fair queues without looking at each key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from kombu_redisdelay.broker import members
+from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.wire import Command
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.fair import KeyLimits, key_limits, together
+from kombu_redisdelay.public import public
+
+#: How many of the first keys are looked at to find the next message: a key has its turn although its last
+#: message was taken.
+MOST_FIRST = 3
+
+
+@public
+@dataclass(frozen=True, slots=True)
+class Fairness:
+    """That a queue is fair, and how many keys wait in it.
+
+    Attributes:
+        state: "on"; or "off" while workers move its messages back, because it is not to be fair any more.
+        keys: how many keys wait for their turn or at a limit. A key with messages of two priorities may count
+            twice. Of partitions, it is the greatest number.
+        keys_at_limit: how many of these wait because of their limits, or are paused.
+        limits: the limits of every key.
+    """
+
+    state: str
+    keys: int
+    keys_at_limit: int
+    limits: KeyLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """How the messages of a fair partition wait, or those of a fair queue without partitions.
+
+    Attributes:
+        fairness: the same as for the queue.
+        waits_for_keys: whether there are ready messages, and all are of keys at their limits.
+        firsts: for each priority the keys whose turns are next, by their lists; if there are none, some that
+            are at a limit.
+    """
+
+    fairness: Fairness
+    waits_for_keys: bool
+    firsts: Sequence[Sequence[str]]
+
+
+def lanes_of(store: Store, names: Sequence[str]) -> dict[str, Lanes]:
+    """Those of *names* that are fair. Makes a round trip, and another two if any is."""
+    fair = FairQueues(store)
+    states = {name: state for name, state in zip(names, fair.states(names), strict=True) if state}
+    if not states:
+        return {}
+    commands = [command for name in states for command in _commands(store, name)]
+    replies = iter(answers(store.server, commands))
+    every = fair.limits(list(states))
+    return {
+        name: _lanes(store, name, state, key_limits(limits), replies)
+        for (name, state), limits in zip(states.items(), every, strict=True)
+    }
+
+
+def fairness_together(each: Sequence[Fairness | None]) -> Fairness | None:
+    """That of a queue whose partitions have these."""
+    found = [one for one in each if one is not None]
+    if not found:
+        return None
+    keys, at_limit = max(one.keys for one in found), max(one.keys_at_limit for one in found)
+    return Fairness(together([one.state for one in found]), keys, at_limit, found[0].limits)
+
+
+def since_ms_of(store: Store, lanes: dict[str, Lanes]) -> dict[str, int]:
+    """Since when the next messages of fair queues wait, for each queue the earliest time of all priorities,
+    in ms since the epoch. Queues are missing whose messages do not tell."""
+    lists = [(name, some) for name, its in lanes.items() for some in its.firsts if some]
+    replies = iter(answers(store.server, [("LINDEX", key, -1) for _, some in lists for key in some]))
+    found: dict[str, int] = {}
+    for name, some in lists:
+        heads = [payload for payload in islice(replies, len(some)) if payload is not None]
+        since_ms = members.due_ms(heads[0]) if heads else None
+        if since_ms is not None:
+            found[name] = min(since_ms, found.get(name, since_ms))
+    return found
+
+
+def _commands(store: Store, name: str) -> Iterator[Command]:
+    keys = store.keys(name)
+    for step in store.steps:
+        yield "LLEN", keys.ready_at(step)
+        yield "ZCARD", keys.turns(step)
+        yield "ZRANGE", keys.turns(step), 0, MOST_FIRST - 1
+    yield "HLEN", keys.limited
+    yield "HSCAN", keys.limited, 0, "COUNT", MOST_FIRST
+
+
+def _lanes(store: Store, name: str, state: str, limits: KeyLimits, replies: Iterator[Any]) -> Lanes:
+    keys = store.keys(name)
+    door = turns = 0
+    firsts: list[list[str]] = []
+    for step in store.steps:
+        length, count, some = islice(replies, 3)
+        door, turns = door + length, turns + count
+        firsts.append([keys.key_list(step, key.decode(errors="replace")) for key in some])
+    at_limit, (_, pairs) = islice(replies, 2)
+    if not turns:
+        firsts = [
+            [keys.key_list(int(step), key.decode(errors="replace"))]
+            for key, waiting in islice(zip(pairs[::2], pairs[1::2], strict=True), MOST_FIRST)
+            for step in waiting.split()[::2]
+        ]
+    fairness = Fairness(state, turns + at_limit, at_limit, limits)
+    return Lanes(fairness, bool(at_limit) and not turns and not door, firsts)

@@ -1,0 +1,181 @@
+"""The keys of a queue: what waits with each of them, and what they are allowed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from kombu_redisdelay.broker import members
+from kombu_redisdelay.broker.fair_key import key_of
+from kombu_redisdelay.broker.fair_keys import KEYS_PER_PAGE, KeyState
+from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.portions import portions
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unacked import UnackedHashes
+from kombu_redisdelay.broker.upcoming import upcoming
+from kombu_redisdelay.broker.walk import walk
+from kombu_redisdelay.operations.fair import KeyLimits, limits_of_every_key, limits_of_state, together
+from kombu_redisdelay.public import public
+
+#: Messages whose keys are not in any list or counter are read: no more of each state than this.
+MOST_READ = 10_000
+
+
+@public
+@dataclass(frozen=True, slots=True)
+class KeyStats:
+    """What there is to know of one key of a queue.
+
+    Attributes:
+        key: the key; empty for messages without one.
+        ready: number of ready messages.
+        scheduled: number of scheduled messages. ``None`` if the queue has more than 10,000: they are in no
+            order by key, and all would have to be read.
+        unacked: number of unacked messages. ``None`` if the queue has more than 10,000, for the same reason.
+        waiting: seconds for which its oldest ready message has waited; 0 if nothing is ready, ``None`` if
+            that is unknown, because another transport has published these messages.
+        limits: whether it is paused, and its limits.
+        is_at_limit: whether it has ready messages, and a pause or a limit of this key keeps them.
+    """
+
+    key: str
+    ready: int
+    scheduled: int | None
+    unacked: int | None
+    waiting: float | None
+    limits: KeyLimits
+    is_at_limit: bool = False
+
+
+@public
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """The keys of a queue.
+
+    Attributes:
+        queue: name of the queue.
+        fair: "on" if it is fair, "off" while workers move its messages back, empty if it is not fair.
+        limits: the limits of every key.
+        keys: those that have messages, or are paused, or have limits of their own.
+        unread: number of ready messages that are missing in *keys*. It is not 0 only if more than 10,000 are
+            not sorted in: because the queue is not fair, or no worker has looked at it since they came.
+    """
+
+    queue: str
+    fair: str
+    limits: KeyLimits
+    keys: Sequence[KeyStats]
+    unread: int = 0
+
+
+@dataclass
+class _Found:
+    """What is found of a key in all partitions, bit by bit.
+
+    Attributes:
+        heads: of its lists, since when the next message waits, ms since the epoch; ``None`` if that is
+            unknown.
+    """
+
+    ready: int = 0
+    scheduled: int = 0
+    unacked: int = 0
+    heads: list[float | None] = field(default_factory=list)
+    states: list[KeyState] = field(default_factory=list)
+
+
+def queue_keys(store: Store, queue: str) -> QueueKeys:
+    """The keys of *queue*. Makes a few round trips for every 200 of them, and reads up to :data:`MOST_READ`
+    messages in each state that is not counted for each key."""
+    fair, names = FairQueues(store), store.partitions.names(queue)
+    found: defaultdict[str, _Found] = defaultdict(_Found)
+    unread = sum(_add_ready(store, fair, name, found) for name in names)
+    has_unacked, has_scheduled = _add_unacked(store, names, found), _add_scheduled(store, names, found)
+    _add_states(fair, names, found)
+    [every], now_ms = fair.limits(names[:1]), store.now_ms()
+    keys = []
+    for key, each in found.items():
+        limits = limits_of_state(every, each.states[0])
+        stats = KeyStats(
+            key,
+            ready=each.ready,
+            scheduled=each.scheduled if has_scheduled else None,
+            unacked=each.unacked if has_unacked else None,
+            waiting=_waiting(each.heads, now_ms),
+            limits=limits,
+            is_at_limit=bool(each.ready) and any(_is_at_limit(limits, state) for state in each.states),
+        )
+        keys.append(stats)
+    return QueueKeys(queue, together(fair.states(names)), limits_of_every_key(store, queue), keys, unread)
+
+
+def _add_ready(store: Store, fair: FairQueues, name: str, found: defaultdict[str, _Found]) -> int:
+    """Returns how many are left out."""
+    for some in portions(fair.keys(name), lambda _: 1, KEYS_PER_PAGE, KEYS_PER_PAGE):
+        keys = store.keys(name)
+        lists = [(state.key, keys.key_list(step, state.key)) for state in some for step in state.ready]
+        heads = answers(store.server, (("LINDEX", key_list, -1) for _, key_list in lists)) if lists else []
+        for (key, _), payload in zip(lists, heads, strict=True):
+            if payload is not None:
+                found[key].heads.append(members.due_ms(payload))
+        for state in some:
+            # Also one that only has limits of its own.
+            found[state.key].ready += sum(state.ready.values())
+    return _add_door(store, name, found)
+
+
+def _add_door(store: Store, name: str, found: defaultdict[str, _Found]) -> int:
+    """What is not sorted in. Returns how many are left out."""
+    lists = store.ready_keys(name)
+    left = MOST_READ
+    for key in lists:
+        for entry in islice(walk(store.server, [key]), left):
+            of_key = found[key_of(entry.data).key]
+            of_key.ready += 1
+            of_key.heads.append(members.due_ms(entry.data))
+            left -= 1
+    lengths: list[int] = answers(store.server, (("LLEN", key) for key in lists)) if left <= 0 else []
+    return max(0, sum(lengths) - MOST_READ)
+
+
+def _add_unacked(store: Store, names: Sequence[str], found: defaultdict[str, _Found]) -> bool:
+    """Returns whether they could be counted."""
+    hashes = UnackedHashes(store)
+    if sum(hashes.counts(names)) > MOST_READ:
+        return False
+    for name in names:
+        for each in hashes.iter(name):
+            found[key_of(each.payload).key].unacked += 1
+    return True
+
+
+def _add_scheduled(store: Store, names: Sequence[str], found: defaultdict[str, _Found]) -> bool:
+    """Returns whether they could be counted."""
+    if sum(answers(store.server, (("ZCARD", store.keys(name).schedule) for name in names))) > MOST_READ:
+        return False
+    for each in upcoming(store, names):
+        found[key_of(each.payload).key].scheduled += 1
+    return True
+
+
+def _add_states(fair: FairQueues, names: Sequence[str], found: defaultdict[str, _Found]) -> None:
+    """What is allowed for the keys that were found."""
+    for name in names:
+        for state in fair.key_states(name, list(found)):
+            found[state.key].states.append(state)
+
+
+def _is_at_limit(limits: KeyLimits, state: KeyState) -> bool:
+    # A key is noted as being at its limit when its turn comes.
+    is_full = limits.concurrency is not None and (state.unacked or 0) >= limits.concurrency
+    return state.is_limited or limits.paused_since is not None or is_full
+
+
+def _waiting(heads: Sequence[float | None], now_ms: float) -> float | None:
+    known = [since_ms for since_ms in heads if since_ms is not None]
+    if not known:
+        return None if heads else 0.0
+    return max(0.0, (now_ms - min(known)) / 1000)

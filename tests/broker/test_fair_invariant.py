@@ -1,0 +1,435 @@
+"""Whatever is done to a fair queue: each message is in one place, a key that has messages has its turn or
+waits for its limits, and no limit of a key is exceeded."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from kombu_redisdelay.broker.consumer import Consumer
+from kombu_redisdelay.broker.dead import REQUEUE
+from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.fair_key import FairKey, key_of
+from kombu_redisdelay.broker.fair_keys import KeyLimits
+from kombu_redisdelay.broker.fair_queues import ON, PLAIN, FairQueues, check_fair
+from kombu_redisdelay.broker.schedule import Schedule
+from tests.broker.database import Database, FakeDatabase
+from tests.broker.rig import Rig, park, take_out, taken
+from tests.broker.test_mover import look, mover_of
+from tests.environments import examples
+
+STEPS = (0, 6)
+UNIT_MS = 1_000_000
+KEYS = ("", "a", "b", "é}:{ 1")
+MOST = 100
+choices = st.integers(0, 1000)
+steps = st.sampled_from(STEPS)
+keys = st.sampled_from(KEYS)
+concurrencies = st.sampled_from((None, 1, 2))
+intervals = st.sampled_from((None, 1, 2))
+
+
+@dataclass
+class Allowed:
+    """What the model says of the limits of a key."""
+
+    concurrency: int | None = None
+    interval: int | None = None
+    burst: int = 1
+
+    @property
+    def limits(self) -> KeyLimits:
+        interval_us = self.interval and float(self.interval * UNIT_MS * 1000)
+        return KeyLimits(self.concurrency, interval_us, self.burst if self.interval else None)
+
+
+@dataclass
+class Own(Allowed):
+    is_paused: bool = False
+    tat: int = 0
+
+
+@dataclass
+class Run:
+    consumer: Consumer
+    delivery: Delivery
+    id: str
+    key: str
+
+
+def fair_payload(id: str, key: str, weight: float = 1, *, stock: bool = False) -> str:
+    """A message as our publishers write it, or as those of ``redis://`` do."""
+    headers = {"id": id, "x-key": key, "x-key-weight": weight} if key else {"id": id}
+    text = json.dumps({"body": "", "headers": headers, "properties": {}})
+    if stock or not key:
+        return text
+    member = FairKey(key, weight).member
+    return f'{{"redisdelay-due": 1, "redisdelay-key": "{member}", {text[1:]}'
+
+
+def id_of(payload: bytes | str) -> str:
+    return str(json.loads(payload)["headers"]["id"])
+
+
+@dataclass
+class Found:
+    """What is in Redis of the queue ``q``."""
+
+    sorted_in: dict[tuple[int, str], list[str]] = field(default_factory=dict)
+    ids: Counter[str] = field(default_factory=Counter)
+
+
+class FairMachine(RuleBasedStateMachine):
+    """Messages of some keys are in the queue ``q``."""
+
+    database: Database
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.database.reset()
+        self.rig = Rig(self.database, steps=STEPS)
+        self.fair = FairQueues(self.rig.store)
+        self.names = count(1)
+        self.consumers = [self.new_consumer() for _ in range(2)]
+        self.runs: list[Run] = []
+        self.zombies: list[Run] = []
+        self.elsewhere: list[tuple[int, bytes]] = []
+        self.there: set[str] = set()
+        self.every = Allowed()
+        self.own = {key: Own() for key in KEYS}
+        self.now = 0
+        #: Ids of messages that were published and nothing else, in this order, as long as the order is kept.
+        self.in_order: dict[tuple[int, str], list[str]] = {}
+        self.checked: dict[str, tuple[bytes, bytes]] = {}
+
+    def new_consumer(self) -> Consumer:
+        return self.rig.consumer(f"c{next(self.names)}")
+
+    # -- what producers do --
+
+    @rule(key=keys, step=steps, how_many=st.integers(1, 3), weight=st.sampled_from((1, 2.5, 0.1)))
+    def publish(self, key: str, step: int, how_many: int, weight: float) -> None:
+        self.push(key, step, how_many, weight, stock=False)
+
+    @rule(key=keys, step=steps, how_many=st.integers(1, 3))
+    def a_stock_producer_publishes(self, key: str, step: int, how_many: int) -> None:
+        self.push(key, step, how_many, 2, stock=True)
+
+    def push(self, key: str, step: int, how_many: int, weight: float, *, stock: bool) -> None:
+        for _ in range(how_many):
+            id = f"m{next(self.names)}"
+            self.there.add(id)
+            self.in_order.setdefault((step, key), []).append(id)
+            self.rig.put("q", fair_payload(id, key, weight, stock=stock), step=step)
+
+    @rule(key=keys, step=steps, in_units=st.integers(-1, 3))
+    def schedule(self, key: str, step: int, in_units: int) -> None:
+        id = f"m{next(self.names)}"
+        self.there.add(id)
+        self.rig.schedule("q", fair_payload(id, key), in_units * UNIT_MS, id=id, step=step)
+
+    @rule(by=st.integers(1, 3))
+    def time_passes(self, by: int) -> None:
+        self.database.advance(by * UNIT_MS)
+        self.now += by
+
+    # -- what consumers do --
+
+    @rule(which=st.integers(0, 1), limit=st.integers(0, 4), acked=st.booleans())
+    def take(self, which: int, limit: int, acked: bool) -> None:
+        consumer = self.consumers[which]
+        deliveries = taken(consumer, "q", limit=limit, no_ack=() if acked else ("q",))
+        is_fair = self.fair.states(["q"]) == [ON]
+        for delivery in deliveries:
+            run = Run(consumer, delivery, id_of(delivery.payload), key_of(delivery.payload).key)
+            self.follows_order(run)
+            if is_fair:
+                self.counts_against(run)
+            if acked:
+                self.runs.append(run)
+            else:
+                self.there.remove(run.id)
+        if acked and is_fair:
+            self.no_limit_is_exceeded({key_of(delivery.payload).key for delivery in deliveries})
+
+    def follows_order(self, run: Run) -> None:
+        waiting = self.in_order.get((run.delivery.step, run.key), [])
+        if run.id in waiting:
+            assert waiting.pop(0) == run.id, "out of order within its key"
+
+    def allowed(self, key: str) -> Allowed:
+        own = self.own[key]
+        interval = own.interval or self.every.interval
+        burst = own.burst if own.interval else self.every.burst
+        return Allowed(own.concurrency or self.every.concurrency, interval, burst)
+
+    def counts_against(self, run: Run) -> None:
+        own, allowed = self.own[run.key], self.allowed(run.key)
+        assert not own.is_paused
+        if allowed.interval:
+            own.tat = min(max(own.tat, self.now), self.now + allowed.burst * allowed.interval)
+            assert own.tat - (allowed.burst - 1) * allowed.interval <= self.now, "faster than its rate"
+            own.tat += allowed.interval
+
+    def no_limit_is_exceeded(self, some: set[str]) -> None:
+        held = Counter(run.key for run in self.runs)
+        for key in some:
+            concurrency = self.allowed(key).concurrency
+            assert concurrency is None or held[key] <= concurrency, "more than its concurrency"
+
+    @precondition(lambda self: self.runs)
+    @rule(which=choices)
+    def ack(self, which: int) -> None:
+        run = self.runs.pop(which % len(self.runs))
+        assert self.rig.ack(run.consumer, "q", run.delivery.tag)
+        self.there.remove(run.id)
+
+    @precondition(lambda self: self.runs)
+    @rule(which=choices, how=st.sampled_from(("returned", "failed", "later", "dead", "parked", "unknown")))
+    def give_back(self, which: int, how: str) -> None:
+        run = self.runs.pop(which % len(self.runs))
+        consumer, tag = run.consumer, run.delivery.tag
+        if how == "returned":
+            assert consumer.give_back("q", tag)
+        elif how == "dead":
+            assert consumer.make_dead("q", tag, "why")
+        elif how == "parked":
+            park(consumer, run.delivery, run.id, self.database.now_ms() + UNIT_MS)
+        elif how == "unknown":
+            consumer.leave_to_others("q", tag, run.id, "task")
+            consumer.confirm_acks()
+        else:
+            assert consumer.requeue("q", tag, UNIT_MS if how == "later" else None)
+
+    @precondition(lambda self: self.runs)
+    @rule(how_many=st.integers(1, 3))
+    def put_back(self, how_many: int) -> None:
+        some = [run for run in self.runs if run.consumer is self.runs[-1].consumer][-how_many:]
+        self.runs = [run for run in self.runs if run not in some]
+        some[0].consumer.put_back([run.delivery for run in some])
+
+    @rule(which=st.integers(0, 1))
+    def lose_lease(self, which: int) -> None:
+        consumer = self.consumers[which]
+        self.zombies += [run for run in self.runs if run.consumer is consumer]
+        self.runs = [run for run in self.runs if run.consumer is not consumer]
+        # The lease of the other may have ended, too, in time that passed.
+        leases = {each.name: self.database.now_ms() + UNIT_MS for each in self.consumers}
+        self.rig.client.zadd(self.rig.store.keys("q").consumers, leases, xx=True)
+        self.rig.end_lease("q", consumer.name)
+        self.rig.recover("q")
+        self.consumers[which] = self.new_consumer()
+
+    @precondition(lambda self: self.zombies)
+    @rule(which=choices)
+    def zombie_ends(self, which: int) -> None:
+        run = self.zombies.pop(which % len(self.zombies))
+        assert not self.rig.ack(run.consumer, "q", run.delivery.tag)
+
+    @rule(which=st.integers(0, 1))
+    def close(self, which: int) -> None:
+        consumer = self.consumers[which]
+        assert consumer.give_back_all()
+        self.runs = [run for run in self.runs if run.consumer is not consumer]
+        self.consumers[which] = self.new_consumer()
+
+    @rule()
+    def move_while_there_is_no_room(self) -> None:
+        look(mover_of(self.rig.store, "q"))
+
+    # -- what operators do --
+
+    @rule()
+    def switch_on(self) -> None:
+        self.fair.switch_on(["q"])
+
+    @rule()
+    def switch_off(self) -> None:
+        self.fair.switch_off(["q"])
+        # What is moved back comes behind what is not sorted in.
+        self.in_order.clear()
+
+    @rule(concurrency=concurrencies, interval=intervals, burst=st.integers(1, 2))
+    def limit(self, concurrency: int | None, interval: int | None, burst: int) -> None:
+        self.every = Allowed(concurrency, interval, burst)
+        self.fair.limit(["q"], self.every.limits)
+        assert self.fair.limits(["q"]) == [self.every.limits]
+
+    @rule(key=keys, concurrency=concurrencies, interval=intervals, burst=st.integers(1, 2))
+    def limit_key(self, key: str, concurrency: int | None, interval: int | None, burst: int) -> None:
+        own = self.own[key]
+        own.concurrency, own.interval, own.burst = concurrency, interval, burst
+        self.fair.limit_key("q", key, own.limits)
+
+    @rule(key=keys, is_paused=st.booleans())
+    def pause(self, key: str, is_paused: bool) -> None:
+        self.own[key].is_paused = is_paused
+        if is_paused:
+            self.fair.pause_key("q", key)
+        else:
+            self.fair.resume_key("q", key)
+
+    @rule()
+    def purge(self) -> None:
+        found = self.found()
+        waiting = set(found.ids) - {run.id for run in self.runs} - set(self.dead())
+        assert self.rig.store.purge("q") == len(waiting)
+        self.there -= waiting
+        self.in_order.clear()
+
+    @rule()
+    def requeue_dead(self) -> None:
+        assert take_out(self.rig.store, "q", REQUEUE) == len(self.dead()) or not self.dead()
+
+    @rule(which=choices)
+    def deliver_now(self, which: int) -> None:
+        schedule = Schedule(self.rig.store)
+        found = list(schedule.iter("q", None, None))
+        if found:
+            message = found[which % len(found)]
+            assert schedule.reschedule(message, message.payload, self.database.now_ms() - 1)
+
+    @rule()
+    def keys_are_checked(self) -> None:
+        self.checked = check_fair(self.rig.store, ["q"], self.checked)
+
+    # -- what others do --
+
+    @rule(step=steps)
+    def a_stock_worker_takes(self, step: int) -> None:
+        text = self.rig.client.rpop(self.rig.store.keys("q").ready_at(step))
+        if text is not None:
+            self.elsewhere.append((step, text))
+            self.in_order.clear()
+
+    @precondition(lambda self: self.elsewhere)
+    @rule(gives_back=st.booleans())
+    def a_stock_worker_ends(self, gives_back: bool) -> None:
+        step, text = self.elsewhere.pop()
+        if gives_back:
+            self.rig.client.rpush(self.rig.store.keys("q").ready_at(step), text)
+        else:
+            self.there.remove(id_of(text))
+
+    # -- what always holds --
+
+    def dead(self) -> list[str]:
+        return [id_of(letter.split("\n", 1)[1]) for letter in self.rig.dead("q")]
+
+    def found(self) -> Found:
+        found = Found()
+        prefix = self.rig.key("q", "key:").encode()
+        for name in self.rig.all_keys():
+            if name.startswith(prefix):
+                step, key = name[len(prefix) :].decode().split(":", 1)
+                ids = [id_of(text) for text in self.rig.client.lrange(name, 0, -1)]
+                found.sorted_in[int(step), key] = ids
+                found.ids.update(ids)
+        found.ids.update(id_of(text) for step in STEPS for text in self.rig.ready("q", step))
+        found.ids.update(id_of(text.partition(":")[2]) for text in self.rig.scheduled("q"))
+        for consumer in self.consumers:
+            held = self.rig.unacked("q", consumer.name)
+            found.ids.update(id_of(text.partition(":")[2]) for text in held.values())
+        found.ids.update(self.dead())
+        return found
+
+    @invariant()
+    def every_message_is_in_one_place(self) -> None:
+        found = self.found()
+        elsewhere = Counter(id_of(text) for _, text in self.elsewhere)
+        assert found.ids + elsewhere == Counter(self.there)
+
+    def limited(self) -> Iterator[tuple[int, str]]:
+        for key, turns in self.rig.client.hgetall(self.rig.store.keys("q").limited).items():
+            yield from ((int(step), key.decode()) for step in turns.decode().split()[::2])
+
+    @invariant()
+    def each_key_has_its_turn_or_waits(self) -> None:
+        client, k = self.rig.client, self.rig.store.keys("q")
+        sorted_in = self.found().sorted_in
+        limited = Counter(self.limited())
+        turns = {(step, key.decode()) for step in STEPS for key in client.zrange(k.turns(step), 0, -1)}
+        assert set(sorted_in) <= turns | set(limited)
+        assert not turns & set(limited)
+        assert all(times == 1 for times in limited.values())
+        numbers = {step: int(client.hget(k.fair, f"n:{step}") or 0) for step in STEPS}
+        lengths = Counter(step for (step, _), ids in sorted_in.items() for _ in ids)
+        assert numbers == {step: lengths[step] for step in STEPS}
+        assert turns == set() or any(numbers.values())
+
+    @invariant()
+    def what_is_held_is_counted(self) -> None:
+        client, k = self.rig.client, self.rig.store.keys("q")
+        holders = client.hgetall(k.unacked_keys)
+        active = {key: int(number) for key, number in client.hgetall(k.active).items()}
+        assert active == Counter(holders.values())
+        if self.fair.states(["q"]) == [ON] and client.hexists(k.limits, "key_concurrency"):
+            for run in self.runs:
+                assert holders[f"{run.consumer.name}\x1e{run.delivery.tag}".encode()] == run.key.encode()
+
+    # -- the end --
+
+    def takes_all_that_is_allowed(self) -> None:
+        check_fair(self.rig.store, ["q"], {})
+        for _ in range(MOST):
+            before = len(self.runs)
+            self.take(0, 4, True)
+            if len(self.runs) == before:
+                return
+        raise AssertionError("takes never end")
+
+    def teardown(self) -> None:
+        self.takes_all_that_is_allowed()
+        held = Counter(run.key for run in self.runs)
+        for (_, key), ids in self.found().sorted_in.items():
+            own, allowed = self.own[key], self.allowed(key)
+            is_slow = allowed.interval and own.tat - (allowed.burst - 1) * allowed.interval > self.now
+            is_full = allowed.concurrency and held[key] >= allowed.concurrency
+            assert own.is_paused or is_slow or is_full, f"{ids} of {key!r} could be taken"
+        for key in KEYS:
+            self.pause(key, False)
+            self.limit_key(key, None, None, 1)
+        self.limit(None, None, 1)
+        self.requeue_dead()
+        for _ in range(3):
+            while self.runs:
+                self.ack(0)
+            self.time_passes(100)
+            self.takes_all_that_is_allowed()
+        while self.runs:
+            self.ack(0)
+        elsewhere = {id_of(text) for _, text in self.elsewhere}
+        assert self.there == elsewhere, "some never run"
+        self.fair.switch_off(["q"])
+        taken(self.consumers[0], "q")
+        assert self.fair.states(["q"]) == [PLAIN]
+        left = {name.rpartition(b"}:")[2] for name in self.rig.all_keys() if b"redisdelay:{q}:" in name}
+        assert left <= {b"history", b"consumers", b"wake", b"control", b"duplicates", b"unknown"}
+
+
+@pytest.mark.timeout(600)
+def test_each_message_is_in_one_place_and_no_limit_is_exceeded(database: Database) -> None:
+    machine = type("Machine", (FairMachine,), {"database": database})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples(60 if isinstance(database, FakeDatabase) else 30),
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

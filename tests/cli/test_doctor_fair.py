@@ -1,0 +1,67 @@
+"""`celery delayed doctor`: fair queues."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.site import QUEUE, Site, sort_in
+from tests.transport.kit import Inbox, drain
+from tools.harness.redis_server import RedisServer
+
+Q = ("-Q", QUEUE)
+
+
+@pytest.fixture
+def server(good_server: RedisServer) -> RedisServer:
+    with good_server.client() as client:
+        client.flushall()
+    return good_server
+
+
+def test_a_fair_queue(site: Site) -> None:
+    site.text("fair", *Q)
+    sort_in(site, "a", "b", "b")
+    site.add_consumer("alive", 60_000)
+    found = [row["found"] for row in site.rows("doctor", *Q) if row["check"] == "queue celery"]
+    assert found == ["fair: LLEN does not count its messages; the exporter and `stats` do"]
+
+
+def test_keys_that_are_paused(site: Site) -> None:
+    site.text("fair", *Q)
+    site.text("pause", *Q, "--key", "b")
+    assert site.findings("warning")["queue celery"].startswith("1 key paused: b (since 20")
+
+
+def test_keys_at_their_limits(site: Site) -> None:
+    site.text("fair", *Q)
+    site.text("limit", *Q, "--per-key", "--concurrency", "1")
+    for _ in range(3):
+        site.send(headers={"x-key": "a"})
+    with site.app.connection_for_read() as connection:
+        inbox = Inbox(connection.channel(), QUEUE)
+        drain(connection, lambda: len(inbox) == 1 and site.redis.hlen(site.store.keys(QUEUE).limited))
+        assert site.findings("ok")["queue celery"] == "1 key at their limits: a (2 ready)"
+
+
+def test_messages_that_nobody_moves_back(site: Site) -> None:
+    site.text("fair", *Q)
+    sort_in(site, "a")
+    site.text("fair", *Q, "--off")
+    rows = [row["found"] for row in site.rows("doctor", *Q) if row["check"] == "queue celery"]
+    assert "it is not to be fair any more, and 1 message ready: no worker moves them back" in rows
+
+
+def test_messages_that_are_not_where_they_are_counted(site: Site) -> None:
+    site.text("fair", *Q)
+    sort_in(site, "a", "a", "b")
+    site.redis.delete(site.store.keys(QUEUE).key_list(0, "a"))
+    assert site.findings("wrong")["queue celery"] == (
+        "not all messages of its keys are where they are counted: 1 of 3"
+    )
+
+
+def test_stock_workers(site: Site) -> None:
+    site.redis.hset("unacked", "tag", "[]")
+    assert "fair queues" not in site.findings("warning")
+    site.text("fair", *Q)
+    assert site.findings("warning")["fair queues"].startswith("workers of redis:// take")

@@ -1,0 +1,212 @@
+"""`celery delayed fair` and `keys`, and the options for keys of `limit`, `pause` and `resume`."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from kombu.entity import Queue
+from prometheus_client import CollectorRegistry
+
+from kombu_redisdelay.operations.exporter import QueueCollector
+from tests.cli.site import QUEUE, Site, sort_in
+from tests.transport.kit import Inbox, drain
+
+Q = ("-Q", QUEUE)
+
+
+def test_a_queue_is_made_fair_and_plain(site: Site) -> None:
+    assert site.text("fair", *Q) == "celery is fair now\n"
+    assert site.text("fair", *Q) == "celery is fair already\n"
+    assert site.text("fair", *Q, "--off") == "celery will not be fair: workers move its messages back\n"
+    assert site.rows("fair", *Q, "--off") == [{"queue": QUEUE, "fair": "off"}]
+    assert site.text("fair", *Q) == "celery is fair again\n"
+    assert site.text("fair", "-Q", "b", "--off", "--force") == "b is not fair\n"
+    assert site.rows("fair", *Q, "-Q", "b", "--force") == [
+        {"queue": QUEUE, "fair": "on"},
+        {"queue": "b", "fair": "on"},
+    ]
+    # A queue that is fair is known.
+    site.redis.delete(*(key for key in site.redis.keys("*") if not key.endswith(":control")))
+    assert site.text("fair", "-Q", "b") == "b is fair already\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("fair",), "Name the queues with -Q."),
+        (("keys",), "Name one queue with -Q."),
+        (("keys", *Q, "-Q", "b"), "Name one queue with -Q."),
+        (("limit", *Q, "--per-key", "--key", "t", "--rate", "1"), "not both"),
+        (("limit", *Q, "--per-key"), "Give a limit"),
+        (("limit", *Q, "--key", "t", "--burst", "3"), "urst needs a rate"),
+        (("limit", *Q, "--key", "t\n", "--rate", "3"), " key must have no control characters"),
+        (("pause", *Q, "--key", "t" * 65), " key must have 64 bytes at most"),
+        (("pause", *Q, "--key", ""), "t is empty; the key of messages without one is"),
+        (("fair", "-Q", "typo"), "obody has used a queue 'typo' yet"),
+    ],
+)
+def test_what_is_a_usage_error(site: Site, words: tuple[str, ...], message: str) -> None:
+    result = site.run(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert site.redis.keys("*control*") == []
+
+
+def test_a_queue_that_expires(site: Site) -> None:
+    site.app.conf.task_queues = [Queue(QUEUE, queue_arguments={"x-expires": 60_000})]
+    result = site.run("fair", *Q)
+    assert result.exit_code == 2
+    assert "ueue 'celery' cannot be fair, because it is declared with 'x-expires'" in result.stderr
+
+
+def test_limits_of_each_key_and_of_one(site: Site) -> None:
+    site.text("fair", *Q)
+    limits = ("--per-key", "--rate", "120/m", "--concurrency", "2")
+    assert site.text("limit", *Q, *limits) == "celery each key: 120/m, burst 2, concurrency 2\n"
+    assert site.text("limit", *Q, "--key", "t", "--concurrency", "8") == (
+        "celery key t: 2/s, burst 2, concurrency 8\n"
+    )
+    [row] = site.rows("limit", *Q, "--key", "t", "--rate", "none")
+    assert row == {
+        **{"queue": QUEUE, "key": "t", "rate": "2/s", "burst": 2, "concurrency": 8},
+        **{"paused_since": None, "is_own": True},
+    }
+    assert site.text("limit", *Q, "--key", "t", "--clear") == (
+        "celery key t: 2/s, burst 2, concurrency 2, as each key\n"
+    )
+    [row] = site.rows("limit", *Q, "--per-key", "--rate", "none")
+    assert (row["per_key"], row["rate"], row["concurrency"]) == (True, None, 2)
+    assert site.text("limit", *Q, "--per-key", "--clear") == "celery each key: no limits\n"
+    # It was never the limit of the queue.
+    assert site.text("limit", *Q, "--concurrency", "5") == "celery: concurrency 5\n"
+
+
+def test_a_pause_of_one_key(site: Site) -> None:
+    site.text("fair", *Q)
+    assert site.text("pause", *Q, "--key", "t") == "celery key t paused\n"
+    assert site.text("pause", *Q, "--key", "t") == "celery key t was paused already\n"
+    assert site.rows("pause", *Q, "--key", '""') == [{"queue": QUEUE, "key": "", "paused": True}]
+    assert [row["limits"]["paused_since"] for row in site.rows("stats")] == [None]
+    assert site.text("resume", *Q, "--key", "t") == "celery key t resumed\n"
+    assert site.rows("resume", *Q, "--key", "t") == [{"queue": QUEUE, "key": "t", "resumed": False}]
+
+
+def test_a_queue_that_is_not_fair_is_told_of(site: Site) -> None:
+    hint = "It counts when celery is fair: `celery delayed fair -Q celery`.\n"
+    assert site.run("pause", *Q, "--key", "t", "--force").stderr == hint
+    assert site.run("limit", *Q, "--per-key", "--rate", "1").stderr == hint
+    site.send(headers={"x-key": "t"})
+    result = site.run("keys", *Q)
+    assert result.stdout.splitlines()[1].split()[:2] == ["t", "1"]
+    assert "celery is not fair" in result.stderr
+
+
+def test_keys(site: Site) -> None:
+    site.text("fair", *Q)
+    assert site.run("keys", *Q).stderr == "No keys found.\n"
+    for _ in range(3):
+        site.send(headers={"x-key": "tenant-2"})
+    site.send(headers={"x-key": "tenant-10"}, countdown=60)
+    site.send()
+    site.text("pause", *Q, "--key", "tenant-2")
+    site.text("limit", *Q, "--key", "tenant-10", "--rate", "100/m", "--burst", "7")
+    site.text("limit", *Q, "--per-key", "--concurrency", "1")
+    header, *lines, remark = site.text("keys", *Q).splitlines()
+    assert header.split() == ["KEY", "READY", "WAIT", "SCHEDULED", "UNACKED", "REASON", "OWN", "LIMITS"]
+    assert [line.split()[0] for line in lines] == ["tenant-2", '""', "tenant-10"]
+    assert " paused  paused for " in lines[0]
+    assert lines[2].endswith("100/m, burst 7, concurrency 1")
+    assert remark == "each key of celery is limited: concurrency 1"
+    assert [row["key"] for row in site.rows("keys", *Q, "--sort", "key")] == ["", "tenant-2", "tenant-10"]
+    result = site.run("keys", *Q, "--sort", "scheduled", "--limit", "1", "--json")
+    assert '"key": "tenant-10", "ready": 0, "scheduled": 1, "unacked": 0, "waiting": 0.0' in result.stdout
+    assert result.stderr == "Only the first 1: there are 3. See all with --limit 0.\n"
+
+
+def test_a_hostile_key(site: Site) -> None:
+    """One that another program has written: of ours, none has such a key."""
+    site.text("fair", *Q)
+    payload = '{"redisdelay-key": "1 \\u202egnp.exe", "body": "", "headers": {}, "properties": {}}'
+    site.redis.lpush(QUEUE, payload)
+    assert "\u202e" not in site.text("keys", *Q)
+
+
+def test_key_is_a_filter(site: Site) -> None:
+    site.text("fair", *Q)
+    ids = {key: site.send(headers={"x-key": key} if key else {}) for key in ("a", "ab", "é-b", "")}
+    scheduled = site.send(headers={"x-key": "a", "x-unique": "u"}, countdown=60)
+
+    def found(key: str, *words: str) -> set[str]:
+        return {row["id"] for row in site.rows("list", "--key", key, *words)}
+
+    assert found("a") == {ids["a"], scheduled}
+    assert found("a*", "--state", "ready") == {ids["a"], ids["ab"]}
+    assert found("[é]-b") == found("é-b") == {ids["é-b"]}
+    assert found('""') == {ids[""]}
+    rows = site.rows("list", "--state", "scheduled")
+    assert [(row["key"], row["unique"]) for row in rows] == [("a", "u")]
+    assert site.text("list", "--state", "scheduled").split()[:4] == ["DUE", "KEY", "UNIQUE", "ID"]
+    shown = site.text("show", scheduled)
+    assert shown.index("key ") < shown.index("unique key ")
+    assert "\nkey " in shown
+    [count] = site.rows("count", "--key", "a*")
+    assert count["messages"] == 3
+    site.text("cancel", "--key", "a", "--yes")
+    assert {row["key"] for row in site.rows("list")} == {"ab", "é-b", ""}
+
+
+def test_stats(site: Site) -> None:
+    assert site.rows("stats")[0]["fairness"] is None
+    site.text("fair", *Q)
+    for number in range(3):
+        site.send(headers={"x-key": f"t{number}"})
+    site.text("pause", *Q, "--key", "t0")
+    site.text("limit", *Q, "--per-key", "--rate", "1/h")
+    assert "celery is fair: 0 keys wait\n" in site.text("stats")
+    with site.app.connection_for_read() as connection:
+        inbox = Inbox(connection.channel(), QUEUE, prefetch=1)
+        drain(connection, lambda: len(inbox) == 1)
+        [row] = site.rows("stats")
+        assert (row["ready"], row["unacked"]) == (2, 1)
+        assert row["fairness"]["state"] == "on"
+        assert row["fairness"]["limits"]["rate"] == "1/h"
+        assert "each key of celery is limited: 1/h, burst 1\n" in site.text("stats")
+        [message] = inbox.messages
+        message.ack()
+        # The rest is paused, or its turn.
+        drain(connection, lambda: len(inbox) == 2)
+        inbox.messages[1].ack()
+        *_, last = [site.send(headers={"x-key": f"t{number}"}) for number in (1, 2)]
+
+        def counts() -> bool:
+            [row] = site.rows("stats")
+            fairness, found = row["fairness"], (row["ready"], row["reason"])
+            return (fairness["keys"], fairness["keys_at_limit"], *found) == (3, 3, 3, "key limits")
+
+        drain(connection, counts)
+        [row] = site.rows("stats")
+        assert 0 < row["waiting"] < 60
+        assert "of keys that are paused, or at their limits" in site.text("show", last)
+    assert "celery is fair: 3 keys wait, 3 of them at a limit\n" in site.text("stats")
+
+
+def test_metrics(site: Site) -> None:
+    def metrics() -> dict[str, float]:
+        registry = CollectorRegistry()
+        registry.register(QueueCollector(site.store, lambda: [QUEUE]))
+        samples = (sample for family in registry.collect() for sample in family.samples)
+        return {each.name: each.value for each in samples if "_key" in each.name}
+
+    assert metrics() == {}
+    site.text("fair", *Q)
+    assert set(metrics().values()) == {0}
+    sort_in(site, *["noisy"] * 7, "a", "b", "c")
+    noisy = site.store.keys(QUEUE).key_list(0, "noisy")
+    since = f'"redisdelay-due": {site.now_ms() - 60_000}'
+    site.redis.lset(noisy, -1, re.sub('"redisdelay-due": [0-9]+', since, site.redis.lindex(noisy, -1)))
+    found = metrics()
+    assert found["redisdelay_queue_keys"] == 4
+    assert found["redisdelay_queue_greatest_key_ratio"] == 0.7
+    assert 60 < found["redisdelay_queue_longest_key_waiting_seconds"] < 120
+    assert 0 < found["redisdelay_queue_quiet_keys_waiting_seconds"] < 60

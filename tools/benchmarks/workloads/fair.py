@@ -1,0 +1,212 @@
+"""What a fair queue costs: consume and ack messages of one key, of many, and from a plain queue, in one run.
+
+The messages are pushed as producers push them. To sort them in is measured apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import cycle, islice, product
+from time import perf_counter
+from typing import Any
+
+from kombu.connection import Connection
+
+from kombu_redisdelay.broker.fair_keys import KeyLimits
+from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.mover import forwarding
+from kombu_redisdelay.broker.store import Store
+from tools.benchmarks.peers import OURS
+from tools.benchmarks.redis_info import cpu_seconds, used_memory
+from tools.benchmarks.site import Drain, Site
+from tools.benchmarks.workload import Measured, Sizes, Workload, cases
+
+PREFETCHES = (16, 64)
+
+#: Case -> how many keys its messages have.
+PLAIN, MANY = "plain", "many keys"
+KEYS = {PLAIN: 0, "1 key": 1, "1,000 keys": 1000}
+
+#: Shares of keys with these weights.
+WEIGHTS = (1, 2, 5, 10)
+
+_PUSHED_TOGETHER = 500
+
+
+def message(queue: str, number: int, key: str | None, weight: int = 1) -> str:
+    """One of 1.2 KB, as Celery and our publishers write it."""
+    member, header = "", ""
+    if key is not None:
+        member, header = f'"redisdelay-key": "{weight} {key}", ', f', "x-key": "{key}"'
+    headers = f'{{"id": "{number:036}"{header}}}'
+    delivery = f'{{"exchange": "", "routing_key": "{queue}"}}'
+    return (
+        f'{{"redisdelay-due": 1795711764997, {member}"body": "{"x" * 800}", "content-encoding": "utf-8", '
+        f'"content-type": "text/plain", "headers": {headers}, "properties": {{"delivery_mode": 2, '
+        f'"delivery_info": {delivery}, "priority": 0, '
+        f'"delivery_tag": "{number:036}"}}}}'
+    )
+
+
+class _Bench:
+    """One queue of a measurement."""
+
+    def __init__(self, site: Site, connection: Connection, redis: Any) -> None:
+        self.site, self.connection, self.redis = site, connection, redis
+        self.queue = site.declare(connection)
+        self.store: Store = connection.default_channel.store  # type: ignore[attr-defined]
+        self.fair = FairQueues(self.store)
+        self.keys = self.store.keys(site.queue)
+
+    def empty(self, *, is_fair: bool) -> None:
+        self.redis.flushdb()
+        if is_fair:
+            self.fair.switch_on([self.site.queue])
+
+    def fill(self, texts: Iterator[str]) -> None:
+        while some := list(islice(texts, _PUSHED_TOGETHER)):
+            self.redis.lpush(self.keys.ready, *some)
+
+    def sort_in(self) -> None:
+        """As a consumer does that has no room."""
+        self.redis.zadd(self.keys.consumers, {"who has no room": "inf"})
+        script, keys, args = forwarding(self.store, self.site.queue)
+        while self.redis.llen(self.keys.ready):
+            script(self.store.server, keys, args)
+        self.redis.delete(self.keys.consumers)
+
+    def drain(self, count: int, prefetch: int) -> tuple[float, float]:
+        """Seconds, and seconds of CPU of the server."""
+        drain = Drain(self.site, self.connection, prefetch=prefetch)
+        with drain.consumer:
+            began, cpu = perf_counter(), cpu_seconds(self.redis)
+            drain.until(count)
+            seconds = perf_counter() - began
+        drain.channel.close()
+        return seconds, cpu_seconds(self.redis) - cpu
+
+
+def measure(site: Site, sizes: Sizes) -> Measured:
+    figures: dict[str, float] = {}
+    with site.connect() as connection, site.redis() as redis:
+        redis.config_set("slowlog-log-slower-than", 1000)
+        redis.slowlog_reset()
+        bench = _Bench(site, connection, redis)
+        figures |= _consume(bench, sizes)
+        figures |= _limited(bench, sizes)
+        figures["longest script"] = _longest_ms(redis)
+        figures |= _memory(bench, sizes)
+        figures["error of shares"] = _error_of_shares(bench, sizes)
+        bench.empty(is_fair=False)
+    return Measured(figures)
+
+
+def _consume(bench: _Bench, sizes: Sizes) -> dict[str, float]:
+    totals: defaultdict[str, float] = defaultdict(float)
+    queue, keys_of = bench.site.queue, {**KEYS, MANY: sizes["keys"]}
+    for _, prefetch, (name, how_many) in product(range(sizes["turns"]), PREFETCHES, keys_of.items()):
+        count = max(sizes["messages"], how_many)
+        bench.empty(is_fair=how_many > 0)
+        keys = cycle([f"tenant-{number}" for number in range(how_many)] or [None])
+        bench.fill(message(queue, number, key) for number, key in zip(range(count), keys, strict=False))
+        before = cpu_seconds(bench.redis)
+        if how_many:
+            bench.sort_in()
+        totals[f"sort in, {name}"] += (cpu_seconds(bench.redis) - before) * 1e6
+        seconds, cpu = bench.drain(count, prefetch)
+        totals[f"consume, prefetch {prefetch}, {name}"] += seconds
+        totals[f"CPU, prefetch {prefetch}, {name}"] += cpu * 1e6
+        for what in ("sort in", f"prefetch {prefetch}"):
+            totals[f"count, {what}, {name}"] += count
+    figures = {}
+    for name, total in totals.items():
+        what, _, case = name.partition(", ")
+        if what == "consume":
+            figures[name] = totals[f"count, {case}"] / total
+        elif what == "CPU":
+            figures[name] = total / totals[f"count, {case}"]
+        elif what == "sort in" and case != PLAIN:
+            figures[name] = total / totals[f"count, {name}"]
+    return figures
+
+
+def _limited(bench: _Bench, sizes: Sizes) -> dict[str, float]:
+    """Many keys, three messages each, one at a time."""
+    keys, queue = sizes["limited keys"], bench.site.queue
+    bench.empty(is_fair=True)
+    bench.fair.limit([queue], KeyLimits(concurrency=1))
+    bench.fill(message(queue, number, f"tenant-{number // 3}") for number in range(3 * keys))
+    bench.sort_in()
+    seconds, cpu = bench.drain(3 * keys, 16)
+    return {"consume, one at a time": 3 * keys / seconds, "CPU, one at a time": cpu / keys / 3 * 1e6}
+
+
+def _longest_ms(redis: Any) -> float:
+    """Of all commands since the log was emptied, ms; 1 if none took longer."""
+    return max((entry["duration"] / 1000 for entry in redis.slowlog_get(1000)), default=1.0)
+
+
+def _memory(bench: _Bench, sizes: Sizes) -> dict[str, float]:
+    """Bytes of a message in a fair queue beside the same in a ready list."""
+    used = {}
+    count, queue = sizes["messages"], bench.site.queue
+    for name, of_each in {"20 a key": 20, "1 a key": 1}.items():
+        bench.empty(is_fair=True)
+        before = used_memory(bench.redis)
+        bench.fill(message(queue, number, f"tenant-{number // of_each}") for number in range(count))
+        plain = used_memory(bench.redis) - before
+        bench.sort_in()
+        used[name] = (used_memory(bench.redis) - before, plain)
+    twenty, alone = used.values()
+    return {"memory, 20 a key": twenty[0] / twenty[1], "memory, 1 a key": (alone[0] - alone[1]) / count}
+
+
+def _error_of_shares(bench: _Bench, sizes: Sizes) -> float:
+    """The greatest difference from its share of a key, in percent of all that was taken."""
+    count, queue = sizes["shares"], bench.site.queue
+    bench.empty(is_fair=True)
+    for weight in WEIGHTS:
+        texts = (message(queue, number, f"w{weight}", weight) for number in range(count))
+        bench.fill(texts)
+    bench.sort_in()
+    got: Counter[str] = Counter()
+
+    def see(body: Any, received: Any) -> None:
+        got[received.headers["x-key"]] += 1
+        received.ack()
+
+    drain = Drain(bench.site, bench.connection, prefetch=16)
+    drain.consumer.callbacks = [see]
+    with drain.consumer:
+        while got.total() < count:
+            bench.connection.drain_events(timeout=10)
+    drain.channel.close()
+    shares = {f"w{weight}": weight / sum(WEIGHTS) for weight in WEIGHTS}
+    return max(abs(got[key] / got.total() - share) for key, share in shares.items()) * 100
+
+
+_NAMES = (*KEYS, MANY)
+_CASES = [f"{prefetch}, {name}" for prefetch in PREFETCHES for name in _NAMES]
+
+WORKLOAD = Workload(
+    name="fair",
+    about="consume and ack messages of one key, of many, and from a plain queue",
+    cases=cases(OURS),
+    units={
+        **{f"consume, prefetch {case}": "messages/s" for case in _CASES},
+        **{f"CPU, prefetch {case}": "us" for case in _CASES},
+        **{f"sort in, {name}": "us" for name in _NAMES[1:]},
+        "consume, one at a time": "messages/s",
+        "CPU, one at a time": "us",
+        "longest script": "ms",
+        "memory, 20 a key": "x",
+        "memory, 1 a key": "bytes",
+        "error of shares": "%",
+    },
+    measure=measure,
+    sizes={"turns": 3, "messages": 20_000, "keys": 100_000, "limited keys": 10_000, "shares": 10_000},
+    quick_sizes={"turns": 1, "messages": 500, "keys": 1000, "limited keys": 100, "shares": 1000},
+    rounds=3,
+    apart=True,
+)
