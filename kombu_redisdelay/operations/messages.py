@@ -299,13 +299,13 @@ class Messages(Access):
     def _would(self, action: Action) -> Done:
         """What *action* would do."""
         selection, limit = action.selection, action.limit
+        blocked = action.foresee(reading.names(self, selection))
         if selection.ids is None:
-            count = reading.count(self, selection, action.states)
+            count = max(0, reading.count(self, selection, action.states) - action.done.blocked)
             return action.would(count if limit is None else min(limit, count), {})
+        found = Counter(message.id for message in reading.matching(self, selection, action.states))
         by_id = Counter(dict.fromkeys(selection.ids, 0))
-        by_id.update(
-            message.id for message in islice(reading.matching(self, selection, action.states), limit)
-        )
+        by_id.update(islice((found - blocked).elements(), limit))
         return action.would(by_id.total(), by_id)
 
     def _tell_backend(self, action: Action) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kombu_redisdelay import Messages, Selection
@@ -88,6 +90,26 @@ def test_what_is_blocked_is_not_moved(site: Site, blocked: str, words: str) -> N
     assert site.redis.zscore(site.store.keys(QUEUE).schedule, "blocked") == float("inf")
 
 
+@pytest.mark.parametrize("words", ["deliver-now", "reschedule --countdown 1h"])
+@pytest.mark.parametrize("which", ["--all", "--unique account:*"])
+def test_what_stays_is_told(site: Site, blocked: str, words: str, which: str) -> None:
+    words = f"{words} {which}"
+    expected = "1 message stays, because another one holds its unique key: holder holds that of blocked.\n"
+    result = site.run(*words.split(), "--yes")
+    assert (result.exit_code, result.stderr) == (1, expected)
+    assert re.fullmatch(r"(Delivered|Rescheduled) 0 messages\.\n", result.stdout)
+    result = site.run(*words.split(), "--dry-run")
+    assert (result.exit_code, result.stderr) == (1, expected)
+    assert "Would " in result.stdout
+    for options in ([], ["--dry-run"]):
+        [row] = site.rows(*words.split(), "--yes", *options, status=1)
+        assert (row["messages"], row["blocked"], row["holders"]) == (0, 1, {"blocked": "holder"})
+    # Nothing is asked: there is nothing to do.
+    assert "0 messages" in site.run(*words.split()).stdout
+    [row] = site.rows(*words.replace(which, blocked).split(), status=1)
+    assert (row["messages"], row["state"], row["holder"]) == (0, "scheduled", "holder")
+
+
 def test_it_can_be_cancelled(site: Site, blocked: str) -> None:
     site.text("cancel", "blocked")
     assert [row["id"] for row in site.rows("list")] == ["holder"]
@@ -103,6 +125,22 @@ def test_a_dead_letter_whose_key_is_held_stays(site: Site, holder: str) -> None:
         result = site.run("requeue", "holder")
         assert (result.exit_code, result.stdout) == (1, "")
         assert result.stderr == "holder is a dead letter: another holds the unique key 'account:42'\n"
+        assert site.run("requeue", "holder", "--dry-run").stderr == result.stderr
+        assert site.rows("requeue", "holder", "--dry-run", status=1) == [
+            {
+                **{"verb": "requeue", "dry_run": True, "id": "holder", "messages": 0},
+                **{"state": "dead", "holder": "another"},
+            }
+        ]
+        for options in (["--yes"], ["--dry-run"]):
+            result = site.run("requeue", "--all", *options)
+            assert result.exit_code == 1
+            assert "equeue" in result.stdout
+            assert " 0 dead letters" in result.stdout
+            assert result.stderr == (
+                "1 dead letter stays, because another one holds its unique key: another holds that of "
+                "holder.\n"
+            )
         inbox.messages[1].ack()
         running = site.store.keys(QUEUE).running
         drain(connection, lambda: not site.redis.exists(running))

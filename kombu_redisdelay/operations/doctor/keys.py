@@ -8,7 +8,7 @@ from math import inf
 from shlex import quote
 from typing import NamedTuple
 
-from kombu_redisdelay.broker.key_holders import AGAIN, READY, RUNNING, SCHEDULED, Holder, are_there, holders
+from kombu_redisdelay.broker.key_holders import AGAIN, READY, RUNNING, SCHEDULED, Holder, living_holders
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.server.replies import answers
@@ -76,15 +76,8 @@ def _blocked(store: Store, queue: str) -> list[_Blocked]:
     messages = islice(Schedule(store).iter(queue, inf, None), MOST_LOOKED_AT)
     contents = [Content.of(each.payload, each.member.decode(errors="replace")) for each in messages]
     keyed = [(content.id, content.unique) for content in contents if content.unique is not None]
-    found = holders(store, queue, [written(key) for _, key in keyed])
-    some = [holder for holder in found if holder is not None]
-    gone = {
-        holder for holder, is_there in zip(some, are_there(store, queue, some), strict=True) if not is_there
-    }
-    return [
-        _Blocked(id, key, None if holder in gone else holder)
-        for (id, key), holder in zip(keyed, found, strict=True)
-    ]
+    found = living_holders(store, queue, [written(key) for _, key in keyed])
+    return [_Blocked(id, key, holder) for (id, key), holder in zip(keyed, found, strict=True)]
 
 
 def _free(check: str, blocked: _Blocked, *, is_worked: bool) -> Finding:
