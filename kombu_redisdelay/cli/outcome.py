@@ -12,11 +12,11 @@ from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.messages import worker
 from kombu_redisdelay.cli.output import busy, date_and_time, show_json
 from kombu_redisdelay.operations.acting import Done
+from kombu_redisdelay.operations.key_holding import key_holder
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.states import STATES, State
 from kombu_redisdelay.operations.verbs import Verb
-from kombu_redisdelay.operations.why_waiting import key_holder
 from kombu_redisdelay.words import number_of, stay, with_object
 
 #: Messages that are looked for in all states when they are not where a command looks for them.

@@ -24,6 +24,11 @@ def blocked(site: Site, holder: str) -> str:
     return site.send(headers=HEADERS, task_id="blocked")
 
 
+def fields(text: str) -> dict[str, str]:
+    """What ``show`` says of a message."""
+    return dict(re.split(r"\s{2,}", line, maxsplit=1) for line in text.splitlines() if "  " in line)
+
+
 def test_what_waits_for_its_key(site: Site, blocked: str) -> None:
     site.send(countdown=3600)
     assert {row["id"]: (row["unique"], row["due"], row["reason"]) for row in site.rows("list")}.items() >= {
@@ -108,6 +113,58 @@ def test_what_stays_is_told(site: Site, blocked: str, words: str, which: str) ->
     assert "0 messages" in site.run(*words.split()).stdout
     [row] = site.rows(*words.replace(which, blocked).split(), status=1)
     assert (row["messages"], row["state"], row["holder"]) == (0, "scheduled", "holder")
+
+
+def test_who_holds_a_key(site: Site, blocked: str) -> None:
+    shown = fields(site.text("show", "holder"))
+    assert shown["unique"] == "account:42, which it holds"
+    shown = fields(site.text("show", "blocked"))
+    assert shown["unique"] == "account:42, which holder holds"
+    assert shown["due"] == "when its unique key is free"
+    assert not {"since", "reason"} & shown.keys()
+    assert [row["holder"] for row in site.rows("show", "holder", "blocked")] == ["holder", "holder"]
+    site.redis.delete(QUEUE)
+    assert fields(site.text("show", "blocked"))["unique"] == "account:42, which no message holds"
+    assert "holder" not in site.rows("show", site.send())[0]
+
+
+def test_a_task_that_runs_holds_no_key_of_the_mode_waiting(site: Site) -> None:
+    headers = {"x-unique": "index"}
+    site.send(headers=headers, task_id="runs")
+    with site.app.connection_for_read() as connection:
+        inbox = Inbox(connection.channel(), QUEUE)
+        drain(connection, lambda: len(inbox) == 1)
+        inbox.consumer.cancel()
+        assert fields(site.text("show", "runs"))["unique"] == "index, which no message holds"
+        site.send(headers=headers, task_id="waits")
+        assert fields(site.text("show", "runs"))["unique"] == "index, which waits holds"
+        assert fields(site.text("show", "waits"))["unique"] == "index, which it holds"
+
+
+def test_a_retry_waits_for_the_task_that_runs(site: Site) -> None:
+    site.send(headers=HEADERS, task_id="a")
+    with site.app.connection_for_read() as connection:
+        inbox = Inbox(connection.channel(), QUEUE)
+        drain(connection, lambda: len(inbox) == 1)
+        inbox.consumer.cancel()
+        site.send(headers={**HEADERS, "retries": 1}, task_id="a", countdown=600)
+        _, retry, runs = site.text("show", "a").split("\n\n")
+        assert fields(retry)["unique"] == "account:42, which another message with its id holds"
+        assert fields(runs)["unique"] == "account:42, which it holds"
+
+
+def test_messages_are_counted_by_their_keys(site: Site, blocked: str) -> None:
+    site.send(headers={**HEADERS, "x-unique": "another"})
+    site.send(headers={**HEADERS, "x-unique": "another"})
+    rows = site.rows("count", "--by", "unique", "--by", "reason")
+    assert {(row["unique"], row["reason"], row["messages"]) for row in rows} == {
+        *{("account:42", "", 1), ("account:42", "blocked", 1)},
+        *{("another", "", 1), ("another", "blocked", 1)},
+    }
+    assert {row["reason"]: row["messages"] for row in site.rows("count", "--by", "reason")} == {
+        "": 2,
+        "blocked": 2,
+    }
 
 
 def test_it_can_be_cancelled(site: Site, blocked: str) -> None:
