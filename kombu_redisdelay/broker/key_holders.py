@@ -25,13 +25,13 @@ class Holder(NamedTuple):
 
     Attributes:
         id: its id.
-        place: where it should be: one of the four above.
+        state: where it should be: one of the four above.
         name: its name in the schedule, or the delivery tag.
         consumer: who has it, if it is running.
     """
 
     id: str
-    place: str
+    state: str
     name: str
     consumer: str = ""
 
@@ -59,12 +59,13 @@ def holders(store: Store, queue: str, fields: Sequence[str]) -> list[Holder | No
 def are_there(store: Store, queue: str, found: Sequence[Holder]) -> list[bool]:
     """Whether the messages are where they should be. Makes one round trip."""
     keys = store.keys(queue)
-    ready = keys.ready, *store.ready_keys(queue)
+    # In a fair queue, it may be in the list of any key.
+    ready = keys.ready, *store.ready_keys(queue), keys.fair
     commands: list[Command] = []
     for holder in found:
-        if holder.place == RUNNING:
+        if holder.state == RUNNING:
             commands.append(("HEXISTS", keys.unacked(holder.consumer), holder.name))
-        elif holder.place == READY:
+        elif holder.state == READY:
             commands.append(("EXISTS", *ready))
         else:
             commands.append(("HEXISTS", keys.messages, holder.name))
