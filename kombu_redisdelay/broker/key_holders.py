@@ -25,13 +25,13 @@ class Holder(NamedTuple):
 
     Attributes:
         id: its id.
-        place: where it should be: one of the four above.
+        state: where it should be: one of the four above.
         name: its name in the schedule, or the delivery tag.
         consumer: who has it, if it is running.
     """
 
     id: str
-    place: str
+    state: str
     name: str
     consumer: str = ""
 
@@ -73,9 +73,9 @@ def _are_there(store: Store, queue: str, found: Sequence[Holder]) -> list[bool]:
     ready = keys.ready, *store.ready_keys(queue), keys.fair
     commands: list[Command] = []
     for holder in found:
-        if holder.place == RUNNING:
+        if holder.state == RUNNING:
             commands.append(("HEXISTS", keys.unacked(holder.consumer), holder.name))
-        elif holder.place == READY:
+        elif holder.state == READY:
             commands.append(("EXISTS", *ready))
         else:
             commands.append(("HEXISTS", keys.messages, holder.name))

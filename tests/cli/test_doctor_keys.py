@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kombu_redisdelay.broker.maintenance import check_unique
-from tests.cli.site import QUEUE, Site
+from tests.cli.site import QUEUE, Site, sort_in
 
 HEADERS = {"x-unique": "account:42", "x-unique-while": "latest"}
 CHECK = f"queue {QUEUE}"
@@ -38,6 +38,15 @@ def test_what_is_blocked_by_a_worker_that_works_is_no_problem(site: Site) -> Non
     _block(site)
     site.add_consumer("alive", 60_000)
     assert _told(site) == _told(site, "wrong") == []
+
+
+def test_a_holder_in_a_fair_queue(site: Site) -> None:
+    """It is in the list of its key."""
+    site.text("fair", "-Q", QUEUE)
+    _block(site)
+    sort_in(site)
+    assert site.redis.llen(QUEUE) == 0
+    assert _told(site, "wrong") == []
 
 
 def test_a_holder_that_is_gone(site: Site) -> None:

@@ -41,7 +41,7 @@ class _Blocked(NamedTuple):
     holder: Holder | None
 
 
-class _Held(NamedTuple):
+class _BlockedBy(NamedTuple):
     """The same if somebody holds it."""
 
     key: str
@@ -59,17 +59,17 @@ def check_keys(store: Store, queue: str, stats: QueueStats) -> Iterator[Finding]
     free = [each for each in found if each.holder is None]
     if free:
         yield _free(check, free[0], is_worked=bool(stats.consumers))
-    held = [_Held(each.key, each.holder) for each in found if each.holder is not None]
-    if held and not stats.consumers:
-        key, holder = held[0]
+    blocking = [_BlockedBy(each.key, each.holder) for each in found if each.holder is not None]
+    if blocking and not stats.consumers:
+        key, holder = blocking[0]
         yield warning(
             check,
             f"{number_of(stats.blocked)} blocked, and no worker: {holder.id} holds the unique key {key!r}, "
-            f"{_WHERE[holder.place]}",
+            f"{_WHERE[holder.state]}",
             f"Start a worker for this queue. To free this key: {_cancel(holder)}.",
         )
-    elif held:
-        yield from _scheduled(store, queue, check, held)
+    elif blocking:
+        yield from _scheduled(store, queue, check, blocking)
 
 
 def _blocked(store: Store, queue: str) -> list[_Blocked]:
@@ -90,10 +90,10 @@ def _free(check: str, blocked: _Blocked, *, is_worked: bool) -> Finding:
     return wrong(check, f"{found}, and no worker", "Start a worker for this queue: it lets it go in seconds.")
 
 
-def _scheduled(store: Store, queue: str, check: str, held: Sequence[_Held]) -> Iterator[Finding]:
+def _scheduled(store: Store, queue: str, check: str, blocking: Sequence[_BlockedBy]) -> Iterator[Finding]:
     """What is to be said of holders that are scheduled, and keep others waiting."""
     keys = store.keys(queue)
-    waiting = list(dict.fromkeys(each for each in held if each.holder.place in (SCHEDULED, AGAIN)))
+    waiting = list(dict.fromkeys(each for each in blocking if each.holder.state in (SCHEDULED, AGAIN)))
     names = [each.holder.name for each in waiting]
     scores = answers(store.server, (("ZSCORE", keys.schedule, name) for name in names))
     tasks = _unknown_tasks(store, queue, names)
