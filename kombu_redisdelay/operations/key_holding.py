@@ -31,7 +31,7 @@ def key_and_holder(store: Store, message: MessageInfo) -> str:
         who = "no message holds"
     elif holder.id == message.id:
         # A task that runs holds it, and not its own retry, which has the same id.
-        holds_it = _STATES[holder.place] == message.state and not message.is_blocked
+        holds_it = _STATES[holder.state] == message.state and not message.is_blocked
         who = "it holds" if holds_it else "another message with its id holds"
     else:
         who = f"{holder.id} holds"

@@ -58,15 +58,15 @@ def check_keys(store: Store, queue: str, stats: QueueStats) -> Iterator[Finding]
     check = f"queue {stats.queue}"
     free = [each for each in found if each.holder is None]
     if free:
-        yield _free(check, free[0], is_worked=bool(stats.consumers))
+        yield _free(check, free, is_worked=bool(stats.consumers))
     blocking = [_BlockedBy(each.key, each.holder) for each in found if each.holder is not None]
     if blocking and not stats.consumers:
         key, holder = blocking[0]
         yield warning(
             check,
-            f"{number_of(stats.blocked)} blocked, and no worker: {holder.id} holds the unique key {key!r}, "
-            f"{_WHERE[holder.state]}",
-            f"Start a worker for this queue. To free this key: {_cancel(holder)}.",
+            f"{number_of(stats.blocked)} blocked, and no worker. {'For example, ' * (stats.blocked > 1)}"
+            f"{holder.id}, {_WHERE[holder.state]}, holds the unique key {key!r}",
+            "Start a worker for this queue.",
         )
     elif blocking:
         yield from _scheduled(store, queue, check, blocking)
@@ -80,8 +80,11 @@ def _blocked(store: Store, queue: str) -> list[_Blocked]:
     return [_Blocked(id, key, holder) for (id, key), holder in zip(keyed, found, strict=True)]
 
 
-def _free(check: str, blocked: _Blocked, *, is_worked: bool) -> Finding:
+def _free(check: str, free: Sequence[_Blocked], *, is_worked: bool) -> Finding:
+    blocked, *others = free
     found = f"{blocked.id} waits for its unique key {blocked.key!r}, which nobody holds any more"
+    if others:
+        found += f" ({number_of(len(others), 'other')} in the same way)"
     if is_worked:
         advice = (
             "Workers look at a hundred keys each ten seconds, and let it go. If this stays, see their logs."
