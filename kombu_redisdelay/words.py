@@ -58,6 +58,14 @@ def stay(noun: str, count: int, holders: Mapping[str, str]) -> str:
     return f"{number_of(count, noun)} {verb}, because another one holds {key}{said}"
 
 
+def blocked(count: int) -> str:
+    """Says how many messages have no due time because they wait for their unique keys."""
+    verb, key, have = (
+        ("waits", "its unique key", "has") if count == 1 else ("wait", "their unique keys", "have")
+    )
+    return f"{number_of(count)} {verb} for {key}, and {have} no due time"
+
+
 def with_object(verb: str, what: str) -> str:
     """A verb and what it is done to: "deliver now" and "3 messages" make "deliver 3 messages now"."""
     first, *rest = verb.split()

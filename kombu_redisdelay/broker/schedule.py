@@ -81,6 +81,10 @@ class Schedule:
             high = "(inf"
         return sum(self._for_each(queues, "ZCOUNT", low, high))
 
+    def count_blocked(self, queues: Sequence[str]) -> int:
+        """How many messages of *queues* wait for their keys."""
+        return sum(self._for_each(queues, "ZCOUNT", "+inf", "+inf"))
+
     def next_due_ms(self, queues: Sequence[str]) -> float | None:
         """When the first message of all *queues* is due, ms since the epoch; ``None`` if there is none."""
         first = map(first_due_ms, self._for_each(queues, "ZRANGE", 0, 0, "WITHSCORES"))

@@ -40,6 +40,7 @@ class Action:
         asks: which fields have to be filled in: "time", "limit" or none.
         removes: whether the messages do not exist afterwards.
         needs_app: whether it needs the Celery app.
+        leaves_blocked: whether messages stay as they are while others hold their unique keys.
         question: what is asked before, if it acts on a queue.
     """
 
@@ -51,6 +52,7 @@ class Action:
     asks: str = ""
     removes: bool = False
     needs_app: bool = False
+    leaves_blocked: bool = False
     question: Callable[[Site, Form], str] | None = None
 
     def is_offered(self, choice: Choice) -> bool:
@@ -97,6 +99,7 @@ def _of_verb(verb: Verb) -> dict[str, Action]:
         "asks": asks,
         "removes": verb.removes,
         "needs_app": verb.needs_app,
+        "leaves_blocked": any(how.foresee for how in verb.how.values()),
     }
     return {
         verb.name: Action(SELECTED, title, title, partial(_do_selected, verb), **more),

@@ -45,6 +45,9 @@ def test_what_waits_for_its_key(site: Site, blocked: str) -> None:
     shown = site.text("show", "blocked")
     assert "It is blocked by holder, which has the same unique key: account:42." in shown
     assert sum(row["messages"] for row in site.rows("timeline")) == 1
+    for options in ([], ["--by", "task"]):
+        last = site.text("timeline", *options).splitlines()[-1]
+        assert last == "1 message waits for its unique key, and has no due time."
     assert sum(row["messages"] for row in site.rows("timeline", "--by", "task")) == 1
 
 

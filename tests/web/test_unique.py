@@ -27,15 +27,37 @@ def give_up(site: Site, id: str) -> None:
 def test_what_is_blocked_and_what_was_dropped(site: Site, viewer: Viewer) -> None:
     delivered(site, "x")
     assert "Blocked" not in viewer.open("/").text + viewer.open("/", sort="-blocked").text
-    assert "for a key" not in viewer.open("/queue", name=QUEUE).text
+    assert "unique key" not in viewer.open("/queue", name=QUEUE).text
     for id in ("holder", "next", "replaces the next"):
         site.send(headers=HEADERS, task_id=id)
     record(site.store, [QUEUE])
     assert re.search(r'data-label="Blocked">\s*1</td>', viewer.open("/").source)
     text = " ".join(viewer.open("/queue", name=QUEUE).text.split())
     assert "wait for another one with their unique key1 " in text
-    assert "Replaced for a key in the last hour1 " in text
-    assert "Dropped for a key" not in text
+    assert "Replaced for their unique keys in the last hour1 " in text
+    assert "Dropped for" not in text
+    assert "become due. 1 message waits for its unique key, and has no due time" in text
+    assert "become due. 1 message waits for its unique key, and has no due time" in viewer.open("/").text
+
+
+def test_a_message_that_is_blocked(site: Site, viewer: Viewer) -> None:
+    for id in ("holder", "next"):
+        site.send(headers=HEADERS, task_id=id)
+    site.send(task_id="later", countdown=600)
+    page = viewer.open("/messages")
+    assert page.links["holder"].endswith("/message?id=holder")
+    assert "blocked by holder" in page.text
+    # The filter is called as the column.
+    assert "Unique" in page.text
+    page = viewer.open("/message", id="next")
+    assert "Unique" in page.text
+    assert "account:42, which holder holds: holder" in page.text
+    assert page.links["holder"].endswith("/message?id=holder")
+    assert {"Cancel"} == page.buttons
+    assert "account:42, which it holds" in viewer.open("/message", id="holder").text
+    page = viewer.open("/message", id="later")
+    assert "Unique" not in page.text
+    assert {"Cancel", "Reschedule", "Deliver now"} == page.buttons
 
 
 def test_a_dead_letter_whose_key_is_held(site: Site, viewer: Viewer) -> None:
