@@ -50,8 +50,8 @@ def limits_of_keys(queue: str, limits: KeyLimits) -> Iterator[str]:
 
 def conflicts(queue: QueueStats) -> str:
     """What became of messages that met another one with their unique key; empty if there were none."""
-    if not (queue.dropped or queue.replaced):
+    each = {"dropped": queue.dropped, "replaced": queue.replaced}
+    said = [f"{number_of(count)} {what}" for what, count in each.items() if count]
+    if not said:
         return ""
-    return (
-        f"{queue.queue}: {number_of(queue.dropped)} dropped for their unique key, {queue.replaced:,} replaced"
-    )
+    return f"{queue.queue}: because of unique keys, {' and '.join(said)} since its history began"

@@ -104,8 +104,11 @@ class Layout:
             ]
             return
         least = [min(has, _least(column)) for has, column in zip(self._widths, self._columns, strict=True)]
-        if table.below and sum(least[index] for index in every) + self._gap * (len(every) - 1) > width:
-            self._parts = [every[: -table.below], every[-table.below :]]
+        # Of those at the end, some may be left out.
+        first_below = len(table.columns) - table.below
+        below = [index for index in every if index >= first_below]
+        if below and sum(least[index] for index in every) + self._gap * (len(every) - 1) > width:
+            self._parts = [every[: -len(below)], below]
         self._fit(self._parts[0], least, width)
         if len(self._parts) > 1:
             self._indent = min(self._widths[0] + self._gap, width // 4)

@@ -48,7 +48,8 @@ COLUMNS = {
     # Enough to read and copy most names.
     "queue": Column("Queue", QUEUE, lambda message: message.queue, least=30),
     "failures": Column("Failures", NUMBER, lambda message: message.failures, usual=0),
-    "reason": Column("Reason", TEXT, lambda message: message.reason, least=28, usual=""),
+    # "blocked by" and a UUID: one needs all of it.
+    "reason": Column("Reason", TEXT, lambda message: message.reason, least=47, usual=""),
     "key": Column("Key", TEXT, lambda message: message.key, least=20, usual=""),
     "unique": Column("Unique", TEXT, lambda message: message.unique or "", least=20, usual=""),
     "task": Column("Task", CALL, lambda message: message, least=17),
@@ -56,8 +57,11 @@ COLUMNS = {
 
 #: Those of a list with messages in several states.
 OF_ANY_STATE = {
-    **{name: COLUMNS[name] for name in ("state", "moment", "key", "unique", "id", "queue")},
-    "task": replace(COLUMNS["task"], least=12),
+    **{name: COLUMNS[name] for name in ("state", "moment", "key", "unique", "id")},
+    # In 80 columns, there is room for all of a UUID between the other two.
+    "queue": replace(COLUMNS["queue"], least=18),
+    "blocker": Column("Blocked by", TEXT, lambda message: message.blocker or "", least=36, usual=""),
+    "task": replace(COLUMNS["task"], least=10),
 }
 
 

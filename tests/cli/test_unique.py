@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from uuid import uuid4
 
 import pytest
 
-from kombu_redisdelay import Messages, Selection
+from kombu_redisdelay import MessageInfo, Messages, Selection
 from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.cli.messages import message_table
+from kombu_redisdelay.cli.table import Layout
+from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site
 from tests.transport.kit import Inbox, drain
 
@@ -75,8 +79,8 @@ def test_what_was_dropped_and_replaced_is_counted(site: Site) -> None:
         site.send(headers=HEADERS, task_id=f"sync {number}")
     [stats] = site.rows("stats")
     assert (stats["dropped"], stats["replaced"], stats["blocked"]) == (4, 2, 1)
-    assert (
-        site.text("stats").splitlines()[-1] == f"{QUEUE}: 4 messages dropped for their unique key, 2 replaced"
+    assert site.text("stats").splitlines()[-1] == (
+        f"{QUEUE}: because of unique keys, 4 messages dropped and 2 messages replaced since its history began"
     )
     [minute] = site.rows("history")
     assert (minute["published"], minute["dropped"], minute["replaced"]) == (3, 4, 2)
@@ -228,3 +232,30 @@ def test_pages_go_on_after_what_is_blocked(site: Site) -> None:
                 if not start:
                     break
         assert found == (expected[::-1] if newest_first else expected)
+
+
+@pytest.mark.parametrize("width", [80, 130])
+@pytest.mark.parametrize("states", [["scheduled"], list(STATES)], ids=["scheduled", "all"])
+@pytest.mark.parametrize("queue", [QUEUE, "orders.of.customers.of.all.shops"])
+def test_the_id_of_a_holder_is_never_cut(width: int, states: list[str], queue: str) -> None:
+    id, holder = str(uuid4()), str(uuid4())
+    message = MessageInfo(
+        id=id,
+        queue=queue,
+        state="scheduled",
+        task="shop.close_all_orders",
+        args="(1, 2)",
+        kwargs="{}",
+        priority=0,
+        failures=0,
+        size=100,
+        unique="account:42 of a shop",
+        reason=f"blocked by {holder}",
+    )
+    rows = message_table([STATES[name] for name in states])([message])
+    layout = Layout(rows, width)
+    lines = ["".join(text for text, _ in line) for line in layout.lines(rows.rows)]
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert id in text
+    assert holder in text
