@@ -46,8 +46,9 @@ class Unique(Task):  # type: ignore[misc]
             function that gets the arguments of the task and returns the key. A key has 256 bytes at most.
         unique_while: ``"waiting"`` (the default), ``"done"`` or ``"latest"``. The last two need
             ``acks_late``.
-        unique_at_most: with ``"latest"`` and a countdown: seconds after the first task, when the work is due
-            at the latest. By default there is no limit.
+        unique_at_most: with ``"latest"`` and a countdown: for how many seconds after the first task was
+            published newer ones may postpone the work. If the first one is due later, the limit is its due
+            time. By default there is no limit.
 
     Raises:
         ValueError: each time that the task is published, if these are invalid or its key is; and where it is

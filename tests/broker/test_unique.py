@@ -142,6 +142,19 @@ class TestLatest:
         assert rig.publish_unique("q", "3", key(LATEST, 1), 3 * HOUR) == Conflict(REPLACED, "1")
         assert ids(taken(rig.consumer(), "q")) == ["1"]
 
+    @pytest.mark.parametrize("is_busy", [False, True], ids=["", "while one runs"])
+    def test_a_limit_never_hastens_it(self, rig: Rig, is_busy: bool) -> None:
+        """The first is due after the limit. Newer ones neither postpone it nor bring it forward."""
+        if is_busy:
+            self.running(rig)
+        limit = key(LATEST, HOUR)
+        rig.publish_unique("q", "1", limit, 5 * HOUR)
+        first_ms = due_ms(rig, "1")
+        for in_ms in (6 * HOUR, 7 * HOUR, 2 * HOUR, 7 * HOUR):
+            assert rig.publish_unique("q", "2", limit, in_ms) == Conflict(REPLACED, "1")
+            expected_ms = first_ms - 3 * HOUR if in_ms == 2 * HOUR else first_ms
+            assert due_ms(rig, "1") == pytest.approx(expected_ms, abs=60_000)
+
     def test_an_ack_that_is_sent_again_lets_nobody_else_go(self, rig: Rig) -> None:
         me, tag = self.running(rig)
         rig.publish_unique("q", "2", key(LATEST))
