@@ -315,6 +315,22 @@ def test_what_is_blocked_is_not_delivered_by_hand(rig: Rig) -> None:
     assert [message.member for message in Schedule(rig.store).iter("q", None, None)] == [b"2"]
 
 
+@pytest.mark.parametrize("in_ms", [0, HOUR], ids=["ready", "scheduled again"])
+def test_one_that_has_to_wait_is_not_changed_by_hand(rig: Rig, in_ms: int) -> None:
+    """It is next, and has a countdown. Its key is taken."""
+    rig.publish_unique("q", "1", key(LATEST))
+    me = rig.consumer()
+    [delivery] = taken(me, "q")
+    rig.publish_unique("q", "2", key(LATEST), HOUR)
+    schedule = Schedule(rig.store)
+    [found] = schedule.iter("q", None, None)
+    assert not schedule.reschedule(found, found.payload.replace(b'""', b'"changed"'), 0)
+    assert list(schedule.iter("q", None, None)) == [found]
+    rig.ack(me, "q", delivery.tag)
+    assert schedule.reschedule(found, found.payload, rig.database.now_ms() + in_ms)
+    assert ids(taken(me, "q")) == ([] if in_ms else ["2"])
+
+
 def test_what_waits_for_a_key_that_nobody_holds_is_let_go(rig: Rig) -> None:
     rig.publish_unique("q", "1", key(LATEST))
     me = rig.consumer()
