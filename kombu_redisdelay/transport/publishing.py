@@ -87,7 +87,7 @@ class PublishingChannel(ConnectingChannel):
             return self._successor().basic_publish(message, exchange, routing_key, **kwargs)
         if "_publish_batch" not in kwargs and (block := block_for(self.connection.client)) is not None:
             return block.publish(self, message, exchange=exchange, routing_key=routing_key, **kwargs)
-        if UNIQUE_HEADER in (message["headers"] or ()):
+        if (message["headers"] or {}).get(UNIQUE_HEADER) is not None:
             if "delivery_tag" in message["properties"]:
                 # kombu uses the same properties when it publishes a message again.
                 kwargs["_is_repeated"] = True
@@ -316,7 +316,7 @@ class PublishingChannel(ConnectingChannel):
         return ProducerBatch(self, max_size)
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
-        if UNIQUE_HEADER in (message["headers"] or ()):
+        if (message["headers"] or {}).get(UNIQUE_HEADER) is not None:
             raise ValueError(
                 f"header {UNIQUE_HEADER!r} cannot be used with the fanout exchange {exchange!r}: a key is "
                 "held in a queue"

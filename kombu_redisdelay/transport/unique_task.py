@@ -25,7 +25,7 @@ from kombu_redisdelay.transport.unique_declaration import fault_of, refuse_in_wo
 from kombu_redisdelay.transport.unique_results import UniqueResult, end_as_revoked
 
 #: Options of Celery that make another task depend on this one.
-_COUNTED_ON = ("chord", "chain", "link", "link_error")
+_COUNTED_ON = ("chord", "chain")
 
 #: How Python writes an object that does not say what it is.
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>")
@@ -102,8 +102,10 @@ class Unique(Task):  # type: ignore[misc]
         try:
             key = self._make_key(bound)
         except Exception as exc:
+            # What a function is called in Python says nothing.
+            what = f"the key {self.unique!r}" if isinstance(self.unique, str) else "the key"
             raise ValueError(
-                f"the key {self.unique!r} of task {self.name!r} cannot be made: {type(exc).__name__}: {exc}"
+                f"{what} of task {self.name!r} cannot be made: {type(exc).__name__}: {exc}"
             ) from exc
         check_key(key, f"the key of task {self.name!r}")
         if _ADDRESS.search(key):
@@ -138,12 +140,13 @@ class Unique(Task):  # type: ignore[misc]
         if self.unique_fault:
             raise ValueError(self.unique_fault)
         options["headers"] = headers = dict(options.get("headers") or {})
-        if self._is_counted_on({**options, "link": link, "link_error": link_error}):
+        if link or link_error or self._is_counted_on(options):
             headers[UNIQUE_HEADER] = None
         elif UNIQUE_HEADER not in headers:
             headers[UNIQUE_HEADER] = self.unique_key(args or (), kwargs)
         if headers[UNIQUE_HEADER] is None:
-            for name in (UNIQUE_HEADER, WHILE_HEADER, AT_MOST_HEADER):
+            # This stays in the message, so that a retry has no key either.
+            for name in (WHILE_HEADER, AT_MOST_HEADER):
                 headers.pop(name, None)
         else:
             headers.setdefault(WHILE_HEADER, self.unique_while)

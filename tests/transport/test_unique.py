@@ -119,6 +119,7 @@ class TestKombu:
         channel = site.channel()
         with pytest.raises(ValueError, match="fanout exchange 'news'"):
             publish(channel, "m", exchange=Exchange("news", "fanout"), headers=KEY)
+        publish(channel, "m", exchange=Exchange("news", "fanout"), headers={UNIQUE_HEADER: None})
 
     def test_a_redelivered_one_holds_its_key(self, site: Site) -> None:
         channel = site.channel()
@@ -219,6 +220,8 @@ class TestTask:
 
         @app.task(shared=False, name="step", base=Unique, unique="step:{number}", bind=True)
         def step(self: Any, number: int, fails: bool = False, child: int | None = None) -> int:
+            if number >= 12 and not self.request.retries:
+                raise self.retry(countdown=0)
             if child:
                 step.delay(child)
                 group(step.si(child + 1)).apply_async()
@@ -244,11 +247,15 @@ class TestTask:
                 step.apply_async((6,), link=step.si(7)).get(20)
                 step.apply_async((8,), {"fails": True}, link_error=errback.si("8")).get(20, propagate=False)
                 step.apply_async((9,), {"child": 10}).get(20)
-                wait_until(lambda: len(published) >= 12, 20, "all that is published")
+                chain(step.si(1), step.si(12)).apply_async().get(20)
+                step.apply_async((13,), headers={UNIQUE_HEADER: None}).get(20)
+                step.apply_async((14,)).get(20)
+                wait_until(lambda: len(published) >= 19, 20, "all that is published")
         finally:
             before_task_publish.disconnect(note)
-        with_keys = {9: "step:9", 10: "step:10", 11: "step:11"}
-        assert dict(published) == dict.fromkeys((*range(1, 9), "8")) | with_keys
+        with_keys = {number: f"step:{number}" for number in (9, 10, 11, 14)}
+        assert len(published) == 19
+        assert set(published) == {(number, with_keys.get(number)) for number in (*range(1, 15), "8")}
 
     def test_by_hand(self, app: Celery, once: Any) -> None:
         holder = once.delay(1)
@@ -435,7 +442,7 @@ class TestTask:
         def failing(account: Any) -> None:
             pass
 
-        with pytest.raises(ValueError, match="of task 'failing' cannot be made: KeyError: 'id'"):
+        with pytest.raises(ValueError, match="the key of task 'failing' cannot be made: KeyError: 'id'"):
             failing.delay({})
 
         @app.task(shared=False, name="odd", base=Unique, unique="odd:{account}")
