@@ -65,6 +65,25 @@ class TestKombu:
         assert connection.default_channel is not channel
         assert site.ready() == 1
 
+    @pytest.mark.parametrize("mode", ["waiting", "done", "latest"])
+    def test_one_that_its_consumer_publishes_again(self, site: Site, mode: str) -> None:
+        """With all its properties, and then it acks."""
+        channel = site.channel()
+        headers = {**KEY, "x-unique-while": mode}
+        publish(channel, "first", headers=headers, message_id="id", correlation_id="id")
+
+        def forward(message: Any) -> None:
+            if len(inbox) == 1:
+                own = {name: message.properties[name] for name in ("message_id", "correlation_id")}
+                publish(channel, "again", headers=headers, delivery_tag=message.delivery_tag, **own)
+            message.ack()
+
+        inbox = Inbox(channel, on_message=forward)
+        expected = ["first"] if mode == "done" else ["first", "again"]
+        drain(channel.connection.client, lambda: len(inbox) == len(expected))
+        assert inbox.bodies == expected
+        assert site.ready() == site.scheduled() == 0
+
     def test_through_an_exchange_into_two_queues(self, site: Site) -> None:
         channel = site.channel()
         exchange = Exchange("events", "topic")
