@@ -21,7 +21,8 @@ UNIQUE_HEADER = "x-unique"
 #: Header that has the mode: one of the three below. Without it, it is :data:`WAITING`.
 WHILE_HEADER = "x-unique-while"
 
-#: Header that says, with :data:`LATEST`, for how many seconds newer messages may postpone a message in all.
+#: Header that says, with :data:`LATEST`, for how many seconds after it was first published newer messages may
+#: postpone a message; if it is due later than that, they cannot postpone it.
 AT_MOST_HEADER = "x-unique-at-most"
 
 #: A message is dropped while another one is scheduled or ready.
@@ -57,7 +58,7 @@ class UniqueKey(NamedTuple):
     Attributes:
         key: as the application knows it.
         mode: one of :data:`MODES`.
-        at_most_ms: for how long newer messages may postpone it in all, ms; 0 for no limit.
+        at_most_ms: for how long after its first publish newer messages may postpone it, ms; 0 for no limit.
         expires_ms: when the message expires, ms since the epoch: from then on it holds no key; 0 for never.
     """
 

@@ -24,7 +24,7 @@ from kombu_redisdelay.broker.unique import UNIQUE_HEADER, Replacement, UniqueKey
 from kombu_redisdelay.transport.fates import Fate
 
 #: Celery counts in these headers how often a task has published itself again, by ``retry`` and ``replace``.
-_CONTINUED = ("retries", "replaced_task_nesting")
+CONTINUED = ("retries", "replaced_task_nesting")
 
 #: The place of a message that replaces none.
 OWN = Replacement()
@@ -100,7 +100,7 @@ class KeyedMessage(NamedTuple):
             id,
             self.unique,
             self.bound,
-            is_continued=any(map(message["headers"].get, _CONTINUED)),
+            is_continued=any(map(message["headers"].get, CONTINUED)),
             is_repeated=self.is_repeated,
             instead_of=instead.name,
         )

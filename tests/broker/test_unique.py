@@ -143,6 +143,19 @@ class TestLatest:
         assert rig.publish_unique("q", "3", key(LATEST, 1), 3 * HOUR) == Conflict(REPLACED, "1")
         assert ids(taken(rig.consumer(), "q")) == ["1"]
 
+    @pytest.mark.parametrize("is_busy", [False, True], ids=["", "while one runs"])
+    def test_a_limit_never_hastens_it(self, rig: Rig, is_busy: bool) -> None:
+        """The first is due after the limit. Newer ones neither postpone it nor bring it forward."""
+        if is_busy:
+            self.running(rig)
+        limit = key(LATEST, HOUR)
+        rig.publish_unique("q", "1", limit, 5 * HOUR)
+        first_ms = due_ms(rig, "1")
+        for in_ms in (6 * HOUR, 7 * HOUR, 2 * HOUR, 7 * HOUR):
+            assert rig.publish_unique("q", "2", limit, in_ms) == Conflict(REPLACED, "1")
+            expected_ms = first_ms - 3 * HOUR if in_ms == 2 * HOUR else first_ms
+            assert due_ms(rig, "1") == pytest.approx(expected_ms, abs=60_000)
+
     def test_an_ack_that_is_sent_again_lets_nobody_else_go(self, rig: Rig) -> None:
         me, tag = self.running(rig)
         rig.publish_unique("q", "2", key(LATEST))
@@ -316,6 +329,22 @@ def test_what_is_blocked_is_not_delivered_by_hand(rig: Rig) -> None:
     assert not Schedule(rig.store).reschedule(found, found.payload, 0)
     assert Schedule(rig.store).next_due_ms(["q"]) is None
     assert [message.member for message in Schedule(rig.store).iter("q", None, None)] == [b"2"]
+
+
+@pytest.mark.parametrize("in_ms", [0, HOUR], ids=["ready", "scheduled again"])
+def test_one_that_has_to_wait_is_not_changed_by_hand(rig: Rig, in_ms: int) -> None:
+    """It is next, and has a countdown. Its key is taken."""
+    rig.publish_unique("q", "1", key(LATEST))
+    me = rig.consumer()
+    [delivery] = taken(me, "q")
+    rig.publish_unique("q", "2", key(LATEST), HOUR)
+    schedule = Schedule(rig.store)
+    [found] = schedule.iter("q", None, None)
+    assert not schedule.reschedule(found, found.payload.replace(b'""', b'"changed"'), 0)
+    assert list(schedule.iter("q", None, None)) == [found]
+    rig.ack(me, "q", delivery.tag)
+    assert schedule.reschedule(found, found.payload, rig.database.now_ms() + in_ms)
+    assert ids(taken(me, "q")) == ([] if in_ms else ["2"])
 
 
 def test_what_waits_for_a_key_that_nobody_holds_is_let_go(rig: Rig) -> None:
