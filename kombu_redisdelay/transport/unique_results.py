@@ -17,8 +17,8 @@ from kombu_redisdelay.public import public
 logger = logging.getLogger(__name__)
 
 #: Sent when a task met another one with its key. The sender is the name of the task. Receivers get ``key``,
-#: ``id`` (that of the task that was published), ``outcome``: "dropped" or "replaced", and ``holder``: the id of
-#: the task that holds the key, or of the one that was replaced, which the new one has now.
+#: ``id`` (that of the task that was published), ``outcome``: "dropped" or "replaced", and ``holder``: the id
+#: of the task that holds the key, or of the one that was replaced, which the new one has now.
 unique_conflict = Signal(name="unique_conflict", providing_args={"key", "id", "holder", "outcome"})
 
 

@@ -28,10 +28,22 @@ def test_blocked_without_a_worker(site: Site) -> None:
     _block(site)
     (ready, _), (found, advice) = _told(site)
     assert ready == "1 message ready, and no worker"
-    assert (
-        found == "1 message blocked, and no worker: holder holds the unique key 'account:42', which is ready"
+    assert found == (
+        "1 message blocked, and no worker. holder, which is ready, holds the unique key 'account:42'"
     )
-    assert "`celery delayed cancel holder`" in advice
+    # What is missing is a worker: the holder is all right.
+    assert advice == "Start a worker for this queue."
+
+
+def test_several_keys(site: Site) -> None:
+    for number in range(3):
+        for id in ("holder", "blocked"):
+            site.send(headers={**HEADERS, "x-unique": f"account:{number}"}, task_id=f"{id}{number}")
+    found = [found for found, _ in _told(site)]
+    assert found[1].startswith("3 messages blocked, and no worker. For example, holder")
+    site.redis.delete(QUEUE)
+    [(gone, _)] = _told(site, "wrong")
+    assert gone.endswith("which nobody holds any more (2 others in the same way), and no worker")
 
 
 def test_what_is_blocked_by_a_worker_that_works_is_no_problem(site: Site) -> None:
@@ -92,8 +104,10 @@ def test_a_holder_that_is_tried_again_soon_is_no_problem(site: Site) -> None:
 
 
 def test_ids_of_a_command_are_quoted(site: Site) -> None:
-    site.send(headers={**HEADERS, "x-unique": "'<script>🔑"}, task_id="$(reboot)")
-    site.send(headers={**HEADERS, "x-unique": "'<script>🔑"}, task_id="blocked")
-    (_, (found, advice)) = _told(site)
+    site.add_consumer("alive", 60_000)
+    headers = {**HEADERS, "x-unique": "'<script>🔑"}
+    site.send(headers={**headers, "retries": 1}, task_id="$(reboot)", countdown=7200)
+    site.send(headers=headers, task_id="blocked")
+    [(found, advice)] = _told(site)
     assert 'the unique key "\'<script>🔑"' in found
     assert "cancel '$(reboot)'`" in advice
