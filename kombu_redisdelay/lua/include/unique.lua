@@ -6,8 +6,8 @@
 --   <state><priority step> <since when, ms> <when it expires, ms> <name>
 -- The state is r: in the ready list of the step, since that time; s: in the schedule under that name; or a:
 -- the same, to be tried again. With s and a, the time is when the message took the key, or what counts as
--- this for how long it may be postponed (publish_unique.lua). A message that has expired holds no key, because
--- Celery does not run it; 0 is never. \30 stands between `current` and `next`.
+-- this for how long it may be postponed (publish_unique.lua). A message that has expired holds no key,
+-- because Celery does not run it; 0 is never. \30 stands between `current` and `next`.
 -- The hash `running` has for each key the message that a consumer holds, with "done" and "latest":
 --   <consumer> \30 <delivery tag> \30 <id>
 --
