@@ -137,6 +137,9 @@ class Unique(Task):  # type: ignore[misc]
         """
         if self.unique_fault:
             raise ValueError(self.unique_fault)
+        if self.app.conf.task_protocol == 1:
+            # Its messages have the id and the number of retries in the body.
+            raise ValueError(f"task {self.name!r} has a key, which needs the setting task_protocol = 2")
         options["headers"] = headers = dict(options.get("headers") or {})
         if self._is_counted_on({**options, "link": link, "link_error": link_error}):
             headers[UNIQUE_HEADER] = None

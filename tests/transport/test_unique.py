@@ -198,6 +198,11 @@ class TestTask:
             keys = [task.unique_key((1,)), task.unique_key([1]), task.unique_key(kwargs={"account": 1})]
             assert keys == ["account:1"] * 3
 
+    def test_the_old_protocol_of_tasks_is_refused(self, app: Celery, once: Any) -> None:
+        app.conf.task_protocol = 1
+        with pytest.raises(ValueError, match="needs the setting task_protocol = 2"):
+            once.delay(1)
+
     def test_without_a_result_backend(self, single_site: Site) -> None:
         with Celery("without", broker=single_site.url, set_as_current=False) as app:
 
