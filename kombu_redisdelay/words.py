@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 
@@ -42,6 +42,28 @@ def when(moment: datetime, now: datetime) -> str:
     """Return the distance of *moment* from *now*, such as ``in 5m`` or ``5m ago``."""
     seconds = (moment - now).total_seconds()
     return f"in {span(seconds)}" if seconds >= 0 else f"{span(-seconds)} ago"
+
+
+def stay(noun: str, count: int, holders: Mapping[str, str]) -> str:
+    """Says how many messages stay as they are because others hold their unique keys; empty if none do.
+
+    Arguments:
+        holders: id of some -> id of the message that holds its key.
+    """
+    if not count:
+        return ""
+    verb, key = ("stays", "its unique key") if count == 1 else ("stay", "their unique keys")
+    each = [f"{holder} holds that of {id}" for id, holder in holders.items()]
+    said = f": {'; '.join(each)}{'; ...' if len(each) < count else ''}" if each else ""
+    return f"{number_of(count, noun)} {verb}, because another one holds {key}{said}"
+
+
+def blocked(count: int) -> str:
+    """Says how many messages have no due time because they wait for their unique keys."""
+    verb, key, have = (
+        ("waits", "its unique key", "has") if count == 1 else ("wait", "their unique keys", "have")
+    )
+    return f"{number_of(count)} {verb} for {key}, and {have} no due time"
 
 
 def with_object(verb: str, what: str) -> str:

@@ -4,7 +4,7 @@ remove."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kombu_redisdelay.broker.portions import portions
@@ -108,16 +108,30 @@ class DeadLists:
             for number, letter in enumerate(letters, 1):
                 yield DeadLetter.of(queue, letter), left + len(letters) - number
 
-    def take_out(self, queue: str, how: str, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+    def take_out(
+        self,
+        queue: str,
+        how: str,
+        letters: Iterable[DeadLetter],
+        stays: Callable[[DeadLetter, str], object] = lambda letter, holder: None,
+    ) -> Iterator[DeadLetter]:
         """Do what *how* says, :data:`REQUEUE` or :data:`REMOVE`, with *letters* of *queue*. Those that are
-        requeued have 0 failures. Yields those that were still there. A letter whose key is held by another
-        message is not requeued."""
+        requeued have 0 failures. Yields those that were still there.
+
+        Arguments:
+            stays: called with each letter that is not requeued because another message holds its key, and the
+                id of that message.
+        """
         keys = self._store.keys(queue)
         used = (self._key(queue), keys.ready, keys.wake)
         for some in portions(letters, _size, LETTERS_PER_CALL, LETTER_BYTES_PER_CALL):
             args: tuple[Argument, ...] = (how, keys.separator, *(letter.entry for letter in some))
             reply = REMOVE_DEAD(self._store.server, used, args)
-            yield from (letter for letter, done in zip(some, reply, strict=True) if done == 1)
+            for letter, done in zip(some, reply, strict=True):
+                if done == 1:
+                    yield letter
+                elif isinstance(done, bytes):
+                    stays(letter, done.decode(errors="replace"))
 
     def clear(self, queue: str) -> int:
         """Remove all dead letters of *queue*. Returns how many there were."""

@@ -25,13 +25,13 @@ class Holder(NamedTuple):
 
     Attributes:
         id: its id.
-        place: where it should be: one of the four above.
+        state: where it should be: one of the four above.
         name: its name in the schedule, or the delivery tag.
         consumer: who has it, if it is running.
     """
 
     id: str
-    place: str
+    state: str
     name: str
     consumer: str = ""
 
@@ -56,15 +56,26 @@ def holders(store: Store, queue: str, fields: Sequence[str]) -> list[Holder | No
     return [_running(one) or _current(other) for one, other in zip(found[::2], found[1::2], strict=True)]
 
 
-def are_there(store: Store, queue: str, found: Sequence[Holder]) -> list[bool]:
+def living_holders(store: Store, queue: str, fields: Sequence[str]) -> list[Holder | None]:
+    """The same without messages that are gone. Makes two round trips."""
+    found = holders(store, queue, fields)
+    some = [holder for holder in found if holder is not None]
+    gone = {
+        holder for holder, is_there in zip(some, _are_there(store, queue, some), strict=True) if not is_there
+    }
+    return [None if holder in gone else holder for holder in found]
+
+
+def _are_there(store: Store, queue: str, found: Sequence[Holder]) -> list[bool]:
     """Whether the messages are where they should be. Makes one round trip."""
     keys = store.keys(queue)
-    ready = keys.ready, *store.ready_keys(queue)
+    # In a fair queue, it may be in the list of any key of that.
+    ready = keys.ready, *store.ready_keys(queue), keys.fair
     commands: list[Command] = []
     for holder in found:
-        if holder.place == RUNNING:
+        if holder.state == RUNNING:
             commands.append(("HEXISTS", keys.unacked(holder.consumer), holder.name))
-        elif holder.place == READY:
+        elif holder.state == READY:
             commands.append(("EXISTS", *ready))
         else:
             commands.append(("HEXISTS", keys.messages, holder.name))

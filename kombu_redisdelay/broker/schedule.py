@@ -58,6 +58,9 @@ class Scheduled:
         return self.stored[: len(self.stored) - len(self.payload)] + payload
 
 
+#: What lua/reschedule.lua says of a message that has to wait for its key.
+_BLOCKED = 2
+
 #: Makes of a message the payload to replace it by, and its due time, in ms since the epoch.
 Target = Callable[[Scheduled], tuple[bytes, float]]
 
@@ -77,6 +80,10 @@ class Schedule:
             # What waits for its key has no due time.
             high = "(inf"
         return sum(self._for_each(queues, "ZCOUNT", low, high))
+
+    def count_blocked(self, queues: Sequence[str]) -> int:
+        """How many messages of *queues* wait for their keys."""
+        return sum(self._for_each(queues, "ZCOUNT", "+inf", "+inf"))
 
     def next_due_ms(self, queues: Sequence[str]) -> float | None:
         """When the first message of all *queues* is due, ms since the epoch; ``None`` if there is none."""
@@ -191,13 +198,20 @@ class Schedule:
         return any(self.reschedule_all(message.queue, [message], lambda _: (payload, due_ms)))
 
     def reschedule_all(
-        self, queue: str, messages: Iterable[Scheduled], target: Target, *, with_keys: bool = True
+        self,
+        queue: str,
+        messages: Iterable[Scheduled],
+        target: Target,
+        *,
+        with_keys: bool = True,
+        stays: Callable[[Scheduled], object] = lambda message: None,
     ) -> Iterator[Scheduled]:
         """Do the same as :meth:`reschedule` for *messages* of *queue*, in the order given. Yields those that
         were still scheduled, unchanged.
 
         Arguments:
             target: called once for each message.
+            stays: called with each message that was to become ready, and waits for its key from now on.
             with_keys: whether what becomes due waits for its key.
         """
         keys = self._store.keys(queue)
@@ -208,7 +222,11 @@ class Schedule:
                 payload, due_ms = target(message)
                 args += (message.member, message.stored, message.rewritten(payload), due_ms)
             reply = RESCHEDULE(self._store.server, used, args)
-            yield from (message for message, done in zip(some, reply, strict=True) if done == 1)
+            for message, done in zip(some, reply, strict=True):
+                if done == 1:
+                    yield message
+                elif done == _BLOCKED:
+                    stays(message)
 
     def reread(self, message: Scheduled) -> Scheduled | None:
         """The message that is scheduled under the name of *message* now; ``None`` if there is none."""

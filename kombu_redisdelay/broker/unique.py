@@ -41,7 +41,7 @@ DROPPED, REPLACED = "dropped", "replaced"
 
 #: How the member of a message begins, and before which byte. The group is the key as scripts read it.
 _BEGIN, _WITHIN = b'"redisdelay-unique": ["', 700
-_MEMBER = re.compile(rb'"redisdelay-unique": \["[dl]", "[^"]*", "([^"]*)"\]')
+_MEMBER = re.compile(rb'"redisdelay-unique": \["[dl]", "[ !#-~]*", "([ !#-~]*)"\]')
 
 #: What errors say of the headers.
 _KEY, _WHILE, _AT_MOST = (f"header {name!r}" for name in (UNIQUE_HEADER, WHILE_HEADER, AT_MOST_HEADER))
@@ -206,7 +206,7 @@ def id_in(name: str) -> str:
 def conflict_in(reply: Any) -> Conflict | None:
     """What the *reply* says of another message with the key; ``None`` if there was none."""
     if isinstance(reply, list):
-        return Conflict(reply[0].decode(), reply[1].decode())
+        return Conflict(reply[0].decode(), reply[1].decode(errors="replace"))
     return None
 
 

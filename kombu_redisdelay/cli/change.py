@@ -12,7 +12,7 @@ from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.choosing import changing, selected_for_change
 from kombu_redisdelay.cli.echo import confirm
 from kombu_redisdelay.cli.options import MomentType, Seconds, dry_run_option, json_option, yes_option
-from kombu_redisdelay.cli.outcome import exit_unless_all, show_done
+from kombu_redisdelay.cli.outcome import exit_unless_done, show_done
 from kombu_redisdelay.cli.output import busy, counting
 from kombu_redisdelay.operations.acting import Done
 from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
@@ -64,6 +64,8 @@ def _command(verb: Verb) -> click.Command:
     for option in reversed(options):
         command = option(command)
     status = "With ids, the exit status is 1 if it could not be done to one of them."
+    if any(how.foresee for how in verb.how.values()):
+        status += " It is also 1 if messages stay because others hold their unique keys."
     first_sentence = f"{verb.help.partition('.')[0]}."
     decorate = click.command(
         verb.name.replace("_", "-"), help=f"{verb.help}\n\n{status}", short_help=first_sentence
@@ -110,7 +112,7 @@ def _as_options(error: str, verb: Verb) -> str:
 
 def _show(verb: Verb, selection: Selection, done: Done, messages: Messages, as_json: bool) -> None:
     show_done(verb, done, selection.states(verb.states), messages, as_json)
-    exit_unless_all(done.by_id)
+    exit_unless_done(done)
 
 
 def _what(verb: Verb, selection: Selection, count: int) -> str:

@@ -16,7 +16,7 @@ from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.states import STATES
 
 #: What messages can be counted by.
-_KINDS = ("state", "queue", "task", "priority", "failures", "reason", "worker", "key")
+_KINDS = ("state", "queue", "task", "priority", "failures", "reason", "worker", "key", "unique")
 
 
 @click.command("count")

@@ -12,12 +12,12 @@ from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.messages import worker
 from kombu_redisdelay.cli.output import busy, date_and_time, show_json
 from kombu_redisdelay.operations.acting import Done
+from kombu_redisdelay.operations.key_holding import key_holder
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.states import STATES, State
 from kombu_redisdelay.operations.verbs import Verb
-from kombu_redisdelay.operations.why_waiting import key_holder
-from kombu_redisdelay.words import number_of, with_object
+from kombu_redisdelay.words import number_of, stay, with_object
 
 #: Messages that are looked for in all states when they are not where a command looks for them.
 MOST_SEARCHED = 10
@@ -33,12 +33,14 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
     if as_json:
         show_json(_objects(done, elsewhere))
         return
+    noun = states[0].noun if len(states) == 1 else "message"
     due = "" if done.due is None else f", due {date_and_time(done.due, datetime.now(timezone.utc))}"
     if not done.by_id:
-        noun = states[0].noun if len(states) == 1 else "message"
         found = number_of(done.count, noun)
         said = _would(verb, found) if done.is_dry_run else f"{verb.done.capitalize()} {found}"
         echo(f"{said}{due if done.count else ''}.")
+        if done.blocked:
+            echo(f"{stay(noun, done.blocked, done.holders)}.", err=True)
     if verb.remark and done:
         echo(verb.remark, err=True)
     for id, count in done.by_id.items():
@@ -70,10 +72,12 @@ def _objects(done: Done, elsewhere: Mapping[str, MessageInfo]) -> Iterator[dict[
     common = {"verb": done.verb, "dry_run": done.is_dry_run}
     due = {} if done.due is None else {"due": done.due}
     if not done.by_id:
-        yield {**common, "messages": done.count, **(due if done.count else {})}
+        held = {"blocked": done.blocked, "holders": dict(done.holders)}
+        yield {**common, "messages": done.count, **(due if done.count else {}), **held}
     for id, count in done.by_id.items():
         state = {"state": elsewhere[id].state} if id in elsewhere else {}
-        yield {**common, "id": id, "messages": count, **(due if count else {}), **state}
+        holder = {"holder": done.holders[id]} if id in done.holders else {}
+        yield {**common, "id": id, "messages": count, **(due if count else {}), **state, **holder}
 
 
 def _where(message: MessageInfo | None, messages: Messages) -> str:
@@ -88,6 +92,17 @@ def _where(message: MessageInfo | None, messages: Messages) -> str:
         return f"is {message.state}, at {worker(message)}"
     noun = STATES[message.state].noun
     return f"is {message.state if noun == 'message' else f'a {noun}'} in the queue {message.queue!r}"
+
+
+def exit_unless_done(done: Done) -> None:
+    """End the command with status 1 if an id has no message, or messages stay because of their unique keys.
+
+    Raises:
+        click.exceptions.Exit: one of both.
+    """
+    if done.blocked:
+        raise click.exceptions.Exit(1)
+    exit_unless_all(done.by_id)
 
 
 def exit_unless_all(counts: Mapping[str, int]) -> None:

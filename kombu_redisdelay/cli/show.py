@@ -15,6 +15,7 @@ from kombu_redisdelay.cli.options import arguments_option, json_option
 from kombu_redisdelay.cli.outcome import exit_unless_all
 from kombu_redisdelay.cli.output import date_and_time, fields_of, show_fields, show_json
 from kombu_redisdelay.operations.calls import ALL, with_arguments, without_empty_headers
+from kombu_redisdelay.operations.key_holding import key_and_holder, key_holder
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection
@@ -35,7 +36,7 @@ def command(ids: tuple[str, ...], arguments: str, as_json: bool) -> None:
     for id in dict.fromkeys(ids):
         found = list(messages.select(Selection(ids=[id])))
         if as_json:
-            show_json(_json(message, arguments) for message in found)
+            show_json(_json(message, arguments, messages) for message in found)
         elif found:
             if any(counts.values()):
                 echo("")
@@ -46,8 +47,9 @@ def command(ids: tuple[str, ...], arguments: str, as_json: bool) -> None:
     exit_unless_all(counts)
 
 
-def _json(message: MessageInfo, arguments: str) -> dict[str, Any]:
-    fields = fields_of(message, arguments)
+def _json(message: MessageInfo, arguments: str, messages: Messages) -> dict[str, Any]:
+    holder = {} if message.unique is None else {"holder": key_holder(messages.store, message)}
+    fields = {**fields_of(message, arguments), **holder}
     return {**fields, "payload": message.payload} if arguments == ALL else fields
 
 
@@ -57,13 +59,15 @@ def _show(id: str, found: Sequence[MessageInfo], messages: Messages) -> None:
     for message in found:
         if len(found) > 1:
             echo("")
-        _show_message(message, why_waiting(messages.store, message))
+        unique = None if message.unique is None else key_and_holder(messages.store, message)
+        _show_message(message, unique, why_waiting(messages.store, message))
 
 
-def _show_message(message: MessageInfo, why: Sequence[str]) -> None:
+def _show_message(message: MessageInfo, unique: str | None, why: Sequence[str]) -> None:
     """Print all that is known of a message, one thing on each line.
 
     Arguments:
+        unique: its unique key, and who holds that.
         why: why it waits though it is due.
     """
     show_fields(
@@ -71,6 +75,8 @@ def _show_message(message: MessageInfo, why: Sequence[str]) -> None:
             "id": message.id,
             "queue": message.queue,
             "state": message.state,
+            **({"key": message.key} if message.key else {}),
+            **({} if unique is None else {"unique": unique}),
             **dict(_of_state(message, datetime.now(timezone.utc))),
             **({"waits because": " ".join(why)} if why else {}),
             "task": message.task,
@@ -87,10 +93,10 @@ def _show_message(message: MessageInfo, why: Sequence[str]) -> None:
 
 def _of_state(message: MessageInfo, now: datetime) -> Iterator[tuple[str, str | None]]:
     """What there is to say of a message in its state."""
-    if message.key:
-        yield "key", message.key
-    if message.unique is not None:
-        yield "unique key", message.unique
+    if message.is_blocked:
+        # Why it waits is said beside.
+        yield "due", "when its unique key is free"
+        return
     if message.due is not None:
         yield "due", date_and_time(message.due, now)
     else:

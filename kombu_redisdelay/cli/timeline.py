@@ -27,8 +27,8 @@ from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.queue_columns import LATE
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import SCHEDULED, STATES
-from kombu_redisdelay.operations.timeline import EDGES, Span, span_index, spans, timeline
-from kombu_redisdelay.words import span
+from kombu_redisdelay.operations.timeline import EDGES, Span, span_index, spans, timeline, without_due
+from kombu_redisdelay.words import blocked, span
 
 #: Bars from 0 to 8 eighths of the height of a line, for the timeline of one task in one line.
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
@@ -57,6 +57,7 @@ def command(queues: tuple[str, ...], by: str | None, as_json: bool) -> None:
         else:
             target = terminal()
             show(timeline_table(found, target.width if target else _WIDEST))
+            _tell_blocked(messages, names)
         return
     by_task = _read(messages, names)
     if not by_task:
@@ -65,6 +66,13 @@ def command(queues: tuple[str, ...], by: str | None, as_json: bool) -> None:
         show_json({"task": task, **_as_json(part)} for task in by_task for part in by_task[task])
     else:
         show(_task_table(by_task))
+        _tell_blocked(messages, names)
+
+
+def _tell_blocked(messages: Messages, queues: Sequence[str]) -> None:
+    count = without_due(messages.store, queues)
+    if count:
+        echo(f"{blocked(count)}.")
 
 
 def timeline_table(found: Sequence[Span], width: int) -> Table:

@@ -9,14 +9,22 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from kombu_redisdelay.broker.dead import DeadLetter
+from kombu_redisdelay.broker.key_holders import holder_of
+from kombu_redisdelay.broker.schedule import Scheduled
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.access import check_limit
+from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.progress import Progress, Tell
 from kombu_redisdelay.operations.readers import Entry, Look
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import State
 from kombu_redisdelay.operations.verbs import How, Verb
 from kombu_redisdelay.public import public
+
+#: Messages of which it is told who holds their unique key.
+MOST_HOLDERS = 20
 
 
 @public
@@ -30,6 +38,8 @@ class Done:
         by_id: if they were selected by ids: id -> to how many messages with this id.
         due: when they are due now, if all are due at the same time.
         is_dry_run: whether nothing was changed.
+        blocked: how many other messages stay as they are, because another one holds their unique key.
+        holders: id of some of these, 20 at most -> id of the message that holds the key.
     """
 
     verb: str
@@ -37,6 +47,8 @@ class Done:
     by_id: Mapping[str, int] = field(default_factory=dict)
     due: datetime | None = None
     is_dry_run: bool = False
+    blocked: int = 0
+    holders: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -80,6 +92,9 @@ class Action:
         self._so_far = Progress(progress)
         self.by_id: Counter[str] = Counter(dict.fromkeys(selection.ids or (), 0))
         self._notes_ids = notes_ids or selection.ids is not None
+        self._blocked: Counter[str] = Counter()
+        self._blocked_so_far: set[int] = set()
+        self._holders: dict[str, str] = {}
 
     @property
     def done(self) -> Done:
@@ -92,7 +107,31 @@ class Action:
 
     def _result(self, count: int, by_id: Mapping[str, int]) -> Done:
         ids = {} if self.selection.ids is None else dict(by_id)
-        return Done(self.verb.name, count, ids, self.verb.due(self._prepared))
+        due, blocked = self.verb.due(self._prepared), len(self._blocked_so_far)
+        return Done(self.verb.name, count, ids, due, blocked=blocked, holders=dict(self._holders))
+
+    def foresee(self, names: Sequence[str]) -> Counter[str]:
+        """Find the messages of these queues or partitions that will stay as they are, because another one
+        holds their unique key. Returns their ids, if messages are selected by ids."""
+        for state in self.states:
+            foresee = self.verb.how[state.name].foresee
+            if foresee is not None:
+                look = self.selection.look(state, names)
+                foresee(self._store, look, self.selection.matcher(look.span), self._stay)
+        return self._blocked
+
+    def _stay(self, message: Scheduled | DeadLetter, holder: str | None) -> None:
+        content = Content.of(message.payload, "")
+        identity = hash((message.queue, content.tag or message.payload, content.id))
+        if identity in self._blocked_so_far:
+            return
+        self._blocked_so_far.add(identity)
+        if self.selection.ids is not None:
+            self._blocked[content.id] += 1
+        if len(self._holders) < MOST_HOLDERS and content.unique is not None:
+            holder = holder or holder_of(self._store, message.queue, written(content.unique))
+            if holder is not None:
+                self._holders[content.id] = holder
 
     def run(self, names: Sequence[str]) -> Done:
         """Do it to the messages of these queues or partitions."""
@@ -107,7 +146,7 @@ class Action:
             self._so_far.add_portion(how.every(self._store, name))
         elif how.by_ids and self.selection.ids is not None and not is_bounded:
             ids = self.selection.ids
-            counts = how.by_ids(self._store, name, ids, self._prepared)
+            counts = how.by_ids(self._store, name, ids, self._prepared, self._stay)
             self.by_id.update(dict(zip(ids, counts, strict=True)))
             self._so_far.add_portion(sum(counts))
         else:
@@ -123,7 +162,7 @@ class Action:
         done: set[int] = set()
         if identity is not None:
             entries = (entry for entry in entries if hash(identity(entry)) not in done)
-        for entry in how.some(self._store, name, islice(entries, self._left()), prepared):
+        for entry in how.some(self._store, name, islice(entries, self._left()), prepared, self._stay):
             self._so_far.count += 1
             if identity is not None:
                 # A million hashes need 60 MB, a million names twice as much.

@@ -128,7 +128,8 @@ def apart(span: Span, due_ms: float) -> Iterator[Span]:
     for start, end in ((due_ms, beyond_ms), (low, due_ms), (beyond_ms, high)):
         start, end = max(start, low), min(end, high)
         if start < end:
-            yield start, end
+            # Without an end, it includes what has no due time.
+            yield start, None if end == float("inf") else end
 
 
 def new_due_ms(now_ms: float, countdown: Any, eta: object) -> float:

@@ -27,6 +27,10 @@ _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float | None]]] = {
         "Scheduled messages whose time has come, and that nobody has moved to the ready list yet.",
         lambda q: q.overdue,
     ),
+    "redisdelay_queue_blocked_messages": (
+        "Scheduled messages that wait for their unique key.",
+        lambda q: q.blocked,
+    ),
     "redisdelay_queue_consumers": ("Consumers whose lease lasts.", lambda q: q.consumers),
     "redisdelay_queue_oldest_lateness_seconds": (
         "For how long the first scheduled message has been due, 0 if it is not yet.",

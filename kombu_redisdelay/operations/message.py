@@ -79,6 +79,12 @@ class MessageInfo:
         return self.due is self.since is None and self.reason.startswith(BLOCKED)
 
     @property
+    def blocker(self) -> str | None:
+        """The id of the message that holds its unique key, if it waits for that, and if it is known."""
+        begin = f"{BLOCKED} by "
+        return self.reason[len(begin) :] if self.is_blocked and self.reason.startswith(begin) else None
+
+    @property
     def moment(self) -> datetime | None:
         """When it is due, or since when it is in its state; ``None`` if that is unknown."""
         return self.since if self.due is None else self.due

@@ -13,6 +13,7 @@ from kombu_redisdelay.operations.access import Access, check_limit
 from kombu_redisdelay.operations.acting import Action, Done
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.progress import Tell
+from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.operations.reading import Count, Page
 from kombu_redisdelay.operations.selection import Selection, checked_ids
 from kombu_redisdelay.operations.verbs import Verb
@@ -128,7 +129,7 @@ class Messages(Access):
 
         Arguments:
             by: the name of an attribute of :class:`MessageInfo`, such as ``"task"`` or ``"priority"``, or of
-                several.
+                several. As the reason, all messages that wait for their unique keys count as "blocked".
 
         Returns:
             A ``Counter``: value of the attribute -> number of messages; with several names, the values as a
@@ -141,7 +142,7 @@ class Messages(Access):
         for name in names:
             if name not in MessageInfo.__annotations__:
                 raise ValueError(f"a message has no {name!r}")
-        values = ([getattr(info, name) for name in names] for info in self.select(selection))
+        values = ([_kind(info, name) for name in names] for info in self.select(selection))
         if isinstance(by, str):
             return Counter(value for [value] in values)
         return Counter(map(tuple, values))
@@ -299,13 +300,13 @@ class Messages(Access):
     def _would(self, action: Action) -> Done:
         """What *action* would do."""
         selection, limit = action.selection, action.limit
+        blocked = action.foresee(reading.names(self, selection))
         if selection.ids is None:
-            count = reading.count(self, selection, action.states)
+            count = max(0, reading.count(self, selection, action.states) - action.done.blocked)
             return action.would(count if limit is None else min(limit, count), {})
+        found = Counter(message.id for message in reading.matching(self, selection, action.states))
         by_id = Counter(dict.fromkeys(selection.ids, 0))
-        by_id.update(
-            message.id for message in islice(reading.matching(self, selection, action.states), limit)
-        )
+        by_id.update(islice((found - blocked).elements(), limit))
         return action.would(by_id.total(), by_id)
 
     def _tell_backend(self, action: Action) -> None:
@@ -322,6 +323,11 @@ class Messages(Access):
             # Each kind of backend has errors of its own.
             why = " ".join(str(exc).split()) or type(exc).__name__
             raise NotMarkedRevokedError(action.done, why) from exc
+
+
+def _kind(message: MessageInfo, name: str) -> Any:
+    """What *message* counts as."""
+    return BLOCKED if name == "reason" and message.is_blocked else getattr(message, name)
 
 
 def _one_of(selection: Selection | None, ids: Iterable[str] | None) -> Selection:

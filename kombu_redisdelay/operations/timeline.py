@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.store import Store
@@ -65,6 +66,11 @@ def spans(counts: Sequence[int]) -> list[Span]:
         Span(start, end, messages)
         for start, end, messages in zip((None, *EDGES), (*EDGES, None), counts, strict=True)
     ]
+
+
+def without_due(store: Store, queues: Sequence[str]) -> int:
+    """How many messages of *queues* are in no span, because they wait for their unique keys."""
+    return Schedule(store).count_blocked(store.partitions.all_names(queues))
 
 
 def timeline(store: Store, queues: Sequence[str]) -> list[Span]:

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import groupby, islice
+from math import inf
+from operator import attrgetter
 from typing import Any
 
 from kombu_redisdelay.broker import dead
+from kombu_redisdelay.broker.key_holders import living_holders
 from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule, Scheduled, Target
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.due_times import NOW_MS, Move, moving_to
-from kombu_redisdelay.operations.readers import Entry, Span
+from kombu_redisdelay.operations.readers import DeadReader, Entry, Look, Reader, ScheduledReader, Span
 from kombu_redisdelay.operations.states import READY, SCHEDULED, UNACKED
 
+#: Called with a message that stays as it is because another one holds its unique key, and with the id of that
+#: one if it is known. It may be called twice with a message.
+Stays = Callable[[Scheduled | dead.DeadLetter, str | None], object]
+
 #: Does it to messages of one queue or partition, in the order given. Yields those that were still there.
-Some = Callable[[Store, str, Iterable[Entry], Any], Iterator[Entry]]
+Some = Callable[[Store, str, Iterable[Entry], Any, Stays], Iterator[Entry]]
 
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How a verb is done in one state. The last argument of each function is what the verb has prepared.
+    """How a verb is done in one state. The functions get what the verb has prepared.
 
     Attributes:
         some: does it to some messages.
@@ -37,14 +46,17 @@ class How:
         each: turns what is prepared into what *some* needs for one queue or partition. Its last argument
             counts the messages there that it is done to.
         identity: tells a message that may be met again after it was done; ``None`` if none is.
+        foresee: tells, without doing it, which of the messages of a look will stay as they are because
+            another one holds their unique key. ``None`` if it is done to such messages, too.
     """
 
     some: Some
-    by_ids: Callable[[Store, str, Sequence[str], Any], Sequence[int]] | None = None
+    by_ids: Callable[[Store, str, Sequence[str], Any, Stays], Sequence[int]] | None = None
     every: Callable[[Store, str], int] | None = None
     spans: Callable[[Span, Any], Iterable[Span]] = lambda span, prepared: (span,)
     each: Callable[[Any, Callable[[], int]], Any] = lambda prepared, how_many: prepared
     identity: Callable[[Any], Callable[[Entry], Any] | None] = lambda prepared: None
+    foresee: Callable[[Store, Look, Callable[[Entry], bool], Stays], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,26 +109,43 @@ def _with_raw(do: Callable[[Iterator[Any]], Iterator[Any]], entries: Iterable[En
         yield entry
 
 
-def _cancel_scheduled(store: Store, name: str, entries: Iterable[Entry], prepared: None) -> Iterator[Entry]:
+def _cancel_scheduled(
+    store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
+) -> Iterator[Entry]:
     return _with_raw(partial(Schedule(store).remove, name), entries)
 
 
-def _cancel_ready(store: Store, name: str, entries: Iterable[Entry], prepared: None) -> Iterator[Entry]:
+def _cancel_ready(
+    store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
+) -> Iterator[Entry]:
     return _with_raw(partial(ReadyLists(store).remove_all, name), entries)
 
 
-def _move(store: Store, name: str, entries: Iterable[Entry], target: Target) -> Iterator[Entry]:
-    # What waits for its unique key is due when that is free, and at no other time.
-    entries = (entry for entry in entries if not entry.raw.is_blocked)
-    return _with_raw(partial(Schedule(store).reschedule_all, name, target=target), entries)
+def _move(store: Store, name: str, entries: Iterable[Entry], target: Target, stays: Stays) -> Iterator[Entry]:
+    def stay(message: Scheduled) -> None:
+        stays(message, None)
+
+    def free() -> Iterator[Entry]:
+        # What waits for its unique key is due when that is free, and at no other time.
+        for entry in entries:
+            if entry.raw.is_blocked:
+                stay(entry.raw)
+            else:
+                yield entry
+
+    move = partial(Schedule(store).reschedule_all, name, target=target, stays=stay)
+    return _with_raw(move, free())
 
 
-def _move_by_ids(store: Store, name: str, ids: Sequence[str], move: Move) -> list[int]:
+def _move_by_ids(store: Store, name: str, ids: Sequence[str], move: Move, stays: Stays) -> list[int]:
     schedule = Schedule(store)
-    by_id = (pair for pair in schedule.find_all([name], ids) if not pair[1].is_blocked)
-    found = sorted(by_id, key=lambda pair: pair[1].due_ms)
+    by_id = sorted(schedule.find_all([name], ids), key=lambda pair: pair[1].due_ms)
+    found = [pair for pair in by_id if not pair[1].is_blocked]
+    waiting = [message for _, message in by_id[len(found) :]]
     messages, target = [message for _, message in found], move.target(lambda: len(found))
-    moved = {each.member for each in schedule.reschedule_all(name, messages, target)}
+    moved = {each.member for each in schedule.reschedule_all(name, messages, target, stays=waiting.append)}
+    for message in waiting:
+        stays(message, None)
     counts = dict.fromkeys(ids, 0)
     for id, message in found:
         counts[id] += message.member in moved or _move_again(schedule, message, target)
@@ -134,11 +163,37 @@ def _move_again(schedule: Schedule, message: Scheduled, target: Target) -> bool:
     return False
 
 
+def _foresee_blocked(store: Store, look: Look, matches: Callable[[Entry], bool], stays: Stays) -> None:
+    # These have no due time, and are the last ones.
+    for entry in filter(matches, ScheduledReader().read(store, replace(look, span=(inf, None)))):
+        if entry.raw.is_blocked:
+            stays(entry.raw, None)
+
+
 def _take_out(state: str, how: str) -> Some:
-    def some(store: Store, name: str, entries: Iterable[Entry], prepared: None) -> Iterator[Entry]:
-        return _with_raw(partial(dead.DeadLists(store, state).take_out, name, how), entries)
+    def some(
+        store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
+    ) -> Iterator[Entry]:
+        return _with_raw(partial(dead.DeadLists(store, state).take_out, name, how, stays=stays), entries)
 
     return some
+
+
+def _foresee_held(
+    reader: Reader, store: Store, look: Look, matches: Callable[[Entry], bool], stays: Stays
+) -> None:
+    """Which dead letters will not be requeued. Of several with the same key, the first one takes it."""
+    takes: dict[tuple[str, str], str] = {}
+    keyed = (entry for entry in filter(matches, reader.read(store, look)) if entry.content.unique)
+    for name, of_queue in groupby(keyed, attrgetter("name")):
+        while some := list(islice(of_queue, dead.LETTERS_PER_CALL)):
+            keys = [entry.content.unique or "" for entry in some]
+            found = living_holders(store, name, [*map(written, keys)])
+            for entry, key, holder in zip(some, keys, found, strict=True):
+                id = entry.content.id
+                held_by = holder.id if holder else takes.setdefault((name, key), id)
+                if holder or held_by is not id:
+                    stays(entry.raw, held_by)
 
 
 def _clear_kept(state: str) -> Callable[[Store, str], int]:
@@ -164,7 +219,9 @@ def _revoking(store: Store, app: Any = None, terminate: bool = False) -> _Revoki
     return _Revoking(app, terminate)
 
 
-def _revoke(store: Store, name: str, entries: Iterable[Entry], how: _Revoking) -> Iterator[Entry]:
+def _revoke(
+    store: Store, name: str, entries: Iterable[Entry], how: _Revoking, stays: Stays
+) -> Iterator[Entry]:
     tasks = (entry for entry in entries if entry.content.task is not None)
     for some in portions(tasks, lambda _: 1, IDS_PER_CALL, IDS_PER_CALL):
         how.app.control.revoke([entry.content.id for entry in some], terminate=how.terminate)
@@ -179,7 +236,7 @@ CANCEL = Verb(
     {
         SCHEDULED: How(
             _cancel_scheduled,
-            by_ids=lambda store, name, ids, prepared: Schedule(store).cancel(name, ids),
+            by_ids=lambda store, name, ids, prepared, stays: Schedule(store).cancel(name, ids),
             every=lambda store, name: Schedule(store).clear(name),
         ),
         READY: How(_cancel_ready, every=lambda store, name: ReadyLists(store).clear(name)),
@@ -196,6 +253,7 @@ _MOVED = How(
     each=lambda move, how_many: move.target(how_many),
     # Those with due times of their own may come later in the same list.
     identity=lambda move: None if move.due else lambda entry: entry.raw.member,
+    foresee=_foresee_blocked,
 )
 
 RESCHEDULE = Verb(
@@ -223,7 +281,10 @@ REQUEUE = Verb(
     "requeued",
     "requeueing",
     "Put dead letters back into their queues. They are counted as if they had never failed.",
-    {state: How(_take_out(state, dead.REQUEUE)) for state in KEPT},
+    {
+        state: How(_take_out(state, dead.REQUEUE), foresee=partial(_foresee_held, DeadReader(state)))
+        for state in KEPT
+    },
 )
 
 REMOVE = Verb(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kombu_redisdelay.broker.key_holders import holder_of
 from kombu_redisdelay.broker.options import ISOLATED_FOR
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
-from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.queue_reasons import ISOLATED, KEY_LIMITS, LOST, PREFETCH, UNKNOWN
@@ -34,15 +32,6 @@ def why_waiting(store: Store, message: MessageInfo) -> list[str]:
         return [f"It has failed {times}, and waits to be tried again."] if message.failures else []
     [stats] = queue_stats(store, [message.queue])
     return list(_reasons(stats, is_overdue=message.state == SCHEDULED))
-
-
-def key_holder(store: Store, message: MessageInfo) -> str | None:
-    """The id of the task that holds the unique key of *message*; ``None`` if none does, or it has none."""
-    if message.unique is None:
-        return None
-    names = store.partitions.names(message.queue)
-    holders = (holder_of(store, name, written(message.unique)) for name in names)
-    return next(filter(None, holders), None)
 
 
 def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:

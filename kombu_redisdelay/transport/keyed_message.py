@@ -33,6 +33,21 @@ OWN = Replacement()
 _NOW = Due()
 
 
+class PublishedTag(str):
+    """A delivery tag that a message got when it was published by this process.
+
+    kombu publishes a message again with the same properties. An application may publish one that it has
+    received, with the tag that it came with.
+    """
+
+    __slots__ = ()
+
+
+def is_repeated(message: Mapping[str, Any]) -> bool:
+    """Whether this process has published *message* before, perhaps in vain."""
+    return isinstance(message["properties"].get("delivery_tag"), PublishedTag)
+
+
 class KeyedMessage(NamedTuple):
     """A message that has a key, and the queue that it goes to.
 

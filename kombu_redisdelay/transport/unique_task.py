@@ -139,6 +139,9 @@ class Unique(Task):  # type: ignore[misc]
         """
         if self.unique_fault:
             raise ValueError(self.unique_fault)
+        if self.app.conf.task_protocol == 1:
+            # Its messages have the id and the number of retries in the body.
+            raise ValueError(f"task {self.name!r} has a key, which needs the setting task_protocol = 2")
         options["headers"] = headers = dict(options.get("headers") or {})
         if link or link_error or self._is_counted_on(options):
             headers[UNIQUE_HEADER] = None

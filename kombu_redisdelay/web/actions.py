@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -20,7 +20,7 @@ from kombu_redisdelay.web.form import Form
 from kombu_redisdelay.web.questions import name_of, of_which
 from kombu_redisdelay.web.site import Site, may_act, site_of
 from kombu_redisdelay.web.words import number, plural
-from kombu_redisdelay.words import with_object
+from kombu_redisdelay.words import stay, with_object
 
 #: What an action acts on: messages that are selected, all of a list, or a queue.
 SELECTED, ALL, QUEUE = "selected", "all", "queue"
@@ -40,6 +40,7 @@ class Action:
         asks: which fields have to be filled in: "time", "limit" or none.
         removes: whether the messages do not exist afterwards.
         needs_app: whether it needs the Celery app.
+        leaves_blocked: whether messages stay as they are while others hold their unique keys.
         question: what is asked before, if it acts on a queue.
     """
 
@@ -51,6 +52,7 @@ class Action:
     asks: str = ""
     removes: bool = False
     needs_app: bool = False
+    leaves_blocked: bool = False
     question: Callable[[Site, Form], str] | None = None
 
     def is_offered(self, choice: Choice) -> bool:
@@ -97,6 +99,7 @@ def _of_verb(verb: Verb) -> dict[str, Action]:
         "asks": asks,
         "removes": verb.removes,
         "needs_app": verb.needs_app,
+        "leaves_blocked": any(how.foresee for how in verb.how.values()),
     }
     return {
         verb.name: Action(SELECTED, title, title, partial(_do_selected, verb), **more),
@@ -105,24 +108,37 @@ def _of_verb(verb: Verb) -> dict[str, Action]:
 
 
 def _do_selected(verb: Verb, site: Site, form: Form, tell: Tell) -> str:
-    """Do it. Returns what was done, and how many of those that were selected had moved on."""
+    """Do it. Returns what was done, how many of those that were selected had moved on, and how many stay
+    because of their unique keys."""
     in_queues: dict[str, list[str]] = {}
     for id, queue in form.selected:
         in_queues.setdefault(queue, []).append(id)
     asked = _asked(verb, site, form)
     counts: list[int] = []
+    blocked = 0
+    holders: dict[str, str] = {}
     for queue, ids in in_queues.items():
         done = getattr(site.messages, verb.name)(Selection(ids=ids, queue=queue or None), **asked)
         counts += done.by_id.values()
-    moved = counts.count(0)
+        blocked += done.blocked
+        holders |= done.holders
+    moved = max(0, counts.count(0) - blocked)
     left = f" {number(moved)} of the selected ones had moved on." if moved else ""
+    left += _stay("message", blocked, holders)
     return f"{verb.done.capitalize()} {plural(sum(counts), 'message')}.{left}"
 
 
 def _do_all(verb: Verb, site: Site, form: Form, tell: Tell) -> str:
     selection = site.selection_of(form.choice)
     done = getattr(site.messages, verb.name)(selection, **_asked(verb, site, form), progress=tell)
-    return f"{verb.done.capitalize()} {plural(done.count, form.choice.its_state.noun)}."
+    noun = form.choice.its_state.noun
+    left = _stay(noun, done.blocked, done.holders)
+    return f"{verb.done.capitalize()} {plural(done.count, noun)}.{left}"
+
+
+def _stay(noun: str, blocked: int, holders: Mapping[str, str]) -> str:
+    """A sentence about those that stay because of their unique keys; empty if none do."""
+    return f" {stay(noun, blocked, holders)}." if blocked else ""
 
 
 def _asked(verb: Verb, site: Site, form: Form) -> dict[str, Any]:

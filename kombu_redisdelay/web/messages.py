@@ -10,12 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kombu_redisdelay.operations.columns import Column, columns_of, moment_label
+from kombu_redisdelay.operations.key_holding import key_and_holder
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.reading import Page
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import STATES, State
 from kombu_redisdelay.operations.why_waiting import why_waiting
-from kombu_redisdelay.web.actions import ALL, SELECTED, actions_of
+from kombu_redisdelay.web.actions import ALL, SELECTED, Action, actions_of
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.events import events_of, relatives_of
 from kombu_redisdelay.web.site import Site, fields_of, render, site_of
@@ -104,13 +105,22 @@ def message(request: Request) -> Response:
         most_headers=MOST_HEADERS,
         # Its search may read every ready message. The page must not keep the server busy with that.
         update_after=max(UPDATE_AFTER, ceil(took * SEARCHES)),
-        actions=lambda state: actions_of(request, Choice(state), SELECTED),
+        actions=lambda message: _actions(request, message),
+        unique=lambda message: key_and_holder(site.messages.store, message),
         events=lambda message: events_of(message, now),
         relatives=relatives_of,
         why_waiting=lambda message: why_waiting(site.messages.store, message),
         call=site.call,
         shown=site.shown,
     )
+
+
+def _actions(request: Request, message: MessageInfo) -> dict[str, Action]:
+    """What the viewer can do to a message."""
+    offered = actions_of(request, Choice(message.state), SELECTED)
+    return {
+        name: action for name, action in offered.items() if not (message.is_blocked and action.leaves_blocked)
+    }
 
 
 def _found(site: Site, id: str) -> list[MessageInfo]:

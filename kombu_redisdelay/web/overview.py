@@ -55,6 +55,7 @@ def overview(request: Request) -> Response:
         all=len(fleet.stats),
         totals=totals(found),
         coming=coming(fleet.spans),
+        blocked=sum(queue.blocked for queue in fleet.stats),
         refused=fleet.refused,
         memory=fleet.memory,
         read=read.moment if fleet.is_large else None,

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.web.fields import quoted
-from kombu_redisdelay.words import span, when
+from kombu_redisdelay.words import blocked, span, when
 
 #: Separates groups of digits. A comma or a point begins a fraction in some languages.
 _NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"
@@ -76,6 +76,7 @@ def is_linkable(name: str) -> bool:
 FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "text": text,
+    "without_due": blocked,
     "moment": moment,
     "exactly": exactly,
     "clock": clock,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -241,14 +242,29 @@ class TestAll:
         rig.database.advance(1000)
         assert rig.publish_unique("q", "2", key(mode)) is None
 
-    def test_a_clock_that_is_ahead_makes_nothing_gone(self, rig: Rig, mode: str) -> None:
+    @pytest.mark.parametrize("ahead_ms", [120_000, 24 * HOUR])
+    def test_a_clock_that_is_ahead_makes_nothing_gone(self, rig: Rig, mode: str, ahead_ms: int) -> None:
         rig.publish_unique("q", "1", key(mode))
-        ahead = rig.database.now_ms() + 120_000
+        ahead = rig.database.now_ms() + ahead_ms
         rig.client.rpush(rig.store.keys("q").ready, f'{{"redisdelay-due": {ahead}, {payload("ahead")[1:]}')
         rig.database.advance(1000)
         outcome = rig.publish_unique("q", "2", key(mode))
         assert outcome == (None if mode == LATEST else Conflict(DROPPED, "1"))
         assert len(bodies(rig)) == (3 if mode == LATEST else 2)
+
+    def test_the_head_is_the_holder(self, rig: Rig, mode: str) -> None:
+        """However long it waits, and whatever it says of its time."""
+        ahead = rig.database.now_ms() + 24 * HOUR
+        rig.publish_unique("q", "1", key(mode))
+        [text] = rig.ready("q")
+        rig.client.lset(rig.store.keys("q").ready, 0, re.sub(r'-due": \d+', f'-due": {ahead}', text))
+        record = rig.client.hget(rig.key("q", "unique"), "account:42")
+        assert record is not None
+        old = record.decode().split(" ")
+        old[1] = str(int(old[1]) - 24 * HOUR)
+        rig.client.hset(rig.key("q", "unique"), "account:42", " ".join(old))
+        outcome = rig.publish_unique("q", "2", key(mode))
+        assert outcome == (None if mode == LATEST else Conflict(DROPPED, "1"))
 
     def test_a_step_that_workers_do_not_know(self, rig: Rig, mode: str) -> None:
         """They put the message into the list of step 0."""

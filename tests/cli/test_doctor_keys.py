@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kombu_redisdelay.broker.maintenance import check_unique
-from tests.cli.site import QUEUE, Site
+from tests.cli.site import QUEUE, Site, sort_in
 
 HEADERS = {"x-unique": "account:42", "x-unique-while": "latest"}
 CHECK = f"queue {QUEUE}"
@@ -28,16 +28,37 @@ def test_blocked_without_a_worker(site: Site) -> None:
     _block(site)
     (ready, _), (found, advice) = _told(site)
     assert ready == "1 message ready, and no worker"
-    assert (
-        found == "1 message blocked, and no worker: holder holds the unique key 'account:42', which is ready"
+    assert found == (
+        "1 message blocked, and no worker. holder, which is ready, holds the unique key 'account:42'"
     )
-    assert "`celery delayed cancel holder`" in advice
+    # What is missing is a worker: the holder is all right.
+    assert advice == "Start a worker for this queue."
+
+
+def test_several_keys(site: Site) -> None:
+    for number in range(3):
+        for id in ("holder", "blocked"):
+            site.send(headers={**HEADERS, "x-unique": f"account:{number}"}, task_id=f"{id}{number}")
+    found = [found for found, _ in _told(site)]
+    assert found[1].startswith("3 messages blocked, and no worker. For example, holder")
+    site.redis.delete(QUEUE)
+    [(gone, _)] = _told(site, "wrong")
+    assert gone.endswith("which nobody holds any more (2 others in the same way), and no worker")
 
 
 def test_what_is_blocked_by_a_worker_that_works_is_no_problem(site: Site) -> None:
     _block(site)
     site.add_consumer("alive", 60_000)
     assert _told(site) == _told(site, "wrong") == []
+
+
+def test_a_holder_in_a_fair_queue(site: Site) -> None:
+    """It is in the list of its key."""
+    site.text("fair", "-Q", QUEUE)
+    _block(site)
+    sort_in(site)
+    assert site.redis.llen(QUEUE) == 0
+    assert _told(site, "wrong") == []
 
 
 def test_a_holder_that_is_gone(site: Site) -> None:
@@ -83,8 +104,10 @@ def test_a_holder_that_is_tried_again_soon_is_no_problem(site: Site) -> None:
 
 
 def test_ids_of_a_command_are_quoted(site: Site) -> None:
-    site.send(headers={**HEADERS, "x-unique": "'<script>🔑"}, task_id="$(reboot)")
-    site.send(headers={**HEADERS, "x-unique": "'<script>🔑"}, task_id="blocked")
-    (_, (found, advice)) = _told(site)
+    site.add_consumer("alive", 60_000)
+    headers = {**HEADERS, "x-unique": "'<script>🔑"}
+    site.send(headers={**headers, "retries": 1}, task_id="$(reboot)", countdown=7200)
+    site.send(headers=headers, task_id="blocked")
+    [(found, advice)] = _told(site)
     assert 'the unique key "\'<script>🔑"' in found
     assert "cancel '$(reboot)'`" in advice

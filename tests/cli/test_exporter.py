@@ -71,6 +71,7 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
     assert of_queue == {
         **{f'redisdelay_queue_messages{{state="{state}"}}': count for state, count in counts.items()},
         "redisdelay_queue_overdue_messages": 1,
+        "redisdelay_queue_blocked_messages": 0,
         "redisdelay_queue_consumers": 1,
         "redisdelay_queue_paused": 0,
         "redisdelay_queue_concurrency_limit": 0,
@@ -86,6 +87,12 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
     assert {value for (_, queue), value in found.items() if queue == "other"} == {0}
     assert found["redisdelay_up", ""] == 1
     assert second
+
+
+def test_what_is_blocked_is_a_gauge(site: Site) -> None:
+    for id in ("holder", "blocked"):
+        site.send(headers={"x-unique": "key", "x-unique-while": "latest"}, task_id=id)
+    assert exported(site)["redisdelay_queue_blocked_messages", QUEUE] == 1
 
 
 def test_the_memory_of_each_server(site: Site) -> None:

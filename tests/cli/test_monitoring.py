@@ -35,6 +35,7 @@ def served(site: Site) -> set[str]:
     """The names of all metrics that the exporter and a worker serve."""
     metrics.consuming(QUEUE)
     metrics.delivered(QUEUE, 0.1)
+    metrics.unique_conflict(QUEUE, "dropped")
     return {name.partition("{")[0] for name, _ in {**exported(site), **scrape(REGISTRY)}}
 
 

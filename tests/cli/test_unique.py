@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kombu_redisdelay import Messages, Selection
@@ -22,6 +24,11 @@ def blocked(site: Site, holder: str) -> str:
     return site.send(headers=HEADERS, task_id="blocked")
 
 
+def fields(text: str) -> dict[str, str]:
+    """What ``show`` says of a message."""
+    return dict(re.split(r"\s{2,}", line, maxsplit=1) for line in text.splitlines() if "  " in line)
+
+
 def test_what_waits_for_its_key(site: Site, blocked: str) -> None:
     site.send(countdown=3600)
     assert {row["id"]: (row["unique"], row["due"], row["reason"]) for row in site.rows("list")}.items() >= {
@@ -38,6 +45,9 @@ def test_what_waits_for_its_key(site: Site, blocked: str) -> None:
     shown = site.text("show", "blocked")
     assert "It is blocked by holder, which has the same unique key: account:42." in shown
     assert sum(row["messages"] for row in site.rows("timeline")) == 1
+    for options in ([], ["--by", "task"]):
+        last = site.text("timeline", *options).splitlines()[-1]
+        assert last == "1 message waits for its unique key, and has no due time."
     assert sum(row["messages"] for row in site.rows("timeline", "--by", "task")) == 1
 
 
@@ -88,6 +98,78 @@ def test_what_is_blocked_is_not_moved(site: Site, blocked: str, words: str) -> N
     assert site.redis.zscore(site.store.keys(QUEUE).schedule, "blocked") == float("inf")
 
 
+@pytest.mark.parametrize("words", ["deliver-now", "reschedule --countdown 1h"])
+@pytest.mark.parametrize("which", ["--all", "--unique account:*"])
+def test_what_stays_is_told(site: Site, blocked: str, words: str, which: str) -> None:
+    words = f"{words} {which}"
+    expected = "1 message stays, because another one holds its unique key: holder holds that of blocked.\n"
+    result = site.run(*words.split(), "--yes")
+    assert (result.exit_code, result.stderr) == (1, expected)
+    assert re.fullmatch(r"(Delivered|Rescheduled) 0 messages\.\n", result.stdout)
+    result = site.run(*words.split(), "--dry-run")
+    assert (result.exit_code, result.stderr) == (1, expected)
+    assert "Would " in result.stdout
+    for options in ([], ["--dry-run"]):
+        [row] = site.rows(*words.split(), "--yes", *options, status=1)
+        assert (row["messages"], row["blocked"], row["holders"]) == (0, 1, {"blocked": "holder"})
+    # Nothing is asked: there is nothing to do.
+    assert "0 messages" in site.run(*words.split()).stdout
+    [row] = site.rows(*words.replace(which, blocked).split(), status=1)
+    assert (row["messages"], row["state"], row["holder"]) == (0, "scheduled", "holder")
+
+
+def test_who_holds_a_key(site: Site, blocked: str) -> None:
+    shown = fields(site.text("show", "holder"))
+    assert shown["unique"] == "account:42, which it holds"
+    shown = fields(site.text("show", "blocked"))
+    assert shown["unique"] == "account:42, which holder holds"
+    assert shown["due"] == "when its unique key is free"
+    assert not {"since", "reason"} & shown.keys()
+    assert [row["holder"] for row in site.rows("show", "holder", "blocked")] == ["holder", "holder"]
+    site.redis.delete(QUEUE)
+    assert fields(site.text("show", "blocked"))["unique"] == "account:42, which no message holds"
+    assert "holder" not in site.rows("show", site.send())[0]
+
+
+def test_a_task_that_runs_holds_no_key_of_the_mode_waiting(site: Site) -> None:
+    headers = {"x-unique": "index"}
+    site.send(headers=headers, task_id="runs")
+    with site.app.connection_for_read() as connection:
+        inbox = Inbox(connection.channel(), QUEUE)
+        drain(connection, lambda: len(inbox) == 1)
+        inbox.consumer.cancel()
+        assert fields(site.text("show", "runs"))["unique"] == "index, which no message holds"
+        site.send(headers=headers, task_id="waits")
+        assert fields(site.text("show", "runs"))["unique"] == "index, which waits holds"
+        assert fields(site.text("show", "waits"))["unique"] == "index, which it holds"
+
+
+def test_a_retry_waits_for_the_task_that_runs(site: Site) -> None:
+    site.send(headers=HEADERS, task_id="a")
+    with site.app.connection_for_read() as connection:
+        inbox = Inbox(connection.channel(), QUEUE)
+        drain(connection, lambda: len(inbox) == 1)
+        inbox.consumer.cancel()
+        site.send(headers={**HEADERS, "retries": 1}, task_id="a", countdown=600)
+        _, retry, runs = site.text("show", "a").split("\n\n")
+        assert fields(retry)["unique"] == "account:42, which another message with its id holds"
+        assert fields(runs)["unique"] == "account:42, which it holds"
+
+
+def test_messages_are_counted_by_their_keys(site: Site, blocked: str) -> None:
+    site.send(headers={**HEADERS, "x-unique": "another"})
+    site.send(headers={**HEADERS, "x-unique": "another"})
+    rows = site.rows("count", "--by", "unique", "--by", "reason")
+    assert {(row["unique"], row["reason"], row["messages"]) for row in rows} == {
+        *{("account:42", "", 1), ("account:42", "blocked", 1)},
+        *{("another", "", 1), ("another", "blocked", 1)},
+    }
+    assert {row["reason"]: row["messages"] for row in site.rows("count", "--by", "reason")} == {
+        "": 2,
+        "blocked": 2,
+    }
+
+
 def test_it_can_be_cancelled(site: Site, blocked: str) -> None:
     site.text("cancel", "blocked")
     assert [row["id"] for row in site.rows("list")] == ["holder"]
@@ -103,6 +185,22 @@ def test_a_dead_letter_whose_key_is_held_stays(site: Site, holder: str) -> None:
         result = site.run("requeue", "holder")
         assert (result.exit_code, result.stdout) == (1, "")
         assert result.stderr == "holder is a dead letter: another holds the unique key 'account:42'\n"
+        assert site.run("requeue", "holder", "--dry-run").stderr == result.stderr
+        assert site.rows("requeue", "holder", "--dry-run", status=1) == [
+            {
+                **{"verb": "requeue", "dry_run": True, "id": "holder", "messages": 0},
+                **{"state": "dead", "holder": "another"},
+            }
+        ]
+        for options in (["--yes"], ["--dry-run"]):
+            result = site.run("requeue", "--all", *options)
+            assert result.exit_code == 1
+            assert "equeue" in result.stdout
+            assert " 0 dead letters" in result.stdout
+            assert result.stderr == (
+                "1 dead letter stays, because another one holds its unique key: another holds that of "
+                "holder.\n"
+            )
         inbox.messages[1].ack()
         running = site.store.keys(QUEUE).running
         drain(connection, lambda: not site.redis.exists(running))

@@ -18,7 +18,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli import list as list_command
 from kombu_redisdelay.operations.readers import Cursor, Entry, Look, Span
 from kombu_redisdelay.operations.states import STATES, State
-from kombu_redisdelay.operations.verbs import VERBS, How, Verb
+from kombu_redisdelay.operations.verbs import VERBS, How, Stays, Verb
 from tests.cli.site import run_delayed
 from tests.operations.kit import ids, in_each_state
 from tests.transport.kit import Site
@@ -56,7 +56,9 @@ class OddReader:
 PRAISED: list[str] = []
 
 
-def praise(store: Store, name: str, entries: Iterable[Entry], prepared: None) -> Iterator[Entry]:
+def praise(
+    store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
+) -> Iterator[Entry]:
     for entry in entries:
         PRAISED.append(entry.content.id)
         yield entry

@@ -69,6 +69,25 @@ class TestKombu:
         assert connection.default_channel is not channel
         assert site.ready() == 1
 
+    @pytest.mark.parametrize("mode", ["waiting", "done", "latest"])
+    def test_one_that_its_consumer_publishes_again(self, site: Site, mode: str) -> None:
+        """With all its properties, and then it acks."""
+        channel = site.channel()
+        headers = {**KEY, "x-unique-while": mode}
+        publish(channel, "first", headers=headers, message_id="id", correlation_id="id")
+
+        def forward(message: Any) -> None:
+            if len(inbox) == 1:
+                own = {name: message.properties[name] for name in ("message_id", "correlation_id")}
+                publish(channel, "again", headers=headers, delivery_tag=message.delivery_tag, **own)
+            message.ack()
+
+        inbox = Inbox(channel, on_message=forward)
+        expected = ["first"] if mode == "done" else ["first", "again"]
+        drain(channel.connection.client, lambda: len(inbox) == len(expected))
+        assert inbox.bodies == expected
+        assert site.ready() == site.scheduled() == 0
+
     def test_through_an_exchange_into_two_queues(self, site: Site) -> None:
         channel = site.channel()
         exchange = Exchange("events", "topic")
@@ -179,6 +198,11 @@ class TestTask:
         for task in (once, sync):
             keys = [task.unique_key((1,)), task.unique_key([1]), task.unique_key(kwargs={"account": 1})]
             assert keys == ["account:1"] * 3
+
+    def test_the_old_protocol_of_tasks_is_refused(self, app: Celery, once: Any) -> None:
+        app.conf.task_protocol = 1
+        with pytest.raises(ValueError, match="needs the setting task_protocol = 2"):
+            once.delay(1)
 
     def test_without_a_result_backend(self, single_site: Site) -> None:
         with Celery("without", broker=single_site.url, set_as_current=False) as app:

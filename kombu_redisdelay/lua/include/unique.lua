@@ -15,7 +15,8 @@
 -- that holds its key matters. Any other one is treated as if it had no key. So no key keeps a message for
 -- ever, and a key whose message is gone is free. What another program did to these hashes is ignored.
 
-local UNIQUE = '^"redisdelay%-unique": ?%["([wdl])", ?"([^"]*)", ?"([^"]*)"%]'
+-- Our publisher writes printable ASCII. Anything else, by another program, is no key.
+local UNIQUE = '^"redisdelay%-unique": ?%["([wdl])", ?"([ !#-~]*)", ?"([ !#-~]*)"%]'
 -- The same from the beginning of a message that was never redelivered. Most messages match it.
 local FIRST_TIME = '^{"redisdelay%-due": ?%d+, ?' .. string.sub(UNIQUE, 2)
 local UNTIL_TAKEN = 'w'
@@ -136,8 +137,12 @@ local function is_there(base, entry, now_ms, list_of)
     return true
   end
   local head = redis.call('LINDEX', list_of(entry.step), -1)
-  local due = head and members_of(head, 1).due
-  if head and not (due and tonumber(due) > entry.since_ms + PASSED_MS) then
+  if head and select(2, unique_of(head, 1)) == entry.id then
+    return true
+  end
+  -- A publisher whose clock is ahead writes a time that has not come: it is ready now.
+  local ready_ms = head and math.min(now_ms, tonumber(members_of(head, 1).due) or 0)
+  if head and ready_ms <= entry.since_ms + PASSED_MS then
     return true
   end
   -- In a fair queue (fair.lua), it may be in the list of any key.

@@ -8,7 +8,7 @@ from math import inf
 from shlex import quote
 from typing import NamedTuple
 
-from kombu_redisdelay.broker.key_holders import AGAIN, READY, RUNNING, SCHEDULED, Holder, are_there, holders
+from kombu_redisdelay.broker.key_holders import AGAIN, READY, RUNNING, SCHEDULED, Holder, living_holders
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.server.replies import answers
@@ -41,7 +41,7 @@ class _Blocked(NamedTuple):
     holder: Holder | None
 
 
-class _Held(NamedTuple):
+class _BlockedBy(NamedTuple):
     """The same if somebody holds it."""
 
     key: str
@@ -58,37 +58,33 @@ def check_keys(store: Store, queue: str, stats: QueueStats) -> Iterator[Finding]
     check = f"queue {stats.queue}"
     free = [each for each in found if each.holder is None]
     if free:
-        yield _free(check, free[0], is_worked=bool(stats.consumers))
-    held = [_Held(each.key, each.holder) for each in found if each.holder is not None]
-    if held and not stats.consumers:
-        key, holder = held[0]
+        yield _free(check, free, is_worked=bool(stats.consumers))
+    blocking = [_BlockedBy(each.key, each.holder) for each in found if each.holder is not None]
+    if blocking and not stats.consumers:
+        key, holder = blocking[0]
         yield warning(
             check,
-            f"{number_of(stats.blocked)} blocked, and no worker: {holder.id} holds the unique key {key!r}, "
-            f"{_WHERE[holder.place]}",
-            f"Start a worker for this queue. To free this key: {_cancel(holder)}.",
+            f"{number_of(stats.blocked)} blocked, and no worker. {'For example, ' * (stats.blocked > 1)}"
+            f"{holder.id}, {_WHERE[holder.state]}, holds the unique key {key!r}",
+            "Start a worker for this queue.",
         )
-    elif held:
-        yield from _scheduled(store, queue, check, held)
+    elif blocking:
+        yield from _scheduled(store, queue, check, blocking)
 
 
 def _blocked(store: Store, queue: str) -> list[_Blocked]:
     messages = islice(Schedule(store).iter(queue, inf, None), MOST_LOOKED_AT)
     contents = [Content.of(each.payload, each.member.decode(errors="replace")) for each in messages]
     keyed = [(content.id, content.unique) for content in contents if content.unique is not None]
-    found = holders(store, queue, [written(key) for _, key in keyed])
-    some = [holder for holder in found if holder is not None]
-    gone = {
-        holder for holder, is_there in zip(some, are_there(store, queue, some), strict=True) if not is_there
-    }
-    return [
-        _Blocked(id, key, None if holder in gone else holder)
-        for (id, key), holder in zip(keyed, found, strict=True)
-    ]
+    found = living_holders(store, queue, [written(key) for _, key in keyed])
+    return [_Blocked(id, key, holder) for (id, key), holder in zip(keyed, found, strict=True)]
 
 
-def _free(check: str, blocked: _Blocked, *, is_worked: bool) -> Finding:
+def _free(check: str, free: Sequence[_Blocked], *, is_worked: bool) -> Finding:
+    blocked, *others = free
     found = f"{blocked.id} waits for its unique key {blocked.key!r}, which nobody holds any more"
+    if others:
+        found += f" ({number_of(len(others), 'other')} in the same way)"
     if is_worked:
         advice = (
             "Workers look at a hundred keys each ten seconds, and let it go. If this stays, see their logs."
@@ -97,10 +93,10 @@ def _free(check: str, blocked: _Blocked, *, is_worked: bool) -> Finding:
     return wrong(check, f"{found}, and no worker", "Start a worker for this queue: it lets it go in seconds.")
 
 
-def _scheduled(store: Store, queue: str, check: str, held: Sequence[_Held]) -> Iterator[Finding]:
+def _scheduled(store: Store, queue: str, check: str, blocking: Sequence[_BlockedBy]) -> Iterator[Finding]:
     """What is to be said of holders that are scheduled, and keep others waiting."""
     keys = store.keys(queue)
-    waiting = list(dict.fromkeys(each for each in held if each.holder.place in (SCHEDULED, AGAIN)))
+    waiting = list(dict.fromkeys(each for each in blocking if each.holder.state in (SCHEDULED, AGAIN)))
     names = [each.holder.name for each in waiting]
     scores = answers(store.server, (("ZSCORE", keys.schedule, name) for name in names))
     tasks = _unknown_tasks(store, queue, names)
