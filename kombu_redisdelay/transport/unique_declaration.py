@@ -15,6 +15,9 @@ from kombu_redisdelay.broker.unique import WAITING, check_at_most, check_mode
 #: What a task can be declared with.
 _OPTIONS = ("unique", "unique_while", "unique_at_most")
 
+#: From which likeness on another name is one of these, misspelt; 1 is the same name.
+_ALIKE = 0.8
+
 
 def fault_of(task: Any, base: Any) -> str | None:
     """What is wrong with the declaration of a task; ``None`` if nothing is.
@@ -46,14 +49,13 @@ class _Refusal(bootsteps.Step):  # type: ignore[misc]
 
 
 def _check_options(task: Any, base: Any) -> None:
-    """Raise a ``ValueError`` if an option is misspelt, or is one of another library."""
+    """Raise a ``ValueError`` if an option is misspelt."""
     classes = task.__mro__[: task.__mro__.index(base)]
     for option, value in (item for each in classes for item in vars(each).items()):
-        if option.startswith("uniq") and option not in _OPTIONS and not inspect.isroutine(value):
-            near = get_close_matches(option, _OPTIONS, 1) or _OPTIONS
-            raise ValueError(
-                f"task {task.name!r} has no option {option!r}: did you mean {' or '.join(map(repr, near))}?"
-            )
+        if option in _OPTIONS or inspect.isroutine(value):
+            continue
+        for near in get_close_matches(option, _OPTIONS, 1, _ALIKE):
+            raise ValueError(f"task {task.name!r} has no option {option!r}: did you mean {near!r}?")
 
 
 def _check(task: Any) -> None:

@@ -366,7 +366,7 @@ class TestTask:
         [
             ({"uniqe": "a"}, "has no option 'uniqe': did you mean 'unique'?"),
             ({"unique": "a", "unique_wile": "latest"}, "did you mean 'unique_while'?"),
-            ({"unique": "a", "uniq_ttl": 5}, "did you mean 'unique"),
+            ({"unique": "a", "unique_atmost": 5}, "did you mean 'unique_at_most'"),
             ({}, "has no key"),
             ({"unique": "a", "unique_while": "done"}, "needs acks_late=True"),
         ],
@@ -409,9 +409,10 @@ class TestTask:
     def test_what_is_declared_wrongly_in_a_base_class(self, app: Celery) -> None:
         class Mine(Unique):
             abstract = True
-            unique_mode = "latest"
+            unique_whil = "latest"
+            unique_prefix = "an attribute of the application"
 
-        with pytest.raises(ValueError, match="has no option 'unique_mode'"):
+        with pytest.raises(ValueError, match="has no option 'unique_whil'"):
 
             @app.task(shared=False, name="bad", base=Mine, lazy=False, unique="a")
             def bad() -> None:
