@@ -21,7 +21,8 @@ UNIQUE_HEADER = "x-unique"
 #: Header that has the mode: one of the three below. Without it, it is :data:`WAITING`.
 WHILE_HEADER = "x-unique-while"
 
-#: Header that says, with :data:`LATEST`, for how many seconds newer messages may postpone a message in all.
+#: Header that says, with :data:`LATEST`, for how many seconds after it was first published newer messages may
+#: postpone a message; if it is due later than that, they cannot postpone it.
 AT_MOST_HEADER = "x-unique-at-most"
 
 #: A message is dropped while another one is scheduled or ready.
@@ -40,7 +41,7 @@ DROPPED, REPLACED = "dropped", "replaced"
 
 #: How the member of a message begins, and before which byte. The group is the key as scripts read it.
 _BEGIN, _WITHIN = b'"redisdelay-unique": ["', 700
-_MEMBER = re.compile(rb'"redisdelay-unique": \["[dl]", "[^"]*", "([^"]*)"\]')
+_MEMBER = re.compile(rb'"redisdelay-unique": \["[dl]", "[ !#-~]*", "([ !#-~]*)"\]')
 
 #: What errors say of the headers.
 _KEY, _WHILE, _AT_MOST = (f"header {name!r}" for name in (UNIQUE_HEADER, WHILE_HEADER, AT_MOST_HEADER))
@@ -57,7 +58,7 @@ class UniqueKey(NamedTuple):
     Attributes:
         key: as the application knows it.
         mode: one of :data:`MODES`.
-        at_most_ms: for how long newer messages may postpone it in all, ms; 0 for no limit.
+        at_most_ms: for how long after its first publish newer messages may postpone it, ms; 0 for no limit.
         expires_ms: when the message expires, ms since the epoch: from then on it holds no key; 0 for never.
     """
 
@@ -205,7 +206,7 @@ def id_in(name: str) -> str:
 def conflict_in(reply: Any) -> Conflict | None:
     """What the *reply* says of another message with the key; ``None`` if there was none."""
     if isinstance(reply, list):
-        return Conflict(reply[0].decode(), reply[1].decode())
+        return Conflict(reply[0].decode(), reply[1].decode(errors="replace"))
     return None
 
 

@@ -49,7 +49,8 @@ local
   is_continued,
   -- "1": it may have been published by an earlier call, whose reply was lost.
   is_repeated,
-  -- With "latest": for how long newer messages may postpone it in all, ms (0: for any time).
+  -- With "latest": for how long after its first publish newer messages may postpone it, ms (0: for any time).
+  -- If the first was to be due later, until then.
   at_most_ms,
   -- When it expires, ms since the epoch (0: never). It is not run after that.
   gone_ms,
@@ -113,13 +114,18 @@ local function put(slot, is_blocked)
     redis.call('ZCARD', KEYS[5])
   end
   local state = is_continued == '1' and 'a' or 's'
+  local since_ms = now_ms
+  if due_ms > now_ms and tonumber(at_most_ms) > 0 then
+    -- Newer messages may postpone it until since_ms + at_most_ms. They never hasten it.
+    since_ms = math.max(now_ms, due_ms - at_most_ms)
+  end
   if is_blocked then
     local member = store_under_id(KEYS[4], KEYS[5], id, stored)
     redis.call('ZADD', KEYS[3], '+inf', member)
-    entry = entry_at(state, step, now_ms, member, gone_ms)
+    entry = entry_at(state, step, since_ms, member, gone_ms)
   elseif due_ms > now_ms then
     local member = schedule(KEYS[3], KEYS[4], KEYS[5], KEYS[2], id, due_ms, stored)
-    entry = entry_at(state, step, now_ms, member, gone_ms)
+    entry = entry_at(state, step, since_ms, member, gone_ms)
   else
     redis.call('LPUSH', KEYS[1], payload)
     wake(KEYS[2])

@@ -12,7 +12,7 @@
 --          to be stored, its due time, ms since the epoch, with a fraction
 --
 -- Returns  for each: 1 if it was done; 0 if it is not scheduled any more, or is not the same message; 2 if it
---          was to go to its ready list, and has to wait for its key (include/unique.lua)
+--          was to go to its ready list, and has to wait for its key (include/unique.lua): it is as it was
 --
 -- Keeps: each message is in exactly one place: scheduled before, scheduled or ready after. A message that is
 -- delivered in the meantime is in another place by now, and is left there.
@@ -36,16 +36,20 @@ local now_ms = clock_us() / 1000
 local expires_ms = redis.call('PTTL', KEYS[1])
 local reply, woken, scheduled = {}, {}, {}
 
--- Returns 1, or 2 if it is blocked.
+-- Returns 1, or 2 if it has to wait for its key.
 local function deliver(member, stored)
   local step = stored_step(stored)
   local ready = list_of(step)
   expect_list(ready)
   if has_keys and ARGV[2] == '1' then
     forget_unique(base, stored, now_ms)
-  elseif has_keys and not may_become_ready(base, member, stored, step, now_ms, list_of) then
-    redis.call('HSET', KEYS[2], member, stored)
-    return 2
+  elseif has_keys then
+    local score = redis.call('ZSCORE', KEYS[1], member)
+    if not may_become_ready(base, member, stored, step, now_ms, list_of) then
+      -- What is not done changes nothing.
+      redis.call('ZADD', KEYS[1], score, member)
+      return 2
+    end
   end
   unschedule(KEYS[1], KEYS[2], KEYS[3], member)
   redis.call('LPUSH', ready, stored_payload(stored))

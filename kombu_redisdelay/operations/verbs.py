@@ -153,12 +153,13 @@ def _move_by_ids(store: Store, name: str, ids: Sequence[str], move: Move, stays:
 
 
 def _move_again(schedule: Schedule, message: Scheduled, target: Target) -> bool:
-    """Move a message that has been delivered, or that another program has changed meanwhile."""
+    """Move a message that has been delivered, or that another program has changed meanwhile. One that has not
+    changed would have to wait for its unique key."""
     again = schedule.reread(message)
-    while again is not None and not again.is_blocked:
+    while again is not None and not again.is_blocked and again.stored != message.stored:
         if schedule.reschedule(again, *target(again)):
             return True
-        again = schedule.reread(message)
+        message, again = again, schedule.reread(again)
     return False
 
 

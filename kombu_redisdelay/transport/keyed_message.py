@@ -24,13 +24,28 @@ from kombu_redisdelay.broker.unique import UNIQUE_HEADER, Replacement, UniqueKey
 from kombu_redisdelay.transport.fates import Fate
 
 #: Celery counts in these headers how often a task has published itself again, by ``retry`` and ``replace``.
-_CONTINUED = ("retries", "replaced_task_nesting")
+CONTINUED = ("retries", "replaced_task_nesting")
 
 #: The place of a message that replaces none.
 OWN = Replacement()
 
 #: When a message is due that does not say.
 _NOW = Due()
+
+
+class PublishedTag(str):
+    """A delivery tag that a message got when it was published by this process.
+
+    kombu publishes a message again with the same properties. An application may publish one that it has
+    received, with the tag that it came with.
+    """
+
+    __slots__ = ()
+
+
+def is_repeated(message: Mapping[str, Any]) -> bool:
+    """Whether this process has published *message* before, perhaps in vain."""
+    return isinstance(message["properties"].get("delivery_tag"), PublishedTag)
 
 
 class KeyedMessage(NamedTuple):
@@ -85,7 +100,7 @@ class KeyedMessage(NamedTuple):
             id,
             self.unique,
             self.bound,
-            is_continued=any(map(message["headers"].get, _CONTINUED)),
+            is_continued=any(map(message["headers"].get, CONTINUED)),
             is_repeated=self.is_repeated,
             instead_of=instead.name,
         )

@@ -37,7 +37,7 @@ from kombu_redisdelay.transport.block import block_for
 from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
 from kombu_redisdelay.transport.fates import fate_by_hand, noting, tell, wanted_fate
-from kombu_redisdelay.transport.keyed_message import KeyedMessage
+from kombu_redisdelay.transport.keyed_message import KeyedMessage, PublishedTag, is_repeated
 from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
 from kombu_redisdelay.transport.routes import Routes
@@ -87,9 +87,8 @@ class PublishingChannel(ConnectingChannel):
             return self._successor().basic_publish(message, exchange, routing_key, **kwargs)
         if "_publish_batch" not in kwargs and (block := block_for(self.connection.client)) is not None:
             return block.publish(self, message, exchange=exchange, routing_key=routing_key, **kwargs)
-        if UNIQUE_HEADER in (message["headers"] or ()):
-            if "delivery_tag" in message["properties"]:
-                # kombu uses the same properties when it publishes a message again.
+        if (message["headers"] or {}).get(UNIQUE_HEADER) is not None:
+            if is_repeated(message):
                 kwargs["_is_repeated"] = True
             fate = fate_by_hand(message["headers"])
             if fate is not None:
@@ -107,6 +106,9 @@ class PublishingChannel(ConnectingChannel):
         self._inplace_augment_message(message, exchange, routing_key)
         self._publish_to(route.queue, message, route.bound, Routed(message, exchange, routing_key), **kwargs)
         return None
+
+    def _next_delivery_tag(self) -> PublishedTag:
+        return PublishedTag(super()._next_delivery_tag())
 
     def _successor(self) -> Any:
         """The channel that has taken the place of this one, whose connection was lost.
@@ -316,7 +318,7 @@ class PublishingChannel(ConnectingChannel):
         return ProducerBatch(self, max_size)
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
-        if UNIQUE_HEADER in (message["headers"] or ()):
+        if (message["headers"] or {}).get(UNIQUE_HEADER) is not None:
             raise ValueError(
                 f"header {UNIQUE_HEADER!r} cannot be used with the fanout exchange {exchange!r}: a key is "
                 "held in a queue"

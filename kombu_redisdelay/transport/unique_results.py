@@ -16,8 +16,9 @@ from kombu_redisdelay.public import public
 
 logger = logging.getLogger(__name__)
 
-#: Sent when a task met another one with its key. Receivers get ``key``, ``id`` (that of the task that was
-#: published), ``holder`` (the id of the task that holds the key) and ``outcome``: "dropped" or "replaced".
+#: Sent when a task met another one with its key. The sender is the name of the task. Receivers get ``key``,
+#: ``id`` (that of the task that was published), ``outcome``: "dropped" or "replaced", and ``holder``: the id
+#: of the task that holds the key, or of the one that was replaced, which the new one has now.
 unique_conflict = Signal(name="unique_conflict", providing_args={"key", "id", "holder", "outcome"})
 
 
@@ -26,7 +27,9 @@ class UniqueResult(AsyncResult):  # type: ignore[misc]
     """What ``apply_async`` of a task with a key returns: the result of the task that holds the key.
 
     Attributes:
-        dropped: whether this one was dropped, so that nothing was published.
+        id: of the task that will run. With ``"latest"``, this is the next one, not the one that runs.
+        dropped: whether this one was dropped, so that nothing was published. The task that holds the key may
+            still be revoked or expire; then nothing runs.
         replaced: whether this one has replaced the body of the one that waited, and has its id now.
     """
 

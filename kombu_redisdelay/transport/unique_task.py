@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from string import Formatter
 from typing import Any
 
 from celery import Celery, Task
@@ -17,16 +16,19 @@ from kombu_redisdelay.broker.unique import (
     UNIQUE_HEADER,
     WAITING,
     WHILE_HEADER,
-    check_at_most,
     check_key,
-    check_mode,
 )
 from kombu_redisdelay.public import public
 from kombu_redisdelay.transport.fates import fate_of
+from kombu_redisdelay.transport.keyed_message import CONTINUED
+from kombu_redisdelay.transport.unique_declaration import fault_of, refuse_in_workers
 from kombu_redisdelay.transport.unique_results import UniqueResult, end_as_revoked
 
 #: Options of Celery that make another task depend on this one.
-_COUNTED_ON = ("chord", "chain", "link")
+_COUNTED_ON = ("chord", "chain")
+
+#: How Python writes an object that does not say what it is.
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>")
 
 
 @public
@@ -44,12 +46,13 @@ class Unique(Task):  # type: ignore[misc]
             function that gets the arguments of the task and returns the key. A key has 256 bytes at most.
         unique_while: ``"waiting"`` (the default), ``"done"`` or ``"latest"``. The last two need
             ``acks_late``.
-        unique_at_most: with ``"latest"`` and a countdown: seconds after the first task, when the work is due
-            at the latest. By default there is no limit.
+        unique_at_most: with ``"latest"`` and a countdown: for how many seconds after the first task was
+            published newer ones may postpone the work. If the first one is due later, the limit is its due
+            time. By default there is no limit.
 
     Raises:
-        ValueError: when the app first uses the task, if these are invalid; when it is published, if its key
-            is.
+        ValueError: each time that the task is published, if these are invalid or its key is; and where it is
+            declared, if it is bound to its app there. A worker does not start.
     """
 
     abstract = True
@@ -60,20 +63,18 @@ class Unique(Task):  # type: ignore[misc]
     @classmethod
     def bind(cls, app: Celery) -> Any:
         bound = super().bind(app)
-        name = cls.name
-        if not isinstance(cls.unique, str) and not callable(cls.unique):
-            raise ValueError(
-                f"task {name!r} has no key: unique must be a text or a function, not {cls.unique!r}"
-            )
-        _check_names(name, cls.unique, cls.run)
-        check_mode(cls.unique_while, f"unique_while of task {name!r}")
-        check_at_most(cls.unique_at_most, cls.unique_while, f"unique_at_most of task {name!r}")
-        if cls.unique_while != WAITING and not cls.acks_late:
-            raise ValueError(
-                f"task {name!r} needs acks_late=True for unique_while={cls.unique_while!r}: with an early "
-                "ack, nobody knows when it is done"
-            )
+        if fault := fault_of(cls, Unique):
+            refuse_in_workers(app)
+            # Celery binds all tasks when some task is first used. An error there would be about another task,
+            # and leave the tasks after this one unbound.
+            if not app._finalize_mutex._is_owned():
+                raise ValueError(fault)
         return bound
+
+    @cached_property
+    def unique_fault(self) -> str | None:
+        """What is wrong with the declaration of the task; ``None`` if nothing is."""
+        return fault_of(type(self), Unique)
 
     @cached_property
     def _signature(self) -> inspect.Signature:
@@ -86,24 +87,39 @@ class Unique(Task):  # type: ignore[misc]
             TypeError: the task does not take these arguments.
             ValueError: this is no key.
         """
+        if self.unique_fault:
+            raise ValueError(self.unique_fault)
+        if not isinstance(args, (list, tuple)) or not isinstance(kwargs or {}, Mapping):
+            raise TypeError(
+                f"task {self.name!r}: args must be a list or tuple, and kwargs a dict, not {args!r} and "
+                f"{kwargs!r}"
+            )
         try:
             bound = self._signature.bind(*args, **(kwargs or {}))
         except TypeError as exc:
             raise TypeError(f"task {self.name!r}: {exc}") from None
         bound.apply_defaults()
-        if callable(self.unique):
-            # In the class, a function is a method.
-            find = inspect.getattr_static(self, "unique")
-            key = getattr(find, "__func__", find)(*bound.args, **bound.kwargs)
-        else:
-            try:
-                key = str(self.unique).format(**bound.arguments)
-            except (AttributeError, LookupError, ValueError, TypeError) as exc:
-                raise ValueError(
-                    f"the key {self.unique!r} of task {self.name!r} cannot be made: {exc}"
-                ) from exc
+        try:
+            key = self._make_key(bound)
+        except Exception as exc:
+            # What a function is called in Python says nothing.
+            what = f"the key {self.unique!r}" if isinstance(self.unique, str) else "the key"
+            raise ValueError(
+                f"{what} of task {self.name!r} cannot be made: {type(exc).__name__}: {exc}"
+            ) from exc
         check_key(key, f"the key of task {self.name!r}")
+        if _ADDRESS.search(key):
+            raise ValueError(
+                f"the key of task {self.name!r} has the address of an object: no other task has it: {key!r}"
+            )
         return str(key)
+
+    def _make_key(self, bound: inspect.BoundArguments) -> Any:
+        if isinstance(self.unique, str):
+            return self.unique.format(**bound.arguments)
+        # In the class, a function is a method.
+        find = inspect.getattr_static(self, "unique")
+        return getattr(find, "__func__", find)(*bound.args, **bound.kwargs)
 
     def apply_async(
         self,
@@ -121,13 +137,21 @@ class Unique(Task):  # type: ignore[misc]
         Returns:
             A result with the attributes ``dropped`` and ``replaced``.
         """
+        if self.unique_fault:
+            raise ValueError(self.unique_fault)
+        if self.app.conf.task_protocol == 1:
+            # Its messages have the id and the number of retries in the body.
+            raise ValueError(f"task {self.name!r} has a key, which needs the setting task_protocol = 2")
         options["headers"] = headers = dict(options.get("headers") or {})
-        if link or any(options.get(name) for name in _COUNTED_ON):
-            # Another task begins when this one has ended, so it must run.
-            for name in (UNIQUE_HEADER, WHILE_HEADER, AT_MOST_HEADER):
+        if link or link_error or self._is_counted_on(options):
+            headers[UNIQUE_HEADER] = None
+        elif UNIQUE_HEADER not in headers:
+            headers[UNIQUE_HEADER] = self.unique_key(args or (), kwargs)
+        if headers[UNIQUE_HEADER] is None:
+            # This stays in the message, so that a retry has no key either.
+            for name in (WHILE_HEADER, AT_MOST_HEADER):
                 headers.pop(name, None)
         else:
-            headers.setdefault(UNIQUE_HEADER, self.unique_key(args or (), kwargs))
             headers.setdefault(WHILE_HEADER, self.unique_while)
             if self.unique_at_most is not None:
                 headers.setdefault(AT_MOST_HEADER, self.unique_at_most)
@@ -136,7 +160,6 @@ class Unique(Task):  # type: ignore[misc]
             result = super().apply_async(args, kwargs, id, producer, link, link_error, shadow, **options)
         if not isinstance(result, UniqueResult):
             # Eager: it has run.
-            result.dropped = result.replaced = False
             return result
         is_known = task_id is not None or bool(options.get("group_id"))
 
@@ -149,24 +172,27 @@ class Unique(Task):  # type: ignore[misc]
         fate.tell()
         return result
 
+    def _is_counted_on(self, options: Mapping[str, Any]) -> bool:
+        """Whether another task depends on the one that is published with these *options*."""
+        if any(options.get(name) for name in _COUNTED_ON):
+            return True
+        if any(options.get(name) for name in CONTINUED):
+            # It is never dropped.
+            return False
+        # A link, and a task of a chain but the first.
+        if options.get("parent_id"):
+            return True
+        # The body of a chord: Celery has frozen it, and publishes it when the last member ends. A member of a
+        # group has an index.
+        return bool(options.get("reply_to") and self.app.current_worker_task) and (
+            options.get("group_index") is None
+        )
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """As for any task. The result has the attributes ``dropped`` and ``replaced``, which are false."""
+        result = super().apply(*args, **kwargs)
+        result.dropped = result.replaced = False
+        return result
+
     def AsyncResult(self, task_id: str, **kwargs: Any) -> UniqueResult:
         return UniqueResult(task_id, backend=self.backend, task_name=self.name, app=self.app, **kwargs)
-
-
-def _check_names(name: str, unique: Any, run: Callable[..., Any]) -> None:
-    """Raise a ``ValueError`` if the key of a task names an argument that the task does not have."""
-    if not isinstance(unique, str):
-        return
-    try:
-        parts = [part for _, part, _, _ in Formatter().parse(unique) if part is not None]
-    except ValueError as exc:
-        raise ValueError(f"unique of task {name!r} is no format: {exc}: {unique!r}") from exc
-    parameters = inspect.signature(run).parameters
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    for part in parts:
-        argument = re.split(r"[.\[]", part)[0]
-        if argument not in parameters and not (takes_any and argument.isidentifier()):
-            raise ValueError(
-                f"unique of task {name!r} names the argument {argument!r}, and the task has: "
-                f"{', '.join(parameters) or 'none'}"
-            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -142,6 +143,19 @@ class TestLatest:
         assert rig.publish_unique("q", "3", key(LATEST, 1), 3 * HOUR) == Conflict(REPLACED, "1")
         assert ids(taken(rig.consumer(), "q")) == ["1"]
 
+    @pytest.mark.parametrize("is_busy", [False, True], ids=["", "while one runs"])
+    def test_a_limit_never_hastens_it(self, rig: Rig, is_busy: bool) -> None:
+        """The first is due after the limit. Newer ones neither postpone it nor bring it forward."""
+        if is_busy:
+            self.running(rig)
+        limit = key(LATEST, HOUR)
+        rig.publish_unique("q", "1", limit, 5 * HOUR)
+        first_ms = due_ms(rig, "1")
+        for in_ms in (6 * HOUR, 7 * HOUR, 2 * HOUR, 7 * HOUR):
+            assert rig.publish_unique("q", "2", limit, in_ms) == Conflict(REPLACED, "1")
+            expected_ms = first_ms - 3 * HOUR if in_ms == 2 * HOUR else first_ms
+            assert due_ms(rig, "1") == pytest.approx(expected_ms, abs=60_000)
+
     def test_an_ack_that_is_sent_again_lets_nobody_else_go(self, rig: Rig) -> None:
         me, tag = self.running(rig)
         rig.publish_unique("q", "2", key(LATEST))
@@ -228,14 +242,29 @@ class TestAll:
         rig.database.advance(1000)
         assert rig.publish_unique("q", "2", key(mode)) is None
 
-    def test_a_clock_that_is_ahead_makes_nothing_gone(self, rig: Rig, mode: str) -> None:
+    @pytest.mark.parametrize("ahead_ms", [120_000, 24 * HOUR])
+    def test_a_clock_that_is_ahead_makes_nothing_gone(self, rig: Rig, mode: str, ahead_ms: int) -> None:
         rig.publish_unique("q", "1", key(mode))
-        ahead = rig.database.now_ms() + 120_000
+        ahead = rig.database.now_ms() + ahead_ms
         rig.client.rpush(rig.store.keys("q").ready, f'{{"redisdelay-due": {ahead}, {payload("ahead")[1:]}')
         rig.database.advance(1000)
         outcome = rig.publish_unique("q", "2", key(mode))
         assert outcome == (None if mode == LATEST else Conflict(DROPPED, "1"))
         assert len(bodies(rig)) == (3 if mode == LATEST else 2)
+
+    def test_the_head_is_the_holder(self, rig: Rig, mode: str) -> None:
+        """However long it waits, and whatever it says of its time."""
+        ahead = rig.database.now_ms() + 24 * HOUR
+        rig.publish_unique("q", "1", key(mode))
+        [text] = rig.ready("q")
+        rig.client.lset(rig.store.keys("q").ready, 0, re.sub(r'-due": \d+', f'-due": {ahead}', text))
+        record = rig.client.hget(rig.key("q", "unique"), "account:42")
+        assert record is not None
+        old = record.decode().split(" ")
+        old[1] = str(int(old[1]) - 24 * HOUR)
+        rig.client.hset(rig.key("q", "unique"), "account:42", " ".join(old))
+        outcome = rig.publish_unique("q", "2", key(mode))
+        assert outcome == (None if mode == LATEST else Conflict(DROPPED, "1"))
 
     def test_a_step_that_workers_do_not_know(self, rig: Rig, mode: str) -> None:
         """They put the message into the list of step 0."""
@@ -300,6 +329,22 @@ def test_what_is_blocked_is_not_delivered_by_hand(rig: Rig) -> None:
     assert not Schedule(rig.store).reschedule(found, found.payload, 0)
     assert Schedule(rig.store).next_due_ms(["q"]) is None
     assert [message.member for message in Schedule(rig.store).iter("q", None, None)] == [b"2"]
+
+
+@pytest.mark.parametrize("in_ms", [0, HOUR], ids=["ready", "scheduled again"])
+def test_one_that_has_to_wait_is_not_changed_by_hand(rig: Rig, in_ms: int) -> None:
+    """It is next, and has a countdown. Its key is taken."""
+    rig.publish_unique("q", "1", key(LATEST))
+    me = rig.consumer()
+    [delivery] = taken(me, "q")
+    rig.publish_unique("q", "2", key(LATEST), HOUR)
+    schedule = Schedule(rig.store)
+    [found] = schedule.iter("q", None, None)
+    assert not schedule.reschedule(found, found.payload.replace(b'""', b'"changed"'), 0)
+    assert list(schedule.iter("q", None, None)) == [found]
+    rig.ack(me, "q", delivery.tag)
+    assert schedule.reschedule(found, found.payload, rig.database.now_ms() + in_ms)
+    assert ids(taken(me, "q")) == ([] if in_ms else ["2"])
 
 
 def test_what_waits_for_a_key_that_nobody_holds_is_let_go(rig: Rig) -> None:

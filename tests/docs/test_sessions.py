@@ -11,7 +11,7 @@ from tests.docs.session import Session, matches
 from tools.harness.redis_server import RedisServer
 
 #: Pages whose sessions show an app that is not on the page.
-_SHOWN = {"quickstart"}
+_SHOWN = {"fair", "quickstart"}
 FOLLOWED = ["at-least-once", "deploy", "frameworks", "recipes", "testing"]
 
 

@@ -275,3 +275,25 @@ class TestDeliverNow:
         assert delivered == [*range(99, -1, -1), *range(399, 99, -1)]
         assert {entry["headers"]["eta"] for entry in entries} == {None}
         assert messages.count(scheduled()) == 50
+
+
+@pytest.mark.parametrize("chosen", [{"ids": ["next"]}, {"selection": Selection(state="scheduled")}])
+def test_what_has_to_wait_for_its_unique_key_is_left_as_it_is(
+    site: Site, messages: Messages, chosen: dict[str, Any]
+) -> None:
+    """Nothing is said to be moved, and nothing is."""
+    channel = site.channel()
+    inbox = Inbox(channel)
+    headers = {"x-unique": "a", "x-unique-while": "latest"}
+    publish(channel, "first", headers=headers)
+    drain(channel.connection.client, lambda: inbox.bodies)
+    publish(channel, "next", headers={**headers, "x-delay": 300_000}, message_id="next")
+    before = messages.get("next")
+    assert before is not None
+    assert before.due is not None
+    assert not messages.deliver_now(**chosen)
+    assert not messages.reschedule(**chosen, by=timedelta(hours=-1))
+    assert messages.get("next") == before
+    inbox.messages[0].ack()
+    assert messages.deliver_now(**chosen)
+    drain(channel.connection.client, lambda: inbox.bodies == ["first", "next"])

@@ -309,3 +309,26 @@ def test_what_comes_over_pubsub_and_is_no_message_is_dropped(
     publish(channel, "a message", exchange=news, routing_key="")
     drain(connection, lambda: got == ["a message"])
     assert "Dropped what came over the PUB/SUB channel '/0.news'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        b'["l", "i", "h\xffk"]',
+        b'["d", "h\xffi", "k"]',
+        b'["d", "i", "\xed\xa0\x80"]',
+        b'["d", "i", "a\x1eb"]',
+    ],
+)
+def test_a_key_that_is_not_ascii(site: Site, member: bytes) -> None:
+    """Somebody's hand. It is no key, and the message is what it is without one."""
+    message = json.dumps(malformed.MESSAGE).encode()
+    site.redis.lpush("q", b'{"redisdelay-due": 1, "redisdelay-unique": ' + member + b", " + message[1:])
+    channel = site.channel()
+    publish(channel, "a")
+    inbox = Inbox(channel)
+    drain(channel.connection.client, lambda: "a" in inbox.bodies)
+    for received in inbox.messages:
+        received.ack()
+    drain(channel.connection.client, lambda: site.unacked() == 0)
+    assert site.client_of("q").exists(site.keys("q").running) == 0

@@ -13,10 +13,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from threading import RLock
 
 import pytest
 from billiard.pool import ApplyResult
 from billiard.process import BaseProcess
+from celery import Celery
 from celery.concurrency.asynpool import AsynPool
 from celery.worker import WorkController
 from celery.worker.request import Request
@@ -59,6 +61,7 @@ PRIVATE: dict[str, type] = {
     "_delivered": virtual.QoS,
     "_dirty": virtual.QoS,
     "_fanout_queues": kombu_redis.Channel,
+    "_finalize_mutex": Celery,
     "_fd_to_chan": kombu_redis.MultiChannelPoller,
     "_get_message_priority": virtual.Channel,
     "_fileno_to_inq": AsynPool,
@@ -67,6 +70,7 @@ PRIVATE: dict[str, type] = {
     "_flush_writer": AsynPool,
     "_inplace_augment_message": virtual.Channel,
     "_is_alive": BaseProcess,
+    "_is_owned": type(RLock()),
     "_job": ApplyResult,
     "_on_collect": virtual.QoS,
     "_process_task": WorkController,

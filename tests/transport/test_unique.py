@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from celery import Celery, chain, chord, group, states
+from celery import Celery, Task, chain, chord, group, states
+from celery.contrib.testing.worker import start_worker
+from celery.signals import before_task_publish
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Producer
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -19,6 +22,7 @@ from kombu_redisdelay.transport import early_acks
 from kombu_redisdelay.transport.fates import fate_of
 from kombu_redisdelay.transport.outbox import Outbox
 from tests.transport.kit import Inbox, Site, drain, publish
+from tools.harness.process import wait_until
 
 KEY = {"x-unique": "account:42"}
 
@@ -64,6 +68,25 @@ class TestKombu:
         producer.publish("m", routing_key="q", exchange="", headers=KEY, retry=True)
         assert connection.default_channel is not channel
         assert site.ready() == 1
+
+    @pytest.mark.parametrize("mode", ["waiting", "done", "latest"])
+    def test_one_that_its_consumer_publishes_again(self, site: Site, mode: str) -> None:
+        """With all its properties, and then it acks."""
+        channel = site.channel()
+        headers = {**KEY, "x-unique-while": mode}
+        publish(channel, "first", headers=headers, message_id="id", correlation_id="id")
+
+        def forward(message: Any) -> None:
+            if len(inbox) == 1:
+                own = {name: message.properties[name] for name in ("message_id", "correlation_id")}
+                publish(channel, "again", headers=headers, delivery_tag=message.delivery_tag, **own)
+            message.ack()
+
+        inbox = Inbox(channel, on_message=forward)
+        expected = ["first"] if mode == "done" else ["first", "again"]
+        drain(channel.connection.client, lambda: len(inbox) == len(expected))
+        assert inbox.bodies == expected
+        assert site.ready() == site.scheduled() == 0
 
     def test_through_an_exchange_into_two_queues(self, site: Site) -> None:
         channel = site.channel()
@@ -115,6 +138,7 @@ class TestKombu:
         channel = site.channel()
         with pytest.raises(ValueError, match="fanout exchange 'news'"):
             publish(channel, "m", exchange=Exchange("news", "fanout"), headers=KEY)
+        publish(channel, "m", exchange=Exchange("news", "fanout"), headers={UNIQUE_HEADER: None})
 
     def test_a_redelivered_one_holds_its_key(self, site: Site) -> None:
         channel = site.channel()
@@ -175,6 +199,11 @@ class TestTask:
             keys = [task.unique_key((1,)), task.unique_key([1]), task.unique_key(kwargs={"account": 1})]
             assert keys == ["account:1"] * 3
 
+    def test_the_old_protocol_of_tasks_is_refused(self, app: Celery, once: Any) -> None:
+        app.conf.task_protocol = 1
+        with pytest.raises(ValueError, match="needs the setting task_protocol = 2"):
+            once.delay(1)
+
     def test_without_a_result_backend(self, single_site: Site) -> None:
         with Celery("without", broker=single_site.url, set_as_current=False) as app:
 
@@ -204,9 +233,53 @@ class TestTask:
             chain(once.si(1), once.si(2)).apply_async()
             chord([once.si(3), once.si(4)], once.si(5)).apply_async()
             once.apply_async((6,), link=once.si(7))
+            once.apply_async((8,), link_error=once.si(9))
         with Messages(app) as messages:
             found = list(messages.select(Selection(state="ready")))
-        assert [message.unique for message in found] == [None] * 8
+        assert [message.unique for message in found] == [None] * 10
+
+    def test_what_workers_publish_for_others_has_no_key(self, app: Celery) -> None:
+        """The last task of a chain, the body of a chord, callbacks and errbacks; but not a child."""
+        published: list[Any] = []
+
+        @app.task(shared=False, name="step", base=Unique, unique="step:{number}", bind=True)
+        def step(self: Any, number: int, fails: bool = False, child: int | None = None) -> int:
+            if number >= 12 and not self.request.retries:
+                raise self.retry(countdown=0)
+            if child:
+                step.delay(child)
+                group(step.si(child + 1)).apply_async()
+            if fails:
+                raise RuntimeError("as the test wants")
+            return number
+
+        @app.task(shared=False, name="errback", base=Unique, unique="errback")
+        def errback(id: str) -> None:
+            pass
+
+        def note(headers: dict[str, Any], body: Any, **kwargs: Any) -> None:
+            if headers["task"] != "celery.chord_unlock":
+                published.append((body[0][0], headers.get(UNIQUE_HEADER)))
+
+        app.conf.worker_hijack_root_logger = False
+        before_task_publish.connect(note)
+        options = {"loglevel": "WARNING", "perform_ping_check": False, "shutdown_timeout": 30}
+        try:
+            with start_worker(app, **options):
+                chain(step.si(1), step.si(2)).apply_async().get(20)
+                chord([step.si(3), step.si(4)], step.si(5)).apply_async().get(20)
+                step.apply_async((6,), link=step.si(7)).get(20)
+                step.apply_async((8,), {"fails": True}, link_error=errback.si("8")).get(20, propagate=False)
+                step.apply_async((9,), {"child": 10}).get(20)
+                chain(step.si(1), step.si(12)).apply_async().get(20)
+                step.apply_async((13,), headers={UNIQUE_HEADER: None}).get(20)
+                step.apply_async((14,)).get(20)
+                wait_until(lambda: len(published) >= 19, 20, "all that is published")
+        finally:
+            before_task_publish.disconnect(note)
+        with_keys = {number: f"step:{number}" for number in (9, 10, 11, 14)}
+        assert len(published) == 19
+        assert set(published) == {(number, with_keys.get(number)) for number in (*range(1, 15), "8")}
 
     def test_by_hand(self, app: Celery, once: Any) -> None:
         holder = once.delay(1)
@@ -287,6 +360,123 @@ class TestTask:
 
         with pytest.raises(ValueError, match=message):
             app.task(shared=False, name="bad", base=Unique, lazy=False, **options)(bad)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"uniqe": "a"}, "has no option 'uniqe': did you mean 'unique'?"),
+            ({"unique": "a", "unique_wile": "latest"}, "did you mean 'unique_while'?"),
+            ({"unique": "a", "unique_atmost": 5}, "did you mean 'unique_at_most'"),
+            ({}, "has no key"),
+            ({"unique": "a", "unique_while": "done"}, "needs acks_late=True"),
+        ],
+    )
+    @pytest.mark.parametrize("is_finalized_first", [False, True], ids=["", "finalized"])
+    def test_what_is_declared_wrongly_is_never_published(
+        self, app: Celery, options: dict[str, Any], message: str, is_finalized_first: bool
+    ) -> None:
+        """Celery binds a task once, and then takes it as it is."""
+
+        @app.task(shared=False, name="bad", base=Unique, **options)
+        def bad(account: int = 0) -> None:
+            pass
+
+        @app.task(shared=False, name="good", base=Unique, unique="a")
+        def good() -> None:
+            pass
+
+        if is_finalized_first:
+            # It is not the fault of this one.
+            assert app.tasks["good"].delay().dropped is False
+            assert app.tasks["good"].delay().dropped is True
+        for publish_it in (
+            lambda: bad.delay(),
+            lambda: bad.delay(),
+            lambda: bad.s().apply_async(),
+            lambda: bad.apply_async(headers={UNIQUE_HEADER: "x"}),
+            lambda: bad.apply_async(link=good.si()),
+            lambda: bad.unique_key(),
+        ):
+            with pytest.raises(ValueError, match=re.escape(message)):
+                publish_it()
+        assert good.delay().dropped is is_finalized_first
+        with (
+            pytest.raises(ValueError, match=re.escape(message)),
+            start_worker(app, loglevel="WARNING", perform_ping_check=False),
+        ):
+            pass
+
+    def test_what_is_declared_wrongly_in_a_base_class(self, app: Celery) -> None:
+        class Mine(Unique):
+            abstract = True
+            unique_whil = "latest"
+            unique_prefix = "an attribute of the application"
+
+        with pytest.raises(ValueError, match="has no option 'unique_whil'"):
+
+            @app.task(shared=False, name="bad", base=Mine, lazy=False, unique="a")
+            def bad() -> None:
+                pass
+
+    def test_late_acks_by_the_settings(self, app: Celery) -> None:
+        app.conf.task_acks_late = True
+
+        @app.task(shared=False, name="late", base=Unique, unique="a", unique_while="done")
+        def late() -> None:
+            pass
+
+        assert late.delay().dropped is False
+
+    def test_with_the_task_class_of_the_app(self) -> None:
+        """``base`` replaces it, so a class of both is needed."""
+
+        class OnCommit(Task):  # type: ignore[misc]
+            def delay_on_commit(self, *args: Any) -> None:
+                committing.append(lambda: self.delay(*args))
+
+        class Both(Unique, OnCommit):
+            abstract = True
+
+        committing: list[Any] = []
+        with Celery("both", broker="memory://", task_cls=OnCommit, set_as_current=False) as app:
+
+            @app.task(shared=False, base=Both, unique="a:{account}")
+            def both(account: int) -> None:
+                pass
+
+            both.delay_on_commit(1)
+            assert isinstance(committing.pop()(), UniqueResult)
+            assert both.unique_key((1,)) == "a:1"
+
+    def test_no_key_for_one_call(self, once: Any) -> None:
+        once.delay(1)
+        result = once.apply_async((1,), headers={UNIQUE_HEADER: None})
+        assert (result.dropped, result.replaced) == (False, False)
+
+    def test_apply_returns_the_same_attributes(self, once: Any) -> None:
+        result = once.apply((1,))
+        assert (result.dropped, result.replaced) == (False, False)
+
+    def test_what_a_key_cannot_be_made_of(self, app: Celery, once: Any) -> None:
+        with pytest.raises(TypeError, match="task 'once': args must be a list or tuple"):
+            once.unique_key(1)
+        with pytest.raises(TypeError, match="task 'once': args must be a list or tuple"):
+            once.apply_async("1")
+
+        @app.task(shared=False, name="failing", base=Unique, unique=lambda account: account["id"])
+        def failing(account: Any) -> None:
+            pass
+
+        with pytest.raises(ValueError, match="the key of task 'failing' cannot be made: KeyError: 'id'"):
+            failing.delay({})
+
+        @app.task(shared=False, name="odd", base=Unique, unique="odd:{account}")
+        def odd(account: Any) -> None:
+            pass
+
+        with pytest.raises(ValueError, match="the key of task 'odd' has the address of an object"):
+            odd.delay(object())
+        assert odd.unique_key((None,)) == "odd:None"
 
     def test_a_key_that_is_none(self, app: Celery) -> None:
         @app.task(shared=False, name="named", base=Unique, unique="{name}")

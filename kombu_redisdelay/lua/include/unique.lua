@@ -5,8 +5,9 @@
 -- that comes after it, `next`. Each is
 --   <state><priority step> <since when, ms> <when it expires, ms> <name>
 -- The state is r: in the ready list of the step, since that time; s: in the schedule under that name; or a:
--- the same, to be tried again. With s and a, the time is when the message took the key. A message that has
--- expired holds no key, because Celery does not run it; 0 is never. \30 stands between `current` and `next`.
+-- the same, to be tried again. With s and a, the time is when the message took the key, or what counts as
+-- this for how long it may be postponed (publish_unique.lua). A message that has expired holds no key,
+-- because Celery does not run it; 0 is never. \30 stands between `current` and `next`.
 -- The hash `running` has for each key the message that a consumer holds, with "done" and "latest":
 --   <consumer> \30 <delivery tag> \30 <id>
 --
@@ -14,7 +15,8 @@
 -- that holds its key matters. Any other one is treated as if it had no key. So no key keeps a message for
 -- ever, and a key whose message is gone is free. What another program did to these hashes is ignored.
 
-local UNIQUE = '^"redisdelay%-unique": ?%["([wdl])", ?"([^"]*)", ?"([^"]*)"%]'
+-- Our publisher writes printable ASCII. Anything else, by another program, is no key.
+local UNIQUE = '^"redisdelay%-unique": ?%["([wdl])", ?"([ !#-~]*)", ?"([ !#-~]*)"%]'
 -- The same from the beginning of a message that was never redelivered. Most messages match it.
 local FIRST_TIME = '^{"redisdelay%-due": ?%d+, ?' .. string.sub(UNIQUE, 2)
 local UNTIL_TAKEN = 'w'
@@ -135,8 +137,12 @@ local function is_there(base, entry, now_ms, list_of)
     return true
   end
   local head = redis.call('LINDEX', list_of(entry.step), -1)
-  local due = head and members_of(head, 1).due
-  if head and not (due and tonumber(due) > entry.since_ms + PASSED_MS) then
+  if head and select(2, unique_of(head, 1)) == entry.id then
+    return true
+  end
+  -- A publisher whose clock is ahead writes a time that has not come: it is ready now.
+  local ready_ms = head and math.min(now_ms, tonumber(members_of(head, 1).due) or 0)
+  if head and ready_ms <= entry.since_ms + PASSED_MS then
     return true
   end
   -- In a fair queue (fair.lua), it may be in the list of any key.
