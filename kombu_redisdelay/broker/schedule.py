@@ -211,7 +211,8 @@ class Schedule:
 
         Arguments:
             target: called once for each message.
-            stays: called with each message that was to become ready, and waits for its key from now on.
+            stays: called with each message that was to become ready, and stays as it is, because another one
+                holds its unique key.
             with_keys: whether what becomes due waits for its key.
         """
         keys = self._store.keys(queue)

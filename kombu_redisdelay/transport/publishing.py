@@ -347,10 +347,7 @@ class PublishingChannel(ConnectingChannel):
             )
         arguments, names = kwargs.get("arguments") or {}, self.store.partitions.names(queue)
         expires_ms, is_fair = arguments.get("x-expires"), bool(arguments.get("x-fair"))
-        fair = FairQueues(self.store)
-        # Most queues are neither: their declaration makes no round trip for this.
-        states = fair.states(names) if is_fair or expires_ms is not None else []
-        if expires_ms is not None and (is_fair or any(states)):
+        if expires_ms is not None and is_fair:
             raise ValueError(
                 f"queue {queue!r} cannot be both fair ('x-fair') and declared with 'x-expires': Redis would "
                 "expire the list of each key by itself"
@@ -363,8 +360,10 @@ class PublishingChannel(ConnectingChannel):
                 self.store.expires_ms.pop(name, None)
             else:
                 self.store.expires_ms[name] = int(expires_ms)
-        if is_fair and set(states) != {ON}:
-            fair.switch_on(names)
+        if is_fair:
+            fair = FairQueues(self.store)
+            if set(fair.states(names)) != {ON}:
+                fair.switch_on(names)
 
     def queue_declare(self, queue: str | None = None, *args: Any, **kwargs: Any) -> Any:
         declare = super().queue_declare

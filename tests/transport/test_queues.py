@@ -178,8 +178,3 @@ class TestFair:
         with pytest.raises(ValueError, match=r"'q' .*'x-fair'.*'x-expires'"):
             channel.queue_declare("q", arguments={**self.FAIR, "x-expires": 50_000})
         assert FairQueues(channel.store).states(["q"]) == [""]
-        channel.queue_declare("q", arguments=self.FAIR)
-        with pytest.raises(ValueError, match=r"'q' .*'x-fair'.*'x-expires'"):
-            channel.queue_declare("q", arguments={"x-expires": 50_000})
-        publish(channel, "a")
-        assert site.client_of().ttl(site.keys().ready) == -1
