@@ -283,8 +283,8 @@ class Channel(PublishingChannel):
         delivered yet."""
         names = self.store.partitions.names(queue)
         in_lists = sum(int(super(Channel, self)._size(name)) + self.intake.count(name) for name in names)
-        if queue in self.store.expires_ms:
-            # It cannot be fair. Queues of replies, of events and of remote control are such.
+        if queue in self.store.expires_ms or queue in self.auto_delete_queues:
+            # Queues of replies, of events and of remote control are such, and not fair.
             return in_lists
         return in_lists + sum(sum(each.values()) for each in sorted_in(self.store, names))
 
