@@ -33,7 +33,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what runs elsewhere. One process has all tests on a cluster, and one all in a browser."""
+    """Leave out what runs elsewhere. One process has all tests on a cluster, and one all in a browser. These
+    begin first: nothing else is left for the other processes at the end."""
     left_out = [item for item in items if any(map(item.get_closest_marker, WITHOUT))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -44,6 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(CLUSTER))
         elif "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("browser"))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 def pytest_collection_finish() -> None:

@@ -57,13 +57,13 @@ def holders(store: Store, queue: str, fields: Sequence[str]) -> list[Holder | No
 
 
 def living_holders(store: Store, queue: str, fields: Sequence[str]) -> list[Holder | None]:
-    """The same without messages that are gone. Makes two round trips."""
+    """The same without messages that are not where they should be. Makes two round trips."""
     found = holders(store, queue, fields)
     some = [holder for holder in found if holder is not None]
-    gone = {
+    lost = {
         holder for holder, is_there in zip(some, _are_there(store, queue, some), strict=True) if not is_there
     }
-    return [None if holder in gone else holder for holder in found]
+    return [None if holder in lost else holder for holder in found]
 
 
 def _are_there(store: Store, queue: str, found: Sequence[Holder]) -> list[bool]:

@@ -72,8 +72,8 @@ def _objects(done: Done, elsewhere: Mapping[str, MessageInfo]) -> Iterator[dict[
     common = {"verb": done.verb, "dry_run": done.is_dry_run}
     due = {} if done.due is None else {"due": done.due}
     if not done.by_id:
-        held = {"blocked": done.blocked, "holders": dict(done.holders)} if done.blocked else {}
-        yield {**common, "messages": done.count, **(due if done.count else {}), **held}
+        staying = {"blocked": done.blocked, "holders": dict(done.holders)} if done.blocked else {}
+        yield {**common, "messages": done.count, **(due if done.count else {}), **staying}
     for id, count in done.by_id.items():
         state = {"state": elsewhere[id].state} if id in elsewhere else {}
         holder = {"holder": done.holders[id]} if id in done.holders else {}

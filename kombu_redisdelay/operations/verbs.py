@@ -179,7 +179,7 @@ def _take_out(state: str, how: str) -> Some:
     return some
 
 
-def _foresee_held(
+def _foresee_letters(
     reader: Reader, store: Store, look: Look, matches: Callable[[Entry], bool], stays: Stays
 ) -> None:
     """Which dead letters will not be requeued. Of several with the same key, the first one takes it."""
@@ -191,9 +191,9 @@ def _foresee_held(
             found = living_holders(store, name, [*map(written, keys)])
             for entry, key, holder in zip(some, keys, found, strict=True):
                 id = entry.content.id
-                held_by = holder.id if holder else takes.setdefault((name, key), id)
-                if holder or held_by is not id:
-                    stays(entry.raw, held_by)
+                holder_id = holder.id if holder else takes.setdefault((name, key), id)
+                if holder or holder_id is not id:
+                    stays(entry.raw, holder_id)
 
 
 def _clear_kept(state: str) -> Callable[[Store, str], int]:
@@ -282,7 +282,7 @@ REQUEUE = Verb(
     "requeueing",
     "Put dead letters back into their queues. They are counted as if they had never failed.",
     {
-        state: How(_take_out(state, dead.REQUEUE), foresee=partial(_foresee_held, DeadReader(state)))
+        state: How(_take_out(state, dead.REQUEUE), foresee=partial(_foresee_letters, DeadReader(state)))
         for state in KEPT
     },
 )
