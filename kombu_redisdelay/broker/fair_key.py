@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any, NamedTuple
 
-from kombu_redisdelay.broker.members import KEY
+from kombu_redisdelay.broker.members import KEY, check_size
 
 #: Header that has the key: a text.
 KEY_HEADER = "x-key"
@@ -79,12 +79,7 @@ def check_key(key: object, what: str) -> None:
         raise ValueError(
             f"{what} must have no control characters, quotation marks or backslashes: {key[:LONGEST_KEY]!r}"
         )
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError:
-        raise ValueError(f"{what} cannot be written as UTF-8: {key[:LONGEST_KEY]!r}") from None
-    if size > LONGEST_KEY:
-        raise ValueError(f"{what} must have {LONGEST_KEY} bytes at most, not {size}: {key[:40]!r}...")
+    check_size(key, LONGEST_KEY, what)
 
 
 def check_weight(weight: object, what: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.fair_keys import KeyLimits, KeyState, iter_keys, key_states, sorted_in
+from kombu_redisdelay.broker.fair_keys import KeyLimits
 from kombu_redisdelay.broker.limits import number_of
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.server.replies import answers
@@ -86,18 +86,6 @@ class FairQueues:
     def resume_key(self, queue: str, key: str) -> None:
         """End the pause of *key*. Its limits stay."""
         self._set_key(queue, key, 0)
-
-    def counts(self, queues: Sequence[str]) -> list[int]:
-        """How many messages of each of *queues* are sorted in."""
-        return [sum(numbers.values()) for numbers in sorted_in(self._store, queues)]
-
-    def keys(self, queue: str) -> Iterator[KeyState]:
-        """As :func:`~kombu_redisdelay.broker.fair_keys.iter_keys`."""
-        return iter_keys(self._store, queue)
-
-    def key_states(self, queue: str, some: Sequence[str]) -> list[KeyState]:
-        """As :func:`~kombu_redisdelay.broker.fair_keys.key_states`."""
-        return key_states(self._store, queue, some)
 
     def _set(self, queues: Sequence[str], fields: Mapping[str, str]) -> None:
         # Noted, so that they are shown though they may be empty.

@@ -91,6 +91,17 @@ def due_ms(payload: bytes) -> int | None:
     return int(match[1]) if match else None
 
 
+def check_size(text: str, longest: int, what: str) -> None:
+    """Raise a ``ValueError`` about *what* if *text* has more than *longest* bytes of UTF-8, or cannot be
+    written so."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} cannot be written as UTF-8: {text[:40]!r}") from None
+    if size > longest:
+        raise ValueError(f"{what} must have {longest} bytes at most, not {size}: {text[:40]!r}...")
+
+
 def has_any(payload: bytes) -> bool:
     """Whether *payload* has a member of ours: this transport has published it, or has given it back."""
     return payload.startswith(_BEGIN)

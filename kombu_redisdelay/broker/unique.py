@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from dateutil.parser import isoparse
 
+from kombu_redisdelay.broker.members import check_size
 from kombu_redisdelay.broker.times import to_ms
 
 #: Header that has the key: a text.
@@ -120,12 +121,7 @@ def check_key(key: object, what: str) -> None:
         raise ValueError(f"{what} must be a text that is not empty, not {key!r}")
     if _UNPRINTABLE.search(key):
         raise ValueError(f"{what} must have no control characters: {key!r}")
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError:
-        raise ValueError(f"{what} cannot be written as UTF-8: {key!r}") from None
-    if size > LONGEST_KEY:
-        raise ValueError(f"{what} must have {LONGEST_KEY} bytes at most, not {size}: {key[:40]!r}...")
+    check_size(key, LONGEST_KEY, what)
 
 
 def check_mode(mode: object, what: str) -> None:

@@ -13,7 +13,7 @@ from celery import _state
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.access import Access, natural
-from kombu_redisdelay.operations.fair import fair_states
+from kombu_redisdelay.operations.fair import fair_states, limits_of_key
 from kombu_redisdelay.operations.limits import queue_limits
 from kombu_redisdelay.operations.stats import read_each
 
@@ -103,6 +103,13 @@ def queue_names(access: Access, selected: Sequence[str]) -> list[str]:
     """Return the queues that were *selected* by option. If there are none, return all queues that Redis knows
     of or that the app declares, in natural order."""
     return list(dict.fromkeys(selected)) or sorted({*access.queues(), *access.declared_queues}, key=natural)
+
+
+def are_paused(store: Store, queues: Sequence[str], key: str | None) -> list[bool]:
+    """Whether each of *queues*, or with a *key* this key of it, is paused."""
+    if key is None:
+        return [its.is_paused for its in queue_limits(store, queues)]
+    return [limits_of_key(store, queue, key).paused_since is not None for queue in queues]
 
 
 def tell_of_plain(store: Store, queues: Sequence[str]) -> None:

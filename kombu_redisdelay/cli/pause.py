@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kombu_redisdelay.cli.broker import connect, steered_queues, tell_of_plain
+from kombu_redisdelay.cli.broker import are_paused, connect, steered_queues, tell_of_plain
 from kombu_redisdelay.cli.options import all_option, force_option, json_option, key_option, queues_option
 from kombu_redisdelay.cli.output import show_json, show_lines
 from kombu_redisdelay.operations import fair, limits
@@ -27,11 +27,10 @@ def command(queues: tuple[str, ...], key: str | None, every: bool, force: bool, 
     """
     access = connect(Access, steers=True)
     names = steered_queues(access, queues, every)
+    paused = are_paused(access.store, names, key)
     if key is None:
-        paused = [its.is_paused for its in limits.queue_limits(access.store, names)]
         limits.pause(access.store, names)
     else:
-        paused = [fair.limits_of_key(access.store, name, key).paused_since is not None for name in names]
         for name in names:
             fair.pause_key(access.store, name, key)
     whose = "" if key is None else f" key {key or NO_KEY}"

@@ -99,6 +99,15 @@ _COUNTERS: dict[str, tuple[str, Callable[[Counts], int]]] = {
 }
 
 
+def _gauge(name: str, documentation: str, numbers: Iterable[tuple[str, float | None]]) -> Metric:
+    """A gauge of queues. Those whose number is unknown are missing."""
+    family = GaugeMetricFamily(name, documentation, labels=["queue"])
+    for queue, number in numbers:
+        if number is not None:
+            family.add_metric([printable(queue)], number)
+    return family
+
+
 class QueueCollector(Collector):
     """Collects the stats of the queues and the totals of their histories. It reads them from Redis whenever
     they are collected.
@@ -133,20 +142,14 @@ class QueueCollector(Collector):
                 messages.add_metric([printable(queue.queue), name], getattr(queue, name))
         yield messages
         for name, (documentation, value) in _GAUGES.items():
-            family = GaugeMetricFamily(name, documentation, labels=["queue"])
-            for queue in stats:
-                number = value(queue)
-                if number is not None:
-                    family.add_metric([printable(queue.queue)], number)
-            yield family
+            yield _gauge(name, documentation, ((queue.queue, value(queue)) for queue in stats))
         for name, (documentation, of_keys) in _OF_KEYS.items():
-            family = GaugeMetricFamily(name, documentation, labels=["queue"])
-            for queue, _, figures in found:
-                if queue.fairness is not None and figures is not None:
-                    number = of_keys(queue.fairness, figures)
-                    if number is not None:
-                        family.add_metric([printable(queue.queue)], number)
-            yield family
+            numbers = (
+                (queue.queue, of_keys(queue.fairness, figures))
+                for queue, _, figures in found
+                if queue.fairness is not None and figures is not None
+            )
+            yield _gauge(name, documentation, numbers)
         for name, (documentation, total) in _COUNTERS.items():
             counter = CounterMetricFamily(name, documentation, labels=["queue"])
             for history in histories:

@@ -101,8 +101,8 @@ def limits_of_key(store: Store, queue: str, key: str) -> KeyLimits:
         ValueError: *key* cannot be a key.
     """
     checked_key(key)
-    fair, name = FairQueues(store), store.partitions.names(queue)[0]
-    [every], [state] = fair.limits([name]), fair.key_states(name, [key])
+    name = store.partitions.names(queue)[0]
+    [every], [state] = FairQueues(store).limits([name]), fair_keys.key_states(store, name, [key])
     return limits_of_state(every, state)
 
 
@@ -147,7 +147,7 @@ def limit_key(
     """Change the limits of one key of *queue*: see :meth:`kombu_redisdelay.Queues.limit_key`."""
     checked_key(key)
     fair, names = FairQueues(store), store.partitions.names(queue)
-    [before] = fair.key_states(names[0], [key])
+    [before] = fair_keys.key_states(store, names[0], [key])
     changed = _changed(before.own, rate, burst, concurrency)
     for name in names:
         fair.limit_key(name, key, changed)

@@ -9,7 +9,7 @@ from itertools import islice
 
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.fair_key import key_of
-from kombu_redisdelay.broker.fair_keys import KEYS_PER_PAGE, KeyState
+from kombu_redisdelay.broker.fair_keys import KEYS_PER_PAGE, KeyState, iter_keys, key_states
 from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.server.replies import answers
@@ -17,7 +17,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unacked import UnackedHashes
 from kombu_redisdelay.broker.upcoming import upcoming
 from kombu_redisdelay.broker.walk import walk
-from kombu_redisdelay.operations.fair import KeyLimits, limits_of_every_key, limits_of_state, together
+from kombu_redisdelay.operations.fair import KeyLimits, key_limits, limits_of_state, together
 from kombu_redisdelay.public import public
 
 #: Messages whose keys are not in any list or counter are read: no more of each state than this.
@@ -92,9 +92,9 @@ def queue_keys(store: Store, queue: str) -> QueueKeys:
     messages in each state that is not counted for each key."""
     fair, names = FairQueues(store), store.partitions.names(queue)
     found: defaultdict[str, _Found] = defaultdict(_Found)
-    unread = sum(_add_ready(store, fair, name, found) for name in names)
+    unread = sum(_add_ready(store, name, found) for name in names)
     has_unacked, has_scheduled = _add_unacked(store, names, found), _add_scheduled(store, names, found)
-    _add_states(fair, names, found)
+    _add_states(store, names, found)
     [every], now_ms = fair.limits(names[:1]), store.now_ms()
     keys = []
     for key, each in found.items():
@@ -109,12 +109,12 @@ def queue_keys(store: Store, queue: str) -> QueueKeys:
             is_at_limit=bool(each.ready) and any(_is_at_limit(limits, state) for state in each.states),
         )
         keys.append(stats)
-    return QueueKeys(queue, together(fair.states(names)), limits_of_every_key(store, queue), keys, unread)
+    return QueueKeys(queue, together(fair.states(names)), key_limits(every), keys, unread)
 
 
-def _add_ready(store: Store, fair: FairQueues, name: str, found: defaultdict[str, _Found]) -> int:
+def _add_ready(store: Store, name: str, found: defaultdict[str, _Found]) -> int:
     """Returns how many are left out."""
-    for some in portions(fair.keys(name), lambda _: 1, KEYS_PER_PAGE, KEYS_PER_PAGE):
+    for some in portions(iter_keys(store, name), lambda _: 1, KEYS_PER_PAGE, KEYS_PER_PAGE):
         keys = store.keys(name)
         lists = [(state.key, keys.key_list(step, state.key)) for state in some for step in state.ready]
         heads = answers(store.server, (("LINDEX", key_list, -1) for _, key_list in lists)) if lists else []
@@ -161,10 +161,10 @@ def _add_scheduled(store: Store, names: Sequence[str], found: defaultdict[str, _
     return True
 
 
-def _add_states(fair: FairQueues, names: Sequence[str], found: defaultdict[str, _Found]) -> None:
+def _add_states(store: Store, names: Sequence[str], found: defaultdict[str, _Found]) -> None:
     """What is allowed for the keys that were found."""
     for name in names:
-        for state in fair.key_states(name, list(found)):
+        for state in key_states(store, name, list(found)):
             found[state.key].states.append(state)
 
 

@@ -10,7 +10,7 @@ import pytest
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.fair_keys import KeyLimits
+from kombu_redisdelay.broker.fair_keys import KeyLimits, iter_keys
 from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.leftovers import Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.limits import LimitStore
@@ -197,7 +197,7 @@ def limit_keys(rig: Rig) -> list[KeyLimits]:
     fair.limit(["q"], KeyLimits(concurrency=1))
     fair.limit_key("q", "key", KeyLimits(concurrency=2))
     rig.store.purge("q")
-    return [state.own for state in fair.keys("q")]
+    return [state.own for state in iter_keys(rig.store, "q")]
 
 
 _SINCE = re.compile(rb'"redisdelay-unknown": \d+')
