@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -125,7 +126,9 @@ def test_there_and_back(fleet: Fleet, tmp_path: Path) -> None:
 
     # One stock worker stops in good order, under load. The other one is killed while it holds messages.
     # Before that, it gets nothing for a moment: redis:// loses what a killed worker has popped and not noted.
-    stock.pop().stop()
+    stopped = stock.pop()
+    stopped.stop()
+    explained |= ended_in_shutdown(stopped)
     stock_load.stop()
     our_load.stop()
     fleet.wait_quiet()
@@ -185,6 +188,12 @@ def test_there_and_back(fleet: Fleet, tmp_path: Path) -> None:
     assert set(site.ledger.run_twice()) <= explained
     assert site.ledger.early() == []
     print(f"{len(fleet.sent())} tasks, twice: {Counter(site.ledger.run_twice())}")
+
+
+def ended_in_shutdown(worker: CeleryWorker) -> set[str]:
+    """The tasks that a worker of ``redis://`` ended after it was told to stop. It may restore one that
+    it did not come to ack, which then runs twice."""
+    return set(re.findall(r"succeeded in .*: '(.*)'", worker.log().partition("Warm shutdown")[2]))
 
 
 def _now_ms(site: Installation) -> float:
