@@ -43,17 +43,17 @@ local function check_limited(cursor)
   local scan = redis.call('HSCAN', base .. 'limited', cursor, 'COUNT', count)
   local fair = { base = base, needs_ack = true, now_us = clock_us() }
   read_fair_limits(fair)
-  local keys, may_go_on = {}, false
+  local keys, free = {}, {}
   for i = 1, #scan[2], 2 do
     keys[#keys + 1] = scan[2][i]
   end
   read_keys(fair, keys)
   for _, key in ipairs(keys) do
     if not is_at_limit(fair, key) then
-      may_go_on = unlimit(base, key) or may_go_on
+      free[#free + 1] = key
     end
   end
-  if may_go_on then
+  if unlimit(base, free) then
     wake(KEYS[2])
   end
   if not fair.has_rate then

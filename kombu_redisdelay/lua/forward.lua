@@ -67,12 +67,12 @@ end
 -- include: fair_turns
 -- include: fair_door
 
-local fair, steps = { base = base }, {}
+local fair, steps = { base = base, seed = 0 }, {}
 for step in pairs(ready_at) do
   steps[#steps + 1] = step
 end
 open_lanes(fair, steps)
-local sorted = 0
+local sorted = move_strays(fair, ready, budget)
 for _, lane in ipairs(fair.lanes) do
   sorted = sorted + sort_in(fair, lane, ready_at[lane.step], budget)
   close_lane(fair, lane)

@@ -43,6 +43,18 @@ local function first_fair_step(queue, lists)
   end
 end
 
+-- Microseconds until the first of its keys may go on by its rate; -1 if there is none, or if another consumer
+-- comes for it (include/fair_limits.lua).
+local function until_alarm_us(base)
+  local alarm_us = tonumber(redis.call('ZRANGE', base .. 'alarms', 0, 0, 'WITHSCORES')[2])
+  local watcher, watched_us = unpack(redis.call('HMGET', base .. 'control', 'key_watcher', 'key_watched_us'))
+  watched_us = watcher and watcher ~= consumer and tonumber(watched_us) or 0
+  if alarm_us and watched_us > now_us and watched_us <= alarm_us then
+    return -1
+  end
+  return until_us(alarm_us and alarm_us / 1000, now_us)
+end
+
 local ready, due = {}, {}
 for index, queue in ipairs(queues) do
   local next_us = until_us(first_due(queue.base .. 'schedule'), now_us)
@@ -50,8 +62,7 @@ for index, queue in ipairs(queues) do
   local step_index
   if queue.fair then
     step_index = first_fair_step(queue, lists)
-    local alarm_us = redis.call('ZRANGE', queue.base .. 'alarms', 0, 0, 'WITHSCORES')[2]
-    next_us = sooner(next_us, until_us(alarm_us and tonumber(alarm_us) / 1000, now_us))
+    next_us = sooner(next_us, until_alarm_us(queue.base))
   else
     step_index = first_ready_step(lists)
   end

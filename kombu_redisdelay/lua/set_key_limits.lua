@@ -46,6 +46,6 @@ count_keys_from_now(KEYS[1], counted)
 if not has_limits(KEYS[1]) then
   redis.call('DEL', KEYS[1])
 end
-unlimit(base, key)
+unlimit(base, { key })
 wake(KEYS[2])
 return 1

@@ -320,16 +320,16 @@ local only_migrated = any_ready and batch.limit > 0 and batch.migrates_large
 if any_ready and batch.limit > 0 and not only_migrated then
   hand_out_ready(batch, queues, steps, in_turn)
 end
+-- A consumer that got messages handles these first. But it may be the only one that knows the task of what
+-- waits for such a worker.
+local comes = comes_again and batch.limit > 0
 for _, queue in ipairs(queues) do
   if queue.fair then
-    batch.fair.leave(queue)
+    batch.fair.leave(queue, consumer, comes and batch.count == 0)
   end
 end
 hold(queues, consumer, math.floor(now_us / 1000), lease_ms, fresh_ms)
 
--- A consumer that got messages handles these first. But it may be the only one that knows the task of what
--- waits for such a worker.
-local comes = comes_again and batch.limit > 0
 local due, with_permits = {}, {}
 for _, queue in ipairs(queues) do
   local step_index, waits_at = has_ready(queue), waiting_step(queue, steps)
@@ -350,7 +350,8 @@ for _, queue in ipairs(queues) do
     local first = math.min(step_index or #steps, waits_at or #steps)
     may_have_more[#may_have_more + 1] = queue.index .. ' ' .. first
   end
-  if step_index and (not is_throttled or is_to_be_watched and not may_watch) then
+  local is_left = is_to_be_watched and not may_watch
+  if step_index and (not is_throttled or is_left) or queue.has_unwatched_key then
     wake(queue.wake)
   else
     redis.call('DEL', queue.wake)

@@ -20,7 +20,7 @@ from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.scripts import TAKE
 from kombu_redisdelay.broker.unique import DONE, DROPPED, Conflict, UniqueKey
-from tests.broker.rig import Rig, payload, taken
+from tests.broker.rig import Rig, payload, taken, takes_of
 from tests.broker.test_fair_invariant import fair_payload, id_of
 from tests.broker.test_mover import look, mover_of
 
@@ -337,6 +337,50 @@ class TestLimits:
         taken(me, "q")
         assert me.take(Request(("q",), 5)).due["q"] == pytest.approx(HOUR / 1000, rel=0.01)
 
+    def test_of_the_idle_consumers_one_comes(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        publish(rig, "a", *numbered("a", 2))
+        busy, watcher, other = (rig.consumer(name) for name in ("busy", "watcher", "other"))
+        took = busy.take(Request(("q",), 1))
+        # It has something to do, and wakes one that has not.
+        assert ids(took.deliveries) == ["a0"]
+        assert took.due == {}
+        assert rig.tokens("q") == 1
+        for _ in range(2):
+            assert watcher.take(Request(("q",), 1)).due["q"] == pytest.approx(3600, abs=5)
+            assert takes_of(watcher, ["q"]).look().due["q"] == pytest.approx(3600, abs=5)
+            assert rig.tokens("q") == 0
+            assert other.take(Request(("q",), 1)).due == {}
+            assert takes_of(other, ["q"]).look().due == {}
+
+    def test_a_watcher_that_has_messages_wakes_another_one(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        publish(rig, "a", *numbered("a", 2))
+        watcher, other = rig.consumer("watcher"), rig.consumer("other")
+        for _ in range(2):
+            watcher.take(Request(("q",), 1))
+        publish(rig, "b", "b0")
+        rig.use_up_token("q")
+        assert ids(watcher.take(Request(("q",), 1)).deliveries) == ["b0"]
+        assert rig.tokens("q") == 1
+        assert other.take(Request(("q",), 1)).due["q"] == pytest.approx(3600, abs=5)
+
+    def test_others_come_for_an_earlier_key_or_when_the_watcher_does_not(
+        self, rig: Rig, fair: FairQueues
+    ) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        fair.limit_key("q", "b", KeyLimits(interval_us=HOUR * 500.0, burst=1))
+        publish(rig, "a", *numbered("a", 2))
+        watcher, other = rig.consumer("watcher"), rig.consumer("other")
+        for _ in range(2):
+            watcher.take(Request(("q",), 1))
+        publish(rig, "b", *numbered("b", 2))
+        other.take(Request(("q",), 1))
+        assert other.take(Request(("q",), 1)).due["q"] == pytest.approx(1800, abs=5)
+        rig.database.advance(HOUR)
+        assert takes_of(watcher, ["q"]).look().due["q"] == pytest.approx(0, abs=1)
+        assert sorted(ids(taken(watcher, "q"))) == ["a1", "b1"]
+
     def test_one_key_has_limits_of_its_own(self, rig: Rig, fair: FairQueues) -> None:
         fair.limit(["q"], KeyLimits(concurrency=1))
         fair.limit_key("q", "a", KeyLimits(concurrency=2))
@@ -425,6 +469,44 @@ class TestSwitching:
         LimitStore(rig.store).resume(["q"])
         assert fair.states(["q"]) == [ON]
         assert ids(taken(me, "q")) == ["a0"]
+
+
+@pytest.mark.usefixtures("fair")
+class TestStrays:
+    """The steps of a queue were changed, and messages of a step that is no longer used are sorted in."""
+
+    def sort_in(self, rig: Rig) -> Rig:
+        before = Rig(rig.database, steps=(0, 5))
+        publish(before, "a", *numbered("a", 300), step=5)
+        publish(before, "b", "b0", step=5)
+        me = before.consumer("before")
+        for _ in range(2):
+            taken(me, "q", limit=0)
+        assert rig.client.hget(rig.store.keys("q").fair, "n:5") == b"301"
+        return rig
+
+    def test_are_taken(self, rig: Rig) -> None:
+        me = self.sort_in(rig).consumer()
+        got = ids(take_all(me))
+        assert got.index("b0") < 150
+        assert [id for id in got if id[0] == "a"] == numbered("a", 300)
+        assert not rig.client.exists(rig.store.keys("q").fair)
+
+    def test_are_found_by_who_has_no_room(self, rig: Rig) -> None:
+        publish(rig, "a", "held")
+        assert len(taken(rig.consumer(), "q")) == 1
+        look(mover_of(self.sort_in(rig).store, "q"))
+        assert rig.client.hget(rig.store.keys("q").fair, "n:0") == b"301"
+
+    def test_at_a_limit_are_taken_later(self, rig: Rig, fair: FairQueues) -> None:
+        self.sort_in(rig)
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        held = taken(Rig(rig.database, steps=(0, 5)).consumer("before"), "q", limit=5)
+        assert sorted(keys_of(held)) == ["a", "b"]
+        me = rig.consumer()
+        assert taken(me, "q") == []
+        fair.limit(["q"], KeyLimits())
+        assert len(take_all(me)) == 299
 
 
 @pytest.mark.usefixtures("fair")

@@ -8,12 +8,17 @@ local DECODED = 4
 -- How many keys that were at a limit go back to the turns at a time.
 local LIMITED_AT_ONCE = 100
 
--- Puts messages into the list of their key.
-local function put_last(fair, lane, key, payloads)
-  local at, is_only = push_to_key('LPUSH', fair.base, lane.step, key, payloads)
-  lane.n, lane.is_used = lane.n + #payloads, true
-  if is_only then
-    redis.call('ZADD', lane.zset, 'NX', turn_text(lane.clock), at)
+-- Puts messages into the lists of the `keys`.
+local function put_last(fair, lane, keys, by_key)
+  local turns, clock = {}, turn_text(lane.clock)
+  for _, key in ipairs(keys) do
+    local at, is_only = push_to_key('LPUSH', fair.base, lane.step, key, by_key[key])
+    if is_only then
+      turns[#turns + 1], turns[#turns + 2] = clock, at
+    end
+  end
+  if #turns > 0 then
+    redis.call('ZADD', lane.zset, 'NX', unpack(turns))
   end
 end
 
@@ -25,11 +30,13 @@ local function sort_in(fair, lane, door, budget)
     local some = redis.call('RPOP', door, at_once) or {}
     for _, payload in ipairs(some) do
       local key, keyed, is_decoded = key_and_payload(payload)
-      if not by_key[key] then
-        by_key[key] = {}
+      local of_key = by_key[key]
+      if of_key then
+        of_key[#of_key + 1] = keyed
+      else
+        by_key[key] = { keyed }
         keys[#keys + 1] = key
       end
-      table.insert(by_key[key], keyed)
       budget.messages = budget.messages - (is_decoded and DECODED or 1)
       budget.bytes = budget.bytes - #payload
       budget.had_large = budget.had_large or #payload >= budget.large
@@ -43,10 +50,9 @@ local function sort_in(fair, lane, door, budget)
     local in_messages = budget.messages * count / (left - budget.messages)
     at_once = math.max(1, math.floor(math.min(count * 8, in_messages, in_bytes)))
   end
-  for _, key in ipairs(keys) do
-    put_last(fair, lane, key, by_key[key])
-  end
-  fair.work = math.min(MOST_SORTED_IN, fair.work + (left - budget.messages) * SORTED_IN)
+  put_last(fair, lane, keys, by_key)
+  lane.n, lane.is_used = lane.n + count, lane.is_used or count > 0
+  note_work(fair, (left - budget.messages) * SORTED_IN)
   return count
 end
 
@@ -66,13 +72,25 @@ local function move_out(fair, lane, door, budget)
   end
 end
 
+-- Moves messages of steps that are no longer used to the door of another step, as migrate() does with what is
+-- scheduled: nobody would take them. Returns how many.
+local function move_strays(fair, door, budget)
+  local left = budget.messages
+  for _, lane in ipairs(fair.strays) do
+    move_out(fair, lane, door, budget)
+    close_lane(fair, lane)
+  end
+  return left - budget.messages
+end
+
 -- For a queue that is not fair any more: moves messages back, whatever limits their keys have. When nothing
 -- is left in the lists of keys, nothing is left of the fair queue but the limits that an operator has set.
 local function move_back(fair, doors, budget)
-  local limited = redis.call('HSCAN', fair.base .. 'limited', '0', 'COUNT', LIMITED_AT_ONCE)[2]
+  local limited, keys = redis.call('HSCAN', fair.base .. 'limited', '0', 'COUNT', LIMITED_AT_ONCE)[2], {}
   for i = 1, #limited, 2 do
-    unlimit(fair.base, limited[i])
+    keys[#keys + 1] = limited[i]
   end
+  unlimit(fair.base, keys)
   for index, lane in ipairs(fair.lanes) do
     move_out(fair, lane, doors[index], budget)
     close_lane(fair, lane)

@@ -3,6 +3,8 @@
 --   key_interval_us, key_burst       a rate for each key, as in limits.lua
 --   has_key_limits                   some keys have limits of their own
 --   counting                         what is unacked is being counted (count_keys.lua): nothing is taken
+--   key_watcher, key_watched_us      the consumer that comes at the first alarm, and when that is: one of the
+--                                    idle ones watches, as for the rate of a queue (limits.lua)
 -- and there are
 --   key-limits   hash: key -> since when it is paused, ms since the epoch, concurrency, interval and burst,
 --                separated by spaces; 0 is as for every key
@@ -10,16 +12,26 @@
 --   alarms       zset: key -> when its rate allows it the next message
 -- A key that is at a limit leaves the turns, so that it costs nothing while it waits.
 
-local MOST_ALARMS = 200
+local MOST_ALARMS = 100
 
 -- Reads them into `fair`, of which only `base` and `needs_ack` are known.
 local function read_fair_limits(fair)
   local control = fair.base .. 'control'
-  local names = { 'key_concurrency', 'key_interval_us', 'key_burst', 'has_key_limits', 'counting' }
-  local found = redis.call('HMGET', control, unpack(names))
+  local found = redis.call(
+    'HMGET',
+    control,
+    'key_concurrency',
+    'key_interval_us',
+    'key_burst',
+    'has_key_limits',
+    'counting',
+    'key_watcher',
+    'key_watched_us'
+  )
   fair.concurrency, fair.interval_us, fair.burst =
     number_in(found[1]), number_in(found[2]), number_in(found[3])
   fair.has_own, fair.is_counting = found[4], found[5]
+  fair.watcher, fair.watched_us = found[6], tonumber(found[7])
   fair.counts = fair.concurrency or fair.has_own
   fair.has_rate = fair.interval_us or fair.has_own
   fair.is_limited = fair.counts or fair.has_rate
@@ -27,7 +39,10 @@ local function read_fair_limits(fair)
 end
 
 local function limits_of_key(fair, text)
-  local paused, concurrency, interval_us, burst = string.match(text or '', '^(%S+) (%S+) (%S+) (%S+)$')
+  if not text then
+    return { concurrency = fair.concurrency, interval_us = fair.interval_us, burst = fair.burst or 1 }
+  end
+  local paused, concurrency, interval_us, burst = string.match(text, '^(%S+) (%S+) (%S+) (%S+)$')
   interval_us, burst = number_in(interval_us), number_in(burst)
   return {
     is_paused = number_in(paused),
@@ -77,11 +92,18 @@ local function is_at_limit(fair, key)
   return state.interval_us and token_of_key_us(state) > fair.now_us or false
 end
 
--- Notes that a key waits for its rate, if it does.
-local function set_alarm(fair, key)
-  local state = fair.keys[key]
-  if state.interval_us and token_of_key_us(state) > fair.now_us then
-    redis.call('ZADD', fair.base .. 'alarms', string.format('%.0f', math.ceil(token_of_key_us(state))), key)
+-- Notes which of the keys wait for their rates.
+local function set_alarms(fair, keys)
+  local alarms = {}
+  for _, key in ipairs(keys) do
+    local state = fair.keys[key]
+    if state.interval_us and token_of_key_us(state) > fair.now_us then
+      alarms[#alarms + 1] = string.format('%.0f', math.ceil(token_of_key_us(state)))
+      alarms[#alarms + 1] = key
+    end
+  end
+  if #alarms > 0 then
+    redis.call('ZADD', fair.base .. 'alarms', unpack(alarms))
   end
 end
 
@@ -95,27 +117,27 @@ local function take_past(fair, name)
 end
 
 -- Lets keys have their turns again whose rate allows it by now, and forgets rates of which nothing is used.
+-- Returns how many keys these were.
 local function ring_alarms(fair)
-  if fair.has_rate then
-    for _, key in ipairs(take_past(fair, 'alarms')) do
-      unlimit(fair.base, key)
-    end
-    take_past(fair, 'tats')
+  if not fair.has_rate then
+    return 0
   end
+  local keys = take_past(fair, 'alarms')
+  unlimit(fair.base, keys)
+  take_past(fair, 'tats')
+  return #keys
 end
 
--- Notes that a message was handed out.
-local function count_key(fair, consumer, tag, stored, start)
+-- Notes that the message was handed out which was found last (fair_turns.lua). If its key is at a limit now,
+-- it leaves the turns at once.
+local function count_key(fair, consumer, tag)
   if not fair.is_limited then
     return
   end
-  local key = fair_key_of(stored, start)
-  if not fair.keys[key] then
-    read_keys(fair, { key })
-  end
+  local key, lane = fair.latest, fair.latest_lane
   local state = fair.keys[key]
   if fair.counts and fair.needs_ack then
-    state.active = state.active + 1
+    state.active, state.is_counted = state.active + 1, true
     fair.holders[#fair.holders + 1] = consumer .. '\30' .. tag
     fair.holders[#fair.holders + 1] = key
   end
@@ -123,30 +145,63 @@ local function count_key(fair, consumer, tag, stored, start)
     state.tat_us = state.tat_us + state.interval_us
     state.is_spent = true
   end
+  if is_at_limit(fair, key) then
+    lane.at_limit[key] = lane.turns[key]
+  end
 end
 
 -- Writes what was handed out.
 local function write_counts(fair)
-  if #fair.holders > 0 then
-    redis.call('HSET', fair.base .. 'unacked-keys', unpack(fair.holders))
-    for i = 2, #fair.holders, 2 do
-      redis.call('HINCRBY', fair.base .. 'active', fair.holders[i], '1')
-    end
-  end
-  local tats = {}
+  local tats, active = {}, {}
   for key, state in pairs(fair.keys) do
     if state.is_spent then
       tats[#tats + 1] = string.format('%.0f', math.ceil(state.tat_us))
       tats[#tats + 1] = key
     end
+    if state.is_counted then
+      active[#active + 1] = key
+      active[#active + 1] = string.format('%d', state.active)
+    end
+  end
+  if #active > 0 then
+    redis.call('HSET', fair.base .. 'unacked-keys', unpack(fair.holders))
+    redis.call('HSET', fair.base .. 'active', unpack(active))
   end
   if #tats > 0 then
     redis.call('ZADD', fair.base .. 'tats', unpack(tats))
   end
 end
 
--- Microseconds until the first alarm; -1 if there is none.
-local function until_alarm_us(fair)
+-- When the first alarm is, microseconds since the epoch; nil if there is none.
+local function first_alarm_us(fair)
   local first = fair.has_rate and redis.call('ZRANGE', fair.base .. 'alarms', 0, 0, 'WITHSCORES')[2]
-  return first and math.max(1, math.ceil(tonumber(first) - fair.now_us)) or -1
+  return first and math.ceil(tonumber(first))
+end
+
+-- Whether no other consumer comes by then.
+local function is_alarm_unwatched(fair, alarm_us, consumer)
+  if not fair.watcher or fair.watcher == consumer or not fair.watched_us then
+    return true
+  end
+  return fair.watched_us <= fair.now_us or fair.watched_us > alarm_us
+end
+
+-- Has the consumer come at the first alarm, if no other one does. Returns the microseconds until then, -1 if
+-- it need not come. With `may_watch` false it handles messages first: then another one has to be woken, and
+-- the second value is true.
+local function watch_alarm(fair, consumer, may_watch)
+  local alarm_us = first_alarm_us(fair)
+  if not alarm_us or not is_alarm_unwatched(fair, alarm_us, consumer) then
+    return -1, false
+  end
+  local control = fair.base .. 'control'
+  if may_watch then
+    -- A full Redis may refuse that: then others come, too.
+    local at_us = string.format('%.0f', alarm_us)
+    redis.pcall('HSET', control, 'key_watcher', consumer, 'key_watched_us', at_us)
+    return math.max(1, alarm_us - fair.now_us), false
+  elseif fair.watcher == consumer then
+    redis.call('HDEL', control, 'key_watcher', 'key_watched_us')
+  end
+  return -1, true
 end

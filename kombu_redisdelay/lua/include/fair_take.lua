@@ -14,6 +14,16 @@ local function open_fair(queue, steps, now_us, seed)
   queue.fair = fair
 end
 
+-- The index of the lane of step 0, or of the first if there is none.
+local function index_of_0(lanes)
+  for index, lane in ipairs(lanes) do
+    if lane.step == '0' then
+      return index
+    end
+  end
+  return 1
+end
+
 -- Sorts in, or moves back. Then `counts` has what is ready.
 local function enter_fair(queue, budget)
   local fair = queue.fair
@@ -25,15 +35,18 @@ local function enter_fair(queue, budget)
     end
     return
   end
+  local lowest = index_of_0(fair.lanes)
+  local strayed = move_strays(fair, queue.ready[lowest], budget)
+  queue.counts[lowest] = queue.counts[lowest] + strayed
   read_fair_limits(fair)
-  ring_alarms(fair)
+  note_work(fair, ring_alarms(fair) * LIMITED)
   queue.has_permits = queue.has_permits or fair.counts
   if fair.is_limited then
     -- What waits for a worker that knows its task has its turn when it is due.
     queue.waits = nil
   end
   for index, lane in ipairs(fair.lanes) do
-    rebase(lane)
+    rebase(fair, lane)
     lane.at_door = queue.counts[index]
     if lane.at_door > 0 then
       lane.at_door = lane.at_door - sort_in(fair, lane, queue.ready[index], budget)
@@ -50,8 +63,9 @@ local function next_fair(queue, step_index, wanted)
   end
 end
 
--- Writes what has changed. Then `counts` has what may be taken at once.
-local function leave_fair(queue)
+-- Writes what has changed. Then `counts` has what may be taken at once, and `next_us` when the consumer comes
+-- for a key; `has_unwatched_key` tells that another one has to be woken for that.
+local function leave_fair(queue, consumer, may_watch)
   local fair = queue.fair
   for index, lane in ipairs(fair.lanes) do
     close_lane(fair, lane)
@@ -59,5 +73,7 @@ local function leave_fair(queue)
     queue.counts[index] = lane.at_door + (has_turns and lane.n or 0)
   end
   write_counts(fair)
-  queue.next_us = sooner(queue.next_us, until_alarm_us(fair))
+  local until_us
+  until_us, queue.has_unwatched_key = watch_alarm(fair, consumer, may_watch)
+  queue.next_us = sooner(queue.next_us, until_us)
 end

@@ -17,6 +17,7 @@
 --   is_all                 whether these are all
 --   again, first           the new turns of those that were served, in order, and which of them is the next
 --   turns, gone            what is to be written to the zset
+--   at_limit               when the turns begin of those that are at a limit and leave for that
 --   passed                 keys that were served out of order
 --   is_used                whether messages were sorted in
 
@@ -25,10 +26,52 @@ local NEWCOMERS_IN_A_ROW = 31
 -- In one script: messages that it takes if it does nothing else, keys that it looks at, and keys that go back
 -- with the clock.
 local MOST_SERVED, MOST_LOOKED_AT, MOST_REBASED = 128, 300, 200
--- To sort in a message costs half as much as to take one. Some are taken all the same.
-local SORTED_IN, MOST_SORTED_IN = 0.5, 100
+-- What other work costs, in messages: to sort one in; to take one of a key that has limits; to let a key have
+-- its turn again, or take it out. Some messages are taken all the same.
+local SORTED_IN, OF_LIMITED, LIMITED, MOST_OTHER = 0.5, 2, 0.5, 100
 
-local function write_turns(lane)
+-- Does work of another kind than taking, for which so many messages are taken less.
+local function note_work(fair, work)
+  fair.work = math.min(MOST_OTHER, fair.work + work)
+end
+
+-- Which of the keys that leave because of a limit have messages: these wait, the others are gone.
+local function leaving_with_messages(fair, lane)
+  local keys, lists = {}, {}
+  for key in pairs(lane.at_limit) do
+    keys[#keys + 1] = key
+    lists[#lists + 1] = key_list(fair.base, lane.step, key)
+  end
+  -- Usually all.
+  if #keys == 0 or redis.call('EXISTS', unpack(lists)) == #keys then
+    return keys
+  end
+  local some = {}
+  for i, key in ipairs(keys) do
+    if redis.call('EXISTS', lists[i]) == 1 then
+      some[#some + 1] = key
+    end
+  end
+  return some
+end
+
+local function write_limited(fair, lane)
+  local keys, limited = leaving_with_messages(fair, lane), fair.base .. 'limited'
+  if #keys > 0 then
+    local found, changes = redis.call('HMGET', limited, unpack(keys)), {}
+    for i, key in ipairs(keys) do
+      local turn = lane.step .. ' ' .. turn_text(lane.at_limit[key]) .. ' '
+      changes[#changes + 1], changes[#changes + 2] = key, (found[i] or '') .. turn
+      lane.gone[#lane.gone + 1], lane.turns[key] = key, nil
+    end
+    redis.call('HSET', limited, unpack(changes))
+    set_alarms(fair, keys)
+  end
+  lane.at_limit = {}
+end
+
+local function write_turns(fair, lane)
+  write_limited(fair, lane)
   local pairs_of = {}
   for key, at in pairs(lane.turns) do
     pairs_of[#pairs_of + 1] = turn_text(at)
@@ -60,7 +103,7 @@ end
 
 -- Reads from the front again.
 local function read_lane(fair, lane, wanted)
-  write_turns(lane)
+  write_turns(fair, lane)
   local count = math.max(1, math.min(wanted, MOST_SERVED))
   lane.entries, lane.at = read_turns(lane, '-inf', 0, count), 1
   lane.last = tonumber(lane.entries[#lane.entries])
@@ -129,35 +172,40 @@ local function come_again(lane, key, at)
   table.insert(lane.again, low, { key = key, at = at })
 end
 
+-- What the member of a message with weight 1 has in its usual place: this is found faster than by a pattern.
+local WEIGHT_1, WEIGHT_FROM, WEIGHT_TO = '"redisdelay-key": "1 ', 35, 55
+
+local function round_of(payload)
+  if string.sub(payload, WEIGHT_FROM, WEIGHT_TO) == WEIGHT_1 then
+    return ROUND
+  end
+  return math.floor(ROUND / usable_weight(tonumber((key_member(payload)))) + 0.5)
+end
+
 -- Gives a key that was served its next turn.
 local function note_served(fair, lane, key, at, is_passed, payload)
-  local round = math.floor(ROUND / usable_weight(tonumber((key_member(payload, 1)))) + 0.5)
+  local round = round_of(payload)
   if at <= lane.start then
     lane.since = lane.since + 1
     at, round = lane.start, math.floor(round * ((fair.seed + fair.served) * 0.6180339887 % 1))
   else
     lane.since = 0
-    if not is_passed then
-      lane.clock = math.max(lane.clock, at)
+    if not is_passed and at > lane.clock then
+      lane.clock = at
     end
   end
   at = at + math.max(1, round)
   lane.turns[key], lane.n = at, lane.n - 1
-  fair.served, fair.work = fair.served + 1, fair.work + 1
+  fair.served, fair.work = fair.served + 1, fair.work + (fair.is_limited and OF_LIMITED or 1)
+  fair.latest, fair.latest_lane = key, lane
   come_again(lane, key, at)
 end
 
--- Takes a key out of the turns. If it has messages, it waits until it is not at a limit any more.
-local function leave_turns(fair, lane, key, at, is_limited)
+-- Takes a key that is at a limit out of the turns. If it has messages, it waits until it is not any more.
+local function stop_key(fair, lane, key, at)
   lane.gone[#lane.gone + 1] = key
-  lane.turns[key] = nil
-  if is_limited and redis.call('EXISTS', key_list(fair.base, lane.step, key)) == 1 then
-    local turns = redis.call('HGET', fair.base .. 'limited', key) or ''
-    redis.call('HSET', fair.base .. 'limited', key, turns .. lane.step .. ' ' .. turn_text(at) .. ' ')
-    set_alarm(fair, key)
-    -- It costs as much as to take one.
-    fair.work = fair.work + 1
-  end
+  lane.turns[key], lane.at_limit[key] = nil, at
+  fair.work = fair.work + LIMITED
 end
 
 -- The next message of a lane, at most `wanted` will be asked for; nil if none may be taken.
@@ -168,19 +216,22 @@ local function next_in_turn(fair, lane, wanted)
       return nil
     end
     fair.looked_at = fair.looked_at + 1
-    local is_limited = is_at_limit(fair, key)
-    -- Another program may have put something else there.
-    local payload = not is_limited and redis.pcall('RPOP', key_list(fair.base, lane.step, key))
-    if type(payload) == 'string' then
-      note_served(fair, lane, key, at, is_passed, payload)
-      return payload
+    if fair.is_limited and not lane.at_limit[key] and is_at_limit(fair, key) then
+      stop_key(fair, lane, key, at)
+    elseif not lane.at_limit[key] then
+      -- Another program may have put something else there.
+      local payload = redis.pcall('RPOP', key_list(fair.base, lane.step, key))
+      if type(payload) == 'string' then
+        note_served(fair, lane, key, at, is_passed, payload)
+        return payload
+      end
+      lane.gone[#lane.gone + 1], lane.turns[key] = key, nil
     end
-    leave_turns(fair, lane, key, at, is_limited)
   end
 end
 
 -- Moves turns back, before their numbers are too great for a whole number of Lua.
-local function rebase(lane)
+local function rebase(fair, lane)
   if lane.is_rebasing == 0 and lane.clock <= REBASE then
     return
   elseif lane.is_rebasing == 0 then
@@ -192,29 +243,57 @@ local function rebase(lane)
   for i = 1, #some, 2 do
     lane.turns[some[i]] = tonumber(some[i + 1]) - REBASE
   end
-  write_turns(lane)
+  write_turns(fair, lane)
 end
 
 local LANE_FIELDS = { 'n', 'clock', 'since', 'is_rebasing' }
 
--- Reads the lanes of a queue for the `steps`.
-local function open_lanes(fair, steps)
-  local names = {}
-  for _, step in ipairs(steps) do
+local EMPTY = { n = 0, clock = 0, since = 0, is_rebasing = 0 }
+
+local function open_lane(fair, step, fields)
+  local found = EMPTY
+  if fields['n:' .. step] then
+    found = {}
     for _, name in ipairs(LANE_FIELDS) do
-      names[#names + 1] = name .. ':' .. step
+      found[name] = tonumber(fields[name .. ':' .. step]) or 0
     end
   end
-  local found = redis.call('HMGET', fair.base .. 'fair', unpack(names))
-  fair.lanes, fair.served, fair.work, fair.looked_at = {}, 0, 0, 0
+  return {
+    step = step,
+    zset = fair.base .. 'turns:' .. step,
+    found = found,
+    n = found.n,
+    clock = found.clock,
+    since = found.since,
+    is_rebasing = found.is_rebasing,
+    entries = {},
+    at = 1,
+    again = {},
+    first = 1,
+    turns = {},
+    gone = {},
+    at_limit = {},
+  }
+end
+
+-- Reads the lanes of a queue for the `steps`, and, as `strays`, those of other steps: these are no longer
+-- used, and messages are left in them.
+local function open_lanes(fair, steps)
+  fair.lanes, fair.strays, fair.served, fair.work, fair.looked_at = {}, {}, 0, 0, 0
+  -- All of them: there are no more than four for each step.
+  local found, fields = redis.call('HSCAN', fair.base .. 'fair', '0', 'COUNT', '200')[2], {}
+  for i = 1, #found, 2 do
+    fields[found[i]] = found[i + 1]
+  end
   for index, step in ipairs(steps) do
-    local lane = { step = step, zset = fair.base .. 'turns:' .. step, found = {} }
-    for i, name in ipairs(LANE_FIELDS) do
-      local number = tonumber(found[#LANE_FIELDS * (index - 1) + i]) or 0
-      lane[name], lane.found[name] = number, number
+    fair.lanes[index] = open_lane(fair, step, fields)
+    fields['n:' .. step] = nil
+  end
+  for name in pairs(fields) do
+    local step = string.match(name, '^n:(%d+)$')
+    if step then
+      table.insert(fair.strays, open_lane(fair, step, fields))
     end
-    lane.entries, lane.at, lane.again, lane.first, lane.turns, lane.gone = {}, 1, {}, 1, {}, {}
-    fair.lanes[index] = lane
   end
 end
 
@@ -222,14 +301,16 @@ end
 local function close_lane(fair, lane)
   if lane.n <= 0 then
     if lane.found.n > 0 or lane.is_used then
-      redis.call('UNLINK', lane.zset)
-      for _, name in ipairs(LANE_FIELDS) do
-        redis.call('HDEL', fair.base .. 'fair', name .. ':' .. lane.step)
+      local names = {}
+      for i, name in ipairs(LANE_FIELDS) do
+        names[i] = name .. ':' .. lane.step
       end
+      redis.call('UNLINK', lane.zset)
+      redis.call('HDEL', fair.base .. 'fair', unpack(names))
     end
     return
   end
-  write_turns(lane)
+  write_turns(fair, lane)
   local changes = {}
   for _, name in ipairs(LANE_FIELDS) do
     if lane[name] ~= lane.found[name] then

@@ -7,25 +7,30 @@
 -- The clock of a step goes back by this when it is greater (fair_turns.lua).
 local REBASE = 2 ^ 52
 
--- Lets a key have its turn again that was at a limit. Returns whether it has any message.
-local function unlimit(base, key)
-  local found = redis.call('HGET', base .. 'limited', key)
-  if not found then
+-- Lets keys have their turns again that were at a limit. Returns whether any of them has messages.
+local function unlimit(base, keys)
+  if #keys == 0 then
     return false
   end
-  redis.call('HDEL', base .. 'limited', key)
-  local has_any = false
-  for step, digits in string.gmatch(found, '(%d+) (%d+)') do
-    if redis.call('EXISTS', key_list(base, step, key)) == 1 then
-      local clock, at = clock_of(base, step), tonumber(digits)
-      if at > clock + REBASE / 2 then
-        at = at - REBASE
+  local found, turns = redis.call('HMGET', base .. 'limited', unpack(keys)), {}
+  for i, key in ipairs(keys) do
+    for step, digits in string.gmatch(found[i] or '', '(%d+) (%d+)') do
+      if redis.call('EXISTS', key_list(base, step, key)) == 1 then
+        turns[step] = turns[step] or { clock = clock_of(base, step) }
+        local clock, at, of_step = turns[step].clock, tonumber(digits), turns[step]
+        if at > clock + REBASE / 2 then
+          at = at - REBASE
+        end
+        of_step[#of_step + 1] = turn_text(math.max(clock, at))
+        of_step[#of_step + 1] = key
       end
-      redis.call('ZADD', base .. 'turns:' .. step, turn_text(math.max(clock, at)), key)
-      has_any = true
     end
   end
-  return has_any
+  redis.call('HDEL', base .. 'limited', unpack(keys))
+  for step, of_step in pairs(turns) do
+    redis.call('ZADD', base .. 'turns:' .. step, unpack(of_step))
+  end
+  return next(turns) ~= nil
 end
 
 -- Whether any message of a key is counted.
@@ -44,7 +49,7 @@ local function release_key(base, unacked_key, tag)
   if redis.call('HINCRBY', base .. 'active', key, '-1') <= 0 then
     redis.call('HDEL', base .. 'active', key)
   end
-  if unlimit(base, key) then
+  if unlimit(base, { key }) then
     wake(base .. 'wake')
   end
   return true

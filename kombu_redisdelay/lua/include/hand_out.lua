@@ -21,7 +21,7 @@ end
 local function hand_out(batch, queue, stored, start)
   local fields = queue.taken
   if queue.fair then
-    batch.fair.count(queue.fair, batch.consumer, nth_tag(batch, batch.count), stored, start)
+    batch.fair.count(queue.fair, batch.consumer, nth_tag(batch, batch.count))
   end
   fields[#fields + 1] = nth_tag(batch, batch.count)
   fields[#fields + 1] = stored
