@@ -60,12 +60,18 @@ def is_fair(store: Store, queue: str) -> bool:
 
 def sorted_in(store: Store, queues: Sequence[str]) -> list[dict[int, int]]:
     """For each of *queues*: priority step -> how many messages are sorted in."""
-    fields = [f"n:{step}" for step in store.steps]
-    commands: list[Command] = [("HMGET", store.keys(queue).fair, *fields) for queue in queues]
-    return [
-        {step: int(number) for step, number in zip(store.steps, row, strict=True) if number is not None}
-        for row in answers(store.server, commands)
-    ]
+    rows = answers(store.server, (asking_for_sorted_in(store, queue) for queue in queues))
+    return [sorted_in_of(store, row) for row in rows]
+
+
+def asking_for_sorted_in(store: Store, queue: str) -> Command:
+    """The command that asks for what :func:`sorted_in_of` reads."""
+    return ("HMGET", store.keys(queue).fair, *(f"n:{step}" for step in store.steps))
+
+
+def sorted_in_of(store: Store, row: Sequence[bytes | None]) -> dict[int, int]:
+    """Priority step -> how many messages are sorted in, from a reply."""
+    return {step: int(number) for step, number in zip(store.steps, row, strict=True) if number is not None}
 
 
 def iter_keys(store: Store, queue: str) -> Iterator[KeyState]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import attrgetter, itemgetter
 
-from kombu_redisdelay.broker.fair_keys import is_fair, iter_keys, sorted_in
+from kombu_redisdelay.broker.fair_keys import asking_for_sorted_in, is_fair, iter_keys, sorted_in_of
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import CLEAR, REMOVE_READY, SCHEDULE_READY
-from kombu_redisdelay.broker.server.wire import Argument
+from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.walk import walk
 
@@ -49,11 +49,17 @@ class ReadyLists:
 
     def counts(self, queues: Sequence[str]) -> list[int]:
         """How many messages each of *queues* has."""
-        commands = (("LLEN", key) for queue in queues for key in self._store.ready_keys(queue))
-        lengths, lists = answers(self._store.server, commands), len(self._store.steps)
-        counts = [sum(lengths[index : index + lists]) for index in range(0, len(lengths), lists)]
-        of_keys = sorted_in(self._store, queues)
-        return [count + sum(each.values()) for count, each in zip(counts, of_keys, strict=True)]
+        store = self._store
+        commands: list[Command] = []
+        for queue in queues:
+            commands += [("LLEN", key) for key in store.ready_keys(queue)]
+            commands.append(asking_for_sorted_in(store, queue))
+        replies = iter(answers(store.server, commands))
+        counts = []
+        for _ in queues:
+            in_lists = sum(islice(replies, len(store.steps)))
+            counts.append(in_lists + sum(sorted_in_of(store, next(replies)).values()))
+        return counts
 
     def iter(self, queue: str, texts: Sequence[str] = (), skip: int = 0) -> Iterator[Ready]:
         """The messages of *queue* in the order in which they are taken, read page by page. See

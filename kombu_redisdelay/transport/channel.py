@@ -17,12 +17,12 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.fair_keys import sorted_in
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lost_consumers import LeaseWatch, Recoverer
 from kombu_redisdelay.broker.maintenance import Maintenance
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.processes import new_consumer
+from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.connections import PlainConnection, SecureConnection, ToPrimary
 from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.server.server import SlotUnavailable
@@ -282,11 +282,11 @@ class Channel(PublishingChannel):
         """The number of ready messages of *queue*, including those that this channel has taken but not
         delivered yet."""
         names = self.store.partitions.names(queue)
-        in_lists = sum(int(super(Channel, self)._size(name)) + self.intake.count(name) for name in names)
+        taken = sum(self.intake.count(name) for name in names)
         if queue in self.store.expires_ms or queue in self.auto_delete_queues:
             # Queues of replies, of events and of remote control are such, and not fair.
-            return in_lists
-        return in_lists + sum(sum(each.values()) for each in sorted_in(self.store, names))
+            return taken + sum(int(super(Channel, self)._size(name)) for name in names)
+        return taken + sum(ReadyLists(self.store).counts(names))
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         names = self.store.partitions.names(queue)

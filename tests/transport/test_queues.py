@@ -152,6 +152,25 @@ class TestFair:
         channel.queue_declare("q")
         assert FairQueues(store).states(["q"]) == ["on"]
 
+    def test_what_is_ready_is_counted_in_one_packet(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        channel = site.channel()
+        publish(channel, "a")
+        channel.queue_declare("q", passive=True)
+        server = channel.store.server
+        call, sent = server.call_all, []
+
+        def call_all(*commands: Any) -> Any:
+            sent.append([name for name, *_ in commands])
+            return call(*commands)
+
+        monkeypatch.setattr(server, "call_all", call_all)
+        # Kombu's own question would be a second one.
+        monkeypatch.delattr("kombu.transport.redis.Channel._size")
+        assert channel._size("q") == 1
+        assert sent == [["LLEN"] * 4 + ["HMGET"]]
+
     def test_again_it_costs_one_round_trip(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         channel = site.channel()
         channel.queue_declare("q", arguments=self.FAIR)

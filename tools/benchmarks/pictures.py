@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 
 from tools.benchmarks.peers import MEMORY, OURS, RABBITMQ, REDIS, REDIS_PLUS, Peer
 from tools.benchmarks.results import Results, percentile
-from tools.benchmarks.workloads import WORKLOADS, queues, together
+from tools.benchmarks.workloads import WORKLOADS, fair_fleet, queues, together
 from tools.benchmarks.workloads.lateness import CROWDED
 
 #: Ours stands out; the others are told apart by their names as well.
@@ -228,10 +228,50 @@ def _line(axis: Axes, name: str, x: Sequence[float], y: Sequence[float]) -> None
         axis.plot(x, y, color=_COLOURS[name], marker="o", markersize=4, label=name)
 
 
+def wait_of_the_quiet(results: Results) -> Figure | None:
+    """The half and 99 % of the waits beside a backlog: in a plain queue, and in a fair one."""
+    cases = [fair_fleet.PLAIN, *map(fair_fleet.case, fair_fleet.NOISY)]
+    spreads = {
+        case: [results.spread("fair-wait", case, name) for name in ("p50", "p99")]
+        for case in reversed(cases)
+        if results.has("fair-wait", case)
+    }
+    if not spreads:
+        return None
+    figure = Figure(figsize=(7, 2.4), layout="constrained")
+    axis = figure.subplots()
+    for place, (case, (half, most)) in enumerate(spreads.items()):
+        if half is None or most is None:
+            continue
+        colour = _COLOURS[REDIS.name if case == fair_fleet.PLAIN else OURS.name]
+        axis.barh(place, most.median, color=colour, height=0.6)
+        axis.plot(half.median, place, "|", color="white", markersize=12)
+        axis.annotate(
+            _duration(most.median),
+            (most.median, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    axis.set_yticks(range(len(spreads)), list(spreads))
+    axis.set_xscale("log")
+    axis.set_xlim(1, axis.dataLim.x1 * 8)
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _duration(value)))
+    axis.minorticks_off()
+    axis.tick_params(axis="y", length=0)
+    axis.set_title("Wait of a message whose key has no others: 99 % (line: half)")
+    return figure
+
+
+def _duration(ms: float) -> str:
+    return f"{ms:,.0f} ms" if ms < 1000 else f"{ms / 1000:,.0f} s"
+
+
 PICTURES: dict[str, Picture] = {
     "throughput": throughput,
     "lateness": lateness,
     "growth": growth,
     "queues": many_queues,
     "batch": published_together,
+    "fair": wait_of_the_quiet,
 }

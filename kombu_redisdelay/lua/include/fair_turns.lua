@@ -179,7 +179,7 @@ local function round_of(payload)
   if string.sub(payload, WEIGHT_FROM, WEIGHT_TO) == WEIGHT_1 then
     return ROUND
   end
-  return math.floor(ROUND / usable_weight(tonumber((key_member(payload)))) + 0.5)
+  return math.floor(ROUND / usable_weight(tonumber((key_member(payload, 1)))) + 0.5)
 end
 
 -- Gives a key that was served its next turn.

@@ -44,10 +44,15 @@ local function nothing_given_back()
   return { now_ms = clock_us() / 1000, settled = 0, dead = 0, dropped = 0, briefs = {}, unnamed = {} }
 end
 
--- Finds out whether the queue is fair (fair.lua).
+-- Finds out whether the queue is fair (fair.lua), and whether its messages are counted by key
+-- (fair_unacked.lua).
 local function read_fairness(queue)
-  queue.base = base_of(queue.wake)
-  queue.fair, queue.counts_keys = fair_state(queue.base), counts_keys(queue.base)
+  local base = base_of(queue.wake)
+  queue.base = base
+  -- For most queues, this is all.
+  if redis.call('EXISTS', base .. 'control', base .. 'unacked-keys') > 0 then
+    queue.fair, queue.counts_keys = fair_state(base), counts_keys(base)
+  end
 end
 
 -- To the head of its ready list. In a fair queue, that is the list of its key.

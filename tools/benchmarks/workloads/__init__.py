@@ -8,6 +8,7 @@ from tools.benchmarks.workloads import (
     consume,
     control,
     fair,
+    fair_fleet,
     fleet,
     foreign,
     forward,
@@ -52,6 +53,7 @@ WORKLOADS: dict[str, Workload] = {
         unique.WORKLOAD,
         unique_held.WORKLOAD,
         fair.WORKLOAD,
+        *fair_fleet.WORKLOADS,
         kills.WORKLOAD,
     )
 }

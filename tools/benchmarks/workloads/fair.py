@@ -49,7 +49,7 @@ def message(queue: str, number: int, key: str | None, weight: int = 1) -> str:
     )
 
 
-class _Bench:
+class Bench:
     """One queue of a measurement."""
 
     def __init__(self, site: Site, connection: Connection, redis: Any) -> None:
@@ -92,7 +92,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
     with site.connect() as connection, site.redis() as redis:
         redis.config_set("slowlog-log-slower-than", 1000)
         redis.slowlog_reset()
-        bench = _Bench(site, connection, redis)
+        bench = Bench(site, connection, redis)
         figures |= _consume(bench, sizes)
         figures |= _limited(bench, sizes)
         figures["longest script"] = _longest_ms(redis)
@@ -102,7 +102,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
     return Measured(figures)
 
 
-def _consume(bench: _Bench, sizes: Sizes) -> dict[str, float]:
+def _consume(bench: Bench, sizes: Sizes) -> dict[str, float]:
     totals: defaultdict[str, float] = defaultdict(float)
     queue, keys_of = bench.site.queue, {**KEYS, MANY: sizes["keys"]}
     for _, prefetch, (name, how_many) in product(range(sizes["turns"]), PREFETCHES, keys_of.items()):
@@ -131,7 +131,7 @@ def _consume(bench: _Bench, sizes: Sizes) -> dict[str, float]:
     return figures
 
 
-def _limited(bench: _Bench, sizes: Sizes) -> dict[str, float]:
+def _limited(bench: Bench, sizes: Sizes) -> dict[str, float]:
     """Many keys, three messages each, one at a time."""
     keys, queue = sizes["limited keys"], bench.site.queue
     bench.empty(is_fair=True)
@@ -147,7 +147,7 @@ def _longest_ms(redis: Any) -> float:
     return max((entry["duration"] / 1000 for entry in redis.slowlog_get(1000)), default=1.0)
 
 
-def _memory(bench: _Bench, sizes: Sizes) -> dict[str, float]:
+def _memory(bench: Bench, sizes: Sizes) -> dict[str, float]:
     """Bytes of a message in a fair queue beside the same in a ready list."""
     used = {}
     count, queue = sizes["messages"], bench.site.queue
@@ -162,7 +162,7 @@ def _memory(bench: _Bench, sizes: Sizes) -> dict[str, float]:
     return {"memory, 20 a key": twenty[0] / twenty[1], "memory, 1 a key": (alone[0] - alone[1]) / count}
 
 
-def _error_of_shares(bench: _Bench, sizes: Sizes) -> float:
+def _error_of_shares(bench: Bench, sizes: Sizes) -> float:
     """The greatest difference from its share of a key, in percent of all that was taken."""
     count, queue = sizes["shares"], bench.site.queue
     bench.empty(is_fair=True)
