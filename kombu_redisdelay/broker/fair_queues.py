@@ -25,7 +25,7 @@ from kombu_redisdelay.broker.store import Store
 ON, OFF, PLAIN = "on", "off", ""
 
 #: How many keys one script looks at.
-KEYS_PER_SCRIPT = 100
+KEYS_PER_SCRIPT = 50
 
 
 #: The limits of every key, in the hash of the limits of a queue: in the order of :class:`KeyLimits`.

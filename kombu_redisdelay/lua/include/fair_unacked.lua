@@ -12,8 +12,9 @@ local function unlimit(base, keys)
   if #keys == 0 then
     return false
   end
-  local found, turns = redis.call('HMGET', base .. 'limited', unpack(keys)), {}
+  local found, turns, was_limited = redis.call('HMGET', base .. 'limited', unpack(keys)), {}, false
   for i, key in ipairs(keys) do
+    was_limited = was_limited or found[i]
     for step, digits in string.gmatch(found[i] or '', '(%d+) (%d+)') do
       if redis.call('EXISTS', key_list(base, step, key)) == 1 then
         turns[step] = turns[step] or { clock = clock_of(base, step) }
@@ -26,7 +27,9 @@ local function unlimit(base, keys)
       end
     end
   end
-  redis.call('HDEL', base .. 'limited', unpack(keys))
+  if was_limited then
+    redis.call('HDEL', base .. 'limited', unpack(keys))
+  end
   for step, of_step in pairs(turns) do
     redis.call('ZADD', base .. 'turns:' .. step, unpack(of_step))
   end

@@ -7,7 +7,6 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import cycle
-from random import randrange
 from statistics import median
 from time import monotonic, monotonic_ns, sleep
 from typing import Any
@@ -82,20 +81,20 @@ def wait(site: Site, sizes: Sizes) -> Measured:
     with site.connect() as connection, site.redis() as redis:
         bench = Bench(site, connection, redis)
         bench.empty(is_fair=bool(sizes["fair"]))
-        count = ready + noisy
+        count = ready + noisy + noisy // 16
         bench.fill(message(site.queue, number, f"noisy-{number % noisy}") for number in range(count))
         if sizes["fair"]:
             bench.sort_in()
-        # Each of the noisy has had a turn. Before that, all are newcomers.
-        bench.drain(noisy, 64)
+        # Each of the noisy has had a turn. Before that, all are newcomers, and sometimes others come first.
+        bench.drain(noisy + noisy // 16, 64)
         with _processes(_work, site, sizes["task ms"] / 1000, handled, waits):
             # All of them are at work.
             while handled.value < 10 * PROCESSES:
                 sleep(0.01)
             began, before = monotonic(), handled.value
-            for _ in range(sizes["quiet"]):
+            for number in range(sizes["quiet"]):
                 sleep(sizes["each ms"] / 1000)
-                text = message(site.queue, monotonic_ns(), f"quiet-{randrange(QUIET_KEYS)}")
+                text = message(site.queue, monotonic_ns(), f"quiet-{number % QUIET_KEYS}")
                 bench.store.run(bench.store.put(site.queue, 0, text.encode()))
             rate = (handled.value - before) / (monotonic() - began)
             samples = [waits.get() for _ in range(sizes["quiet"])] if sizes["fair"] else []
