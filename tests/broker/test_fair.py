@@ -419,6 +419,18 @@ class TestLimits:
         assert rig.client.hlen(rig.store.keys("q").limited) == 50
         assert me.take(Request(("q",), 5)).more == {}
 
+    def test_a_take_of_many_is_bounded(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(concurrency=3))
+        for number in range(100):
+            publish(rig, f"k{number}", *numbered(f"{number}-", 3))
+        me = rig.consumer()
+        for _ in range(2):
+            taken(me, "q", limit=0)
+        took = me.take(Request(("q",), 500))
+        assert len(took.deliveries) == 64
+        assert took.more == {"q": 1}
+        assert len(take_all(me, limit=500)) == 300 - 64
+
     def test_a_new_limit_lets_keys_go_on(self, rig: Rig, fair: FairQueues) -> None:
         fair.limit(["q"], KeyLimits(concurrency=1))
         publish(rig, "a", *numbered("a", 4))

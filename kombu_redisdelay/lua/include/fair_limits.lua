@@ -128,13 +128,12 @@ local function ring_alarms(fair)
   return #keys
 end
 
--- Notes that the message was handed out which was found last (fair_turns.lua). If its key is at a limit now,
--- it leaves the turns at once.
+-- Notes that the message was handed out which was found last (fair_turns.lua).
 local function count_key(fair, consumer, tag)
   if not fair.is_limited then
     return
   end
-  local key, lane = fair.latest, fair.latest_lane
+  local key = fair.latest
   local state = fair.keys[key]
   if fair.counts and fair.needs_ack then
     state.active, state.is_counted = state.active + 1, true
@@ -144,9 +143,6 @@ local function count_key(fair, consumer, tag)
   if state.interval_us then
     state.tat_us = state.tat_us + state.interval_us
     state.is_spent = true
-  end
-  if is_at_limit(fair, key) then
-    lane.at_limit[key] = lane.turns[key]
   end
 end
 

@@ -197,7 +197,7 @@ local function note_served(fair, lane, key, at, is_passed, payload)
   at = at + math.max(1, round)
   lane.turns[key], lane.n = at, lane.n - 1
   fair.served, fair.work = fair.served + 1, fair.work + (fair.is_limited and OF_LIMITED or 1)
-  fair.latest, fair.latest_lane = key, lane
+  fair.latest = key
   come_again(lane, key, at)
 end
 

@@ -108,7 +108,7 @@ def wait(site: Site, sizes: Sizes) -> Measured:
 def _take(site: Site, barrier: Any, results: Any) -> None:
     """Take and ack all that there is, with nothing around it. Tell how much it was, and when it ended."""
     with site.connect() as connection:
-        consumer = connection.default_channel.consumer  # type: ignore[attr-defined]
+        consumer = connection.default_channel.consumer
         barrier.wait()
         count, ended = 0, monotonic()
         while some := consumer.take(Request((site.queue,), 16)).deliveries:
