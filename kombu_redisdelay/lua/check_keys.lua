@@ -26,14 +26,16 @@
 local base, count = base_of(KEYS[1]), ARGV[1]
 
 local function check_unacked(cursor)
-  local scan = redis.call('HSCAN', base .. 'unacked-keys', cursor, 'COUNT', count)
+  -- Of a small hash, Redis returns all. What is not released now is found the next time.
+  local scan, left = redis.call('HSCAN', base .. 'unacked-keys', cursor, 'COUNT', count), 2 * tonumber(count)
   for i = 1, #scan[2], 2 do
     local consumer, tag = string.match(scan[2][i], '^(.*)\30(.*)$')
     local unacked = consumer and base .. 'unacked:' .. consumer
     if not consumer then
       redis.call('HDEL', base .. 'unacked-keys', scan[2][i])
-    elseif redis.call('HEXISTS', unacked, tag) == 0 then
+    elseif left > 0 and redis.call('HEXISTS', unacked, tag) == 0 then
       release_key(base, unacked, tag)
+      left = left - 1
     end
   end
   return scan[1]
