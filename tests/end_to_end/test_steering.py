@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from statistics import median
 from types import ModuleType
 from typing import Any
 
@@ -84,6 +85,28 @@ def test_an_account_is_synchronised_with_its_newest_state(
             log = worker.log()
         assert log.index("account 42 is new now") < log.index("account 42 is sent now")
         assert "account 43 is new now" in log
+        with Messages(example.app) as messages:
+            assert messages.count() == 0
+    finally:
+        pools.reset()
+        example.app.close()
+
+
+def test_quiet_tenants_wait_less_on_a_fair_queue(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("CELERY_BROKER_URL", "CELERY_RESULT_BACKEND"):
+        monkeypatch.setenv(variable, server.url())
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.delitem(sys.modules, "tenants", raising=False)
+    example = importlib.import_module("tenants")
+    # All wait behind the whole upload, however fast the machine is.
+    monkeypatch.setattr(example, "PAUSE", 0)
+    try:
+        found = example.compare(150)
+        assert len(found["plain"]) == len(found["fair"]) == example.QUIET
+        assert median(found["fair"]) < median(found["plain"])
         with Messages(example.app) as messages:
             assert messages.count() == 0
     finally:
