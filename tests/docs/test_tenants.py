@@ -1,4 +1,4 @@
-"""The recipe of docs/frameworks.rst for tenants, in a project of Django: sync and async, threads, transactions."""
+"""The recipe of docs/frameworks.rst for tenants, in a project of Django: async, threads, transactions."""
 
 from __future__ import annotations
 
