@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery
 
@@ -54,8 +54,20 @@ def reset_password(sent_at: float, *, tenant: str) -> float:
     return time.time() - sent_at
 
 
-def waits_on(queue: str, rows: int) -> list[float]:
-    """How many seconds each task of a quiet tenant has waited, behind an upload of *rows* rows."""
+class Measured(NamedTuple):
+    """What was measured on a queue.
+
+    Attributes:
+        waits: how many seconds each task of a quiet tenant has waited.
+        rows_left: how many rows were not begun when the last of these tasks had run.
+    """
+
+    waits: Sequence[float]
+    rows_left: int
+
+
+def measure(queue: str, rows: int) -> Measured:
+    """Upload *rows* rows, and then have each quiet tenant send a task."""
     with batch(app):
         for number in range(rows):
             import_row.apply_async([number], {"tenant": "noisy"}, queue=queue)
@@ -65,9 +77,7 @@ def waits_on(queue: str, rows: int) -> list[float]:
         time.sleep(PAUSE)
     waits = [result.get(timeout=600) for result in results]
     with app.connection_for_write() as connection:
-        # On the fair queue, rows are left: nobody had to wait for them.
-        connection.default_channel.queue_purge(queue)
-    return waits
+        return Measured(waits, connection.default_channel.queue_purge(queue))
 
 
 @contextmanager
@@ -81,20 +91,21 @@ def worker() -> Iterator[None]:
         process.wait()
 
 
-def compare(rows: int) -> dict[str, list[float]]:
-    """How long the quiet tenants wait on each of the two queues."""
+def compare(rows: int) -> tuple[Measured, Measured]:
+    """Measure a plain queue, and then a fair one."""
     with Queues(app) as queues:
         queues.make_fair(FAIR)
     with worker():
-        return {"plain": waits_on(PLAIN, rows), "fair": waits_on(FAIR, rows)}
+        return measure(PLAIN, rows), measure(FAIR, rows)
 
 
-def show(rows: int, waits: Mapping[str, Sequence[float]]) -> None:
+def show(rows: int, plain: Measured, fair: Measured) -> None:
     print(f"\n{f'{QUIET} quiet tenants beside {rows:,} rows':<40}{'plain':>10}{'fair':>10}")
     for what, of in (("shortest wait", min), ("half of them wait less than", median), ("longest wait", max)):
-        print(f"{what:<40}{of(waits['plain']):>8.2f} s{of(waits['fair']):>8.2f} s")
+        print(f"{what:<40}{of(plain.waits):>8.2f} s{of(fair.waits):>8.2f} s")
+    print(f"{'rows that they did not wait for':<40}{plain.rows_left:>10,}{fair.rows_left:>10,}")
 
 
 if __name__ == "__main__":
     number_of_rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
-    show(number_of_rows, compare(number_of_rows))
+    show(number_of_rows, *compare(number_of_rows))
