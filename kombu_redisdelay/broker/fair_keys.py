@@ -72,8 +72,18 @@ def iter_keys(store: Store, queue: str) -> Iterator[KeyState]:
     """The keys of *queue* that have messages, a turn, or limits of their own, each once, page by page. Those
     that are there all the time are included."""
     keys = store.keys(queue)
-    sources: list[tuple[str, str]] = [("ZSCAN", keys.turns(step)) for step in store.steps]
-    sources += [("HSCAN", key) for key in (keys.limited, keys.key_limits, keys.active)]
+    turns = [("ZSCAN", keys.turns(step)) for step in store.steps]
+    hashes = [("HSCAN", key) for key in (keys.limited, keys.key_limits, keys.active)]
+    yield from _iter_keys(store, queue, turns + hashes)
+
+
+def iter_limited_keys(store: Store, queue: str) -> Iterator[KeyState]:
+    """The same for those keys that wait at a limit, are paused, or have limits of their own."""
+    keys = store.keys(queue)
+    yield from _iter_keys(store, queue, [("HSCAN", key) for key in (keys.limited, keys.key_limits)])
+
+
+def _iter_keys(store: Store, queue: str, sources: Sequence[tuple[str, str]]) -> Iterator[KeyState]:
     known: set[bytes] = set()
     for command, source in sources:
         cursor = b"0"
