@@ -12,9 +12,9 @@ from starlette.responses import Response
 from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.fair import NO_KEY
 from kombu_redisdelay.operations.key_columns import KEY, KEY_COLUMNS, USUAL_SORT, own_limits
-from kombu_redisdelay.operations.key_stats import queue_keys
+from kombu_redisdelay.operations.key_stats import QueueKeys, queue_keys
 from kombu_redisdelay.operations.states import READY, STATES
-from kombu_redisdelay.operations.stats import queue_stats
+from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.web.actions import actions
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.fields import well_formed
@@ -22,8 +22,8 @@ from kombu_redisdelay.web.site import fields_of, render, site_of
 from kombu_redisdelay.web.sorting import Column, Sorting
 from kombu_redisdelay.words import in_words
 
-#: Keys that are shown.
-MOST_SHOWN = 100
+#: Keys that are read, and those that are shown.
+MOST_READ, MOST_SHOWN = 1_000, 100
 
 #: With more keys than this, there is a field to search them.
 MOST_WITHOUT_SEARCH = 10
@@ -47,7 +47,7 @@ def keys(request: Request) -> Response:
     sorting = Sorting.of(fields.get("sort", ""), COLUMNS, f"-{USUAL_SORT}")
     store, began = site.queues.store, monotonic()
     [stats] = queue_stats(store, [name])
-    found = queue_keys(store, name)
+    found = queue_keys(store, name, MOST_READ, search)
     took = monotonic() - began
     matching = [key for key in found.keys if search.casefold() in (key.key or NO_KEY).casefold()]
     return render(
@@ -57,7 +57,7 @@ def keys(request: Request) -> Response:
         found=found,
         rows=sorting.sort(matching)[:MOST_SHOWN],
         count=len(matching),
-        all_ready=found.unread + sum(key.ready for key in found.keys),
+        all=_count(found, stats),
         columns=KEY_COLUMNS,
         headings={column.name: column for column in COLUMNS},
         sorting=sorting,
@@ -74,6 +74,14 @@ def keys(request: Request) -> Response:
         in_words=in_words,
         own_limits=own_limits,
     )
+
+
+def _count(found: QueueKeys, stats: QueueStats) -> int:
+    """How many keys there are, with those that are not read."""
+    if len(found.keys) < MOST_READ or stats.fairness is None:
+        return len(found.keys)
+    # A key with messages of two priorities may count twice here.
+    return max(len(found.keys), stats.fairness.keys)
 
 
 def pattern(key: str) -> str:

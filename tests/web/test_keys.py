@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from html import unescape
+from typing import Any
 
 import pytest
 from kombu.entity import Queue
@@ -20,7 +21,7 @@ from tests.web.test_sorting import sorted_by
 from tests.web.viewer import Page, Viewer
 
 
-def send(site: Site, *keys: str, **options: object) -> None:
+def send(site: Site, *keys: str, **options: Any) -> None:
     for key in keys:
         site.send(headers={"x-key": key}, **options)
 
@@ -136,6 +137,21 @@ def test_many_keys(viewer: Viewer, site: Site, monkeypatch: pytest.MonkeyPatch) 
     assert (list(rows(page)), "3 of 12 keys." in page.text) == (["key-1", "key-10", "key-11"], True)
     assert "search=Y-1" in page.links["Ready"]
     assert "No key contains this." in viewer.open("/keys", name=QUEUE, search="nothing").text
+
+
+def test_more_keys_than_are_read(viewer: Viewer, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "MOST_READ", 2)
+    monkeypatch.setattr("kombu_redisdelay.operations.key_stats.MOST_READ", 0)
+    site.text("fair", "-Q", QUEUE, "--force")
+    sort_in(site, *"abbbccdeff")
+    viewer.app.state.site.queues.pause_key(QUEUE, "z")
+    page = viewer.open("/keys", name=QUEUE)
+    assert list(rows(page)) == ["b", "c", "z"]
+    assert rows(page)["b"][:2] == ["3", "30 %"]
+    assert "6 keys. Of these, the 3 with the most ready messages are read." in page.text
+    assert "and 3 more" in page.text
+    # A key is always found by its name.
+    assert list(rows(viewer.open("/keys", name=QUEUE, search="e"))) == ["e"]
 
 
 def test_what_is_not_read(viewer: Viewer, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
