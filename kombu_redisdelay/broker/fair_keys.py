@@ -88,7 +88,7 @@ def greatest_keys(store: Store, queue: str, most: int) -> list[str]:
     round trip for every :data:`KEYS_PER_PAGE` of all keys, and reads only the great ones."""
     found: dict[bytes, int] = {}
     least = 1
-    for source in (*store.steps, "limited"):
+    for source in (*map(str, store.steps), "limited"):
         cursor = b"0"
         while True:
             args: list[Argument] = [source, cursor, KEYS_PER_PAGE, least, *store.steps]
