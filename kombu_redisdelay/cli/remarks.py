@@ -9,17 +9,7 @@ from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.fairness import Fairness
 from kombu_redisdelay.operations.limits import QueueLimits
 from kombu_redisdelay.operations.stats import QueueStats
-from kombu_redisdelay.words import number_of, span
-
-
-def in_words(limits: QueueLimits | KeyLimits) -> str:
-    """Such as ``100/m, burst 10, concurrency 20``, or ``no limits``."""
-    parts = []
-    if limits.rate is not None:
-        parts.append(f"{limits.rate}, burst {limits.burst:,}")
-    if limits.concurrency is not None:
-        parts.append(f"concurrency {limits.concurrency:,}")
-    return ", ".join(parts) or "no limits"
+from kombu_redisdelay.words import in_words, number_of, span
 
 
 def remarks(queue: str, limits: QueueLimits, now: datetime) -> Iterator[str]:

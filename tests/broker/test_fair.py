@@ -10,11 +10,18 @@ from itertools import pairwise
 
 import pytest
 
-from kombu_redisdelay.broker import takes
+from kombu_redisdelay.broker import fair_keys, takes
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.fair_key import FairKey, fair_key_of, key_of
-from kombu_redisdelay.broker.fair_keys import KeyLimits, iter_keys, key_states, sorted_in
+from kombu_redisdelay.broker.fair_keys import (
+    KeyLimits,
+    greatest_keys,
+    iter_keys,
+    iter_limited_keys,
+    key_states,
+    sorted_in,
+)
 from kombu_redisdelay.broker.fair_queues import OFF, ON, PLAIN, FairQueues, check_fair
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.ready import ReadyLists
@@ -516,3 +523,41 @@ class TestOperators:
         assert rig.store.purge("q") == 4
         assert not rig.store.exists("other")
         assert rig.all_keys("*key:*") == rig.all_keys("*turns:*") == rig.all_keys("*:limited") == []
+
+
+@pytest.mark.parametrize("is_limited", [False, True])
+def test_the_greatest_keys(
+    rig: Rig, fair: FairQueues, monkeypatch: pytest.MonkeyPatch, is_limited: bool
+) -> None:
+    monkeypatch.setattr(fair_keys, "KEYS_PER_PAGE", 10)
+    for number in range(200):
+        publish(rig, f"k{number}", *numbered(f"k{number}-", 1 + number % 3))
+    publish(rig, "great", *numbered("great", 3))
+    # In both steps together, it has most.
+    publish(rig, "great", *numbered("great3-", 2), step=3)
+    publish(rig, "few", *numbered("few3-", 4), step=3)
+    me = rig.consumer()
+    _one = taken(me, "q", limit=1)
+    while rig.client.llen("q") or rig.client.llen(rig.store.keys("q").ready_at(3)):
+        _more = taken(me, "q", limit=1)
+    if is_limited:
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        _none = take_all(me)
+        assert rig.client.hlen(rig.store.keys("q").limited) > 100
+    counts = {state.key: sum(state.ready.values()) for state in iter_keys(rig.store, "q")}
+    expected = sorted(counts, key=lambda key: (-counts[key], key.encode()))
+    assert greatest_keys(rig.store, "q", 50) == expected[:50]
+    assert greatest_keys(rig.store, "q", 1000) == [key for key in expected if counts[key]]
+
+
+def test_the_keys_that_are_limited(rig: Rig, fair: FairQueues) -> None:
+    for key in "abc":
+        publish(rig, key, key)
+    fair.pause_key("q", "b")
+    fair.limit_key("q", "x", KeyLimits(concurrency=1))
+    assert keys_of(take_all(rig.consumer())) == ["a", "c"]
+    found = {
+        state.key: (state.paused_ms is not None, state.is_limited)
+        for state in iter_limited_keys(rig.store, "q")
+    }
+    assert found == {"b": (True, True), "x": (False, False)}

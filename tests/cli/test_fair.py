@@ -203,11 +203,24 @@ def test_metrics(site: Site) -> None:
     site.text("fair", *Q)
     assert set(metrics().values()) == {0}
     sort_in(site, *["noisy"] * 7, "a", "b", "c")
-    noisy = site.store.keys(QUEUE).key_list(0, "noisy")
-    since = f'"redisdelay-due": {site.now_ms() - 60_000}'
-    site.redis.lset(noisy, -1, re.sub('"redisdelay-due": [0-9]+', since, site.redis.lindex(noisy, -1)))
+
+    def waits_for_a_minute(key: str) -> None:
+        its = site.store.keys(QUEUE).key_list(0, key)
+        since = f'"redisdelay-due": {site.now_ms() - 60_000}'
+        site.redis.lset(its, -1, re.sub('"redisdelay-due": [0-9]+', since, site.redis.lindex(its, -1)))
+
+    waits_for_a_minute("noisy")
     found = metrics()
     assert found["redisdelay_queue_keys"] == 4
     assert found["redisdelay_queue_greatest_key_ratio"] == 0.7
     assert 60 < found["redisdelay_queue_longest_key_waiting_seconds"] < 120
-    assert 0 < found["redisdelay_queue_quiet_keys_waiting_seconds"] < 60
+    quiet = "redisdelay_queue_quiet_keys_waiting_seconds"
+    assert 0 < found[quiet] < 60
+    waits_for_a_minute("a")
+    assert 60 < metrics()[quiet] < 120
+    # It is not the workers for whom it waits.
+    site.text("pause", *Q, "--key", "a")
+    assert 0 < metrics()[quiet] < 60
+    for key in ("b", "c"):
+        site.text("pause", *Q, "--key", key)
+    assert metrics()[quiet] == 0
