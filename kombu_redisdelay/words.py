@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
+from typing import Protocol
+
+
+class AnyLimits(Protocol):
+    """The limits of a queue, or of its keys."""
+
+    @property
+    def rate(self) -> str | None: ...
+    @property
+    def burst(self) -> int | None: ...
+    @property
+    def concurrency(self) -> int | None: ...
 
 
 def number_of(count: int, what: str = "message") -> str:
@@ -70,3 +82,34 @@ def with_object(verb: str, what: str) -> str:
     """A verb and what it is done to: "deliver now" and "3 messages" make "deliver 3 messages now"."""
     first, *rest = verb.split()
     return " ".join((first, what, *rest))
+
+
+def in_words(limits: AnyLimits) -> str:
+    """Such as ``100/m, burst 10, concurrency 20``, or ``no limits``."""
+    parts = []
+    if limits.rate is not None:
+        parts.append(f"{limits.rate}, burst {limits.burst:,}")
+    if limits.concurrency is not None:
+        parts.append(f"concurrency {limits.concurrency:,}")
+    return ", ".join(parts) or "no limits"
+
+
+def made(before: str, after: str) -> str:
+    """What was done to a queue that was made fair or plain.
+
+    Arguments:
+        before: its state before: "on" if it was fair, "off" if workers moved its messages back, else empty.
+        after: its state after that.
+    """
+    # A worker may have moved the last message back meanwhile.
+    return _MADE.get((before, after), _MADE["", ""])
+
+
+_MADE = {
+    ("", "on"): "is fair now",
+    ("on", "on"): "is fair already",
+    ("off", "on"): "is fair again",
+    ("", ""): "is not fair",
+    ("on", "off"): "will not be fair: workers move its messages back",
+    ("off", "off"): "will not be fair: workers are moving its messages back",
+}

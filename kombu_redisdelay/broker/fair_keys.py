@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kombu_redisdelay.broker.server.replies import answers
-from kombu_redisdelay.broker.server.scripts import READ_KEYS
+from kombu_redisdelay.broker.server.scripts import FIND_GREATEST, READ_KEYS
 from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
 
@@ -78,8 +78,41 @@ def iter_keys(store: Store, queue: str) -> Iterator[KeyState]:
     """The keys of *queue* that have messages, a turn, or limits of their own, each once, page by page. Those
     that are there all the time are included."""
     keys = store.keys(queue)
-    sources: list[tuple[str, str]] = [("ZSCAN", keys.turns(step)) for step in store.steps]
-    sources += [("HSCAN", key) for key in (keys.limited, keys.key_limits, keys.active)]
+    turns = [("ZSCAN", keys.turns(step)) for step in store.steps]
+    hashes = [("HSCAN", key) for key in (keys.limited, keys.key_limits, keys.active)]
+    yield from _iter_keys(store, queue, turns + hashes)
+
+
+def iter_limited_keys(store: Store, queue: str) -> Iterator[KeyState]:
+    """The same for those keys that are paused, have limits of their own, or wait at a limit."""
+    keys = store.keys(queue)
+    yield from _iter_keys(store, queue, [("HSCAN", key) for key in (keys.key_limits, keys.limited)])
+
+
+def greatest_keys(store: Store, queue: str, most: int) -> list[str]:
+    """Up to *most* keys: those that have the most messages that are sorted in, the greatest first. Makes a
+    round trip for every :data:`KEYS_PER_PAGE` of all keys, and reads only the great ones."""
+    found: dict[bytes, int] = {}
+    least = 1
+    for source in (*map(str, store.steps), "limited"):
+        cursor = b"0"
+        while True:
+            args: list[Argument] = [source, cursor, KEYS_PER_PAGE, least, *store.steps]
+            cursor, *pairs = FIND_GREATEST(store.server, (store.keys(queue).limits,), args)
+            found |= zip(pairs[::2], pairs[1::2], strict=True)
+            if len(found) >= 2 * most:
+                found = _greatest(found, most)
+                least = min(found.values())
+            if cursor == b"0":
+                break
+    return [key.decode(errors="replace") for key in _greatest(found, most)]
+
+
+def _greatest(found: Mapping[bytes, int], most: int) -> dict[bytes, int]:
+    return dict(sorted(found.items(), key=lambda each: (-each[1], each[0]))[:most])
+
+
+def _iter_keys(store: Store, queue: str, sources: Sequence[tuple[str, str]]) -> Iterator[KeyState]:
     known: set[bytes] = set()
     for command, source in sources:
         cursor = b"0"

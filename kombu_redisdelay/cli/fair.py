@@ -9,16 +9,7 @@ from kombu_redisdelay.cli.options import force_option, json_option, queues_optio
 from kombu_redisdelay.cli.output import show_json, show_lines
 from kombu_redisdelay.operations import fair
 from kombu_redisdelay.operations.access import Access
-
-#: State before and state after -> what was done.
-_DONE = {
-    ("", "on"): "is fair now",
-    ("on", "on"): "is fair already",
-    ("off", "on"): "is fair again",
-    ("", ""): "is not fair",
-    ("on", "off"): "will not be fair: workers move its messages back",
-    ("off", "off"): "will not be fair: workers are moving its messages back",
-}
+from kombu_redisdelay.words import made
 
 
 @click.command("fair")
@@ -49,9 +40,4 @@ def command(queues: tuple[str, ...], off: bool, force: bool, as_json: bool) -> N
         show_json({"queue": name, "fair": state} for name, state in zip(names, after, strict=True))
     else:
         each = zip(names, before, after, strict=True)
-        show_lines((f"{name} {_done(old, new)}" for name, old, new in each), "")
-
-
-def _done(before: str, after: str) -> str:
-    # A worker may have moved the last message back meanwhile.
-    return _DONE.get((before, after), _DONE["", ""])
+        show_lines((f"{name} {made(old, new)}" for name, old, new in each), "")

@@ -15,15 +15,22 @@ from kombu_redisdelay.cli.first_rows import Limited, limit_option, rows_to_show
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import count, flexible, right, show_json, show_pages, table
 from kombu_redisdelay.cli.queues import age
-from kombu_redisdelay.cli.remarks import in_words, limits_of_keys
+from kombu_redisdelay.cli.remarks import limits_of_keys
 from kombu_redisdelay.cli.table import Cell, Column, Table
 from kombu_redisdelay.operations import key_columns
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.fair import NO_KEY, KeyLimits
-from kombu_redisdelay.operations.key_columns import KEY_COLUMNS, SORTS, USUAL_SORT, KeyColumn, sort_keys
+from kombu_redisdelay.operations.fair import NO_KEY
+from kombu_redisdelay.operations.key_columns import (
+    KEY_COLUMNS,
+    SORTS,
+    USUAL_SORT,
+    KeyColumn,
+    own_limits,
+    sort_keys,
+)
 from kombu_redisdelay.operations.key_stats import KeyStats, queue_keys
 from kombu_redisdelay.operations.states import STATES
-from kombu_redisdelay.words import number_of, span
+from kombu_redisdelay.words import number_of
 
 
 @click.command("keys")
@@ -90,18 +97,11 @@ def _number(column: KeyColumn, value: int | None) -> Cell:
     return Cell("?") if value is None else count(value, STATES[column.state].style)
 
 
-def _own(limits: KeyLimits, now: datetime) -> str:
-    parts = [in_words(limits)] if limits.is_own else []
-    if limits.paused_since is not None:
-        parts.append(f"paused for {span(max(0.0, (now - limits.paused_since).total_seconds()))}")
-    return ", ".join(parts)
-
-
 #: Kind of a column -> makes the cell of a value.
 _CELLS: Mapping[str, Callable[[KeyColumn, Any, datetime], Any]] = {
     key_columns.KEY: lambda column, value, now: value or NO_KEY,
     key_columns.NUMBER: lambda column, value, now: _number(column, value),
     key_columns.AGE: lambda column, value, now: age(value),
     key_columns.REASON: lambda column, value, now: value,
-    key_columns.LIMITS: lambda column, value, now: _own(value, now),
+    key_columns.LIMITS: lambda column, value, now: own_limits(value, now),
 }

@@ -12,11 +12,11 @@ from kombu_redisdelay.cli.broker import connect, tell_of_plain
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import force_option, json_option, key_option, queues_option
 from kombu_redisdelay.cli.output import show_json
-from kombu_redisdelay.cli.remarks import in_words
 from kombu_redisdelay.operations import fair, limits
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.fair import NO_KEY, KeyLimits
 from kombu_redisdelay.operations.limits import UNCHANGED, QueueLimits
+from kombu_redisdelay.words import in_words
 
 
 class LimitType(click.ParamType):  # type: ignore[type-arg, unused-ignore]

@@ -17,13 +17,14 @@ from kombu_redisdelay.cli.keyboard import key_presses
 from kombu_redisdelay.cli.options import queues_option
 from kombu_redisdelay.cli.output import fixed, flexible, right, table, terminal
 from kombu_redisdelay.cli.queues import figure, heading
-from kombu_redisdelay.cli.remarks import remarks
+from kombu_redisdelay.cli.remarks import fairness_remarks, remarks
 from kombu_redisdelay.cli.table import Cell, Layout, Line, Table
 from kombu_redisdelay.cli.timeline import timeline_table
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.errors import UNREACHABLE
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
 from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS
+from kombu_redisdelay.operations.queue_reasons import KEY_LIMITS
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span, timeline
 from kombu_redisdelay.words import span
@@ -52,8 +53,8 @@ def command(queues: tuple[str, ...], interval: float) -> None:
     """Show the queues and the timeline, live. The key q ends it, as Ctrl-C does.
 
     WAIT is the time that the next ready message has waited. IN/S and OUT/S are how many messages were
-    published and delivered per second since the last update. Lines of the timeline without a message are left
-    out. While Redis does not answer, the last numbers stay.
+    published and delivered per second since the last update. Pauses, limits and fair queues are told below.
+    Lines of the timeline without a message are left out. While Redis does not answer, the last numbers stay.
     """
     # Not at the top, because rich need not be installed, and the help needs none.
     from rich.live import Live
@@ -132,7 +133,7 @@ class View:
         stats = [each for each, _ in queues]
         said = [
             *unread,
-            *(remark for queue in stats for remark in remarks(queue.queue, queue.limits, moment)),
+            *(remark for queue in stats for remark in _remarks(queue, moment)),
         ]
         said = said[: max(1, room // 2)]
         room = max(1, room - len(said))
@@ -177,10 +178,18 @@ class View:
         return rows
 
 
+def _remarks(queue: QueueStats, now: datetime) -> Iterator[str]:
+    yield from remarks(queue.queue, queue.limits, now)
+    if queue.fairness is not None:
+        yield from fairness_remarks(queue.queue, queue.fairness)
+    if queue.reason == KEY_LIMITS:
+        yield f"all ready messages of {queue.queue} wait because of {KEY_LIMITS}"
+
+
 def _rank(queue: QueueStats) -> tuple[bool, int]:
     """A sort key: the queue with most to see comes first."""
     is_free = queue.limits.paused_since is None and not queue.limits.is_limited
-    return is_free, -(queue.ready + queue.scheduled + queue.unacked)
+    return is_free and queue.reason != KEY_LIMITS, -(queue.ready + queue.scheduled + queue.unacked)
 
 
 def _lines(rows: Table, width: int) -> Iterator[Line]:

@@ -106,6 +106,13 @@ def limits_of_key(store: Store, queue: str, key: str) -> KeyLimits:
     return limits_of_state(every, state)
 
 
+def own_limits_of_key(store: Store, queue: str, key: str) -> KeyLimits:
+    """The same, but only the limits that the key has for itself."""
+    checked_key(key)
+    [state] = fair_keys.key_states(store, store.partitions.names(queue)[0], [key])
+    return limits_of_state(fair_keys.KeyLimits(), state)
+
+
 def limits_of_state(every: fair_keys.KeyLimits, state: KeyState) -> KeyLimits:
     """The limits that count for a key.
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from kombu_redisdelay.operations.access import natural
+from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.key_stats import KeyStats
 from kombu_redisdelay.operations.states import READY, SCHEDULED, UNACKED
+from kombu_redisdelay.words import in_words, span
 
 #: What a column shows: the key, a number, for how long it has been so, the limits that a key has for itself,
 #: or why its messages wait.
@@ -71,3 +74,11 @@ def sort_keys(keys: Iterable[KeyStats], by: str = USUAL_SORT) -> list[KeyStats]:
     if column.kind == KEY:
         return sorted(found, key=lambda key: natural(key.key))
     return sorted(found, key=lambda key: -1 if column.value(key) is None else column.value(key), reverse=True)
+
+
+def own_limits(limits: KeyLimits, now: datetime) -> str:
+    """What a key has for itself, in words: its limits, and for how long it has been paused."""
+    parts = [in_words(limits)] if limits.is_own else []
+    if limits.paused_since is not None:
+        parts.append(f"paused for {span(max(0.0, (now - limits.paused_since).total_seconds()))}")
+    return ", ".join(parts)

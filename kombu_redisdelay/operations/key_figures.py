@@ -20,14 +20,14 @@ MOST_GREATEST, MOST_READ = 100, 1_000
 @dataclass(frozen=True, slots=True)
 class KeyFigures:
     """What is seen of the keys of a queue at one moment. A *quiet* key has no more ready messages than there
-    are for each key on average.
+    are for each key on average, and no pause or limit keeps them.
 
     Attributes:
         greatest_share: which part of the ready messages is of the key with the most; 0 if there are none.
         longest_wait: seconds for which the ready message has waited that has waited longest; 0 if there is
             none, ``None`` if that is unknown.
         quiet_wait: how many seconds the oldest message of a quiet key has waited: in 99 of 100 of these keys,
-            no longer.
+            no longer; 0 if there is no such key, ``None`` if that is unknown.
     """
 
     greatest_share: float
@@ -40,21 +40,25 @@ def key_figures(store: Store, queue: str) -> KeyFigures:
     names = store.partitions.names(queue)
     ready: dict[str, int] = {}
     lists: dict[str, list[str]] = {}
+    at_limit: set[str] = set()
     for name in names:
         for state in islice(iter_keys(store, name), MOST_KEYS):
             if state.ready:
                 ready[state.key] = ready.get(state.key, 0) + sum(state.ready.values())
                 lists.setdefault(state.key, []).extend(_lists(store, name, state))
+                if state.is_limited or state.paused_ms is not None:
+                    at_limit.add(state.key)
     if not ready:
         return KeyFigures(0.0, 0.0, 0.0)
     total = sum(ready.values())
     by_size = sorted(ready, key=lambda key: -ready[key])
     waits = _waits(store, {key: lists[key] for key in _some(by_size, list(ready))})
-    quiet = sorted(wait for key, wait in waits.items() if ready[key] * len(ready) <= total)
+    quiet = {key for key, count in ready.items() if count * len(ready) <= total} - at_limit
+    known = sorted(waits[key] for key in quiet if key in waits)
     return KeyFigures(
         greatest_share=ready[by_size[0]] / total,
         longest_wait=max(waits.values(), default=None),
-        quiet_wait=quiet[ceil(0.99 * len(quiet)) - 1] if quiet else None,
+        quiet_wait=known[ceil(0.99 * len(known)) - 1] if known else None if quiet else 0.0,
     )
 
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.fair_key import key_of
-from kombu_redisdelay.broker.fair_keys import KEYS_PER_PAGE, KeyState, iter_keys, key_states
+from kombu_redisdelay.broker.fair_keys import (
+    KEYS_PER_PAGE,
+    KeyState,
+    greatest_keys,
+    iter_keys,
+    iter_limited_keys,
+    key_states,
+)
 from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.server.replies import answers
@@ -87,12 +94,18 @@ class _Found:
     states: list[KeyState] = field(default_factory=list)
 
 
-def queue_keys(store: Store, queue: str) -> QueueKeys:
+def queue_keys(store: Store, queue: str, most: int | None = None, also: str = "") -> QueueKeys:
     """The keys of *queue*. Makes a few round trips for every 200 of them, and reads up to :data:`MOST_READ`
-    messages in each state that is not counted for each key."""
+    messages in each state that is not counted for each key.
+
+    Arguments:
+        most: of the keys whose messages are sorted in, no more than these with most of them are read, and no
+            more of those that have limits of their own. ``None`` for all.
+        also: a key that is read in any case.
+    """
     fair, names = FairQueues(store), store.partitions.names(queue)
     found: defaultdict[str, _Found] = defaultdict(_Found)
-    unread = sum(_add_ready(store, name, found) for name in names)
+    unread = sum(_add_ready(store, name, found, most, also) for name in names)
     has_unacked, has_scheduled = _add_unacked(store, names, found), _add_scheduled(store, names, found)
     _add_states(store, names, found)
     [every], now_ms = fair.limits(names[:1]), store.now_ms()
@@ -112,9 +125,10 @@ def queue_keys(store: Store, queue: str) -> QueueKeys:
     return QueueKeys(queue, together(fair.states(names)), key_limits(every), keys, unread)
 
 
-def _add_ready(store: Store, name: str, found: defaultdict[str, _Found]) -> int:
+def _add_ready(store: Store, name: str, found: defaultdict[str, _Found], most: int | None, also: str) -> int:
     """Returns how many are left out."""
-    for some in portions(iter_keys(store, name), lambda _: 1, KEYS_PER_PAGE, KEYS_PER_PAGE):
+    states = iter_keys(store, name) if most is None else _some_states(store, name, most, also)
+    for some in portions(states, lambda _: 1, KEYS_PER_PAGE, KEYS_PER_PAGE):
         keys = store.keys(name)
         lists = [(state.key, keys.key_list(step, state.key)) for state in some for step in state.ready]
         heads = answers(store.server, (("LINDEX", key_list, -1) for _, key_list in lists)) if lists else []
@@ -125,6 +139,14 @@ def _add_ready(store: Store, name: str, found: defaultdict[str, _Found]) -> int:
             # Also one that only has limits of its own.
             found[state.key].ready += sum(state.ready.values())
     return _add_door(store, name, found)
+
+
+def _some_states(store: Store, name: str, most: int, also: str) -> Iterator[KeyState]:
+    greatest = greatest_keys(store, name, most)
+    limited = [state.key for state in islice(iter_limited_keys(store, name), most)]
+    yield from key_states(store, name, list(dict.fromkeys((*greatest, *limited))))
+    if also and also not in (*greatest, *limited):
+        yield from (state for state in key_states(store, name, [also]) if state.ready)
 
 
 def _add_door(store: Store, name: str, found: defaultdict[str, _Found]) -> int:

@@ -14,16 +14,21 @@ from kombu_redisdelay.operations.moments import parse_time
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.verbs import VERBS, Verb
-from kombu_redisdelay.web import queue_actions
+from kombu_redisdelay.web import key_actions, queue_actions
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.form import Form
+from kombu_redisdelay.web.key_actions import which
 from kombu_redisdelay.web.questions import name_of, of_which
 from kombu_redisdelay.web.site import Site, may_act, site_of
 from kombu_redisdelay.web.words import number, plural
 from kombu_redisdelay.words import stay, with_object
 
-#: What an action acts on: messages that are selected, all of a list, or a queue.
-SELECTED, ALL, QUEUE = "selected", "all", "queue"
+#: What an action acts on: messages that are selected, all of a list, a queue, keys of a queue that are
+#: selected, or each of them.
+SELECTED, ALL, QUEUE, KEYS, EACH_KEY = "selected", "all", "queue", "keys", "each key"
+
+#: These act on something of one queue.
+OF_QUEUE = (QUEUE, KEYS, EACH_KEY)
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Action:
     """Something that can be done.
 
     Attributes:
-        about: :data:`SELECTED`, :data:`ALL` or :data:`QUEUE`.
+        about: such as :data:`SELECTED`.
         button: what the buttons say that ask for it, and do it.
         title: what the question begins with.
         do: does it, and says what was done. If it takes several round trips, it tells how many messages it is
@@ -41,7 +46,8 @@ class Action:
         removes: whether the messages do not exist afterwards.
         needs_app: whether it needs the Celery app.
         leaves_blocked: whether messages stay as they are while others hold their unique keys.
-        question: what is asked before, if it acts on a queue.
+        question: what is asked before, if it acts on something of a queue.
+        begin: what the fields say at first.
     """
 
     about: str
@@ -54,15 +60,20 @@ class Action:
     needs_app: bool = False
     leaves_blocked: bool = False
     question: Callable[[Site, Form], str] | None = None
+    begin: Callable[[Site, Form], Mapping[str, str]] = lambda site, form: {}
 
     def is_offered(self, choice: Choice) -> bool:
         """Whether it can be done to what *choice* is of."""
-        return bool(choice.queue) if self.about == QUEUE else choice.state in self.states
+        return bool(choice.queue) if self.about in OF_QUEUE else choice.state in self.states
 
     def title_of(self, form: Form) -> str:
         """What it does, and to what. Messages of a list are not counted for this."""
         if self.about == QUEUE:
             return with_object(self.title, name_of(form.choice.queue))
+        if self.about == KEYS:
+            return with_object(self.title, f"{which(form)} of {name_of(form.choice.queue)}")
+        if self.about == EACH_KEY:
+            return f"{self.title}: {name_of(form.choice.queue)}"
         if self.about == ALL:
             return with_object(self.title, f"all {form.choice.its_state.described}s") + of_which(form.choice)
         return with_object(self.title, plural(len(form.selected), "message"))
@@ -72,9 +83,24 @@ def actions() -> dict[str, Action]:
     """All actions by their names."""
     return {
         **{name: action for verb in VERBS.values() for name, action in _of_verb(verb).items()},
-        "pause": _of_queue("Pause", queue_actions.ask_pause, queue_actions.pause),
-        "resume": _of_queue("Resume", queue_actions.ask_resume, queue_actions.resume),
-        "limit": _of_queue("Limit", queue_actions.ask_limit, queue_actions.limit, "limit"),
+        "pause": _of_queue(QUEUE, "Pause", queue_actions.ask_pause, queue_actions.pause),
+        "resume": _of_queue(QUEUE, "Resume", queue_actions.ask_resume, queue_actions.resume),
+        "limit": _of_queue(
+            *(QUEUE, "Limit", queue_actions.ask_limit, queue_actions.limit),
+            *("limit", queue_actions.limits_now),
+        ),
+        "fair": _of_queue(EACH_KEY, "Make fair", key_actions.ask_fair, key_actions.make_fair),
+        "plain": _of_queue(EACH_KEY, "Make plain", key_actions.ask_plain, key_actions.make_plain),
+        "limit-each-key": _of_queue(
+            *(EACH_KEY, "Limit each key", key_actions.ask_limit_each, key_actions.limit_each),
+            *("limit", key_actions.limits_of_each),
+        ),
+        "pause-key": _of_queue(KEYS, "Pause", key_actions.ask_pause, key_actions.pause),
+        "resume-key": _of_queue(KEYS, "Resume", key_actions.ask_resume, key_actions.resume),
+        "limit-key": _of_queue(
+            *(KEYS, "Limit", key_actions.ask_limit, key_actions.limit),
+            *("limit", key_actions.own_limits),
+        ),
     }
 
 
@@ -153,11 +179,16 @@ def _asked(verb: Verb, site: Site, form: Form) -> dict[str, Any]:
 
 
 def _of_queue(
+    about: str,
     button: str,
     question: Callable[[Site, Form], str],
     do: Callable[[Site, Form], str],
     asks: str = "",
+    begin: Callable[[Site, Form], Mapping[str, str]] = lambda site, form: {},
 ) -> Action:
     return Action(
-        QUEUE, button, button, lambda site, form, tell: do(site, form), asks=asks, question=question
+        *(about, button, button, lambda site, form, tell: do(site, form)),
+        asks=asks,
+        question=question,
+        begin=begin,
     )

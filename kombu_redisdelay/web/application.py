@@ -24,6 +24,7 @@ from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.web.confirming import act
 from kombu_redisdelay.web.doctor import doctor
 from kombu_redisdelay.web.guard import Guard, Who
+from kombu_redisdelay.web.keys import keys
 from kombu_redisdelay.web.messages import message, messages
 from kombu_redisdelay.web.overview import overview
 from kombu_redisdelay.web.queue import queue
@@ -88,6 +89,7 @@ def create(
         routes=[
             Route("/", _page(overview), name="overview"),
             Route("/queue", _page(queue), name="queue"),
+            Route("/keys", _search(keys), name="keys"),
             Route("/messages", _search(messages), name="messages"),
             Route("/message", _search(message), name="message"),
             Route("/act", act, name="act", methods=["POST"]),

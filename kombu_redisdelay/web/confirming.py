@@ -12,10 +12,11 @@ from starlette.responses import RedirectResponse, Response
 
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.states import STATES
-from kombu_redisdelay.web.actions import ALL, QUEUE, SELECTED, Action, actions
+from kombu_redisdelay.web.actions import ALL, KEYS, OF_QUEUE, QUEUE, SELECTED, Action, actions
 from kombu_redisdelay.web.csrf import sealed
 from kombu_redisdelay.web.fields import quoted
 from kombu_redisdelay.web.form import Form, read_ours
+from kombu_redisdelay.web.key_actions import named
 from kombu_redisdelay.web.questions import Subject, counted, of_which, subject_of
 from kombu_redisdelay.web.site import (
     NOTE,
@@ -70,6 +71,8 @@ def _act(request: Request, form: Form) -> Response:
         raise HTTPException(400, "There is no such action.")
     if action.about == SELECTED and not form.selected:
         return _back(request, form, action, "No message was selected.")
+    if action.about == KEYS and not form.selected:
+        return _back(request, form, action, "No key was selected.")
     if not form.fields.get("confirmed"):
         return _ask(request, name, action, form)
     if action.about == ALL and _are_more(site, form):
@@ -144,7 +147,8 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
     subject: Subject | None = None
     try:
         # The list must be the same when it is confirmed: "10m from now" is a later time by then.
-        form = Form(form.fields, form.selected, form.choice.fixed(site.timezone))
+        begin = {} if form.fields.get("confirmed") else action.begin(site, form)
+        form = Form({**form.fields, **begin}, form.selected, form.choice.fixed(site.timezone))
         span = form.choice.span(site.timezone) if action.about == ALL else (None, None)
         if action.question is not None:
             question = action.question(site, form)
@@ -169,6 +173,7 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
         expected=expected,
         newcomers=NEWCOMERS,
         subject=subject,
+        keys=list(map(named, form.selected)) if action.about == KEYS else [],
         form=form,
         is_all=action.about == ALL,
         back=_address(request, form, action),
@@ -194,8 +199,8 @@ def _back(request: Request, form: Form, action: Action, note: str) -> Response:
 
 def _page(form: Form, action: Action) -> tuple[str, dict[str, str]]:
     """The page to go back to, and its fields. A form cannot name a page of another site."""
-    if action.about == QUEUE:
-        return "queue", {"name": form.choice.queue}
+    if action.about in OF_QUEUE:
+        return "queue" if action.about == QUEUE else "keys", {"name": form.choice.queue}
     return "messages", form.choice.fields
 
 
@@ -213,14 +218,15 @@ def _audit(request: Request, name: str, action: Action, form: Form) -> dict[str,
         "fields": {field: form.text(field) for field in _ASKED if form.text(field)},
         "messages": [each._asdict() for each in form.selected] if action.about == SELECTED else None,
         "list": None if action.about == SELECTED else {k: v for k, v in form.choice.fields.items() if v},
+        **({"keys": [each.id for each in form.selected]} if action.about == KEYS else {}),
     }
 
 
 def _line(request: Request, name: str, action: Action, form: Form) -> str:
     """The line for the log: the person, and the action."""
     client = request.client.host if request.client else "an unknown address"
-    if action.about == QUEUE:
-        about = f"queue={form.choice.queue}"
+    if action.about in OF_QUEUE:
+        about = " ".join((f"queue={form.choice.queue}", *(f"key={named(each)}" for each in form.selected)))
     else:
         about = ", ".join(each.id for each in form.selected) or form.choice.query
     filled_in = "".join(f" {field}={form.text(field)}" for field in _ASKED if form.text(field))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
+from kombu_redisdelay.operations.fair import NO_KEY
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.csrf import comes_from_here, is_ours
 from kombu_redisdelay.web.fields import of_query, quoted, unquoted, well_formed
@@ -21,8 +22,11 @@ LARGEST = 1024 * 1024
 PATIENCE = 20
 
 #: The messages that are selected, each by its id and its queue, with a space between them. This field may be
-#: there many times.
+#: there many times. So may keys of a queue, without a queue.
 ID = "id"
+
+#: A key that a person has written.
+KEY = "key"
 
 #: The largest number of fields that is read.
 MOST_FIELDS = 10_000
@@ -32,10 +36,10 @@ CHOICE = "choice"
 
 
 class Selected(NamedTuple):
-    """A message that is selected. Two queues may have messages with the same id.
+    """A message that is selected. Two queues may have messages with the same id. Or a key of a queue.
 
     Attributes:
-        queue: empty for all queues.
+        queue: empty for all queues, and for a key.
     """
 
     id: str
@@ -57,7 +61,7 @@ class Form:
     """What was sent.
 
     Attributes:
-        fields: name -> value, of all fields but those of the messages that are selected.
+        fields: name -> value, of all fields but those of what is selected.
         selected: these.
         choice: the list, or the queue, that the action acts on.
     """
@@ -102,9 +106,11 @@ async def _read(request: Request) -> Form:
         pairs = of_query(body.decode("utf-8", "replace"), MOST_FIELDS)
     except ValueError as exc:
         raise HTTPException(413, "The form has too many fields.") from exc
-    selected = dict.fromkeys(Selected.of(value) for name, value in pairs if name == ID)
-    fields = {name: value for name, value in pairs if name != ID}
-    return Form(fields, list(selected), Choice.of(dict(of_query(fields.get(CHOICE, "")))))
+    selected = [Selected.of(value) for name, value in pairs if name == ID]
+    written = (value.strip() for name, value in pairs if name == KEY)
+    selected += [Selected("" if key == NO_KEY else key, "") for key in written if key]
+    fields = {name: value for name, value in pairs if name not in (ID, KEY)}
+    return Form(fields, list(dict.fromkeys(selected)), Choice.of(dict(of_query(fields.get(CHOICE, "")))))
 
 
 async def _body(request: Request) -> bytearray:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import READY, STATES
 from kombu_redisdelay.web.form import Form
 from kombu_redisdelay.web.questions import name_of
 from kombu_redisdelay.web.site import Site
 from kombu_redisdelay.web.words import plural
+from kombu_redisdelay.words import AnyLimits
 
 
 def ask_pause(site: Site, form: Form) -> str:
@@ -29,20 +32,38 @@ def resume(site: Site, form: Form) -> str:
     return f"{name_of(form.choice.queue)} is not paused any more."
 
 
+def limits_now(site: Site, form: Form) -> dict[str, str]:
+    return as_fields(site.queues.limits(form.choice.queue))
+
+
 def ask_limit(site: Site, form: Form) -> str:
     queue = name_of(form.choice.queue)
     return f"Limit what all workers together take from {queue}? An empty field is no limit."
 
 
 def limit(site: Site, form: Form) -> str:
-    site.queues.limit(
-        form.choice.queue,
-        rate=form.text("rate") or None,
-        burst=_whole("Burst", form.text("burst")),
-        concurrency=_whole("Concurrency", form.text("concurrency")),
-    )
+    site.queues.limit(form.choice.queue, **filled_in(form))
     is_limited = site.queues.limits(form.choice.queue).is_limited
     return f"{name_of(form.choice.queue)} {'is limited' if is_limited else 'has no limits any more'}."
+
+
+def filled_in(form: Form) -> dict[str, Any]:
+    """The limits that a person wrote. An empty field is none.
+
+    Raises:
+        ValueError: one is no whole number.
+    """
+    return {
+        "rate": form.text("rate") or None,
+        "burst": _whole("Burst", form.text("burst")),
+        "concurrency": _whole("Concurrency", form.text("concurrency")),
+    }
+
+
+def as_fields(limits: AnyLimits) -> dict[str, str]:
+    """The same for limits that there are."""
+    each = {"rate": limits.rate, "burst": limits.burst, "concurrency": limits.concurrency}
+    return {name: str(value) for name, value in each.items() if value is not None}
 
 
 def _ready(site: Site, form: Form) -> str:

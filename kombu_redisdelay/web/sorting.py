@@ -1,16 +1,18 @@
-"""The columns of the table of queues, and how it is sorted by one of them."""
+"""The columns of the table of queues, and how a table is sorted by one of its columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.history import Counts
 from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS, TEXT, QueueColumn
 from kombu_redisdelay.operations.stats import QueueStats
+
+RowT = TypeVar("RowT")
 
 #: A queue, and what has happened in it in the last hour.
 Row = tuple[QueueStats, Counts]
@@ -23,7 +25,7 @@ class Column:
     Attributes:
         name: how addresses name it.
         label: how the page names it.
-        value: that of a queue; ``None`` if it has none or it is unknown. Such queues always come last.
+        value: that of a row; ``None`` if it has none or it is unknown. Such rows always come last.
         largest_first: whether it is of more use with the largest value first.
         figure: that of the stats of a queue; ``None`` if the column is another one.
         is_history: whether the value is of the history of a queue.
@@ -32,7 +34,7 @@ class Column:
 
     name: str
     label: str
-    value: Callable[[Row], Any]
+    value: Callable[[Any], Any]
     largest_first: bool = True
     figure: QueueColumn | None = None
     is_history: bool = False
@@ -62,28 +64,33 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """How the table is sorted.
+    """How a table is sorted.
 
     Attributes:
-        column: by what.
+        columns: by what it can be sorted: first by the names of its rows.
+        usual: the field of the address for the order that it has if nothing is said.
+        column: by what it is sorted.
         largest_first: whether the largest value comes first.
     """
 
-    column: Column = COLUMNS[0]
-    largest_first: bool = False
+    columns: Sequence[Column]
+    usual: str
+    column: Column
+    largest_first: bool
 
     @property
     def field(self) -> str:
-        """The field of the address that sorts in this way; empty for the order by name."""
-        return "" if self == Sorting() else f"{'-' if self.largest_first else ''}{self.column.name}"
+        """The field of the address that sorts in this way; empty for the usual order."""
+        field = f"{'-' if self.largest_first else ''}{self.column.name}"
+        return "" if field == self.usual else field
 
     @classmethod
-    def of(cls, text: str) -> Sorting:
+    def of(cls, text: str, columns: Sequence[Column] = COLUMNS, usual: str = COLUMNS[0].name) -> Sorting:
         """What the field of an address says: the name of a column, and before it ``-`` for the largest value
-        first. Anything else is the order by name."""
-        name = text.removeprefix("-")
-        named = [column for column in COLUMNS if column.name == name]
-        return cls(named[0], text.startswith("-")) if named else cls()
+        first. Anything else is the usual order."""
+        named = {column.name: column for column in columns}
+        field = text if text.removeprefix("-") in named else usual
+        return cls(columns, usual, named[field.removeprefix("-")], field.startswith("-"))
 
     def by(self, column: Column) -> str:
         """The field of the address that sorts by *column*; in the other order if it is sorted by that."""
@@ -96,9 +103,9 @@ class Sorting:
             return ""
         return "descending" if self.largest_first else "ascending"
 
-    def sort(self, rows: Sequence[Row]) -> list[Row]:
+    def sort(self, rows: Iterable[RowT]) -> list[RowT]:
         """*rows* in this order. Those with the same value are sorted by name."""
-        by_name = sorted(rows, key=COLUMNS[0].value)
+        by_name = sorted(rows, key=self.columns[0].value)
         known = [row for row in by_name if self.column.value(row) is not None]
         unknown = [row for row in by_name if self.column.value(row) is None]
         return sorted(known, key=self.column.value, reverse=self.largest_first) + unknown

@@ -10,11 +10,18 @@ from itertools import pairwise
 
 import pytest
 
-from kombu_redisdelay.broker import takes
+from kombu_redisdelay.broker import fair_keys, takes
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.fair_key import FairKey, fair_key_of, key_of
-from kombu_redisdelay.broker.fair_keys import KeyLimits, iter_keys, key_states, sorted_in
+from kombu_redisdelay.broker.fair_keys import (
+    KeyLimits,
+    greatest_keys,
+    iter_keys,
+    iter_limited_keys,
+    key_states,
+    sorted_in,
+)
 from kombu_redisdelay.broker.fair_queues import OFF, ON, PLAIN, FairQueues, check_fair
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.ready import ReadyLists
@@ -173,6 +180,7 @@ BAD = [
     '"x-key": {"x-key": "a"}',
     '"x-key": "%s"' % ("a" * 65),
     '"x-key": "a\\u0000"',
+    '"x-key": "a\\u0085"',
     '"x-key": "a\\"b"',
     '"x-key": "a\\\\b"',
     '"x-key": "\\ud800"',
@@ -536,6 +544,21 @@ class TestOthers:
         look(mover_of(rig.store, "q"))
         assert len(rig.ready("q")) == 1
 
+    @pytest.mark.parametrize("has_consumer", [True, False])
+    def test_who_takes_nothing_moves_back(self, rig: Rig, fair: FairQueues, has_consumer: bool) -> None:
+        me = rig.consumer()
+        publish(rig, "a", "held")
+        taken(me, "q", limit=1)
+        publish(rig, "b", *numbered("b", 450))
+        while rig.ready("q"):
+            taken(me, "q", limit=0)
+        if not has_consumer:
+            rig.client.delete(rig.store.keys("q").consumers)
+        fair.switch_off(["q"])
+        look(mover_of(rig.store, "q"))
+        assert fair.states(["q"]) == [PLAIN]
+        assert len(rig.ready("q")) == 450
+
     def test_a_unique_key_is_held_by_what_is_sorted_in(self, rig: Rig) -> None:
         unique = UniqueKey("u", DONE)
         assert rig.publish_unique("q", "1", unique) is None
@@ -594,3 +617,41 @@ class TestOperators:
         assert rig.store.purge("q") == 4
         assert not rig.store.exists("other")
         assert rig.all_keys("*key:*") == rig.all_keys("*turns:*") == rig.all_keys("*:limited") == []
+
+
+@pytest.mark.parametrize("is_limited", [False, True])
+def test_the_greatest_keys(
+    rig: Rig, fair: FairQueues, monkeypatch: pytest.MonkeyPatch, is_limited: bool
+) -> None:
+    monkeypatch.setattr(fair_keys, "KEYS_PER_PAGE", 10)
+    for number in range(200):
+        publish(rig, f"k{number}", *numbered(f"k{number}-", 1 + number % 3))
+    publish(rig, "great", *numbered("great", 3))
+    # In both steps together, it has most.
+    publish(rig, "great", *numbered("great3-", 2), step=3)
+    publish(rig, "few", *numbered("few3-", 4), step=3)
+    me = rig.consumer()
+    _one = taken(me, "q", limit=1)
+    while rig.client.llen("q") or rig.client.llen(rig.store.keys("q").ready_at(3)):
+        _more = taken(me, "q", limit=1)
+    if is_limited:
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        _none = take_all(me)
+        assert rig.client.hlen(rig.store.keys("q").limited) > 100
+    counts = {state.key: sum(state.ready.values()) for state in iter_keys(rig.store, "q")}
+    expected = sorted(counts, key=lambda key: (-counts[key], key.encode()))
+    assert greatest_keys(rig.store, "q", 50) == expected[:50]
+    assert greatest_keys(rig.store, "q", 1000) == [key for key in expected if counts[key]]
+
+
+def test_the_keys_that_are_limited(rig: Rig, fair: FairQueues) -> None:
+    for key in "abc":
+        publish(rig, key, key)
+    fair.pause_key("q", "b")
+    fair.limit_key("q", "x", KeyLimits(concurrency=1))
+    assert keys_of(take_all(rig.consumer())) == ["a", "c"]
+    found = {
+        state.key: (state.paused_ms is not None, state.is_limited)
+        for state in iter_limited_keys(rig.store, "q")
+    }
+    assert found == {"b": (True, True), "x": (False, False)}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import count, islice
+
 import pytest
 
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.doctor import fairness
 from tests.cli.site import QUEUE, Site, sort_in
 from tests.transport.kit import Inbox, drain
 from tools.harness.redis_server import RedisServer
@@ -41,6 +45,36 @@ def test_keys_at_their_limits(site: Site) -> None:
         inbox = Inbox(connection.channel(), QUEUE)
         drain(connection, lambda: len(inbox) == 1 and site.redis.hlen(site.store.keys(QUEUE).limited))
         assert site.findings("ok")["queue celery"] == "1 key at their limits: a (2 ready)"
+
+
+def test_all_partitions_are_looked_at(site: Site) -> None:
+    site.app.conf.broker_transport_options = {"partitions": {QUEUE: 3}}
+    site.app.conf.task_acks_late = True
+    last = f"{QUEUE}#2"
+    site.text("fair", *Q, "--force")
+    site.text("limit", *Q, "--per-key", "--concurrency", "1")
+    site.text("pause", *Q, "--key", "b")
+    with Access(site.app) as access:
+        ids = (f"id {number}" for number in count())
+        of_last = [*islice((id for id in ids if access.store.partitions.pick(QUEUE, id) == last), 4)]
+    for id in of_last:
+        site.send(task_id=id, headers={"x-key": "a"})
+    with site.app.connection_for_read() as connection:
+        inbox = Inbox(connection.channel(), QUEUE)
+        drain(connection, lambda: len(inbox) == 1 and site.redis.hlen(site.store.keys(last).limited))
+        assert site.findings("ok")["queue celery"] == "1 key at their limits: a (3 ready)"
+        # It is paused in each of them.
+        assert site.findings("warning")["queue celery"].startswith("1 key paused: b (since 20")
+        site.redis.delete(site.store.keys(last).key_list(0, "a"))
+        assert site.findings("wrong")["queue celery"].endswith("where they are counted: 0 of 3")
+
+
+def test_keys_that_are_paused_among_many(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fairness, "MOST_KEYS", 3)
+    site.text("fair", *Q)
+    sort_in(site, *"acdefg")
+    site.text("pause", *Q, "--key", "b")
+    assert site.findings("warning")["queue celery"].startswith("1 key paused: b (since 20")
 
 
 def test_messages_that_nobody_moves_back(site: Site) -> None:

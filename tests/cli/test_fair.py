@@ -159,11 +159,12 @@ def test_key_is_a_filter(site: Site) -> None:
 def test_stats(site: Site) -> None:
     assert site.rows("stats")[0]["fairness"] is None
     site.text("fair", *Q)
+    assert "celery is fair: 0 keys wait\n" in site.text("stats")
     for number in range(3):
         site.send(headers={"x-key": f"t{number}"})
     site.text("pause", *Q, "--key", "t0")
     site.text("limit", *Q, "--per-key", "--rate", "1/h")
-    assert "celery is fair: 0 keys wait\n" in site.text("stats")
+    assert "celery is fair, and workers have not sorted its 3 messages by key yet\n" in site.text("stats")
     with site.app.connection_for_read() as connection:
         inbox = Inbox(connection.channel(), QUEUE, prefetch=1)
         drain(connection, lambda: len(inbox) == 1)
@@ -202,11 +203,24 @@ def test_metrics(site: Site) -> None:
     site.text("fair", *Q)
     assert set(metrics().values()) == {0}
     sort_in(site, *["noisy"] * 7, "a", "b", "c")
-    noisy = site.store.keys(QUEUE).key_list(0, "noisy")
-    since = f'"redisdelay-due": {site.now_ms() - 60_000}'
-    site.redis.lset(noisy, -1, re.sub('"redisdelay-due": [0-9]+', since, site.redis.lindex(noisy, -1)))
+
+    def waits_for_a_minute(key: str) -> None:
+        its = site.store.keys(QUEUE).key_list(0, key)
+        since = f'"redisdelay-due": {site.now_ms() - 60_000}'
+        site.redis.lset(its, -1, re.sub('"redisdelay-due": [0-9]+', since, site.redis.lindex(its, -1)))
+
+    waits_for_a_minute("noisy")
     found = metrics()
     assert found["redisdelay_queue_keys"] == 4
     assert found["redisdelay_queue_greatest_key_ratio"] == 0.7
     assert 60 < found["redisdelay_queue_longest_key_waiting_seconds"] < 120
-    assert 0 < found["redisdelay_queue_quiet_keys_waiting_seconds"] < 60
+    quiet = "redisdelay_queue_quiet_keys_waiting_seconds"
+    assert 0 < found[quiet] < 60
+    waits_for_a_minute("a")
+    assert 60 < metrics()[quiet] < 120
+    # It is not the workers for whom it waits.
+    site.text("pause", *Q, "--key", "a")
+    assert 0 < metrics()[quiet] < 60
+    for key in ("b", "c"):
+        site.text("pause", *Q, "--key", key)
+    assert metrics()[quiet] == 0

@@ -33,6 +33,8 @@ needs_promtool = pytest.mark.skipif(
 @pytest.fixture
 def served(site: Site) -> set[str]:
     """The names of all metrics that the exporter and a worker serve."""
+    # Some are of fair queues alone.
+    site.text("fair", "-Q", QUEUE)
     metrics.consuming(QUEUE)
     metrics.delivered(QUEUE, 0.1)
     metrics.unique_conflict(QUEUE, "dropped")

@@ -13,8 +13,11 @@ from rich.console import Console
 from kombu_redisdelay.cli.table import Line
 from kombu_redisdelay.cli.terminal import colored
 from kombu_redisdelay.cli.top import View
+from kombu_redisdelay.operations.fair import KeyLimits
+from kombu_redisdelay.operations.fairness import Fairness
 from kombu_redisdelay.operations.history import Counts, QueueHistory
 from kombu_redisdelay.operations.limits import UNLIMITED, QueueLimits
+from kombu_redisdelay.operations.queue_reasons import KEY_LIMITS
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.stats import QueueStats
 from kombu_redisdelay.operations.timeline import EDGES, spans
@@ -146,4 +149,21 @@ def test_pauses_and_limits_are_said_below_the_queues() -> None:
     limits = QueueLimits(rate="100/m", burst=10, concurrency=20)
     shown = lines(render(View("redisdelay://"), [replace(_QUEUE, limits=limits)], 100.0))
     assert "celery is limited: 100/m, burst 10, concurrency 20" in shown
+    assert len(shown) <= SIZE[1]
+
+
+def test_fair_queues_are_said_below_them() -> None:
+    fairness = Fairness("on", 3, 0, KeyLimits(rate="10/m", burst=1))
+    fair = replace(_QUEUE, fairness=fairness)
+    shown = lines(render(View("redisdelay://"), [fair, replace(_QUEUE, queue="plain")], 100.0))
+    assert "celery is fair: 3 keys wait" in shown
+    assert "each key of celery is limited: 10/m, burst 1" in shown
+    assert "key limits" not in " ".join(shown)
+    held = replace(fair, fairness=replace(fairness, keys_at_limit=3), reason=KEY_LIMITS)
+    busier = [replace(_QUEUE, queue=f"q{n:02}", ready=1000) for n in range(40)]
+    shown = lines(render(View("redisdelay://"), [*busier, held], 100.0))
+    assert "celery is fair: 3 keys wait, 3 of them at a limit" in shown
+    assert "all ready messages of celery wait because of key limits" in shown
+    # It is held back, so it has room.
+    assert any(re.match(r"celery +10", line) for line in shown)
     assert len(shown) <= SIZE[1]

@@ -6,6 +6,7 @@ from kombu.connection import Connection
 
 from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.operations import fair
 from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site
 
@@ -15,6 +16,9 @@ LONG = "reports.with.a.very.long.name.that.somebody.has.chosen.in.a.hurry"
 
 #: A key of 256 bytes.
 UGLY = "🔑<script>document.title = 'evil'</script>" + 212 * "x"
+
+#: A key of a fair queue, of 64 bytes.
+UGLY_KEY = "🔑<script>document.title = 'evil'</script>" + 20 * "x"
 
 #: All pages of a broker that has :func:`messages_in_each_state`.
 PAGES = (
@@ -27,6 +31,8 @@ PAGES = (
     "/message?id=nothing",
     "/queue?name=celery",
     f"/queue?name={LONG}",
+    "/keys?name=celery",
+    f"/keys?name={LONG}",
     "/doctor",
     "/nothing",
 )
@@ -36,12 +42,23 @@ def messages_in_each_state(site: Site) -> None:
     delivered(site, "x1", "x2", "x3")
     scheduled(site, *(f"s{number}" for number in range(60)))
     scheduled(site, "long", queue=LONG, task="<script>document.title = 'evil'</script>" + "x" * 500)
+    keyed(site)
     ready(site, "r1", "r2")
     held(site, "h1")
     for id in ("holder", "blocked"):
         site.send("shop.sync", task_id=id, headers={"x-unique": UGLY, "x-unique-while": "latest"})
     for state in KEPT:
         dead(site, f"{state}1", state=state)
+
+
+def keyed(site: Site) -> None:
+    """A fair queue, and keys of it: an ugly one, one that is paused, some without anything special, none."""
+    fair.make_fair(site.store, [LONG])
+    fair.limit_keys(site.store, LONG, rate="100/m", concurrency=2)
+    fair.limit_key(site.store, LONG, UGLY_KEY, rate="1000000/h", burst=1_000_000)
+    fair.pause_key(site.store, LONG, "paused")
+    for key in (UGLY_KEY, "paused", *(f"tenant-{number}" for number in range(12)), ""):
+        site.send(headers={"x-key": key}, queue=LONG)
 
 
 def ready(site: Site, *ids: str, task: str = "shop.close", queue: str = QUEUE) -> None:

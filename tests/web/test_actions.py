@@ -199,6 +199,9 @@ def test_limiting(viewer: Viewer) -> None:
     page = viewer.press("Limit")
     assert {"rate": "100/m", "burst": "5", "concurrency": "20"}.items() <= dict(page.forms[-1].fields).items()
     assert "no limits any more" in viewer.press("Limit", rate="", burst="", concurrency="").text
+    # Somebody has limited it since the page was loaded.
+    viewer.app.state.site.queues.limit(QUEUE, rate="50/s")
+    assert ("rate", "50/s") in viewer.press("Limit").forms[-1].fields
 
 
 @pytest.mark.parametrize(

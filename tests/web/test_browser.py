@@ -10,7 +10,6 @@ from threading import Event
 import pytest
 
 from kombu_redisdelay import Messages
-from kombu_redisdelay.operations import limits
 from tests.cli.site import Site
 from tests.web.states import PAGES
 from tools.harness.process import wait_until
@@ -177,17 +176,6 @@ def test_an_answer_that_is_no_page_of_ours_does_not_end_the_updates(
     wait_until(lambda: "No answer" in (seen(driver, "[role=alert]") or ""), 30, "away")
     wait_for(driver, "[role=alert]", "")
     wait_for(driver, "h1", "Queues")
-
-
-def test_a_limit_of_somebody_else_is_offered(driver: webdriver.Chrome, url: str, site: Site) -> None:
-    driver.get(f"{url}/queue?name=celery")
-    limits.limit(site.store, "celery", rate="100/m", concurrency=20)
-    found = "return document.querySelector('#switch input[name=rate]').value"
-    wait_until(lambda: driver.execute_script(found) == "100/m", 30, "the limit")
-    click(driver, "button[value=limit]")
-    question = "Limit what all workers together take from celery? An empty field is no limit."
-    wait_for(driver, "h1", question)
-    assert driver.find_element(By.NAME, "concurrency").get_attribute("value") == "20"
 
 
 def ticked(driver: webdriver.Chrome) -> int:

@@ -36,6 +36,8 @@ PICTURES = (
     Picture("overview-dark", "/", DARK),
     Picture("queue-light", "/queue?name=emails"),
     Picture("queue-dark", "/queue?name=emails", DARK),
+    Picture("keys-light", "/keys?name=imports", height=800),
+    Picture("keys-dark", "/keys?name=imports", DARK, height=800),
     Picture("scheduled-light", "/messages?queue=emails&before=30m", height=570),
     Picture("scheduled-dark", "/messages?queue=emails&before=30m", DARK, height=570),
     Picture("narrow-light", "/", width=360, height=700),

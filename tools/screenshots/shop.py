@@ -12,10 +12,10 @@ from uuid import UUID
 
 from celery import Celery
 
-from kombu_redisdelay.operations.queues import Queues
+from kombu_redisdelay import Queues, batch
 from tools.harness.redis_server import RedisServer
 
-EMAILS, INVOICES, REPORTS, THUMBNAILS = "emails", "invoices", "reports", "thumbnails"
+EMAILS, IMPORTS, INVOICES, REPORTS, THUMBNAILS = "emails", "imports", "invoices", "reports", "thumbnails"
 
 MINUTE, HOUR = 60, 3600
 
@@ -26,6 +26,7 @@ class Shop:
     def __init__(self, server: RedisServer) -> None:
         self.app = Celery("shop", broker=server.url(), set_as_current=False)
         self.app.conf.update(task_default_queue=EMAILS, task_acks_late=True)
+        self._connection = self.app.connection_for_read()
         self._queues = Queues(self.app)
         self._store = self._queues.store
         self._redis: Any = server.client(decode_responses=True)
@@ -33,12 +34,14 @@ class Shop:
         self._random = random.Random(16)
 
     def close(self) -> None:
+        self._connection.close()
         self._queues.close()
         self._redis.close()
         self.app.close()
 
     def fill(self) -> None:
         self._fill_emails()
+        self._fill_imports()
         self._fill_invoices()
         self._fill_reports()
         self._fill_thumbnails()
@@ -55,6 +58,28 @@ class Shop:
             self._hold(EMAILS, host, 2, "shop.emails.confirm_order")
         self._bury(EMAILS, 52 * MINUTE, 1, "rejected", "shop.emails.confirm_order")
         self._happened(EMAILS, per_minute=34, failed=0.02)
+
+    def _fill_imports(self) -> None:
+        """One tenant has uploaded much. A worker has sorted in what came, and holds some of it."""
+        self._queues.make_fair(IMPORTS)
+        self._queues.limit_keys(IMPORTS, concurrency=2)
+        self._queues.limit_key(IMPORTS, "acme", concurrency=8)
+        self._queues.pause_key(IMPORTS, "globex")
+        ready = {"initech": 1402, "acme": 311, "umbrella": 57, "globex": 12, "hooli": 3}
+        for tenant, count in ready.items():
+            with batch(self.app):
+                for _ in range(count):
+                    self._import(tenant)
+        for number in range(7):
+            self._import(f"tenant-{number}")
+            self._import(f"tenant-{number}", countdown=3 * HOUR)
+        channel = self._connection.channel()
+        while self._redis.llen(IMPORTS):
+            channel.basic_get(IMPORTS)
+        self._happened(IMPORTS, per_minute=61, failed=0.01)
+
+    def _import(self, tenant: str, countdown: float | None = None) -> None:
+        self._send(IMPORTS, "shop.imports.row", self._order(), countdown, headers={"x-key": tenant})
 
     def _fill_invoices(self) -> None:
         for _ in range(75):
@@ -91,10 +116,15 @@ class Shop:
         return (self._random.randrange(10_000, 99_999),)
 
     def _send(
-        self, queue: str, task: str, arguments: tuple[object, ...] = (), countdown: float | None = None
+        self,
+        queue: str,
+        task: str,
+        arguments: tuple[object, ...] = (),
+        countdown: float | None = None,
+        **options: Any,
     ) -> str:
         id = str(UUID(int=self._random.getrandbits(128), version=4))
-        self.app.send_task(task, arguments, queue=queue, countdown=countdown, task_id=id)
+        self.app.send_task(task, arguments, queue=queue, countdown=countdown, task_id=id, **options)
         return id
 
     def _taken(self, queue: str, task: str) -> tuple[str, str]:
@@ -136,7 +166,7 @@ class Shop:
         busy = 1 if seconds == MINUTE else (0.15, 0.5, 1, 0.9, 1, 0.4)[hour // 4]
         delivered = self._about(busy * mean * self._random.uniform(0.6, 1.4))
         published = self._about(delivered * self._random.uniform(0.9, 1.1))
-        return f"{start_s} {seconds} {published} {delivered} {self._about(delivered * failed)} 0\n"
+        return f"{start_s} {seconds} {published} {delivered} {self._about(delivered * failed)} 0 0 0\n"
 
     def _about(self, value: float) -> int:
         """A whole number next to it, so that the mean is right."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import timezone
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
-from kombu_redisdelay.broker.fair_keys import KeyState, iter_keys, sorted_in
+from kombu_redisdelay.broker.fair_keys import KeyState, iter_keys, iter_limited_keys, sorted_in
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
@@ -15,7 +15,7 @@ from kombu_redisdelay.operations.fair import NO_KEY
 from kombu_redisdelay.operations.stats import QueueStats
 from kombu_redisdelay.words import first_of, number_of
 
-#: Keys that are looked at. A queue with more is not recounted.
+#: Keys that are looked at, in all partitions together. A queue with more is not recounted.
 MOST_KEYS = 10_000
 
 #: Keys that are named.
@@ -34,10 +34,12 @@ def check_fairness(store: Store, stats: QueueStats, app: Any) -> Iterator[Findin
     if stats.fairness is None:
         return
     names = store.partitions.names(stats.queue)
+    most = MOST_KEYS // len(names)
     yield from _state(stats)
     for name in names:
-        yield from _recount(store, stats.queue, name)
-    yield from _keys(stats.queue, list(islice(iter_keys(store, names[0]), MOST_KEYS)), app)
+        yield from _recount(store, stats.queue, name, most)
+    states = chain.from_iterable(islice(iter_limited_keys(store, name), most) for name in names)
+    yield from _limited(stats.queue, states, app)
 
 
 def _state(stats: QueueStats) -> Iterator[Finding]:
@@ -54,11 +56,11 @@ def _state(stats: QueueStats) -> Iterator[Finding]:
         )
 
 
-def _recount(store: Store, queue: str, name: str) -> Iterator[Finding]:
+def _recount(store: Store, queue: str, name: str, most: int) -> Iterator[Finding]:
     for _ in range(TRIES):
         [noted] = sorted_in(store, [name])
-        states = list(islice(iter_keys(store, name), MOST_KEYS + 1))
-        if len(states) > MOST_KEYS:
+        states = list(islice(iter_keys(store, name), most + 1))
+        if len(states) > most:
             return
         found = {step: sum(state.ready.get(step, 0) for state in states) for step in store.steps}
         [again] = sorted_in(store, [name])
@@ -78,10 +80,17 @@ def _recount(store: Store, queue: str, name: str) -> Iterator[Finding]:
     )
 
 
-def _keys(queue: str, states: Sequence[KeyState], app: Any) -> Iterator[Finding]:
+def _limited(queue: str, states: Iterable[KeyState], app: Any) -> Iterator[Finding]:
     check = f"queue {queue}"
     zone = timezone.utc if app is None else app.timezone
-    paused = {state.key or NO_KEY: state.paused_ms for state in states if state.paused_ms is not None}
+    paused: dict[str, int] = {}
+    at_limit: dict[str, int] = {}
+    for state in states:
+        key = state.key or NO_KEY
+        if state.paused_ms is not None:
+            paused[key] = min(state.paused_ms, paused.get(key, state.paused_ms))
+        elif state.is_limited:
+            at_limit[key] = at_limit.get(key, 0) + sum(state.ready.values())
     if paused:
         each = [
             f"{key} (since {from_ms(ms).astimezone(zone).isoformat(' ', 'seconds')})"
@@ -92,8 +101,7 @@ def _keys(queue: str, states: Sequence[KeyState], app: Any) -> Iterator[Finding]
             f"{number_of(len(paused), 'key')} paused: {first_of(each, MOST_NAMED)}",
             f"Workers take nothing of them. To go on: `celery delayed resume -Q {queue} --key KEY`.",
         )
-    at_limit = [state for state in states if state.is_limited and state.paused_ms is None]
     if at_limit:
-        most = sorted(at_limit, key=lambda state: -sum(state.ready.values()))
-        each = [f"{state.key or NO_KEY} ({sum(state.ready.values()):,} ready)" for state in most]
+        by_size = sorted(at_limit, key=lambda key: -at_limit[key])
+        each = [f"{key} ({at_limit[key]:,} ready)" for key in by_size]
         yield ok(check, f"{number_of(len(at_limit), 'key')} at their limits: {first_of(each, MOST_NAMED)}")

@@ -10,7 +10,7 @@ import pytest
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.fair_keys import KeyLimits, iter_keys
+from kombu_redisdelay.broker.fair_keys import KeyLimits, greatest_keys, iter_keys
 from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.leftovers import Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.limits import LimitStore
@@ -191,13 +191,14 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
 }
 
 
-def limit_keys(rig: Rig) -> list[KeyLimits]:
+def limit_keys(rig: Rig) -> tuple[list[str], list[KeyLimits]]:
     fair = FairQueues(rig.store)
     fair.switch_on(["q"])
     fair.limit(["q"], KeyLimits(concurrency=1))
     fair.limit_key("q", "key", KeyLimits(concurrency=2))
+    greatest = greatest_keys(rig.store, "q", 1)
     rig.store.purge("q")
-    return [state.own for state in iter_keys(rig.store, "q")]
+    return greatest, [state.own for state in iter_keys(rig.store, "q")]
 
 
 _SINCE = re.compile(rb'"redisdelay-unknown": \d+')
@@ -284,7 +285,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
         *("PUBLISH_UNIQUE", "ACK_UNIQUE", "CHECK_UNIQUE"),
-        *("SET_KEY_LIMITS", "COUNT_KEYS", "CHECK_KEYS", "CLEAR_KEYS", "READ_KEYS"),
+        *("SET_KEY_LIMITS", "COUNT_KEYS", "CHECK_KEYS", "CLEAR_KEYS", "READ_KEYS", "FIND_GREATEST"),
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER", "ACK"),
         *("LEAVE_TO_OTHERS", "FIND_UNKNOWN"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),

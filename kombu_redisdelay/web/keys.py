@@ -1,0 +1,89 @@
+"""The page of the keys of one queue."""
+
+from __future__ import annotations
+
+import re
+from math import ceil
+from time import monotonic
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kombu_redisdelay.operations.access import natural
+from kombu_redisdelay.operations.fair import NO_KEY
+from kombu_redisdelay.operations.key_columns import KEY, KEY_COLUMNS, USUAL_SORT, own_limits
+from kombu_redisdelay.operations.key_stats import QueueKeys, queue_keys
+from kombu_redisdelay.operations.states import READY, STATES
+from kombu_redisdelay.operations.stats import QueueStats, queue_stats
+from kombu_redisdelay.web.actions import actions
+from kombu_redisdelay.web.choice import Choice
+from kombu_redisdelay.web.fields import well_formed
+from kombu_redisdelay.web.site import fields_of, render, site_of
+from kombu_redisdelay.web.sorting import Column, Sorting
+from kombu_redisdelay.words import in_words
+
+#: Keys that are read, and those that are shown.
+MOST_READ, MOST_SHOWN = 1_000, 100
+
+#: With more keys than this, there is a field to search them.
+MOST_WITHOUT_SEARCH = 10
+
+#: Seconds after which the page is brought up to date: at least so many, and so many times as long as it took
+#: to read the keys.
+UPDATE_AFTER, TIMES_AS_LONG = 5, 20
+
+#: By what the keys can be sorted.
+COLUMNS = tuple(
+    Column(name, column.label, (lambda key: natural(key.key)) if column.kind == KEY else column.value)
+    for name, column in KEY_COLUMNS.items()
+    if column.is_sorted_by
+)
+
+
+def keys(request: Request) -> Response:
+    """The keys of one queue, or those that contain a text: as many as fit on the page."""
+    site, fields = site_of(request), fields_of(request)
+    name, search = well_formed(fields.get("name", "")), fields.get("search", "").strip()
+    sorting = Sorting.of(fields.get("sort", ""), COLUMNS, f"-{USUAL_SORT}")
+    store, began = site.queues.store, monotonic()
+    [stats] = queue_stats(store, [name])
+    found = queue_keys(store, name, MOST_READ, search)
+    took = monotonic() - began
+    matching = [key for key in found.keys if search.casefold() in (key.key or NO_KEY).casefold()]
+    return render(
+        request,
+        "keys.html",
+        queue=stats,
+        found=found,
+        rows=sorting.sort(matching)[:MOST_SHOWN],
+        count=len(matching),
+        all=_count(found, stats),
+        columns=KEY_COLUMNS,
+        headings={column.name: column for column in COLUMNS},
+        sorting=sorting,
+        search=search,
+        has_search=bool(search) or len(found.keys) > MOST_WITHOUT_SEARCH,
+        choice=Choice(queue=name),
+        actions=actions(),
+        states=STATES,
+        first_state=READY,
+        partitions=len(store.partitions.names(name)),
+        is_known=site.is_known(name),
+        update_after=max(UPDATE_AFTER, ceil(took * TIMES_AS_LONG)),
+        pattern=pattern,
+        in_words=in_words,
+        own_limits=own_limits,
+    )
+
+
+def _count(found: QueueKeys, stats: QueueStats) -> int:
+    """How many keys there are, with those that are not read."""
+    if len(found.keys) < MOST_READ or stats.fairness is None:
+        return len(found.keys)
+    # A key with messages of two priorities may count twice here.
+    return max(len(found.keys), stats.fairness.keys)
+
+
+def pattern(key: str) -> str:
+    """The value of the filter that finds messages with this key."""
+    return re.sub(r"[*?[]", r"[\g<0>]", key) or NO_KEY
