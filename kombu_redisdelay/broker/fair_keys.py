@@ -14,7 +14,7 @@ from kombu_redisdelay.broker.store import Store
 #: Keys that are read together.
 KEYS_PER_PAGE = 200
 
-_TURN = re.compile(rb"(\d+) (\d+)")
+_TURN = re.compile(rb"(\d+) (-?\d+)")
 
 
 class KeyLimits(NamedTuple):

@@ -40,7 +40,7 @@ local function remove_limited()
   local count, scan = 0, redis.call('HSCAN', base .. 'limited', 0, 'COUNT', left)
   for i = 1, #scan[2], 2 do
     redis.call('HDEL', base .. 'limited', scan[2][i])
-    for step in string.gmatch(scan[2][i + 1], '(%d+) %d+') do
+    for step in string.gmatch(scan[2][i + 1], '(%d+) %-?%d+') do
       count = count + remove_lists(step, { scan[2][i] })
     end
   end

@@ -1,7 +1,9 @@
 -- The door of a fair queue (fair.lua): its stock ready lists. Everybody pushes there, and what is found there
--- is put into the lists of the keys. When a queue is not fair any more, its messages go back there, in the
--- order of their turns. Both are done in portions: `budget` says how many `messages` and `bytes` may still be
--- moved, and from which size on a message is `large`.
+-- is put into the lists of the keys. When a queue is not to be fair any more, its messages go back there: of
+-- each key the last ones first, to the end that is taken from. Until all are back, takes prefer what is left
+-- in the lists. So the messages of a key stay in order, also if the queue is made fair again meanwhile. All
+-- of this is done in portions: `budget` says how many `messages` and `bytes` may still be moved, and from
+-- which size on a message is `large`.
 
 -- What it costs to read a key from the headers, in messages.
 local DECODED = 4
@@ -10,11 +12,12 @@ local LIMITED_AT_ONCE = 100
 
 -- Puts messages into the lists of the `keys`.
 local function put_last(fair, lane, keys, by_key)
-  local turns, clock = {}, turn_text(lane.clock)
+  local turns = {}
   for _, key in ipairs(keys) do
     local at, is_only = push_to_key('LPUSH', fair.base, lane.step, key, by_key[key])
     if is_only then
-      turns[#turns + 1], turns[#turns + 2] = clock, at
+      lane.arrivals = lane.arrivals + 1
+      turns[#turns + 1], turns[#turns + 2] = turn_text(FIRST_ARRIVAL + lane.arrivals), at
     end
   end
   if #turns > 0 then
@@ -56,7 +59,7 @@ local function sort_in(fair, lane, door, budget)
   return count
 end
 
--- Moves messages of a lane back to the list `door`.
+-- Moves messages of a lane to the list `door`, in the order of their turns.
 local function move_out(fair, lane, door, budget)
   local payloads = {}
   while budget.messages > 0 and budget.bytes > 0 do
@@ -83,20 +86,88 @@ local function move_strays(fair, door, budget)
   return left - budget.messages
 end
 
--- For a queue that is not fair any more: moves messages back, whatever limits their keys have. When nothing
--- is left in the lists of keys, nothing is left of the fair queue but the limits that an operator has set.
-local function move_back(fair, doors, budget)
+-- The last messages of a key, the very last one first. They leave its list.
+local function last_of_key(fair, lane, key, count)
+  local list = key_list(fair.base, lane.step, key)
+  -- Another program may have put something else there.
+  local some = redis.pcall('LRANGE', list, 0, count - 1)
+  if some.err or #some == 0 then
+    return {}
+  end
+  redis.call('LTRIM', list, #some, -1)
+  return some
+end
+
+-- Moves messages of a lane back to the list `door`.
+local function move_last(fair, lane, door, budget)
+  write_turns(fair, lane)
+  local payloads, bytes, at_once = {}, 0, 1
+  local count = redis.call('ZCARD', lane.zset)
+  while lane.n > 0 and count > 0 and budget.messages > 0 and budget.bytes > 0 do
+    -- Not always the same keys first: these would be behind all others.
+    local some = math.min(count, MOST_LOOKED_AT, budget.messages)
+    local first = (fair.seed + #payloads) % (count - some + 1)
+    local of_keys = {}
+    for i, key in ipairs(redis.call('ZRANGE', lane.zset, first, first + some - 1)) do
+      of_keys[i] = budget.bytes > 0 and last_of_key(fair, lane, key, at_once) or {}
+      for _, payload in ipairs(of_keys[i]) do
+        budget.bytes = budget.bytes - #payload
+      end
+      lane.n, budget.messages = lane.n - #of_keys[i], budget.messages - #of_keys[i]
+      if #of_keys[i] == 0 and budget.bytes > 0 then
+        count = count - redis.call('ZREM', lane.zset, key)
+      end
+    end
+    -- One of each key in turn.
+    for n = 1, at_once do
+      for _, some_of_key in ipairs(of_keys) do
+        if some_of_key[n] then
+          payloads[#payloads + 1], bytes = some_of_key[n], bytes + #some_of_key[n]
+        end
+      end
+    end
+    -- By what those so far have.
+    local in_bytes = budget.bytes / (bytes / math.max(1, #payloads) + 1)
+    at_once = math.max(1, math.floor(math.min(budget.messages, in_bytes) / some))
+  end
+  if #payloads > 0 then
+    redis.call('RPUSH', door, unpack(payloads))
+  end
+end
+
+-- For a queue that is not to be fair any more: lets some keys go on that were at a limit.
+local function free_some(fair)
   local limited, keys = redis.call('HSCAN', fair.base .. 'limited', '0', 'COUNT', LIMITED_AT_ONCE)[2], {}
   for i = 1, #limited, 2 do
     keys[#keys + 1] = limited[i]
   end
   unlimit(fair.base, keys)
+end
+
+-- When nothing is left in the lists of keys, nothing is left of the fair queue but the limits that an
+-- operator has set, and how much of their rates is used.
+local function end_fairness(base)
+  if redis.call('EXISTS', base .. 'fair') == 1 then
+    return
+  end
+  redis.call('HDEL', base .. 'control', 'fair')
+  redis.call('UNLINK', base .. 'limited', base .. 'alarms')
+  local last_us = redis.call('ZRANGE', base .. 'tats', -1, -1, 'WITHSCORES')[2]
+  if last_us then
+    redis.call('PEXPIREAT', base .. 'tats', string.format('%.0f', math.ceil(last_us / 1000)))
+  end
+end
+
+-- For a queue that is not to be fair any more: moves messages back.
+local function move_back(fair, doors, budget)
+  free_some(fair)
   for index, lane in ipairs(fair.lanes) do
-    move_out(fair, lane, doors[index], budget)
+    move_last(fair, lane, doors[index], budget)
     close_lane(fair, lane)
   end
-  if redis.call('EXISTS', fair.base .. 'fair') == 0 then
-    redis.call('HDEL', fair.base .. 'control', 'fair')
-    redis.call('UNLINK', fair.base .. 'limited', fair.base .. 'tats', fair.base .. 'alarms')
+  for _, lane in ipairs(fair.strays) do
+    move_last(fair, lane, doors[index_of_0(fair.lanes)], budget)
+    close_lane(fair, lane)
   end
+  end_fairness(fair.base)
 end

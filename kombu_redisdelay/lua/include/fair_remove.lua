@@ -3,7 +3,7 @@
 -- What is left of the text in `limited` without this step.
 local function without_step(turns, step)
   local others = {}
-  for other, at in string.gmatch(turns, '(%d+) (%d+)') do
+  for other, at in string.gmatch(turns, '(%d+) (%-?%d+)') do
     if other ~= step then
       others[#others + 1] = other .. ' ' .. at .. ' '
     end
@@ -28,7 +28,7 @@ local function forget_sorted_in(base, list, count)
   end
   if redis.call('HINCRBY', base .. 'fair', 'n:' .. step, -count) <= 0 then
     redis.call('UNLINK', base .. 'turns:' .. step)
-    for _, name in ipairs({ 'n', 'clock', 'since', 'is_rebasing' }) do
+    for _, name in ipairs({ 'n', 'clock', 'since', 'is_rebasing', 'arrivals' }) do
       redis.call('HDEL', base .. 'fair', name .. ':' .. step)
     end
   end

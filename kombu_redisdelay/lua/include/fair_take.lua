@@ -14,24 +14,16 @@ local function open_fair(queue, steps, now_us, seed)
   queue.fair = fair
 end
 
--- The index of the lane of step 0, or of the first if there is none.
-local function index_of_0(lanes)
-  for index, lane in ipairs(lanes) do
-    if lane.step == '0' then
-      return index
-    end
-  end
-  return 1
-end
-
--- Sorts in, or moves back. Then `counts` has what is ready.
+-- Sorts in. Then `counts` has what is ready.
 local function enter_fair(queue, budget)
   local fair = queue.fair
+  fair.budget = budget
   if fair.state == 'off' then
-    move_back(fair, queue.ready, budget)
-    queue.fair = nil
-    for index, door in ipairs(queue.ready) do
-      queue.counts[index] = redis.call('LLEN', door)
+    free_some(fair)
+    -- What was counted has to be released.
+    queue.has_permits = queue.has_permits or counts_keys(fair.base)
+    for index, lane in ipairs(fair.lanes) do
+      queue.counts[index] = lane.n + queue.counts[index]
     end
     return
   end
@@ -57,9 +49,21 @@ end
 
 -- The next message of a step; nil if none may be taken.
 local function next_fair(queue, step_index, wanted)
+  local fair, lane = queue.fair, queue.fair.lanes[step_index]
+  if fair.is_counting then
+    return nil
+  elseif fair.state == 'off' and lane.n == 0 then
+    return redis.call('RPOP', queue.ready[step_index]) or nil
+  end
+  return next_in_turn(fair, lane, wanted)
+end
+
+-- For a queue that is not to be fair any more: moves messages back. Then `counts` has what may be taken.
+local function leave_plain(queue)
   local fair = queue.fair
-  if not fair.is_counting then
-    return next_in_turn(fair, fair.lanes[step_index], wanted)
+  move_back(fair, queue.ready, fair.budget)
+  for index, door in ipairs(queue.ready) do
+    queue.counts[index] = math.max(0, fair.lanes[index].n) + redis.call('LLEN', door)
   end
 end
 
@@ -67,6 +71,10 @@ end
 -- for a key; `has_unwatched_key` tells that another one has to be woken for that.
 local function leave_fair(queue, consumer, may_watch)
   local fair = queue.fair
+  if fair.state == 'off' then
+    leave_plain(queue)
+    return
+  end
   for index, lane in ipairs(fair.lanes) do
     close_lane(fair, lane)
     local has_turns = lane.n > 0 and not fair.is_counting and redis.call('ZCARD', lane.zset) > 0

@@ -1,16 +1,21 @@
 -- Whose turn it is in a fair queue (fair.lua): start-time fair queueing. The key whose turn begins first is
 -- served, one message; its next turn begins a round later, 1,000,000 divided by its weight. Each step has a
--- clock, which is at the latest turn that was served in its order. A key that comes begins at the clock: so
--- it is served next, and owes nothing and is owed nothing for the time when it was away.
+-- clock, which is at the latest turn that was served in its order. The clock begins at 0.
 --
--- What begins at the clock or before is a *newcomer*. Where many come together, their second turns would fall
--- together, too, and make others wait: so each pays a part of its first round only, at random. And where new
--- ones never end, they would starve all others: so `since:<step>` counts the newcomers in a row, and after
--- some of them the first of the others is served. A key without messages leaves when its turn comes, not
--- before: else one that publishes its own successor would always be a newcomer.
+-- A key that comes is a *newcomer*: it is served before all others, and owes nothing and is owed nothing for
+-- the time when it was away. Its turn begins below 0, by the number of its arrival: so newcomers are served
+-- in the order in which they came. Where many come together, their second turns would fall together, and make
+-- others wait: so each pays a part of its first round only, at random. And where new ones never end, they
+-- would starve all others: so `since:<step>` counts the newcomers in a row, and after some of them the first
+-- of the others is served. These some are about as many as there are newcomers for each of the others.
+--
+-- A key without messages leaves when its turn comes, not before: else one that publishes its own successor
+-- would always be a newcomer.
 --
 -- A `lane` is a step of a queue in a script:
 --   n, clock, since        as in the hash `fair`
+--   arrivals               how many keys have come
+--   in_a_row               how many newcomers are served in a row
 --   start                  the clock at the beginning
 --   entries, at            keys and turns that were read from the zset, and which of them is the next
 --   last                   the latest turn among these; nothing that is not read begins before
@@ -22,7 +27,9 @@
 --   is_used                whether messages were sorted in
 
 local ROUND = 1000000
-local NEWCOMERS_IN_A_ROW = 31
+local MOST_IN_A_ROW = 31
+-- Turns of newcomers begin after this.
+local FIRST_ARRIVAL = -REBASE
 -- In one script: messages that it takes if it does nothing else, keys that it looks at, and keys that go back
 -- with the clock.
 local MOST_SERVED, MOST_LOOKED_AT, MOST_REBASED = 128, 300, 200
@@ -110,12 +117,16 @@ local function read_lane(fair, lane, wanted)
   lane.is_all = #lane.entries < 2 * count
   lane.start = lane.start or lane.clock
   lane.again, lane.first, lane.passed, lane.passed_count = {}, 1, {}, 0
+  if lane.entries[2] and tonumber(lane.entries[2]) < 0 then
+    local all, newcomers = redis.call('ZCARD', lane.zset), redis.call('ZCOUNT', lane.zset, '-inf', '(0')
+    lane.in_a_row = math.min(MOST_IN_A_ROW, math.ceil((newcomers + 1) / math.max(1, all - newcomers)))
+  end
   read_keys(fair, keys_in(lane.entries))
 end
 
 -- The first key that is no newcomer, and its turn; nil if there is none.
 local function first_of_others(fair, lane)
-  local entry = read_turns(lane, '(' .. turn_text(lane.start), lane.passed_count, 1)
+  local entry = read_turns(lane, '0', lane.passed_count, 1)
   if not entry[1] or lane.turns[entry[1]] then
     return nil
   end
@@ -139,7 +150,7 @@ local function next_key(fair, lane, wanted)
     elseif not key then
       return nil
     end
-    if at <= lane.start and lane.since >= NEWCOMERS_IN_A_ROW then
+    if at < 0 and lane.since >= lane.in_a_row then
       local other, its_turn = first_of_others(fair, lane)
       if other then
         return other, its_turn, true
@@ -185,7 +196,7 @@ end
 -- Gives a key that was served its next turn.
 local function note_served(fair, lane, key, at, is_passed, payload)
   local round = round_of(payload)
-  if at <= lane.start then
+  if at < 0 then
     lane.since = lane.since + 1
     at, round = lane.start, math.floor(round * ((fair.seed + fair.served) * 0.6180339887 % 1))
   else
@@ -246,9 +257,9 @@ local function rebase(fair, lane)
   write_turns(fair, lane)
 end
 
-local LANE_FIELDS = { 'n', 'clock', 'since', 'is_rebasing' }
+local LANE_FIELDS = { 'n', 'clock', 'since', 'is_rebasing', 'arrivals' }
 
-local EMPTY = { n = 0, clock = 0, since = 0, is_rebasing = 0 }
+local EMPTY = { n = 0, clock = 0, since = 0, is_rebasing = 0, arrivals = 0 }
 
 local function open_lane(fair, step, fields)
   local found = EMPTY
@@ -266,6 +277,7 @@ local function open_lane(fair, step, fields)
     clock = found.clock,
     since = found.since,
     is_rebasing = found.is_rebasing,
+    arrivals = found.arrivals,
     entries = {},
     at = 1,
     again = {},
@@ -276,11 +288,21 @@ local function open_lane(fair, step, fields)
   }
 end
 
+-- The index of the lane of step 0, or of the first if there is none.
+local function index_of_0(lanes)
+  for index, lane in ipairs(lanes) do
+    if lane.step == '0' then
+      return index
+    end
+  end
+  return 1
+end
+
 -- Reads the lanes of a queue for the `steps`, and, as `strays`, those of other steps: these are no longer
 -- used, and messages are left in them.
 local function open_lanes(fair, steps)
   fair.lanes, fair.strays, fair.served, fair.work, fair.looked_at = {}, {}, 0, 0, 0
-  -- All of them: there are no more than four for each step.
+  -- All of them: there are no more than five for each step.
   local found, fields = redis.call('HSCAN', fair.base .. 'fair', '0', 'COUNT', '200')[2], {}
   for i = 1, #found, 2 do
     fields[found[i]] = found[i + 1]

@@ -15,14 +15,15 @@ local function unlimit(base, keys)
   local found, turns, was_limited = redis.call('HMGET', base .. 'limited', unpack(keys)), {}, false
   for i, key in ipairs(keys) do
     was_limited = was_limited or found[i]
-    for step, digits in string.gmatch(found[i] or '', '(%d+) (%d+)') do
+    for step, digits in string.gmatch(found[i] or '', '(%d+) (%-?%d+)') do
       if redis.call('EXISTS', key_list(base, step, key)) == 1 then
         turns[step] = turns[step] or { clock = clock_of(base, step) }
         local clock, at, of_step = turns[step].clock, tonumber(digits), turns[step]
         if at > clock + REBASE / 2 then
           at = at - REBASE
         end
-        of_step[#of_step + 1] = turn_text(math.max(clock, at))
+        -- A newcomer stays one.
+        of_step[#of_step + 1] = turn_text(at < 0 and at or math.max(clock, at))
         of_step[#of_step + 1] = key
       end
     end
