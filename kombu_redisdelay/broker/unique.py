@@ -40,6 +40,10 @@ LONGEST_KEY = 256
 #: What became of a message that met another one with its key.
 DROPPED, REPLACED = "dropped", "replaced"
 
+#: What the key of a message counts as, in bytes, where those of a script are limited: as in
+#: lua/include/unique.lua.
+BYTES_OF_KEY = 4096
+
 #: How the member of a message begins, and before which byte. The group is the key as scripts read it.
 _BEGIN, _WITHIN = b'"redisdelay-unique": ["', 700
 _MEMBER = re.compile(rb'"redisdelay-unique": \["[dl]", "[ !#-~]*", "([ !#-~]*)"\]')
@@ -204,6 +208,12 @@ def conflict_in(reply: Any) -> Conflict | None:
     if isinstance(reply, list):
         return Conflict(reply[0].decode(), reply[1].decode(errors="replace"))
     return None
+
+
+def size_with_key(stored: bytes) -> int:
+    """The size of a message, for a script that moves it and its key: *stored* is how it is in Redis. A key
+    counts as :data:`BYTES_OF_KEY`."""
+    return len(stored) + (0 if stored.find(_BEGIN, 0, _WITHIN) < 0 else BYTES_OF_KEY)
 
 
 def field_until_ack(payload: bytes) -> str | None:
