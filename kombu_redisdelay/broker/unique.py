@@ -48,6 +48,9 @@ BYTES_OF_KEY = 4096
 _BEGIN, _WITHIN = b'"redisdelay-unique": ["', 700
 _MEMBER = re.compile(rb'"redisdelay-unique": \["[dl]", "[ !#-~]*", "([ !#-~]*)"\]')
 
+#: The same, whatever the mode is. The group is the id.
+_ID = re.compile(rb'"redisdelay-unique": \["[wdl]", "([ !#-~]*)", "[ !#-~]*"\]')
+
 #: What errors say of the headers.
 _KEY, _WHILE, _AT_MOST = (f"header {name!r}" for name in (UNIQUE_HEADER, WHILE_HEADER, AT_MOST_HEADER))
 
@@ -214,6 +217,13 @@ def size_with_key(stored: bytes) -> int:
     """The size of a message, for a script that moves it and its key: *stored* is how it is in Redis. A key
     counts as :data:`BYTES_OF_KEY`."""
     return len(stored) + (0 if stored.find(_BEGIN, 0, _WITHIN) < 0 else BYTES_OF_KEY)
+
+
+def id_of(stored: bytes) -> str | None:
+    """The id of a message with a key; ``None`` if it has no key. *stored* is how it is in Redis."""
+    begin = stored.find(_BEGIN, 0, _WITHIN)
+    match = None if begin < 0 else _ID.match(stored, begin)
+    return None if match is None else match[1].decode()
 
 
 def field_until_ack(payload: bytes) -> str | None:

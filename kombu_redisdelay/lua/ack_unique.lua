@@ -24,9 +24,8 @@ if was_unacked == 1 and ARGV[3] == '1' then
   release_key(base, KEYS[1], ARGV[1])
   wake(KEYS[2])
 end
-local mine = string.sub(KEYS[1], #base + #'unacked:' + 1) .. '\30' .. ARGV[1] .. '\30'
-local found = redis.pcall('HGET', base .. 'running', ARGV[2])
-if type(found) ~= 'string' or string.sub(found, 1, #mine) ~= mine then
+local mine = string.sub(KEYS[1], #base + #'unacked:' + 1) .. '\30' .. ARGV[1]
+if redis.pcall('HGET', base .. 'running', ARGV[2]) ~= mine then
   return was_unacked
 end
 redis.call('HDEL', base .. 'running', ARGV[2])

@@ -44,7 +44,7 @@ local function takes_wanted_by_none(batch, queue, mode, id, key)
     return nil
   end
   if mode ~= UNTIL_TAKEN and queue.needs_ack then
-    local running = { consumer = batch.consumer, tag = nth_tag(batch, batch.count), id = id }
+    local running = { consumer = batch.consumer, tag = nth_tag(batch, batch.count) }
     if redis.pcall('HSETNX', queue.base .. 'running', key, running_text(running)) ~= 1 then
       return nil
     end
@@ -77,7 +77,7 @@ local function takes_key(batch, queue, stored, start)
     redis.call('ZADD', queue.schedule, '+inf', member)
     entry = entry_at('a', stored_step(stored), batch.now_ms, member)
   elseif mode ~= UNTIL_TAKEN and queue.needs_ack then
-    record.running = { consumer = batch.consumer, tag = nth_tag(batch, batch.count), id = id }
+    record.running = { consumer = batch.consumer, tag = nth_tag(batch, batch.count) }
   end
   if is_current then
     record.current = entry

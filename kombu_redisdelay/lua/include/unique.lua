@@ -9,7 +9,8 @@
 -- this for how long it may be postponed (publish_unique.lua). A message that has expired holds no key,
 -- because Celery does not run it; 0 is never. \30 stands between `current` and `next`.
 -- The hash `running` has for each key the message that a consumer holds, with "done" and "latest":
---   <consumer> \30 <delivery tag> \30 <id>
+--   <consumer> \30 <delivery tag>
+-- The message itself tells its id.
 --
 -- A message that waits for its key is *blocked*: it is scheduled with an infinite due time. Only a message
 -- that holds its key matters. Any other one is treated as if it had no key. So no key keeps a message for
@@ -80,7 +81,7 @@ local function record_text(record)
 end
 
 local function running_text(running)
-  return running and table.concat({ running.consumer, running.tag, running.id }, '\30') or ''
+  return running and running.consumer .. '\30' .. running.tag or ''
 end
 
 local function text_in(hash, key)
@@ -92,13 +93,13 @@ end
 -- the two hashes have for it, '' if they have nothing.
 local function record_of(base, key, found, running)
   local current, behind = string.match(found, '^([^\30]*)\30?(.*)$')
-  local consumer, tag, id = string.match(running, '^([^\30]*)\30([^\30]*)\30(.*)$')
+  local consumer, tag = string.match(running, '^([^\30]*)\30([^\30]*)$')
   return {
     base = base,
     key = key,
     current = read_entry(current),
     next = read_entry(behind),
-    running = consumer and { consumer = consumer, tag = tag, id = id },
+    running = consumer and { consumer = consumer, tag = tag },
     found = found,
     found_running = running,
   }
@@ -177,6 +178,18 @@ local function heal(record, now_ms, list_of, heads)
   end
   if record.next and not is_there(base, record.next, now_ms, list_of, heads) then
     record.next = nil
+  end
+end
+
+-- To be called for a healed record whose holder is to be named: reads the id of the message that runs. If that
+-- is a message without this key, nothing runs.
+local function identify(record)
+  local running = record.running
+  if running then
+    local stored = redis.call('HGET', record.base .. 'unacked:' .. running.consumer, running.tag)
+    local _, id, key = unique_of(stored, stored_start(stored))
+    running.id = id
+    record.running = key == record.key and running or nil
   end
 end
 
