@@ -526,6 +526,24 @@ class TestManyAtOnce:
         assert re.findall(r"^local BYTES_OF_KEY = (\d+)$", text, re.MULTILINE) == [str(BYTES_OF_KEY)]
 
 
+@pytest.mark.one_server
+@pytest.mark.parametrize("mode", [DONE, LATEST])
+def test_an_ack_reads_only_who_runs(rig: Rig, mode: str) -> None:
+    """Others have other keys, and none waits for this one."""
+    if rig.client.__class__.__module__.startswith("fakeredis"):
+        pytest.skip("fakeredis does not know")
+    for number in range(4):
+        rig.publish_unique("q", str(number), UniqueKey(f"key {number}", mode))
+    me = rig.consumer()
+    first, second = taken(me, "q", limit=2)
+    for delivery, expected in ((first, None), (second, 1)):
+        rig.client.config_resetstat()
+        assert rig.ack(me, "q", delivery.tag)
+        # The first one has brought the script.
+        calls = rig.client.info("commandstats")["cmdstat_hget"]["calls"]
+        assert expected in (None, calls)
+
+
 class TestHeaders:
     def test_none(self) -> None:
         assert unique_of({"id": "1"}) is None
