@@ -134,7 +134,8 @@ local function score_of(base, entry)
   return redis.call('ZSCORE', base .. 'schedule', entry.member)
 end
 
--- Id of the message that is to be taken next from a ready list, and when it became ready; nil if there is none.
+-- Id of the message that is to be taken next from a ready list, and when it became ready; nil if there is
+-- none.
 local function read_head(list, now_ms)
   local head = redis.call('LINDEX', list, '-1')
   if head then
@@ -181,8 +182,8 @@ local function heal(record, now_ms, list_of, heads)
   end
 end
 
--- To be called for a healed record whose holder is to be named: reads the id of the message that runs. If that
--- is a message without this key, nothing runs.
+-- To be called for a healed record whose holder is to be named: reads the id of the message that runs. If
+-- that is a message without this key, nothing runs.
 local function identify(record)
   local running = record.running
   if running then
