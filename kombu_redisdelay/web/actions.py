@@ -119,7 +119,9 @@ def _foresee(verb: Verb, site: Site, form: Form) -> str:
     # Whatever the new time will be: what is blocked stays.
     asked = {"countdown": 0} if "eta" in verb.asks else {}
     selections = _selections(form) if form.selected else [site.selection_of(form.choice)]
-    noun, blocked, holders = "message" if form.selected else form.choice.its_state.noun, 0, {}
+    noun = "message" if form.selected else form.choice.its_state.noun
+    blocked = 0
+    holders: dict[str, str] = {}
     try:
         with at_most(LONGEST_FORESIGHT):
             for selection in selections:
