@@ -61,7 +61,7 @@ def holders(store: Store, queue: str, fields: Sequence[str]) -> list[Holder | No
 
 
 def living_holders(store: Store, queue: str, fields: Sequence[str]) -> list[Holder | None]:
-    """The same without messages that are not where they should be. Makes two round trips."""
+    """The same without messages that are not where they should be. Makes one round trip more."""
     found = holders(store, queue, fields)
     some = [holder for holder in found if holder is not None]
     lost = {
