@@ -33,6 +33,7 @@ from kombu_redisdelay.broker.server.scripts import (
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Tags, Takes
 from kombu_redisdelay.broker.unacked_keys import UnackedKeys
+from kombu_redisdelay.broker.unique import size_with_key
 from kombu_redisdelay.broker.unknown_tasks import leaving
 
 logger = logging.getLogger(__name__)
@@ -339,4 +340,4 @@ class Consumer:
 
 
 def _size(delivery: Delivery) -> int:
-    return len(delivery.payload)
+    return size_with_key(delivery.payload)

@@ -8,13 +8,16 @@ from typing import NamedTuple
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unique import id_in
+from kombu_redisdelay.broker.unique import id_in, id_of
 
 #: What a key has: state and step, two times, then the name.
 _WORDS = 4
 
 #: What separates the parts of what the hashes have for a key.
 _PART = "\x1e"
+
+#: How many parts say who has a message that is running: its consumer, and the delivery tag.
+_PARTS = 2
 
 #: Where a holder is: a consumer has it, it is ready, it is scheduled, or is scheduled to be tried again.
 RUNNING, READY, SCHEDULED, AGAIN = "running", "r", "s", "a"
@@ -47,17 +50,18 @@ def holder_of(store: Store, queue: str, field: str) -> str | None:
 
 
 def holders(store: Store, queue: str, fields: Sequence[str]) -> list[Holder | None]:
-    """The messages of *queue* that hold some keys, as far as the hashes say. A program that knows no keys may
-    have taken them. Makes one round trip."""
+    """The messages of *queue* that hold some keys. A program that knows no keys may have taken one that is
+    ready or scheduled. Makes one round trip, and another one if any is running."""
     keys = store.keys(queue)
     commands = ((("HGET", keys.running, field), ("HGET", keys.unique, field)) for field in fields)
     replies = answers(store.server, (command for both in commands for command in both))
     found = [(reply or b"").decode(errors="replace") for reply in replies]
-    return [_running(one) or _current(other) for one, other in zip(found[::2], found[1::2], strict=True)]
+    running = _running(store, queue, found[::2])
+    return [one or _current(other) for one, other in zip(running, found[1::2], strict=True)]
 
 
 def living_holders(store: Store, queue: str, fields: Sequence[str]) -> list[Holder | None]:
-    """The same without messages that are not where they should be. Makes two round trips."""
+    """The same without messages that are not where they should be. Makes one round trip more."""
     found = holders(store, queue, fields)
     some = [holder for holder in found if holder is not None]
     lost = {
@@ -82,10 +86,19 @@ def _are_there(store: Store, queue: str, found: Sequence[Holder]) -> list[bool]:
     return list(map(bool, answers(store.server, commands)))
 
 
-def _running(text: str) -> Holder | None:
-    consumer, _, rest = text.partition(_PART)
-    tag, _, id = rest.partition(_PART)
-    return Holder(id, RUNNING, tag, consumer) if id else None
+def _running(store: Store, queue: str, texts: Sequence[str]) -> list[Holder | None]:
+    """What the hash ``running`` has for some keys: those whose messages are unacked, which tell their ids."""
+    pairs = [text.split(_PART) for text in texts]
+    wanted = [pair for pair in pairs if len(pair) == _PARTS]
+    if not wanted:
+        return [None] * len(texts)
+    keys = store.keys(queue)
+    stored = iter(answers(store.server, (("HGET", keys.unacked(consumer), tag) for consumer, tag in wanted)))
+    ids = (id_of(next(stored) or b"") if len(pair) == _PARTS else None for pair in pairs)
+    return [
+        None if id is None else Holder(id, RUNNING, name=pair[1], consumer=pair[0])
+        for pair, id in zip(pairs, ids, strict=True)
+    ]
 
 
 def _current(text: str) -> Holder | None:

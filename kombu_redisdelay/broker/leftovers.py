@@ -12,6 +12,7 @@ from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, 
 from kombu_redisdelay.broker.server.scripts import ADOPT
 from kombu_redisdelay.broker.server.wire import Argument
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unique import size_with_key
 
 #: Messages that are read first. How many are read next depends on their size.
 FIRST_PAGE = 10
@@ -130,4 +131,4 @@ def _pairs(reply: Any) -> list[tuple[bytes, bytes]]:
 
 def _size(move: tuple[Leftover, Destination]) -> int:
     leftover, where = move
-    return len(leftover.data) + len(where.payload)
+    return len(leftover.data) + size_with_key(where.payload)

@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import CLEAR, REMOVE_READY, SCHEDULE_READY
 from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unique import size_with_key
 from kombu_redisdelay.broker.walk import walk
 
 #: Messages that Redis looks at in one script to find those that are to be removed: some milliseconds.
@@ -191,4 +192,4 @@ def _distance(position: int, length: int) -> int:
 
 
 def _size(message: Ready) -> int:
-    return len(message.payload)
+    return size_with_key(message.payload)

@@ -15,6 +15,7 @@ from kombu_redisdelay.broker.server.replies import answers, checked
 from kombu_redisdelay.broker.server.scripts import CANCEL, CLEAR, FIND, PAGE, REMOVE, RESCHEDULE, run_each
 from kombu_redisdelay.broker.server.wire import Argument, first_due_ms
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unique import size_with_key
 
 #: Half of :data:`MESSAGES_PER_CALL`, since an id may have more than one message.
 IDS_PER_CALL = 100
@@ -254,7 +255,7 @@ class Schedule:
 
 
 def _size(message: Scheduled) -> int:
-    return len(message.stored)
+    return size_with_key(message.stored)
 
 
 def _bytes(id: str) -> bytes:

@@ -40,9 +40,16 @@ LONGEST_KEY = 256
 #: What became of a message that met another one with its key.
 DROPPED, REPLACED = "dropped", "replaced"
 
+#: What the key of a message counts as, in bytes, where those of a script are limited: as in
+#: lua/include/unique.lua.
+BYTES_OF_KEY = 4096
+
 #: How the member of a message begins, and before which byte. The group is the key as scripts read it.
 _BEGIN, _WITHIN = b'"redisdelay-unique": ["', 700
 _MEMBER = re.compile(rb'"redisdelay-unique": \["[dl]", "[ !#-~]*", "([ !#-~]*)"\]')
+
+#: The same, whatever the mode is. The group is the id.
+_ID = re.compile(rb'"redisdelay-unique": \["[wdl]", "([ !#-~]*)", "[ !#-~]*"\]')
 
 #: What errors say of the headers.
 _KEY, _WHILE, _AT_MOST = (f"header {name!r}" for name in (UNIQUE_HEADER, WHILE_HEADER, AT_MOST_HEADER))
@@ -204,6 +211,19 @@ def conflict_in(reply: Any) -> Conflict | None:
     if isinstance(reply, list):
         return Conflict(reply[0].decode(), reply[1].decode(errors="replace"))
     return None
+
+
+def size_with_key(stored: bytes) -> int:
+    """The size of a message, for a script that moves it and its key: *stored* is how it is in Redis. A key
+    counts as :data:`BYTES_OF_KEY`."""
+    return len(stored) + (0 if stored.find(_BEGIN, 0, _WITHIN) < 0 else BYTES_OF_KEY)
+
+
+def id_of(stored: bytes) -> str | None:
+    """The id of a message with a key; ``None`` if it has no key. *stored* is how it is in Redis."""
+    begin = stored.find(_BEGIN, 0, _WITHIN)
+    match = None if begin < 0 else _ID.match(stored, begin)
+    return None if match is None else match[1].decode()
 
 
 def field_until_ack(payload: bytes) -> str | None:

@@ -15,22 +15,22 @@
 
 -- include: base
 -- include: wake
--- include: fair
--- include: fair_unacked
 
 local base = base_of(KEYS[2])
 local was_unacked = redis.call('HDEL', KEYS[1], ARGV[1])
 if was_unacked == 1 and ARGV[3] == '1' then
+  -- include: fair
+  -- include: fair_unacked
   release_key(base, KEYS[1], ARGV[1])
   wake(KEYS[2])
 end
-local mine = string.sub(KEYS[1], #base + #'unacked:' + 1) .. '\30' .. ARGV[1] .. '\30'
-local found = redis.pcall('HGET', base .. 'running', ARGV[2])
-if type(found) ~= 'string' or string.sub(found, 1, #mine) ~= mine then
+local mine = string.sub(KEYS[1], #base + #'unacked:' + 1) .. '\30' .. ARGV[1]
+if redis.pcall('HGET', base .. 'running', ARGV[2]) ~= mine then
   return was_unacked
 end
 redis.call('HDEL', base .. 'running', ARGV[2])
-if redis.call('EXISTS', base .. 'unique') == 0 then
+-- Mostly, no other message has the key.
+if redis.pcall('HEXISTS', base .. 'unique', ARGV[2]) ~= 1 then
   return was_unacked
 end
 
@@ -39,7 +39,8 @@ end
 -- include: members
 -- include: unique
 
-local record = read_record(base, ARGV[2])
+-- Nothing of the key runs now, so this is not read.
+local record = read_record(base, ARGV[2], UNTIL_TAKEN)
 let_go(record, clock_us() / 1000)
 write_record(record)
 return was_unacked

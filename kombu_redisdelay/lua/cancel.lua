@@ -34,7 +34,7 @@ local function remove(member)
   local removed = unschedule(KEYS[1], KEYS[2], KEYS[3], member)
   note(KEYS[1], 'other', -removed)
   if stored then
-    forget_unique(base, stored, clock_us() / 1000)
+    bytes_left = bytes_left - forget_unique(base, stored, clock_us() / 1000)
   end
   return removed
 end

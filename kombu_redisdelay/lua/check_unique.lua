@@ -23,22 +23,43 @@
 local BLOCKED_AT_ONCE, BYTES_AT_ONCE = 20, 256 * 1024
 
 local base = base_of(KEYS[1])
-local now_ms = clock_us() / 1000
+local now_ms, heads = clock_us() / 1000, {}
 local function list_of(step)
   return ready_key(KEYS[2], ARGV[1], step)
 end
 
-local function check(hash, cursor)
+local function check_key(record)
+  heal(record, now_ms, list_of, heads)
+  let_go(record, now_ms)
+  write_record(record)
+end
+
+-- `text` is what the hash `unique` has for the key.
+local function check_waiting(key, text)
+  local record = record_of(base, key, text, '')
+  if record.next or record.current and record.current.state ~= 'r' then
+    -- It may be blocked by the one that runs.
+    record = read_record(base, key)
+  end
+  check_key(record)
+end
+
+-- The same for the hash `running`. Most of what runs is there, and there is nothing to do.
+local function check_running(key, text)
+  local running = record_of(base, key, '', text).running
+  if not running or not is_unacked(base, running) then
+    check_key(read_record(base, key))
+  end
+end
+
+local function check(hash, cursor, check_one)
   local scan = redis.pcall('HSCAN', base .. hash, cursor, 'COUNT', ARGV[2])
   if scan.err then
     -- What another program has written there is left alone.
     return '0'
   end
   for i = 1, #scan[2], 2 do
-    local record = read_record(base, scan[2][i])
-    heal(record, now_ms, list_of)
-    let_go(record, now_ms)
-    write_record(record)
+    check_one(scan[2][i], scan[2][i + 1])
   end
   return scan[1]
 end
@@ -66,4 +87,8 @@ local function check_blocked(first)
   return tostring(#blocked == BLOCKED_AT_ONCE and first + BLOCKED_AT_ONCE or 0)
 end
 
-return { check('unique', ARGV[3]), check('running', ARGV[4]), check_blocked(tonumber(ARGV[5])) }
+return {
+  check('unique', ARGV[3], check_waiting),
+  check('running', ARGV[4], check_running),
+  check_blocked(tonumber(ARGV[5])),
+}

@@ -105,6 +105,7 @@ local record = read_record(base, key, mode)
 heal(record, now_ms, function(of_step)
   return ready_key(KEYS[6], separator, of_step)
 end)
+identify(record)
 
 -- Puts it where its time says, or into the schedule as one that is blocked. It holds the key as `slot` says.
 local function put(slot, is_blocked)

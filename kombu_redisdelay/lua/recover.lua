@@ -94,8 +94,8 @@ for i = #ARGV - 2 * count + 1, #ARGV, 2 do
     break
   end
   looked_at = looked_at + 1
-  local stored, where = give_back(ARGV[i], ARGV[i + 1], how, queue, done)
-  bytes = bytes + (stored and #stored or 0)
+  local stored, where, key_bytes = give_back(ARGV[i], ARGV[i + 1], how, queue, done)
+  bytes = bytes + (stored and #stored or 0) + (key_bytes or 0)
   if where and where ~= 'dead' and how == 'lost' then
     add_brief(lost, stored)
   end

@@ -37,6 +37,7 @@ local function key_and_holder(payload)
   end
   local record = read_record(base, key, mode)
   heal(record, clock_ms(), list_of)
+  identify(record)
   return record, id, record.running or record.current or record.next
 end
 

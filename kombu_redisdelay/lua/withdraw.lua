@@ -37,7 +37,7 @@ local function withdraw(member, is_listed)
     note(KEYS[1], 'other', -unschedule(KEYS[1], KEYS[2], KEYS[3], member))
   end
   if stored and has_keys then
-    forget_unique(base, stored, clock_us() / 1000)
+    bytes_left = bytes_left - forget_unique(base, stored, clock_us() / 1000)
   end
 end
 

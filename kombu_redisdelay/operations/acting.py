@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from kombu_redisdelay.broker.dead import DeadLetter
@@ -58,7 +58,7 @@ class Action:
     """A verb that is done to a selection.
 
     Arguments:
-        limit: the largest number of messages; ``None`` for all.
+        limit: the largest number of messages that it is done to; ``None`` for all.
         notes_ids: whether to note the ids also if messages are not selected by ids.
         asked: the arguments of the verb.
 
@@ -162,13 +162,21 @@ class Action:
         done: set[int] = set()
         if identity is not None:
             entries = (entry for entry in entries if hash(identity(entry)) not in done)
-        for entry in how.some(self._store, name, islice(entries, self._left()), prepared, self._stay):
-            self._so_far.count += 1
-            if identity is not None:
-                # A million hashes need 60 MB, a million names twice as much.
-                done.add(hash(identity(entry)))
-            if self._notes_ids:
-                self.by_id[entry.content.id] += 1
+        following: list[Entry] = []
+        while True:
+            left = self._left()
+            rest = islice(entries, None if left is None else left - len(following))
+            for entry in how.some(self._store, name, chain(following, rest), prepared, self._stay):
+                self._so_far.count += 1
+                if identity is not None:
+                    # A million hashes need 60 MB, a million names twice as much.
+                    done.add(hash(identity(entry)))
+                if self._notes_ids:
+                    self.by_id[entry.content.id] += 1
+            # Some may stay, or have moved on: the limit is for what was done.
+            following = list(islice(entries, 1)) if self._left() else []
+            if not following:
+                break
         self._so_far.tell()
 
     def _matching(self, state: State, look: Look, matches: Callable[[Entry], bool]) -> Iterator[Entry]:

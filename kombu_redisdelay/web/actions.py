@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from kombu_redisdelay.operations.deadline import TookTooLongError, at_most
 from kombu_redisdelay.operations.moments import parse_time
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.selection import Selection
@@ -22,6 +23,9 @@ from kombu_redisdelay.web.questions import name_of, of_which
 from kombu_redisdelay.web.site import Site, may_act, site_of
 from kombu_redisdelay.web.words import number, plural
 from kombu_redisdelay.words import stay, with_object
+
+#: Seconds for which it is looked which messages will stay.
+LONGEST_FORESIGHT = 1.0
 
 #: What an action acts on: messages that are selected, all of a list, a queue, keys of a queue that are
 #: selected, or each of them.
@@ -46,6 +50,7 @@ class Action:
         removes: whether the messages do not exist afterwards.
         needs_app: whether it needs the Celery app.
         leaves_blocked: whether messages stay as they are while others hold their unique keys.
+        foresee: says how many will stay for this reason; empty if none will.
         question: what is asked before, if it acts on something of a queue.
         begin: what the fields say at first.
     """
@@ -59,6 +64,7 @@ class Action:
     removes: bool = False
     needs_app: bool = False
     leaves_blocked: bool = False
+    foresee: Callable[[Site, Form], str] = lambda site, form: ""
     question: Callable[[Site, Form], str] | None = None
     begin: Callable[[Site, Form], Mapping[str, str]] = lambda site, form: {}
 
@@ -127,24 +133,49 @@ def _of_verb(verb: Verb) -> dict[str, Action]:
         "needs_app": verb.needs_app,
         "leaves_blocked": any(how.foresee for how in verb.how.values()),
     }
+    if more["leaves_blocked"]:
+        more["foresee"] = partial(_foresee, verb)
     return {
         verb.name: Action(SELECTED, title, title, partial(_do_selected, verb), **more),
         f"{verb.name}-all": Action(ALL, with_object(title, "all"), title, partial(_do_all, verb), **more),
     }
 
 
-def _do_selected(verb: Verb, site: Site, form: Form, tell: Tell) -> str:
-    """Do it. Returns what was done, how many of those that were selected had moved on, and how many stay
-    because of their unique keys."""
+def _foresee(verb: Verb, site: Site, form: Form) -> str:
+    # Whatever the new time will be: what is blocked stays.
+    asked = {"countdown": 0} if "eta" in verb.asks else {}
+    selections = _selections(form) if form.selected else [site.selection_of(form.choice)]
+    noun = "message" if form.selected else form.choice.its_state.noun
+    blocked = 0
+    holders: dict[str, str] = {}
+    try:
+        with at_most(LONGEST_FORESIGHT):
+            for selection in selections:
+                done = getattr(site.messages, verb.name)(selection, dry_run=True, **asked)
+                blocked += done.blocked
+                holders |= done.holders
+    except TookTooLongError:
+        return "Those stay whose unique keys others hold."
+    return _stay(noun, blocked, holders).strip()
+
+
+def _selections(form: Form) -> list[Selection]:
+    """The messages that are selected."""
     in_queues: dict[str, list[str]] = {}
     for id, queue in form.selected:
         in_queues.setdefault(queue, []).append(id)
+    return [Selection(ids=ids, queue=queue or None) for queue, ids in in_queues.items()]
+
+
+def _do_selected(verb: Verb, site: Site, form: Form, tell: Tell) -> str:
+    """Do it. Returns what was done, how many of those that were selected had moved on, and how many stay
+    because of their unique keys."""
     asked = _asked(verb, site, form)
     counts: list[int] = []
     blocked = 0
     holders: dict[str, str] = {}
-    for queue, ids in in_queues.items():
-        done = getattr(site.messages, verb.name)(Selection(ids=ids, queue=queue or None), **asked)
+    for selection in _selections(form):
+        done = getattr(site.messages, verb.name)(selection, **asked)
         counts += done.by_id.values()
         blocked += done.blocked
         holders |= done.holders

@@ -159,6 +159,7 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
         else:
             subject = subject_of(site, form, action.states)
             question = f"{with_object(action.title, plural(subject.count, 'message'))}?"
+        staying = action.foresee(site, form)
     except ValueError as exc:
         raise HTTPException(400, str(exc)) from exc
     return render(
@@ -168,6 +169,7 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
         name=name,
         action=action,
         question=question,
+        staying=staying,
         span=span,
         states=STATES,
         expected=expected,

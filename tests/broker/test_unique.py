@@ -5,17 +5,32 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
 
 import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import REQUEUE, DeadLists
-from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.key_holders import holder_of
 from kombu_redisdelay.broker.maintenance import check_unique
+from kombu_redisdelay.broker.mover import forwarding
+from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.broker.server.scripts import ACK_UNIQUE, FORWARD
+from kombu_redisdelay.broker.server.scripts import (
+    ACK_UNIQUE,
+    CANCEL,
+    FORWARD,
+    GIVE_BACK,
+    REMOVE,
+    RESCHEDULE,
+    WITHDRAW,
+    Script,
+)
 from kombu_redisdelay.broker.unique import (
+    BYTES_OF_KEY,
     DONE,
     DROPPED,
     LATEST,
@@ -29,6 +44,7 @@ from kombu_redisdelay.broker.unique import (
     unique_of,
     written,
 )
+from kombu_redisdelay.broker.withdrawal import Withdrawal
 from tests.broker.rig import Rig, payload, taken
 
 HOUR = 3_600_000
@@ -53,6 +69,29 @@ def due_ms(rig: Rig, id: str) -> float:
     score = rig.client.zscore(rig.store.keys("q").schedule, id)
     assert score is not None
     return float(score)
+
+
+class Calls:
+    """The scripts that are run, and how many ARGV they get."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._seen: list[tuple[Script, int]] = []
+        run = Script.__call__
+
+        def note(script: Script, server: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+            self._seen.append((script, len(args)))
+            return run(script, server, keys, args)
+
+        monkeypatch.setattr(Script, "__call__", note)
+
+    def of(self, script: Script, first: int, each: int) -> list[int]:
+        """How many messages each run got: they come behind the *first* ARGV, and have some *each*."""
+        return [(count - first) // each for seen, count in self._seen if seen is script]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    return Calls(monkeypatch)
 
 
 class TestWaiting:
@@ -321,6 +360,16 @@ class TestAll:
         assert rig.client.exists(rig.key("q", "unique"), rig.key("q", "running")) == 0
 
 
+@pytest.mark.parametrize("text", ["not a message", payload("2")])
+def test_what_runs_under_the_tag_of_a_holder_must_have_its_key(rig: Rig, text: str) -> None:
+    """Another program has replaced the message."""
+    rig.publish_unique("q", "1", key(DONE))
+    [delivery] = taken(rig.consumer(), "q")
+    rig.client.hset(rig.key("q", "unacked:me"), delivery.tag, text)
+    assert holder_of(rig.store, "q", key(DONE).field) is None
+    assert rig.publish_unique("q", "2", key(DONE)) is None
+
+
 def test_what_is_blocked_is_not_delivered_by_hand(rig: Rig) -> None:
     rig.publish_unique("q", "1", key(LATEST))
     rig.publish_unique("q", "2", key(LATEST))
@@ -385,10 +434,114 @@ def test_a_key_takes_little_memory(rig: Rig) -> None:
     for number in range(2000):
         rig.publish_unique("q", f"{number:036}", UniqueKey(f"{number:064}", DONE))
     assert rig.client.memory_usage(rig.key("q", "unique"), samples=0) / 2000 <= 200
-    me = rig.consumer()
+    me = rig.consumer("elsewhere.example.com:12345:0123456789ab:1:celery@worker-1")
     while taken(me, "q", limit=500):
         pass
-    assert rig.client.memory_usage(rig.key("q", "running"), samples=0) / 2000 <= 240
+    assert rig.client.memory_usage(rig.key("q", "running"), samples=0) / 2000 <= 200
+
+
+class TestManyAtOnce:
+    """A script that moves messages with keys moves fewer of them: each takes longer."""
+
+    MANY, FEW = 100, 64
+
+    def publish(self, rig: Rig, in_ms: int = 0) -> list[str]:
+        ids = [str(number) for number in range(self.MANY)]
+        for id in ids:
+            rig.publish_unique("q", id, UniqueKey(id, DONE), in_ms)
+        return ids
+
+    def test_take(self, rig: Rig) -> None:
+        self.publish(rig)
+        me = rig.consumer(options=Options(max_batch=500))
+        takes = [me.take(Request(["q"], 500)) for _ in range(2)]
+        assert [0 < len(take.deliveries) <= self.FEW for take in takes] == [True] * 2
+        # The consumer comes again at once.
+        assert [set(take.more) for take in takes] == [{"q"}, set()]
+        assert sum(len(take.deliveries) for take in takes) == self.MANY
+
+    def test_others_are_taken_as_always(self, rig: Rig) -> None:
+        rig.publish_unique("q", "1", key(DONE))
+        rig.put("q", *map(payload, map(str, range(self.MANY))))
+        assert len(taken(rig.consumer(), "q", limit=500)) == self.MANY + 1
+
+    def test_what_is_due(self, rig: Rig) -> None:
+        self.publish(rig, HOUR)
+        rig.database.advance(HOUR)
+        moved, left = [], 0
+        while not left:
+            count, _, _, left, *_ = rig.store.run(forwarding(rig.store, "q"))
+            moved.append(count)
+        assert max(moved) <= self.FEW
+        assert sum(moved) == self.MANY
+
+    def test_give_back(self, rig: Rig, calls: Calls) -> None:
+        self.publish(rig)
+        me = rig.consumer()
+        deliveries = [delivery for _ in range(2) for delivery in taken(me, "q", limit=500)]
+        me.put_back(deliveries)
+        assert max(calls.of(GIVE_BACK, first=9, each=2)) <= self.FEW
+        assert rig.unacked("q") == {}
+        assert len(rig.ready("q")) == self.MANY
+
+    def test_recover(self, rig: Rig) -> None:
+        self.publish(rig)
+        me = rig.consumer()
+        while taken(me, "q", limit=500):
+            pass
+        holder = Holder("q", "me", lease_counts=False)
+        round_trips = Recovery(rig.store, Options(retry_wait=0)).give_back([holder], "returned")
+        assert sum(1 for _ in round_trips) == 2
+        assert len(rig.ready("q")) == self.MANY
+
+    def test_cancel(self, rig: Rig) -> None:
+        every = self.publish(rig, HOUR)
+        keys = rig.store.keys("q")
+        used = (keys.schedule, keys.messages, keys.duplicates)
+        done, *_ = CANCEL(rig.store.server, used, (200, 256 * 1024, *every))
+        assert 0 < done <= self.FEW
+        assert sum(Schedule(rig.store).cancel("q", every)) == self.MANY - done
+
+    def test_withdraw(self, rig: Rig) -> None:
+        every = self.publish(rig, HOUR)
+        done, *_ = WITHDRAW(rig.store.server, rig.store.keys("q").scheduling, (256 * 1024, 200, *every))
+        assert 0 < done <= self.FEW
+        assert len(list(Withdrawal(rig.store).by_ids("q", every))) == self.MANY - done
+
+    def test_remove(self, rig: Rig, calls: Calls) -> None:
+        self.publish(rig, HOUR)
+        schedule = Schedule(rig.store)
+        assert len(list(schedule.remove("q", schedule.iter("q", None, None)))) == self.MANY
+        assert max(calls.of(REMOVE, first=0, each=2)) <= self.FEW
+
+    def test_deliver_now(self, rig: Rig, calls: Calls) -> None:
+        self.publish(rig, HOUR)
+        schedule = Schedule(rig.store)
+        found = list(schedule.iter("q", None, None))
+        assert len(list(schedule.reschedule_all("q", found, lambda each: (each.payload, 1)))) == self.MANY
+        assert max(calls.of(RESCHEDULE, first=2, each=4)) <= self.FEW
+
+    def test_a_key_counts_the_same_in_lua(self) -> None:
+        text = (files("kombu_redisdelay") / "lua" / "include" / "unique.lua").read_text("utf-8")
+        assert re.findall(r"^local BYTES_OF_KEY = (\d+)$", text, re.MULTILINE) == [str(BYTES_OF_KEY)]
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("mode", [DONE, LATEST])
+def test_an_ack_reads_only_who_runs(rig: Rig, mode: str) -> None:
+    """Others have other keys, and none waits for this one."""
+    if rig.client.__class__.__module__.startswith("fakeredis"):
+        pytest.skip("fakeredis does not know")
+    for number in range(4):
+        rig.publish_unique("q", str(number), UniqueKey(f"key {number}", mode))
+    me = rig.consumer()
+    first, second = taken(me, "q", limit=2)
+    for delivery, expected in ((first, None), (second, 1)):
+        rig.client.config_resetstat()
+        assert rig.ack(me, "q", delivery.tag)
+        # The first one has brought the script.
+        calls = rig.client.info("commandstats")["cmdstat_hget"]["calls"]
+        assert expected in (None, calls)
 
 
 class TestHeaders:

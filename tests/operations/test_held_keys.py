@@ -127,6 +127,20 @@ class TestRequeueing:
             done = messages.requeue(dead(), dry_run=dry_run)
             assert (done.count, done.blocked, done.holders) == (2, 1, {"2": "1"})
 
+    def test_a_limit_counts_what_was_requeued(self, site: Site, app: Celery, messages: Messages) -> None:
+        for id in ("held 1", "held 2"):
+            give_up(site, app, id, headers=LATEST)
+        give_up(site, app, "free 1")
+        give_up(site, app, "held 3", headers=LATEST)
+        for id in ("free 2", "free 3"):
+            give_up(site, app, id)
+        send(app, "holder", headers=LATEST)
+        for dry_run in (True, False):
+            assert messages.requeue(dead(), limit=2, dry_run=dry_run).count == 2
+        assert ids(messages.select(dead())) == ["held 1", "held 2", "held 3", "free 3"]
+        done = messages.requeue(dead(), limit=2)
+        assert (done.count, done.blocked) == (1, 3)
+
     def test_a_holder_that_is_gone_holds_nothing(self, site: Site, app: Celery, messages: Messages) -> None:
         give_up(site, app, "1", headers=LATEST)
         send(app, "holder", headers=LATEST)

@@ -53,6 +53,21 @@ class TestKombu:
         properties = inbox.messages[1].properties
         assert (properties["message_id"], properties["correlation_id"]) == ("id 1", "id 1")
 
+    def test_an_ack_whose_script_was_flushed_is_sent_again_by_an_idle_consumer(self, site: Site) -> None:
+        """Nothing else comes. The connection has run the script before, so the ack is its digest only."""
+        channel = site.channel()
+        connection = channel.connection.client
+        client, running = site.client_of(), site.keys().running
+        inbox = Inbox(channel)
+        for scripts_go in (False, True):
+            publish(channel, "m", headers={**KEY, "x-unique-while": "done"})
+            drain(connection, lambda: client.exists(running))
+            drain(connection, lambda: len(inbox) == 1)
+            if scripts_go:
+                client.script_flush()
+            inbox.messages.pop().ack()
+            drain(connection, lambda: not client.exists(running))
+
     def test_one_that_is_published_again_by_kombu_is_there_once(self, site: Site) -> None:
         """It does so when the connection was lost before the reply came."""
         connection = site.connect()

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.web import actions
 from tests.cli.site import QUEUE, Site
 from tests.transport.kit import Inbox, drain
 from tests.web.states import delivered
@@ -65,11 +66,29 @@ def test_a_dead_letter_whose_key_is_held(site: Site, viewer: Viewer) -> None:
     site.send(headers=HEADERS, task_id="holder")
     expected = "because another one holds its unique key: holder holds that of letter."
     viewer.open("/messages", state="dead")
-    viewer.press("Requeue", ["letter"])
+    assert f"1 message stays, {expected}" in viewer.press("Requeue", ["letter"]).text
     text = viewer.press("Requeue").text
     assert f"Requeued 0 messages. 1 message stays, {expected}" in text
-    viewer.press("Requeue all")
+    assert f"1 dead letter stays, {expected}" in viewer.press("Requeue all").text
     assert f"Requeued 0 dead letters. 1 dead letter stays, {expected}" in viewer.press("Requeue all").text
+
+
+def test_what_will_stay_is_not_looked_for_for_long(
+    site: Site, viewer: Viewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "LONGEST_FORESIGHT", -1.0)
+    give_up(site, "letter")
+    viewer.open("/messages", state="dead")
+    text = viewer.press("Requeue all").text
+    assert "Requeue 1 dead letter of all queues? Those stay whose unique keys others hold." in " ".join(
+        text.split()
+    )
+
+
+def test_without_keys_none_will_stay(site: Site, viewer: Viewer) -> None:
+    site.send(task_id="later", countdown=600)
+    viewer.open("/messages")
+    assert "stay" not in viewer.press("Deliver now", ["later"]).text
 
 
 @pytest.mark.parametrize("button", ["Deliver now", "Deliver now all"])
@@ -80,7 +99,8 @@ def test_what_is_blocked_is_not_said_to_have_moved_on(site: Site, viewer: Viewer
     viewer.open("/messages")
     all_of_it = button.endswith("all")
     button = "Deliver all now" if all_of_it else button
-    viewer.press(button, [] if all_of_it else ["next", "later"])
+    text = viewer.press(button, [] if all_of_it else ["next", "later"]).text
+    assert " stays, because another one holds its unique key: holder holds that of next." in text
     text = viewer.press(button).text
     assert "Delivered 1 message. 1 message stays, because another one holds its unique key" in text
     assert "moved on" not in text

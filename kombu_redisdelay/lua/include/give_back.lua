@@ -69,8 +69,8 @@ end
 -- `queue` has the keys unacked, ready (the list of step 0), wake, dead, schedule, messages and duplicates;
 -- base, fair and counts_keys of read_fairness(); separator, dead_limit, delivery_limit, isolated_from (0:
 -- each death is a failure), retry_wait_ms (the first wait), delay_ms (nil: by retry_wait_ms) and expires_ms.
--- Returns the message as it was stored, nil if it is not unacked, and where it went; nil if it is still
--- unacked.
+-- Returns the message as it was stored, nil if it is not unacked; where it went, nil if it is still unacked;
+-- and how many bytes its key counts as (unique.lua).
 local function give_back(tag, id, how, queue, done)
   local stored = redis.call('HGET', queue.unacked, tag)
   if not stored then
@@ -127,7 +127,7 @@ local function give_back(tag, id, how, queue, done)
   if queue.counts_keys then
     release_key(queue.base, queue.unacked, tag)
   end
-  return stored, where
+  return stored, where, keyed and BYTES_OF_KEY or 0
 end
 
 -- To be called when all were given back.

@@ -1,6 +1,6 @@
 -- Hands messages out to a consumer. `batch` is what one take hands out:
 --   limit, byte_limit        how many messages and bytes at most
---   count, bytes             how many so far
+--   count, bytes             how many so far; each key counts as some bytes (unique.lua)
 --   first_tag                delivery tag of the first message; the others follow it
 --   consumer, now_ms         who gets them, and the time
 --   isolated_from            how many times lost a message is the last of a batch (0: never)
@@ -44,7 +44,7 @@ local function takes_wanted_by_none(batch, queue, mode, id, key)
     return nil
   end
   if mode ~= UNTIL_TAKEN and queue.needs_ack then
-    local running = { consumer = batch.consumer, tag = nth_tag(batch, batch.count), id = id }
+    local running = { consumer = batch.consumer, tag = nth_tag(batch, batch.count) }
     if redis.pcall('HSETNX', queue.base .. 'running', key, running_text(running)) ~= 1 then
       return nil
     end
@@ -57,7 +57,11 @@ end
 -- Returns false if the message has to wait for its key. Then it is blocked.
 local function takes_key(batch, queue, stored, start)
   local mode, id, key = unique_of(stored, start)
-  if not mode or takes_wanted_by_none(batch, queue, mode, id, key) then
+  if not mode then
+    return true
+  end
+  batch.bytes = batch.bytes + BYTES_OF_KEY
+  if takes_wanted_by_none(batch, queue, mode, id, key) then
     return true
   end
   local record = read_record(queue.base, key, mode)
@@ -73,7 +77,7 @@ local function takes_key(batch, queue, stored, start)
     redis.call('ZADD', queue.schedule, '+inf', member)
     entry = entry_at('a', stored_step(stored), batch.now_ms, member)
   elseif mode ~= UNTIL_TAKEN and queue.needs_ack then
-    record.running = { consumer = batch.consumer, tag = nth_tag(batch, batch.count), id = id }
+    record.running = { consumer = batch.consumer, tag = nth_tag(batch, batch.count) }
   end
   if is_current then
     record.current = entry

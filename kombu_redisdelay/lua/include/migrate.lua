@@ -29,11 +29,17 @@ local function migrate(base, ready_name, ready_at, now_us, budget, takes_over)
     end
     local stored = redis.call('HGET', messages_key, id)
     budget.bytes = budget.bytes - (stored and #stored or 0)
+    local is_free, bytes = true, 0
+    if stored and has_keys then
+      is_free, bytes = may_become_ready(base, id, stored, step_of(stored), now_ms, list_of)
+    end
+    budget.bytes = budget.bytes - bytes
     if not stored then
       missing = missing + 1
-      ids[#ids + 1] = id
-    elseif not has_keys or may_become_ready(base, id, stored, step_of(stored), now_ms, list_of) then
+    elseif is_free then
       messages[#messages + 1] = stored
+    end
+    if is_free then
       ids[#ids + 1] = id
     end
   end

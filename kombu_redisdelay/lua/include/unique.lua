@@ -9,7 +9,8 @@
 -- this for how long it may be postponed (publish_unique.lua). A message that has expired holds no key,
 -- because Celery does not run it; 0 is never. \30 stands between `current` and `next`.
 -- The hash `running` has for each key the message that a consumer holds, with "done" and "latest":
---   <consumer> \30 <delivery tag> \30 <id>
+--   <consumer> \30 <delivery tag>
+-- The message itself tells its id.
 --
 -- A message that waits for its key is *blocked*: it is scheduled with an infinite due time. Only a message
 -- that holds its key matters. Any other one is treated as if it had no key. So no key keeps a message for
@@ -20,6 +21,9 @@ local UNIQUE = '^"redisdelay%-unique": ?%["([wdl])", ?"([ !#-~]*)", ?"([ !#-~]*)
 -- The same from the beginning of a message that was never redelivered. Most messages match it.
 local FIRST_TIME = '^{"redisdelay%-due": ?%d+, ?' .. string.sub(UNIQUE, 2)
 local UNTIL_TAKEN = 'w'
+-- A script that moves a message with a key also moves the key, which takes as long as several messages. Where
+-- the bytes of a script are limited, the key counts as this number of them. broker/unique.py has the same.
+local BYTES_OF_KEY = 4096
 local BLOCKED = 'inf'
 -- Messages are taken in the order in which they became ready, except those that came back. If the next one to
 -- be taken became ready this much later than a message, that message was taken, and no script has noted it.
@@ -77,7 +81,7 @@ local function record_text(record)
 end
 
 local function running_text(running)
-  return running and table.concat({ running.consumer, running.tag, running.id }, '\30') or ''
+  return running and running.consumer .. '\30' .. running.tag or ''
 end
 
 local function text_in(hash, key)
@@ -85,22 +89,26 @@ local function text_in(hash, key)
   return type(text) == 'string' and text or ''
 end
 
--- Who holds a key: `current`, `next` and `running`, each nil if there is none. With the mode "waiting", it
--- does not matter what runs, so this is not read.
-local function read_record(base, key, mode)
-  local found = text_in(base .. 'unique', key)
-  local running = mode ~= UNTIL_TAKEN and text_in(base .. 'running', key) or ''
+-- Who holds a key: `current`, `next` and `running`, each nil if there is none. `found` and `running` are what
+-- the two hashes have for it, '' if they have nothing.
+local function record_of(base, key, found, running)
   local current, behind = string.match(found, '^([^\30]*)\30?(.*)$')
-  local consumer, tag, id = string.match(running, '^([^\30]*)\30([^\30]*)\30(.*)$')
+  local consumer, tag = string.match(running, '^([^\30]*)\30([^\30]*)$')
   return {
     base = base,
     key = key,
     current = read_entry(current),
     next = read_entry(behind),
-    running = consumer and { consumer = consumer, tag = tag, id = id },
+    running = consumer and { consumer = consumer, tag = tag },
     found = found,
     found_running = running,
   }
+end
+
+-- The same, read from the hashes. With the mode "waiting", it does not matter what runs, so this is not read.
+local function read_record(base, key, mode)
+  local running = mode ~= UNTIL_TAKEN and text_in(base .. 'running', key) or ''
+  return record_of(base, key, text_in(base .. 'unique', key), running)
 end
 
 local function write_field(hash, key, text, found)
@@ -126,8 +134,19 @@ local function score_of(base, entry)
   return redis.call('ZSCORE', base .. 'schedule', entry.member)
 end
 
--- `list_of` gives the ready list of a step.
-local function is_there(base, entry, now_ms, list_of)
+-- Id of the message that is to be taken next from a ready list, and when it became ready; nil if there is
+-- none.
+local function read_head(list, now_ms)
+  local head = redis.call('LINDEX', list, '-1')
+  if head then
+    local _, id = unique_of(head, 1)
+    -- A publisher whose clock is ahead writes a time that has not come: it is ready now.
+    return { id = id, ready_ms = math.min(now_ms, tonumber(members_of(head, 1).due) or 0) }
+  end
+end
+
+-- `list_of` gives the ready list of a step. `heads` has what was read of some lists, and gets what is read.
+local function is_there(base, entry, now_ms, list_of, heads)
   if entry.expires_ms > 0 and entry.expires_ms <= now_ms then
     return false
   elseif entry.state ~= 'r' then
@@ -136,13 +155,10 @@ local function is_there(base, entry, now_ms, list_of)
     -- The script that has noted it may not have put it there yet.
     return true
   end
-  local head = redis.call('LINDEX', list_of(entry.step), -1)
-  if head and select(2, unique_of(head, 1)) == entry.id then
-    return true
-  end
-  -- A publisher whose clock is ahead writes a time that has not come: it is ready now.
-  local ready_ms = head and math.min(now_ms, tonumber(members_of(head, 1).due) or 0)
-  if head and ready_ms <= entry.since_ms + PASSED_MS then
+  local list = list_of(entry.step)
+  heads[list] = heads[list] or read_head(list, now_ms)
+  local head = heads[list]
+  if head and (head.id == entry.id or head.ready_ms <= entry.since_ms + PASSED_MS) then
     return true
   end
   -- In a fair queue (fair.lua), it may be in the list of any key.
@@ -151,17 +167,30 @@ end
 
 -- Forgets the messages of a record that are gone: a program that does not know keys has taken, removed or
 -- purged them. In doubt they are gone, which costs one more run. Otherwise, a message would be dropped for
--- one that never runs.
-local function heal(record, now_ms, list_of)
+-- one that never runs. A script that changes no ready list may pass the same table of `heads` each time.
+local function heal(record, now_ms, list_of, heads)
   local base = record.base
+  heads = heads or {}
   if record.running and not is_unacked(base, record.running) then
     record.running = nil
   end
-  if record.current and not is_there(base, record.current, now_ms, list_of) then
+  if record.current and not is_there(base, record.current, now_ms, list_of, heads) then
     record.current = nil
   end
-  if record.next and not is_there(base, record.next, now_ms, list_of) then
+  if record.next and not is_there(base, record.next, now_ms, list_of, heads) then
     record.next = nil
+  end
+end
+
+-- To be called for a healed record whose holder is to be named: reads the id of the message that runs. If
+-- that is a message without this key, nothing runs.
+local function identify(record)
+  local running = record.running
+  if running then
+    local stored = redis.call('HGET', record.base .. 'unacked:' .. running.consumer, running.tag)
+    local _, id, key = unique_of(stored, stored_start(stored))
+    running.id = id
+    record.running = key == record.key and running or nil
   end
 end
 
@@ -176,14 +205,17 @@ local function let_go(record, now_ms)
 end
 
 -- To be called for a message that is about to leave the schedule for a ready list. If it has to wait for its
--- key, this blocks it and returns false.
+-- key, this blocks it and returns false. Also returns how many bytes its key counts as.
 local function may_become_ready(base, member, stored, step, now_ms, list_of)
   local mode, _, key = unique_of(stored, stored_start(stored))
-  local record = mode and read_record(base, key, mode)
-  local is_current = record and record.current and record.current.member == member
-  local is_next = record and not is_current and record.next and record.next.member == member
+  if not mode then
+    return true, 0
+  end
+  local record = read_record(base, key, mode)
+  local is_current = record.current and record.current.member == member
+  local is_next = not is_current and record.next and record.next.member == member
   if not is_current and not is_next then
-    return true
+    return true, BYTES_OF_KEY
   end
   local entry = is_current and record.current or record.next
   if mode ~= UNTIL_TAKEN then
@@ -197,14 +229,15 @@ local function may_become_ready(base, member, stored, step, now_ms, list_of)
     record.next = is_current and record.next or nil
   end
   write_record(record)
-  return not is_busy
+  return not is_busy, BYTES_OF_KEY
 end
 
--- To be called for a message that has left the queue for good, from the schedule or a ready list.
+-- To be called for a message that has left the queue for good, from the schedule or a ready list. Returns how
+-- many bytes its key counts as.
 local function forget_unique(base, stored, now_ms)
   local mode, id, key = unique_of(stored, stored_start(stored))
   if not mode then
-    return
+    return 0
   end
   local record = read_record(base, key, mode)
   if record.current and record.current.id == id then
@@ -214,6 +247,7 @@ local function forget_unique(base, stored, now_ms)
   end
   let_go(record, now_ms)
   write_record(record)
+  return BYTES_OF_KEY
 end
 
 -- To be called for a message that has left a ready list for the schedule, where it has this name.

@@ -159,9 +159,9 @@ def _hand_out(redis: Redis, queue: str) -> None:
     for tag in range(_SOME):
         payload = redis.rpop(queue)
         assert isinstance(payload, bytes)
-        _, id, key = json.loads(payload)["redisdelay-unique"]
+        _, _, key = json.loads(payload)["redisdelay-unique"]
         redis.hset(k.unacked(_ELSEWHERE), str(tag), b"0:%b" % payload)
-        redis.hset(k.running, key, f"{_ELSEWHERE}\x1e{tag}\x1e{id}")
+        redis.hset(k.running, key, f"{_ELSEWHERE}\x1e{tag}")
         redis.hdel(k.unique, key)
     redis.zadd(k.consumers, {_ELSEWHERE: now_ms(redis) - 1})
 
