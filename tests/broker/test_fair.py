@@ -330,6 +330,17 @@ class TestLimits:
         rig.database.advance(HOUR)
         assert ids(taken(me, "q")) == ["a2"]
 
+    def test_a_rate_that_nobody_uses_any_more_is_forgotten(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        publish(rig, "a", "a0")
+        taken(rig.consumer(), "q")
+        tats = rig.key("q", "tats")
+        check_fair(rig.store, ["q"], {})
+        assert rig.client.zcard(tats) == 1
+        rig.database.advance(HOUR)
+        check_fair(rig.store, ["q"], {})
+        assert not rig.client.exists(tats)
+
     def test_a_consumer_comes_when_a_rate_allows_it(self, rig: Rig, fair: FairQueues) -> None:
         fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
         publish(rig, "a", *numbered("a", 2))
