@@ -179,6 +179,11 @@ BAD = [
     '"other": {"x-key": "a"}',
     '"x-key": "a" "b"',
     '"x-key": ' + "[" * 2000,
+    '"other": "' + "o" * 3_000_000 + '", "x-key": "a"',
+    '"other": "\\"x-key\\": \\"a\\""',
+    '"other": "x"}, "body": "\\"headers\\": {\\"x-key\\": \\"a\\"}", "other": {"x-key": "a"',
+    '"x-key": "a"}, "headers": {"x-key": 5',
+    '"x-key": "a", "x-key": null',
 ]
 
 
@@ -189,7 +194,7 @@ class TestKeys:
         rig.client.lpush(rig.store.keys("q").ready, text)
         return text
 
-    @pytest.mark.parametrize("headers", BAD)
+    @pytest.mark.parametrize("headers", BAD, ids=lambda text: text[:30])
     def test_what_cannot_be_a_key_is_none(self, rig: Rig, headers: str) -> None:
         text = self.stock(rig, headers)
         taken(rig.consumer(), "q", limit=0)
