@@ -156,6 +156,7 @@ class KeyLedger:
 
     Arguments:
         stock: workers of ``redis://``, which know no limits.
+        calmed_at: from when on rates do not count, seconds since the epoch.
     """
 
     def __init__(
@@ -166,8 +167,10 @@ class KeyLedger:
         plain: Sequence[Plain],
         partitions: Partitions,
         stock: Collection[str] = (),
+        calmed_at: float = float("inf"),
     ) -> None:
         self._plain = plain
+        self._calmed_at = calmed_at
         self._damage: defaultdict[str, list[Damage]] = defaultdict(list)
         for each in damage:
             for worker in each.workers:
@@ -216,7 +219,8 @@ class KeyLedger:
             return 0.0
         over, least = 0.0, float("inf")
         since = 0.0
-        for number, hold in enumerate(hold for hold in holds if hold.is_judged):
+        judged = [hold for hold in holds if hold.is_judged and hold.at < self._calmed_at]
+        for number, hold in enumerate(judged):
             # Another time in which it was fair: nothing is known of what was taken in between.
             began = max([0.0, *(each.began for each in self._plain if each.began <= hold.at)])
             if began != since:
@@ -242,6 +246,7 @@ def judge(
     left: Mapping[str, int],
     partitions: Partitions,
     stock: Collection[str] = (),
+    calmed_at: float = float("inf"),
 ) -> FairVerdict:
     """What a run has shown.
 
@@ -251,8 +256,9 @@ def judge(
         pauses: how many times keys were paused.
         left: keys that were there when all was done.
         stock: workers of ``redis://``.
+        calmed_at: from when on rates do not count.
     """
-    ledger = KeyLedger(submissions, entries, damage, plain, partitions, stock)
+    ledger = KeyLedger(submissions, entries, damage, plain, partitions, stock, calmed_at)
     return FairVerdict(
         of_tenants(tenants, submissions, entries, samples, plain),
         len(plain),

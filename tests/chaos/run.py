@@ -207,6 +207,7 @@ class Run:
             left,
             self._all_partitions(),
             fleet.labels_of_stock(),
+            switcher.calmed_at,
         )
 
     def _keys(self, fleet: Fleet, ledger: KeyLedger, keyed: KeyedProducer) -> KeysVerdict:

@@ -50,6 +50,7 @@ class Switcher:
 
     Attributes:
         plain: when the queues were not fair, except before the beginning and after the end.
+        calmed_at: from when on the rates of keys count no more, seconds since the epoch.
 
     Arguments:
         app: of a producer.
@@ -62,13 +63,17 @@ class Switcher:
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="chaos-switcher")
         self.plain: list[Plain] = []
+        self.calmed_at = float("inf")
         self.pauses = 0
 
     def calm_down(self) -> None:
-        """Do nothing any more. All is fair and nothing is paused when this returns."""
+        """Do nothing any more. All is fair and nothing is paused when this returns, and no key has a rate,
+        or the rest of what it sent would take as long as it was sent for. The other limits stay."""
         self._stopped.set()
-        if self._tenants:
+        if self._thread.is_alive():
             self._thread.join()
+            self.calmed_at = time.time()
+            self._until_it_works(self._end_rates)
 
     def clear(self) -> None:
         """End all limits, and make the queues plain."""
@@ -123,6 +128,12 @@ class Switcher:
         self._stopped.wait(PLAIN_FOR)
         self._until_it_works(lambda queues: queues.make_fair(self._site.queues))
         self.plain.append(Plain(began, time.time()))
+
+    def _end_rates(self, queues: Queues) -> None:
+        for queue in self._site.queues:
+            for each in self._tenants:
+                if each.rate:
+                    queues.limit_key(queue, each.key, rate=None)
 
     def _pause(self) -> None:
         self._until_it_works(lambda queues: self._of_each_paused(queues.pause_key))
