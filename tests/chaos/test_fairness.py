@@ -169,13 +169,15 @@ class TestLedger:
         tasks = [str(number) for number in range(30)]
         submissions = [Submission(task, True, 0, 0, "q", True, "k") for task in tasks]
 
-        def over(interval: float, plain: list[Plain]) -> int:
+        def over(interval: float, plain: list[Plain], calmed_at: float = 99) -> int:
             entries = [e for n, task in enumerate(tasks) for e in of_task(task, n * interval, n * interval)]
-            return len(KeyLedger(submissions, entries, [], plain, Partitions({})).exceeded([slow]))
+            ledger = KeyLedger(submissions, entries, [], plain, Partitions({}), calmed_at=calmed_at)
+            return len(ledger.exceeded([slow]))
 
         assert over(1, []) == 0
         assert over(0.5, []) == 1
         assert over(0.5, [Plain(6, 7.9)]) == 0
+        assert over(0.5, [], calmed_at=6) == 0
 
 
 def test_who_sends_and_how_long_each_waits() -> None:
