@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from celery import Celery
 from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from kombu_redisdelay import Queues
 from tests.chaos.site import Site
@@ -148,7 +148,7 @@ class Switcher:
                     action(queue, each.key)
 
     def _forget_scripts(self) -> None:
-        with self._site.client() as client, suppress(RedisError):
+        with suppress(RedisError, RedisClusterException), self._site.client() as client:
             client.script_flush()
 
     def _until_it_works(self, action: Callable[[Queues], None]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from redis import Redis
 from redis.cluster import RedisCluster
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from tests.chaos.site import Site
 
@@ -122,7 +122,7 @@ class Watch(Generic[S]):
             while self._queues and not self._stopped.wait(INTERVAL):
                 try:
                     self.rounds.append({queue: self._look(client, queue) for queue in self._queues})
-                except RedisError:
+                except (RedisError, RedisClusterException):
                     # The server is being harmed.
                     continue
 
