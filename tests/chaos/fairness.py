@@ -23,7 +23,7 @@ GAP = 0.5
 LATE = 6.0
 #: For so many seconds after the queues were made fair, consumers may not know yet that their acks count.
 GRACE = 5.0
-#: What is wrong for such a reason is put right within so many seconds.
+#: What is wrong for such a reason is put right within so many seconds, by any worker that is left in peace.
 HEALED = 10.0
 
 
@@ -50,7 +50,7 @@ class FairVerdict:
     """What a run has shown of fair queues. What is not empty from ``exceeded`` on must not be.
 
     Attributes:
-        switches: how many times the queues were plain and made fair again.
+        plain: when the queues were plain, and made fair again.
         judged: takes that the ledger was judged by.
         samples: those while a queue was fair.
         exceeded: keys of which the server has let more be held than allowed, or while they were paused.
@@ -60,7 +60,7 @@ class FairVerdict:
     """
 
     tenants: Sequence[OfTenant]
-    switches: int
+    plain: Sequence[Plain]
     pauses: int
     judged: int
     samples: int
@@ -104,9 +104,14 @@ def exceeded(samples: Mapping[str, Sequence[FairSample]]) -> list[str]:
     return found
 
 
-def wrong(samples: Mapping[str, Sequence[FairSample]], plain: Sequence[Plain]) -> list[str]:
+def wrong(samples: Mapping[str, Sequence[FairSample]], plain: Sequence[Plain], calmed_at: float) -> list[str]:
     """What Redis had counted wrongly, or which keys could have gone on and did not. Shortly after the queues
-    were made fair, some of it may be so for a while."""
+    were made fair, some of it may be so for a while.
+
+    Arguments:
+        calmed_at: when the harm was over, seconds since the epoch. Before, there may be no worker that could
+            put anything right.
+    """
     found = []
     for queue, of_queue in samples.items():
         seen: dict[str, tuple[float, float]] = {}
@@ -116,7 +121,7 @@ def wrong(samples: Mapping[str, Sequence[FairSample]], plain: Sequence[Plain]) -
                 seen[what] = first, sample.at
         for what, (first, last) in seen.items():
             is_young = any(each.began <= first <= each.ended + GRACE for each in plain)
-            if not is_young or last - first > HEALED:
+            if not is_young or last > max(first, calmed_at) + HEALED:
                 found.append(f"{queue}: {what}, from {first:.3f} to {last:.3f}")
     return found
 
@@ -245,8 +250,8 @@ def judge(
     pauses: int,
     left: Mapping[str, int],
     partitions: Partitions,
-    stock: Collection[str] = (),
-    calmed_at: float = float("inf"),
+    stock: Collection[str],
+    calmed_at: float,
 ) -> FairVerdict:
     """What a run has shown.
 
@@ -256,18 +261,18 @@ def judge(
         pauses: how many times keys were paused.
         left: keys that were there when all was done.
         stock: workers of ``redis://``.
-        calmed_at: from when on rates do not count.
+        calmed_at: when the harm was over, and from when on rates do not count.
     """
     ledger = KeyLedger(submissions, entries, damage, plain, partitions, stock, calmed_at)
     return FairVerdict(
         of_tenants(tenants, submissions, entries, samples, plain),
-        len(plain),
+        plain,
         pauses,
         ledger.judged,
         sum(sample.is_fair for of_queue in samples.values() for sample in of_queue),
         exceeded(samples),
         ledger.exceeded(tenants),
-        wrong(samples, plain),
+        wrong(samples, plain, calmed_at),
         left,
     )
 

@@ -146,7 +146,7 @@ def _broken_fairness(fair: FairVerdict | None) -> dict[str, int]:
 def _fairness_in_words(fair: FairVerdict) -> list[tuple[str, str]]:
     found = [*fair.exceeded, *fair.noted, *fair.wrong, *(f"left: {name}" for name in fair.left)]
     return [
-        ("fair queues", f"plain {fair.switches} times, a key paused {fair.pauses} times"),
+        ("fair queues", f"plain {len(fair.plain)} times, a key paused {fair.pauses} times"),
         (
             "limits of keys",
             f"exceeded {len(fair.exceeded) + len(fair.noted)} times in {fair.samples} samples and "

@@ -77,11 +77,13 @@ class TestSamples:
     )
     def test_what_is_wrong_is_found_except_for_a_while_after_a_switch(self, sample: FairSample) -> None:
         samples = {"q": [holding(49), sample]}
-        assert wrong(samples, []) != []
-        assert wrong(samples, [Plain(40, 50 - GRACE - 1)]) != []
-        assert wrong(samples, [Plain(40, 50 - GRACE)]) == []
-        assert wrong({"q": [sample, replace(sample, at=51 + HEALED)]}, [Plain(40, 49)]) != []
-        assert wrong({"q": [replace(sample, is_fair=False)]}, []) == []
+        assert wrong(samples, [], 0) != []
+        assert wrong(samples, [Plain(40, 50 - GRACE - 1)], 0) != []
+        assert wrong(samples, [Plain(40, 50 - GRACE)], 0) == []
+        lasting = {"q": [sample, replace(sample, at=51 + HEALED)]}
+        assert wrong(lasting, [Plain(40, 49)], 0) != []
+        assert wrong(lasting, [Plain(40, 49)], 52) == []
+        assert wrong({"q": [replace(sample, is_fair=False)]}, [], 0) == []
 
     def test_a_key_that_waits_with_a_reason(self) -> None:
         for sample in (
@@ -90,7 +92,7 @@ class TestSamples:
             replace(EMPTY, limited=frozenset("k"), own={"k": (5, 0)}),
             replace(EMPTY, waiting=frozenset(["0:k"]), in_turn=frozenset(["0:k"])),
         ):
-            assert wrong({"q": [sample]}, []) == []
+            assert wrong({"q": [sample]}, [], 0) == []
 
     def test_a_look(self, server: RedisServer) -> None:
         client, base = server.client(), "redisdelay:{q}:"
@@ -190,7 +192,7 @@ def test_who_sends_and_how_long_each_waits() -> None:
 
 
 def test_what_must_not_be_is_said() -> None:
-    well = FairVerdict([], 1, 1, 9, 9, [], [], [], {})
+    well = FairVerdict([], [], 1, 9, 9, [], [], [], {})
     nothing_ran = Judge([], 3).judge([], [])
     result = Result(TRANSPORTS["redisdelay"], nothing_ran, [], [], [], [], {}, 30, 10, fair=well)
     assert failures(result) == []
