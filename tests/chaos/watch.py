@@ -122,8 +122,8 @@ class Watch(Generic[S]):
             while self._queues and not self._stopped.wait(INTERVAL):
                 try:
                     self.rounds.append({queue: self._look(client, queue) for queue in self._queues})
-                except (RedisError, RedisClusterException):
-                    # The server is being harmed.
+                except (RedisError, RedisClusterException, AttributeError):
+                    # The server is being harmed. Without any node, redis-py uses None for one.
                     continue
 
 
