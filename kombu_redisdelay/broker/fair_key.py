@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any, NamedTuple
 
 from kombu_redisdelay.broker.members import KEY, check_size
+from kombu_redisdelay.broker.printable import shortened
 
 #: Header that has the key: a text.
 KEY_HEADER = "x-key"
@@ -26,7 +26,7 @@ LONGEST_KEY = 64
 DEFAULT_WEIGHT = 1
 LEAST_WEIGHT, GREATEST_WEIGHT = 0.001, 1000
 
-_UNUSABLE = re.compile(r'[\x00-\x1f\x7f"\\]')
+_UNUSABLE = re.compile(r'[\x00-\x1f\x7f-\x9f"\\]')
 _VALUE = re.compile(r"([\d.]+) (.*)", re.DOTALL)
 
 
@@ -74,7 +74,7 @@ def member_of(headers: Mapping[str, Any]) -> str | None:
 def check_key(key: object, what: str) -> None:
     """Raise a ``ValueError`` about *what* if *key* cannot be a key."""
     if not isinstance(key, str):
-        raise ValueError(f"{what} must be a text, not {key!r}")
+        raise ValueError(f"{what} must be a text, not {shortened(key)}")
     if _UNUSABLE.search(key):
         raise ValueError(
             f"{what} must have no control characters, quotation marks or backslashes: {key[:LONGEST_KEY]!r}"
@@ -85,11 +85,14 @@ def check_key(key: object, what: str) -> None:
 def check_weight(weight: object, what: str) -> None:
     """Raise a ``ValueError`` about *what* if *weight* cannot be a weight."""
     if not _is_weight(weight):
-        raise ValueError(f"{what} must be a number from {LEAST_WEIGHT} to {GREATEST_WEIGHT}, not {weight!r}")
+        raise ValueError(
+            f"{what} must be a number from {LEAST_WEIGHT} to {GREATEST_WEIGHT}, not {shortened(weight)}"
+        )
 
 
 def _is_weight(weight: object) -> bool:
-    is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool) and isfinite(weight)
+    # NaN is in no range.
+    is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
     return is_number and LEAST_WEIGHT <= weight <= GREATEST_WEIGHT  # type: ignore[operator]
 
 

@@ -240,7 +240,8 @@ def check(payload: object) -> dict[str, Any]:
         MalformedMessage: it has another shape. The error says in one line what is wrong.
     """
     if not isinstance(payload, dict):
-        raise MalformedMessage(f"a JSON {type(payload).__name__}, not an object")
+        what = "null" if payload is None else type(payload).__name__
+        raise MalformedMessage(f"a JSON {what}, not an object")
     if payload.get("headers") is None:
         payload["headers"] = {}
     for name in ("properties", "headers"):

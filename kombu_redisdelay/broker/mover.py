@@ -1,5 +1,5 @@
 """Moves what is due to its ready list while a consumer cannot: it has no room, or a task keeps its thread.
-What is ready in a fair queue is sorted in.
+What is ready in a fair queue is sorted in, or moved back when it is not to be fair any more.
 
 A consumer that waits for messages moves them to the millisecond. One that holds as many as it may asks for
 nothing, and so does one whose thread runs a task. Without a mover, what becomes due then would stay in the
@@ -38,6 +38,9 @@ QUEUES_PER_CALL = 16
 #: Seconds of pause after each call of the script for a queue with more due messages, times the number of its
 #: consumers: they may all do the same. So a fleet of any size makes a hundred such calls a second.
 PAUSE = 0.01
+
+#: What a queue has in the field ``fair`` of its limits if keys may have messages of it.
+_FAIR = (b"on", b"off")
 
 
 class Mover:
@@ -134,7 +137,7 @@ class Mover:
 
     def _due_ms(self, queues: Sequence[str]) -> dict[str, float]:
         """Those of *queues*, which are in one slot, that have due messages, and since when. A fair queue may
-        always have messages that are not sorted in."""
+        always have messages that are not sorted in, or not moved back yet."""
         keys = [self._store.keys(queue) for queue in queues]
         schedules: list[Command] = [("ZRANGE", each.schedule, 0, 0, "WITHSCORES") for each in keys]
         states: list[Command] = [("HGET", each.limits, "fair") for each in keys]
@@ -146,7 +149,7 @@ class Mover:
             if not isinstance(reply, ResponseError)
         }
         due_ms = {queue: ms for queue, ms in readable.items() if ms is not None and ms <= now_ms}
-        fair = (queue for queue, state in zip(queues, replies[count:], strict=True) if state == b"on")
+        fair = (queue for queue, state in zip(queues, replies[count:], strict=True) if state in _FAIR)
         return dict.fromkeys(fair, now_ms) | due_ms
 
     def _move(self, queues: Sequence[str]) -> dict[str, int]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 #: The longest text of an exception that is kept, in characters.
 LONGEST_FAILURE = 200
 
+#: Python may refuse to write larger numbers.
+_LARGE = 10**LONGEST_FAILURE
+
 
 def printable(text: str) -> str:
     """*text*, with each character that is not printable as its Python escape, such as ``\\x1b``.
@@ -19,6 +22,12 @@ def printable(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def shortened(value: object) -> str:
+    """The ``repr`` of *value*, which may be long, for an error."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < _LARGE else "a very large number"
+    return text if len(text) <= LONGEST_FAILURE else f"{text[:LONGEST_FAILURE]}..."
 
 
 def in_a_line(error: BaseException) -> str:

@@ -21,7 +21,7 @@ TransferT = TypeVar("TransferT", bound=Transfer)
 
 
 @click.command("adopt")
-@click.option("--reverse", is_flag=True, help="Give everything that is scheduled back to redis:// workers.")
+@click.option("--reverse", is_flag=True, help="Give back to redis:// workers what they do not see.")
 @click.option(
     "--force",
     is_flag=True,
@@ -108,7 +108,8 @@ def _lists(found: Adopted) -> str:
 
 def _described_back(found: GivenBack) -> str:
     of_lost = f"{found.unacked:,} of lost workers"
-    return f"{number_of(found.messages)}: {found.scheduled:,} scheduled, {of_lost}"
+    of_fair = f", {found.sorted_in:,} of fair queues" if found.sorted_in else ""
+    return f"{number_of(found.messages)}: {found.scheduled:,} scheduled, {of_lost}{of_fair}"
 
 
 def _unknown(found: GivenBack) -> str:
@@ -140,7 +141,7 @@ def _show(done: str, text: str, found: Adopted, as_json: bool) -> None:
 
 def _show_back(done: str, text: str, found: GivenBack, as_json: bool) -> None:
     if as_json:
-        counts = {"scheduled": found.scheduled, "unacked": found.unacked}
+        counts = {"scheduled": found.scheduled, "unacked": found.unacked, "sorted_in": found.sorted_in}
         of_scheduled = {"at_once": found.at_once, "unknown": found.unknown}
         show_json([{done: found.messages, **counts, **of_scheduled, "dead": found.dead}])
         return

@@ -30,13 +30,19 @@ def remarks(queue: str, limits: QueueLimits, now: datetime) -> Iterator[str]:
         yield f"{queue} is limited: {in_words(limits)}"
 
 
-def fairness_remarks(queue: str, fairness: Fairness) -> Iterator[str]:
-    """The same of a fair queue."""
+def fairness_remarks(queue: str, fairness: Fairness, ready: int) -> Iterator[str]:
+    """The same of a fair queue.
+
+    Arguments:
+        ready: how many ready messages it has.
+    """
     waiting = f"{number_of(fairness.keys, 'key')} wait{'s' if fairness.keys == 1 else ''}"
     if fairness.keys_at_limit:
         waiting += f", {fairness.keys_at_limit:,} of them at a limit"
     if fairness.state == "off":
         yield f"{queue} is not to be fair any more, and workers move its messages back: {waiting}"
+    elif ready and not fairness.keys:
+        yield f"{queue} is fair, and workers have not sorted its {number_of(ready, 'message')} by key yet"
     else:
         yield f"{queue} is fair: {waiting}"
     yield from limits_of_keys(queue, fairness.limits)

@@ -1,6 +1,7 @@
 -- Moves due messages of a queue to their ready lists while no consumer takes from it: it has no consumers, or
 -- these have no room. Then sorts in what is ready in a fair queue, if it has consumers. Without any, the
--- order does not matter yet, and `LLEN` tells an autoscaler that a consumer is needed.
+-- order does not matter yet, and `LLEN` tells an autoscaler that a consumer is needed. What is sorted in of a
+-- queue that is not to be fair any more is moved back, whether it has consumers or not.
 --
 -- KEYS[1]  ready list of step 0
 -- KEYS[2]  schedule
@@ -15,8 +16,8 @@
 --
 -- Returns  how many messages were moved; how many due ids had no message; microseconds for which the first
 --          of them was due; microseconds until the next message is due (-1: none is scheduled); how many
---          consumers the queue has; 1 if it is fair (include/fair.lua) and more may have to be sorted in,
---          else 0
+--          consumers the queue has; 1 if it is fair (include/fair.lua) and more may have to be sorted in or
+--          moved back, else 0
 --
 -- Keeps: a message leaves the schedule only into a ready list. The wake-up token is for consumers. If there
 -- are any, a token that the caller has taken is put back, and consumers are woken for what was moved. If
@@ -56,7 +57,8 @@ if attended > 0 and (moved > 0 or ARGV[4] == '1') then
 end
 local late_us = moved > 0 and math.max(0, now_us - first_due_ms * 1000) or 0
 local reply = { moved, missing, late_us, next_due_us, attended, 0 }
-if attended == 0 or fair_state(base) ~= 'on' then
+local state = fair_state(base)
+if not state or (state == 'on' and attended == 0) then
   return reply
 end
 
@@ -67,11 +69,19 @@ end
 -- include: fair_turns
 -- include: fair_door
 
-local fair, steps = { base = base }, {}
-for step in pairs(ready_at) do
-  steps[#steps + 1] = step
+local fair, steps, doors = { base = base, keys = {}, seed = now_us % 1000003 }, {}, {}
+for step, door in pairs(ready_at) do
+  steps[#steps + 1], doors[#doors + 1] = step, door
 end
 open_lanes(fair, steps)
+if state == 'off' then
+  move_back(fair, doors, budget)
+  if attended > 0 then
+    wake(wake_key)
+  end
+  reply[6] = fair_state(base) and 1 or 0
+  return reply
+end
 local sorted = 0
 for _, lane in ipairs(fair.lanes) do
   sorted = sorted + sort_in(fair, lane, ready_at[lane.step], budget)

@@ -1,7 +1,8 @@
 """Moves due messages to their ready lists while no worker is there.
 
 Workers move due messages themselves. So this is for workers that an autoscaler may scale to zero. An
-autoscaler watches the length of the ready lists, and would never see a scheduled task.
+autoscaler watches the length of the ready lists, and would never see a scheduled task. What a queue that is
+not to be fair any more has sorted in is moved back, too.
 
 Any number of forwarders may run side by side, and beside workers, because each move is one script. If a queue
 has no consumer, a forwarder blocks on its wake zset as a consumer does. In this way it learns of a message
@@ -157,7 +158,7 @@ class Forwarder:
                 if isinstance(reply, ResponseError):
                     self._has_failed(queue, reply)
                 else:
-                    self._has_forwarded(queue, *reply[:5])
+                    self._has_forwarded(queue, *reply)
 
     def _has_failed(self, queue: str, error: ResponseError) -> None:
         """Note that Redis has refused the call for *queue*. Other queues may be in order."""
@@ -169,10 +170,20 @@ class Forwarder:
         self._look_at[queue] = monotonic() + LONGEST_WAIT
 
     def _has_forwarded(
-        self, queue: str, moved: int, missing: int, late_us: float, next_due_us: float, attended: int
+        self,
+        queue: str,
+        moved: int,
+        missing: int,
+        late_us: float,
+        next_due_us: float,
+        attended: int,
+        has_more: int,
     ) -> None:
         self._failing.discard(queue)
         wait = LONGEST_WAIT if next_due_us < 0 else min(LONGEST_WAIT, next_due_us / 1_000_000)
+        if has_more and not attended:
+            # Of a queue that is not to be fair any more.
+            wait = 0.0
         self._look_at[queue] = monotonic() + wait
         if attended:
             self._unattended.pop(queue, None)

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kombu_redisdelay.broker.dead import DeadLists
+from kombu_redisdelay.broker.fair_keys import sorted_in
+from kombu_redisdelay.broker.fair_queues import OFF, FairQueues
+from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.processes import has_ended, process_of, worker_of
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.scripts import run_each
 from kombu_redisdelay.operations.consumers import with_lease
 from kombu_redisdelay.operations.content import Content, with_eta
 from kombu_redisdelay.operations.transfer import InUse, Transfer
@@ -23,6 +27,7 @@ class GivenBack:
     Attributes:
         scheduled: scheduled messages.
         unacked: unacked messages of lost workers.
+        sorted_in: ready messages that are sorted in by the keys of fair queues.
         at_once: those of the scheduled ones that workers of ``redis://`` deliver at once, because only
             Celery's tasks have a time that they know.
         unknown: those of the scheduled ones that wait for a worker that knows their task. A worker of
@@ -32,13 +37,14 @@ class GivenBack:
 
     scheduled: int = 0
     unacked: int = 0
+    sorted_in: int = 0
     at_once: int = 0
     unknown: int = 0
     dead: int = 0
 
     @property
     def messages(self) -> int:
-        return self.scheduled + self.unacked
+        return self.scheduled + self.unacked + self.sorted_in
 
     def add(self, message: Scheduled) -> None:
         content = Content.of(message.payload, "")
@@ -73,13 +79,15 @@ class ReverseAdoption(Transfer):
             for message in Schedule(self.store).iter(name, None, None):
                 found.add(message)
             found.unacked += sum(self._unacked(name).values())
+            found.sorted_in += self._sorted_in(name)
         return found
 
     def give_back(self) -> Iterator[GivenBack]:
         """Move all scheduled messages to the ready lists, where workers of ``redis://`` look, in the order in
         which they are due. Those workers hold Celery's tasks in memory until their ``eta``. The unacked
-        messages of lost workers go there, too. Nothing of the keys of tasks stays. Yields, after some
-        messages, what was given back so far."""
+        messages of lost workers go there, too, and before them what is sorted in by keys: no queue is fair
+        any more. Nothing of the keys of tasks stays. Yields, after some messages, what was given back so
+        far."""
         done = GivenBack(dead=self._dead())
         yield done
         schedule = Schedule(self.store)
@@ -88,12 +96,27 @@ class ReverseAdoption(Transfer):
                 returned = finish(Recovery(self.store, self.options).give_back(some, "lost"))
                 done.unacked += sum(each.messages for each in returned.values())
                 yield done
+            yield from self._make_plain(name, done)
             messages = schedule.iter(name, None, None)
             for message in schedule.reschedule_all(name, messages, _for_stock, with_keys=False):
                 done.add(message)
                 yield done
             keys = self.store.keys(name)
             self.store.server.call("UNLINK", keys.unique, keys.running)
+
+    def _make_plain(self, name: str, done: GivenBack) -> Iterator[GivenBack]:
+        """Move what is sorted in to the ready lists, and what is due."""
+        fair, before = FairQueues(self.store), done.sorted_in + self._sorted_in(name)
+        fair.switch_off([name])
+        while fair.states([name]) == [OFF]:
+            [(moved, *_)] = run_each(self.store.server, [forwarding(self.store, name)])
+            done.scheduled += moved
+            done.sorted_in = before - self._sorted_in(name)
+            yield done
+
+    def _sorted_in(self, name: str) -> int:
+        [by_step] = sorted_in(self.store, [name])
+        return sum(by_step.values())
 
     def _unacked(self, name: str) -> dict[Holder, int]:
         """Lost consumer -> how many unacked messages of *name* it has."""

@@ -173,6 +173,7 @@ BAD = [
     '"x-key": {"x-key": "a"}',
     '"x-key": "%s"' % ("a" * 65),
     '"x-key": "a\\u0000"',
+    '"x-key": "a\\u0085"',
     '"x-key": "a\\"b"',
     '"x-key": "a\\\\b"',
     '"x-key": "\\ud800"',
@@ -457,6 +458,21 @@ class TestOthers:
         publish(rig, "a", "a0")
         look(mover_of(rig.store, "q"))
         assert len(rig.ready("q")) == 1
+
+    @pytest.mark.parametrize("has_consumer", [True, False])
+    def test_who_takes_nothing_moves_back(self, rig: Rig, fair: FairQueues, has_consumer: bool) -> None:
+        me = rig.consumer()
+        publish(rig, "a", "held")
+        taken(me, "q", limit=1)
+        publish(rig, "b", *numbered("b", 450))
+        while rig.ready("q"):
+            taken(me, "q", limit=0)
+        if not has_consumer:
+            rig.client.delete(rig.store.keys("q").consumers)
+        fair.switch_off(["q"])
+        look(mover_of(rig.store, "q"))
+        assert fair.states(["q"]) == [PLAIN]
+        assert len(rig.ready("q")) == 450
 
     def test_a_unique_key_is_held_by_what_is_sorted_in(self, rig: Rig) -> None:
         unique = UniqueKey("u", DONE)

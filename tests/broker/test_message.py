@@ -77,7 +77,7 @@ class TestCheck:
             ([], "list"),
             (5, "int"),
             ("text", "str"),
-            (None, "NoneType"),
+            (None, "null"),
             (True, "bool"),
             ({}, "properties"),
             (payload(properties=None), "properties"),

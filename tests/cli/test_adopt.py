@@ -11,7 +11,7 @@ import pytest
 from kombu.connection import Connection
 
 from kombu_redisdelay.operations.adoption import Adopted, Adoption
-from tests.cli.site import QUEUE, Site
+from tests.cli.site import QUEUE, Site, sort_in
 
 NOTHING = "0 messages: 0 due later and 0 due now that redis:// workers held, 0 due later on ready lists"
 
@@ -82,12 +82,24 @@ def test_what_ends_early_says_how_far_it_came(
     assert result.stderr.endswith(f"{stopped}{said}\n")
 
 
+def test_what_is_sorted_in_by_key_goes_back(site: Site) -> None:
+    site.text("fair", "-Q", QUEUE)
+    sort_in(site, *"ab")
+    site.text("pause", "-Q", QUEUE, "--key", "b")
+    said = "2 messages: 0 scheduled, 0 of lost workers, 2 of fair queues.\n"
+    assert site.text("adopt", "--reverse", "--dry-run") == f"Would give back {said}"
+    assert site.redis.llen(QUEUE) == 0
+    assert site.text("adopt", "--reverse", "--yes") == f"Gave back {said}"
+    assert site.redis.llen(QUEUE) == 2
+    assert "fair" not in site.text("stats")
+
+
 def test_as_json(site: Site) -> None:
     take(site, "later", 3600)
     rest = {"scheduled": 1, "to_run": 0, "ready_early": 0, "stranded": 0, "copies": 0, "stay": 0, "why": {}}
     assert site.rows("adopt", "--dry-run") == [{"would_adopt": 1, **rest}]
     assert site.rows("adopt", "--yes") == [{"adopted": 1, **rest}]
-    rest = {"scheduled": 1, "unacked": 0, "at_once": 0, "unknown": 0, "dead": 0}
+    rest = {"scheduled": 1, "unacked": 0, "sorted_in": 0, "at_once": 0, "unknown": 0, "dead": 0}
     assert site.rows("adopt", "--reverse", "--dry-run") == [{"would_give_back": 1, **rest}]
     assert site.rows("adopt", "--reverse", "--yes") == [{"given_back": 1, **rest}]
     assert site.redis.llen(QUEUE) == 1

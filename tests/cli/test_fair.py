@@ -159,11 +159,12 @@ def test_key_is_a_filter(site: Site) -> None:
 def test_stats(site: Site) -> None:
     assert site.rows("stats")[0]["fairness"] is None
     site.text("fair", *Q)
+    assert "celery is fair: 0 keys wait\n" in site.text("stats")
     for number in range(3):
         site.send(headers={"x-key": f"t{number}"})
     site.text("pause", *Q, "--key", "t0")
     site.text("limit", *Q, "--per-key", "--rate", "1/h")
-    assert "celery is fair: 0 keys wait\n" in site.text("stats")
+    assert "celery is fair, and workers have not sorted its 3 messages by key yet\n" in site.text("stats")
     with site.app.connection_for_read() as connection:
         inbox = Inbox(connection.channel(), QUEUE, prefetch=1)
         drain(connection, lambda: len(inbox) == 1)

@@ -13,7 +13,7 @@ import pytest
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.forwarder import LONGEST_WAIT, Forwarded, Forwarder
-from tests.cli.site import QUEUE, Site
+from tests.cli.site import QUEUE, Site, sort_in
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
 
@@ -67,6 +67,17 @@ def test_what_is_due_becomes_ready_in_the_order_in_which_it_is_due(
     ]
     assert site.redis.zrange(site.store.keys(QUEUE).schedule, 0, -1) == [later]
     assert site.redis.hkeys(site.store.keys(QUEUE).messages) == [later]
+
+
+def test_what_was_sorted_in_by_key_goes_back_without_a_worker(
+    site: Site, start: Callable[[], object]
+) -> None:
+    site.text("fair", "-Q", QUEUE)
+    sort_in(site, *"ab" * (MESSAGES_PER_CALL // 2 + 1))
+    start()
+    site.text("fair", "-Q", QUEUE, "--off")
+    wait_until(lambda: _ready(site) == MESSAGES_PER_CALL + 2, 30, "that all are back")
+    wait_until(lambda: "fair" not in site.text("stats"), 30, "that the queue is plain")
 
 
 def test_a_message_goes_to_the_list_of_its_priority(site: Site, start: Callable[[], object]) -> None:

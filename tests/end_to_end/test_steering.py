@@ -91,6 +91,29 @@ def test_an_account_is_synchronised_with_its_newest_state(
         example.app.close()
 
 
+def test_quiet_tenants_do_not_wait_for_an_upload_on_a_fair_queue(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("CELERY_BROKER_URL", "CELERY_RESULT_BACKEND"):
+        monkeypatch.setenv(variable, server.url())
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.delitem(sys.modules, "tenants", raising=False)
+    example = importlib.import_module("tenants")
+    # All wait behind the whole upload, however fast the machine is.
+    monkeypatch.setattr(example, "PAUSE", 0)
+    try:
+        plain, fair = example.compare(150)
+        assert len(plain.waits) == len(fair.waits) == example.QUIET
+        assert plain.rows_left == 0 < fair.rows_left
+        example.show(150, plain, fair)
+        with Messages(example.app) as messages:
+            assert messages.count() == 0
+    finally:
+        pools.reset()
+        example.app.close()
+
+
 @pytest.fixture
 def producer(site: Installation) -> Iterator[Celery]:
     # A producer of an earlier test would believe to have noted its queue in Redis.

@@ -63,6 +63,9 @@ class TestKombu:
             ({"x-key": "a", "x-key-weight": float("nan")}, "not nan"),
             ({"x-key": "a", "x-key-weight": "2"}, "not '2'"),
             ({"x-key": "a", "x-key-weight": True}, "not True"),
+            ({"x-key": "a", "x-key-weight": 10**400}, "not a very large number"),
+            ({"x-key": "a", "x-key-weight": "2" * 1000}, r"not '2+\.\.\.$"),
+            ({"x-key": "a\x85"}, "no control characters"),
         ],
     )
     def test_what_is_wrong_is_refused(self, site: Site, headers: dict[str, Any], message: str) -> None:

@@ -43,6 +43,10 @@ local function usable_key(text)
   if type(text) ~= 'string' or #text > LONGEST_KEY or string.find(text, '[%c"\\]') then
     return nil
   end
+  -- Control characters of the other kind, U+0080 to U+009F.
+  if string.find(text, '\194[\128-\159]') then
+    return nil
+  end
   return (not string.find(text, '[\128-\255]') or is_utf8(text)) and text or nil
 end
 
