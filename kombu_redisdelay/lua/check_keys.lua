@@ -1,6 +1,6 @@
 -- Looks at some keys of a fair queue. Frees what is counted for messages that are not unacked any more: a
 -- program that does not count has acked or taken them. Lets keys have their turns again that are at no limit
--- any more, because the limits were changed.
+-- any more, because the limits were changed. Forgets rates of which nothing is used.
 --
 -- KEYS[1]  limits (hash `control`)
 -- KEYS[2]  wake zset
@@ -58,7 +58,10 @@ local function check_limited(cursor)
   if unlimit(base, free) then
     wake(KEYS[2])
   end
-  if not fair.has_rate then
+  if fair.has_rate then
+    -- An idle queue has no takes, which do it else.
+    take_past(fair, 'tats')
+  else
     redis.call('UNLINK', base .. 'tats', base .. 'alarms')
   end
   return scan[1]

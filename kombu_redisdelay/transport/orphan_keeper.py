@@ -30,6 +30,10 @@ INTERVAL = 1.0
 #: Seconds within which a process of the prefork pool reports that it has started a task.
 PREFORK_GRACE = 3.0
 
+#: Seconds from one collection of reference cycles to the next, after that time. Celery's request of a task
+#: with an ETA is such a cycle, and a process that has nothing to do collects none for minutes.
+COLLECT_EVERY = 10.0
+
 #: Seconds within which the server may still receive a take that was on its way when the connection was lost:
 #: TCP repeats what was not received, at growing intervals. If the take arrives even later, its messages
 #: return when the lease ends.
@@ -70,7 +74,7 @@ class OrphanKeeper(Thread):
         self._messages = messages
         self._fail = fail
         self._is_end = Event()
-        self._lost_at = monotonic()
+        self._lost_at = self._collected_at = monotonic()
 
     def start(self) -> None:
         _at_work.add(self)
@@ -118,10 +122,21 @@ class OrphanKeeper(Thread):
     def _give_back(self) -> bool:
         """Give back what is not in use. Returns whether nothing is held any more."""
         if not self._is_end.is_set():
+            self._collect()
             return self._consumer.give_back_all(keep=_in_use(self._messages, monotonic() - self._lost_at))
         for tag in tasks_that_ended_the_worker(dict(self._messages)):
             self._fail(tag)
         return self._consumer.give_back_all()
+
+    def _collect(self) -> None:
+        """A message that only a reference cycle keeps alive is not in use."""
+        now, messages = monotonic(), dict(self._messages)
+        is_time = now - self._lost_at < PREFORK_GRACE or now - self._collected_at >= COLLECT_EVERY
+        # What runs is no such message, and may run for hours.
+        if is_time and messages.keys() - started_tasks(messages):
+            del messages
+            gc.collect()
+            self._collected_at = now
 
 
 @atexit.register
@@ -149,10 +164,6 @@ def _in_use(messages: Mapping[str, virtual.Message], seconds: float) -> set[str]
     Arguments:
         seconds: time since the connection was lost.
     """
-    if seconds < PREFORK_GRACE:
-        # A message that only a reference cycle keeps alive is not in use. Later, Python collects it without
-        # this call.
-        gc.collect()
     alive = {tag: each for tag, each in messages.items() if not getattr(each, "is_cancelled", False)}
     if "celery.concurrency.asynpool" not in sys.modules or seconds < PREFORK_GRACE:
         return set(alive)

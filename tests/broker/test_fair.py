@@ -220,6 +220,11 @@ BAD = [
     '"other": {"x-key": "a"}',
     '"x-key": "a" "b"',
     '"x-key": ' + "[" * 2000,
+    '"other": "' + "o" * 3_000_000 + '", "x-key": "a"',
+    '"other": "\\"x-key\\": \\"a\\""',
+    '"other": "x"}, "body": "\\"headers\\": {\\"x-key\\": \\"a\\"}", "other": {"x-key": "a"',
+    '"x-key": "a"}, "headers": {"x-key": 5',
+    '"x-key": "a", "x-key": null',
 ]
 
 
@@ -230,7 +235,7 @@ class TestKeys:
         rig.client.lpush(rig.store.keys("q").ready, text)
         return text
 
-    @pytest.mark.parametrize("headers", BAD)
+    @pytest.mark.parametrize("headers", BAD, ids=lambda text: text[:30])
     def test_what_cannot_be_a_key_is_none(self, rig: Rig, headers: str) -> None:
         text = self.stock(rig, headers)
         taken(rig.consumer(), "q", limit=0)
@@ -370,6 +375,17 @@ class TestLimits:
         assert taken(me, "q") == []
         rig.database.advance(HOUR)
         assert ids(taken(me, "q")) == ["a2"]
+
+    def test_a_rate_that_nobody_uses_any_more_is_forgotten(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        publish(rig, "a", "a0")
+        taken(rig.consumer(), "q")
+        tats = rig.key("q", "tats")
+        check_fair(rig.store, ["q"], {})
+        assert rig.client.zcard(tats) == 1
+        rig.database.advance(HOUR)
+        check_fair(rig.store, ["q"], {})
+        assert not rig.client.exists(tats)
 
     def test_a_consumer_comes_when_a_rate_allows_it(self, rig: Rig, fair: FairQueues) -> None:
         fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))

@@ -12,6 +12,7 @@ from tests.chaos.limits import limits
 from tests.chaos.report import as_json, as_text, failures
 from tests.chaos.run import Run
 from tests.chaos.schedule import KILL_INTERVAL, SERVERS_INTERVAL, plan
+from tests.chaos.tenants import TENANTS
 from tests.chaos.topologies import TOPOLOGIES
 from tests.chaos.transports import TRANSPORTS
 from tests.chaos.worker import KINDS, STOCK
@@ -24,10 +25,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.topology != "single" and options.transport != OURS:
         parser.error(f"--topology {options.topology} is for {OURS}")
-    if options.limit and options.transport != OURS:
-        parser.error(f"--limit is for {OURS}")
-    if options.unique and options.transport != OURS:
-        parser.error(f"--unique is for {OURS}")
+    for name in ("limit", "unique", "fair"):
+        if getattr(options, name) and options.transport != OURS:
+            parser.error(f"--{name} is for {OURS}")
     if options.stock and (options.topology != "single" or not options.only_kills):
         parser.error(
             "--stock needs --only-kills, on one Redis: what else is done harms the stock worker, too"
@@ -55,7 +55,16 @@ def main() -> int:
     site = topology(queues)
     kinds = (*KINDS, STOCK) if options.stock else KINDS
     result = Run(
-        transport, schedule, seed, options.rate, site, options.keep, limited, options.unique, kinds
+        transport,
+        schedule,
+        seed,
+        options.rate,
+        site,
+        options.keep,
+        limited,
+        options.unique,
+        kinds,
+        TENANTS if options.fair else (),
     )()
     print(as_text(result))
     if options.json is not None:
@@ -88,6 +97,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--unique", action="store_true", help="submit tasks with keys beside the others, in all modes"
+    )
+    parser.add_argument(
+        "--fair",
+        action="store_true",
+        help="share fair queues between keys, with limits for some, and make the queues plain now and then",
     )
     parser.add_argument(
         "--stock", action="store_true", help="run a worker of redis:// beside the others, which is not harmed"

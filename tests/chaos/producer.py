@@ -14,6 +14,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
+from tests.chaos.tenants import Tenant, pick
 from tests.chaos.transports import LONGEST_COUNTDOWN
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Submission:
         countdown: 0 for at once.
         queue: where it was sent to.
         confirmed: whether Redis said that it has it. Where it did not, it may have it all the same.
+        key: that it has in a fair queue; ``None`` if there are none.
     """
 
     task: str
@@ -44,6 +46,7 @@ class Submission:
     countdown: float
     queue: str
     confirmed: bool
+    key: str | None = None
 
 
 class Submitter(ABC):
@@ -85,11 +88,15 @@ class Producer(Submitter):
 
     Arguments:
         rate, queues: as for :class:`Submitter`.
+        tenants: each task has the key of one of them; with none, tasks have no keys.
     """
 
-    def __init__(self, app: Celery, seed: int, rate: float, queues: Sequence[str]) -> None:
+    def __init__(
+        self, app: Celery, seed: int, rate: float, queues: Sequence[str], tenants: Sequence[Tenant] = ()
+    ) -> None:
         super().__init__(seed, rate, queues)
         self._app = app
+        self._tenants = tenants
         self.submissions: list[Submission] = []
 
     def _submit(self) -> bool:
@@ -97,16 +104,24 @@ class Producer(Submitter):
         countdown = self._random.uniform(1, LONGEST_COUNTDOWN) if self._random.random() < 0.5 else 0.0
         seconds = self._random.choice(DURATIONS)
         queue = self._random.choice(self._queues)
+        tenant = pick(self._random, self._tenants) if self._tenants else None
         at, name = time.time(), "late" if late else "early"
         task = f"{name}-{len(self.submissions)}"
         try:
             # Without Celery's retries, which after a lost reply would publish the message twice.
             self._app.send_task(
-                name, [seconds], task_id=task, countdown=countdown or None, queue=queue, retry=False
+                name,
+                [seconds],
+                task_id=task,
+                countdown=countdown or None,
+                queue=queue,
+                headers=tenant.headers if tenant else None,
+                retry=False,
             )
         except (OperationalError, RedisError, OSError):
             confirmed = False
         else:
             confirmed = True
-        self.submissions.append(Submission(task, late, at, countdown, queue, confirmed))
+        key = tenant.key if tenant else None
+        self.submissions.append(Submission(task, late, at, countdown, queue, confirmed, key))
         return confirmed

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tests.chaos.fairness import FairVerdict
 from tests.chaos.keys import KeysVerdict
 from tests.chaos.restraint import Restraint
 from tests.chaos.run import Result
@@ -19,6 +20,8 @@ LEAST_SHARE = 0.9
 #: The longest time, in seconds, in which nobody takes what may be taken: all workers may have to find their
 #: way back to Redis.
 LONGEST_IDLE = 10.0
+#: So much of what is wrong with fair queues is said.
+SHOWN = 20
 
 
 def failures(result: Result) -> list[str]:
@@ -34,6 +37,7 @@ def failures(result: Result) -> list[str]:
         "messages taken and not counted": result.unseen,
         **_broken_limits(result.restraints),
         **_broken_keys(result.keys),
+        **_broken_fairness(result.fair),
     }
     return [f"{what}: {count}" for what, count in counts.items() if count]
 
@@ -64,6 +68,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "limits": [asdict(each) for each in result.restraints],
         "pauses": result.pauses,
         "keys": None if result.keys is None else asdict(result.keys),
+        "fair": None if result.fair is None else asdict(result.fair),
         "taken_again_after_damage": _times(sorted(each.after_damage for each in result.resumptions)),
         "taken_again_after_served": _times(sorted(each.after_served for each in result.resumptions)),
     }
@@ -103,6 +108,7 @@ def as_text(result: Result) -> str:
         ("- after they were back", _in_words(sorted(r.after_served for r in result.resumptions))),
         *((f"limited: {each.queue}", _restraint_in_words(each)) for each in result.restraints),
         *([("tasks with keys", _keys_in_words(result.keys))] if result.keys else []),
+        *(_fairness_in_words(result.fair) if result.fair else []),
     ]
     return "\n".join(f"{name:36} {value}" for name, value in rows)
 
@@ -124,6 +130,38 @@ def _keys_in_words(keys: KeysVerdict) -> str:
         f"{len(keys.unseen)} not seen, two at a time of {len(keys.together)}, "
         f"dropped for {len(keys.too_late)} that were gone"
     )
+
+
+def _broken_fairness(fair: FairVerdict | None) -> dict[str, int]:
+    if fair is None:
+        return {}
+    return {
+        "limits of keys exceeded": len(fair.exceeded),
+        "limits of keys exceeded by what workers noted": len(fair.noted),
+        "keys counted wrongly, or without their turn": len(fair.wrong),
+        "keys of fair queues left when all is done": len(fair.left),
+    }
+
+
+def _fairness_in_words(fair: FairVerdict) -> list[tuple[str, str]]:
+    found = [*fair.exceeded, *fair.noted, *fair.wrong, *(f"left: {name}" for name in fair.left)]
+    return [
+        ("fair queues", f"plain {len(fair.plain)} times, a key paused {fair.pauses} times"),
+        (
+            "limits of keys",
+            f"exceeded {len(fair.exceeded) + len(fair.noted)} times in {fair.samples} samples and "
+            f"{fair.judged} takes; {len(fair.wrong)} wrong, {len(fair.left)} left",
+        ),
+        *(
+            (
+                f"- key {each.key!r}",
+                f"{each.submitted} submitted, {each.taken} taken, {each.most_held} held at most, "
+                f"waited p95 {each.wait:.2f} s",
+            )
+            for each in fair.tenants
+        ),
+        *(("- not as it must be", what) for what in found[:SHOWN]),
+    ]
 
 
 def _broken_limits(restraints: Sequence[Restraint]) -> dict[str, int]:

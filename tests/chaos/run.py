@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,21 +18,28 @@ from celery import Celery
 from kombu_redisdelay.broker.partitions import Partitions
 from tests.chaos.damage import Damage
 from tests.chaos.environment import Environment
+from tests.chaos.fair_watch import FairSample
+from tests.chaos.fair_watch import look as look_at_fair
+from tests.chaos.fairness import FairVerdict
+from tests.chaos.fairness import judge as judge_fairness
 from tests.chaos.fleet import Fleet
 from tests.chaos.inflict import Inflictor
 from tests.chaos.keys import KeyedProducer, KeyLedger, KeysVerdict, judge
 from tests.chaos.ledger import START, Entry, Ledger
-from tests.chaos.leftovers import leftovers
+from tests.chaos.leftovers import left_of_fair_queues, leftovers
 from tests.chaos.limits import Limit, Operator
 from tests.chaos.producer import Producer, Submission
 from tests.chaos.restraint import Restraint, restraint, unseen
 from tests.chaos.resumption import Resumption, resumptions
 from tests.chaos.schedule import FAILOVERS, Planned
 from tests.chaos.site import Site
+from tests.chaos.switching import Switcher
+from tests.chaos.tenants import Tenant
 from tests.chaos.transports import STOCK_TRANSPORT, Transport
 from tests.chaos.upheavals import Upheavals
 from tests.chaos.verdict import Judge, Verdict
-from tests.chaos.watch import Watch
+from tests.chaos.watch import Sample, Watch
+from tests.chaos.watch import look as look_at_limited
 from tests.chaos.worker import KINDS, Kind
 
 #: Between two looks at the workers, and at what became of the tasks.
@@ -57,6 +64,7 @@ class Result:
         unseen: messages that workers had got from these and that Redis had not counted.
         pauses: how many times one of these was paused.
         keys: what became of tasks with keys; ``None`` if there were none.
+        fair: what became of fair queues; ``None`` if there were none.
     """
 
     transport: Transport
@@ -72,6 +80,7 @@ class Result:
     unseen: int = 0
     pauses: int = 0
     keys: KeysVerdict | None = None
+    fair: FairVerdict | None = None
 
 
 class Run:
@@ -85,6 +94,7 @@ class Run:
         limits: of queues, which are also paused now and then.
         with_keys: whether to submit tasks with keys, too.
         kinds: of the workers.
+        tenants: who shares the queues, which are fair then, but for short times.
     """
 
     def __init__(
@@ -98,6 +108,7 @@ class Run:
         limits: Mapping[str, Limit],
         with_keys: bool = False,
         kinds: Sequence[Kind] = KINDS,
+        tenants: Sequence[Tenant] = (),
     ) -> None:
         self._transport = transport
         self._schedule = schedule
@@ -108,6 +119,7 @@ class Run:
         self._limits = limits
         self._with_keys = with_keys
         self._kinds = kinds
+        self._tenants = tenants
 
     def __call__(self) -> Result:
         if self._keep is not None:
@@ -123,7 +135,10 @@ class Run:
             exit_.enter_context(self._site)
             app = exit_.enter_context(self._producing_app())
             operator = exit_.enter_context(Operator(app, self._limits))
-            watch = exit_.enter_context(Watch(self._site, [*self._partitions()]))
+            switcher = exit_.enter_context(Switcher(app, self._site, self._tenants))
+            limited = [*self._partitions(self._limits)]
+            watch = exit_.enter_context(Watch(self._site, limited, look_at_limited))
+            fair_watch = exit_.enter_context(Watch(self._site, self._shared(), look_at_fair))
             fleet = exit_.enter_context(Fleet(self._kinds, self._environment(ledger), self._keep))
             for worker in fleet.workers:
                 worker.wait_ready()
@@ -133,19 +148,22 @@ class Run:
             began = time.monotonic()
             keyed = KeyedProducer(app, self._seed, self._site.queues)
             with (
-                Producer(app, self._seed, self._rate, self._site.queues) as producer,
+                Producer(app, self._seed, self._rate, self._site.queues, self._tenants) as producer,
                 keyed if self._with_keys else contextlib.nullcontext(),
             ):
                 self._do_harm(fleet, inflictor, upheavals)
                 inflictor.end_what_is_over(everything=True)
                 operator.calm_down()
+                switcher.calm_down()
                 ended = time.monotonic()
                 idle = self._wait_until_all_work(fleet, ledger)
             self._wait_until_drained(fleet, ledger, producer.submissions)
             key_ledger = KeyLedger(ledger.path)
             self._wait_until_keys_are_free(fleet, key_ledger, keyed)
             drained = time.monotonic()
-            left = self._stop_and_look(fleet, watch, operator)
+            watch.stop()
+            left_fair = self._look_at_what_is_fair(fair_watch)
+            left = self._stop_and_look(fleet, operator, switcher)
             entries = ledger.entries()
             verdict = self._judge(fleet).judge(producer.submissions, entries)
             resumed = resumptions(fleet.damage, producer.submissions, entries)
@@ -164,7 +182,33 @@ class Run:
                 unseen=self._unseen(fleet, watch, producer.submissions, entries),
                 pauses=operator.pauses,
                 keys=self._keys(fleet, key_ledger, keyed) if self._with_keys else None,
+                fair=self._fair(fleet, fair_watch, switcher, producer.submissions, entries, left_fair)
+                if self._tenants
+                else None,
             )
+
+    def _fair(
+        self,
+        fleet: Fleet,
+        watch: Watch[FairSample],
+        switcher: Switcher,
+        submissions: Sequence[Submission],
+        entries: Sequence[Entry],
+        left: Mapping[str, int],
+    ) -> FairVerdict:
+        return judge_fairness(
+            self._tenants,
+            submissions,
+            entries,
+            fleet.damage,
+            {name: [samples[name] for samples in watch.rounds] for name in self._shared()},
+            switcher.plain,
+            switcher.pauses,
+            left,
+            self._all_partitions(),
+            fleet.labels_of_stock(),
+            switcher.calmed_at,
+        )
 
     def _keys(self, fleet: Fleet, ledger: KeyLedger, keyed: KeyedProducer) -> KeysVerdict:
         stock = fleet.labels_of_stock()
@@ -180,23 +224,33 @@ class Run:
             time.sleep(LOOK)
             fleet.look_after()
 
-    def _partitions(self) -> dict[str, str]:
-        """Of the queues that are limited: each partition, and its queue."""
-        partitions = Partitions(self._site.options.get("partitions", {}))
-        return {name: queue for queue in self._limits for name in partitions.names(queue)}
+    def _partitions(self, queues: Collection[str]) -> dict[str, str]:
+        """Of *queues*: each partition, and its queue."""
+        return {name: queue for queue in queues for name in self._all_partitions().names(queue)}
+
+    def _all_partitions(self) -> Partitions:
+        return Partitions(self._site.options.get("partitions", {}))
+
+    def _shared(self) -> list[str]:
+        """The partitions of the queues that are fair."""
+        return [*self._partitions(self._site.queues)] if self._tenants else []
 
     def _unseen(
-        self, fleet: Fleet, watch: Watch, submissions: Sequence[Submission], entries: Sequence[Entry]
+        self,
+        fleet: Fleet,
+        watch: Watch[Sample],
+        submissions: Sequence[Submission],
+        entries: Sequence[Entry],
     ) -> int:
         if any(each.harm in FAILOVERS for each in fleet.damage):
             # What the old primary had counted, the new one may not know.
             return 0
-        return unseen(self._partitions(), watch.rounds, submissions, entries)
+        return unseen(self._partitions(self._limits), watch.rounds, submissions, entries)
 
-    def _restraints(self, watch: Watch) -> list[Restraint]:
+    def _restraints(self, watch: Watch[Sample]) -> list[Restraint]:
         return [
             restraint(name, self._limits[queue], [samples[name] for samples in watch.rounds])
-            for name, queue in self._partitions().items()
+            for name, queue in self._partitions(self._limits).items()
         ]
 
     def _environment(self, ledger: Ledger) -> Callable[[Kind, str], Environment]:
@@ -257,10 +311,20 @@ class Run:
             if len(entries) > seen:
                 changed_at = time.monotonic()
 
-    def _stop_and_look(self, fleet: Fleet, watch: Watch, operator: Operator) -> dict[str, int]:
-        """End the workers, and return what they leave."""
+    def _look_at_what_is_fair(self, watch: Watch[FairSample]) -> dict[str, int]:
+        """What is left of the keys of fair queues."""
+        if not self._tenants:
+            return {}
+        # Here, too, some of it may have been repeated.
+        time.sleep(2 * self._transport.visibility_timeout)
         watch.stop()
+        with self._site.client() as client:
+            return left_of_fair_queues(client)
+
+    def _stop_and_look(self, fleet: Fleet, operator: Operator, switcher: Switcher) -> dict[str, int]:
+        """End the workers, and return what they leave."""
         operator.clear()
+        switcher.clear()
         # Nothing is missed any more, but some of it may have been repeated: leave time to give back what
         # the workers held that were killed last, and to forget these.
         time.sleep(2 * self._transport.visibility_timeout)

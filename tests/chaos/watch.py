@@ -1,15 +1,16 @@
-"""Looks at limited queues many times a second: what was taken from them, what is held, and what waits."""
+"""Looks at queues many times a second: at limited ones what was taken from them, what is held, and what
+waits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from redis import Redis
 from redis.cluster import RedisCluster
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from tests.chaos.site import Site
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 INTERVAL = 0.02
+
+S = TypeVar("S")
 
 #: All at one moment. The hashes of what is held are found by their names: that does not depend on what the
 #: queue knows of its consumers. The key that never exists keeps the script off a slot that is being moved.
@@ -81,7 +84,7 @@ class Sample:
         return self.ready > 0 and self.paused_ms is None and self.tokens >= 1 and self.places >= 1
 
 
-class Watch:
+class Watch(Generic[S]):
     """Takes samples from a thread, for as long as the ``with`` block lasts.
 
     Attributes:
@@ -90,14 +93,18 @@ class Watch:
 
     Arguments:
         queues: by name; of a queue with partitions each of them.
+        look: takes the sample of a queue.
     """
 
-    def __init__(self, site: Site, queues: Sequence[str]) -> None:
+    def __init__(
+        self, site: Site, queues: Sequence[str], look: Callable[[Redis | RedisCluster, str], S]
+    ) -> None:
         self._site = site
         self._queues = queues
+        self._look = look
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="chaos-watch")
-        self.rounds: list[dict[str, Sample]] = []
+        self.rounds: list[dict[str, S]] = []
 
     def stop(self) -> None:
         self._stopped.set()
@@ -114,13 +121,14 @@ class Watch:
         with self._site.client() as client:
             while self._queues and not self._stopped.wait(INTERVAL):
                 try:
-                    self.rounds.append({queue: _look(client, queue) for queue in self._queues})
-                except RedisError:
-                    # The server is being harmed.
+                    self.rounds.append({queue: self._look(client, queue) for queue in self._queues})
+                except (RedisError, RedisClusterException, AttributeError):
+                    # The server is being harmed. Without any node, redis-py uses None for one.
                     continue
 
 
-def _look(client: Redis | RedisCluster, queue: str) -> Sample:
+def look(client: Redis | RedisCluster, queue: str) -> Sample:
+    """What a limited queue is like now."""
     keys = [f"redisdelay:{{{queue}}}:{name}" for name in ("control", "history", "never")]
     row: Any = client.eval(_LOOK, len(keys), *keys, queue)
     at_us, held, ready, delivered, server, paused_ms, interval_us, burst, full_at_us, concurrency = row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,13 @@ class Address:
 
 
 def message(
-    task: str, id: str, args: Sequence[Any], queue: str, priority: int = 0, content_type: str = JSON
+    task: str,
+    id: str,
+    args: Sequence[Any],
+    queue: str,
+    priority: int = 0,
+    content_type: str = JSON,
+    headers: Mapping[str, Any] | None = None,
 ) -> str:
     """A task, as it stands in the list of a queue."""
     body = json.dumps([args, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}])
@@ -71,6 +77,7 @@ def message(
                 "eta": None,
                 "expires": None,
                 "timelimit": [None, None],
+                **(headers or {}),
             },
             "properties": {
                 "correlation_id": id,

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from celery.states import SUCCESS
 
 from tests.chaos.ledger import END, START, TAKE, Entry
+from tests.chaos.producer import Submission
 from tests.chaos.schedule import Harm
 from tests.chaos.verdict import Cause, Judge, Rerun, Verdict
 from tests.combinations.attempts import UNPUBLISHED, first
 from tests.combinations.dimensions import Row
 from tests.combinations.expected import expected
-from tests.combinations.history import History
-from tests.combinations.operator import LIMITS, WANTED
-from tests.combinations.plan import WRONG_ONE
-from tests.combinations.settings import LEASE
+from tests.combinations.history import History, Window
+from tests.combinations.operator import KEY_CONCURRENCY, LIMITS, WANTED
+from tests.combinations.plan import TENANTS, WRONG_ONE
+from tests.combinations.settings import LEASE, PARTITIONS
 from tests.combinations.tracebacks import unexplained
 from tests.combinations.waits import stock_waits, waits
 
@@ -132,16 +133,17 @@ def left(observed: Observed) -> Iterable[str]:
 
 
 def unpaused(observed: Observed) -> Iterable[str]:
-    """Nothing is taken from a queue that is paused."""
+    """Nothing is taken from a queue that is paused, and nothing of a key that is."""
     ours = observed.ours
     for window in ours.paused:
         taken = [
             entry.task
-            for entry in _of_queue(ours, TAKE, window.queue)
+            for entry in _of(ours, TAKE, window.concerns)
             if window.began + NOTICED < entry.at < window.ended
         ]
         if taken:
-            yield f"{len(taken)} tasks were taken while the queue was paused: {_some(taken)}"
+            what = "queue" if window.key is None else "key"
+            yield f"{len(taken)} tasks were taken while the {what} was paused: {_some(taken)}"
 
 
 def unlimited(observed: Observed) -> Iterable[str]:
@@ -149,7 +151,8 @@ def unlimited(observed: Observed) -> Iterable[str]:
     ours, control = observed.ours, observed.row["control"]
     if control == "rate":
         limit = LIMITS[control]
-        times = sorted(entry.at for entry in _of_queue(ours, TAKE, ours.plan.controlled))
+        taken = _of(ours, TAKE, lambda each: each.queue == ours.plan.controlled)
+        times = sorted(entry.at for entry in taken)
         for begin, at in enumerate(times):
             within = sum(at <= other < at + 1 for other in times[begin:])
             if within > limit["rate"] + limit["burst"] + JITTER:
@@ -157,9 +160,23 @@ def unlimited(observed: Observed) -> Iterable[str]:
                 return
     # With early acks nothing is held while it runs, and a failover may forget what is held.
     if control == "concurrency" and observed.row["acks"] == "late" and observed.row["middle"] != "failover":
-        running = _together(ours)
+        running = _together(ours, lambda each: each.queue == ours.plan.controlled)
         if running > LIMITS[control]["concurrency"]:
             yield f"{running} tasks ran at the same time, and {LIMITS[control]['concurrency']} may"
+
+
+def unfair(observed: Observed) -> Iterable[str]:
+    """The concurrency of keys holds for all workers together."""
+    ours, row = observed.ours, observed.row
+    if row["fair"] != "limited" or row["acks"] != "late" or row["middle"] == "failover":
+        return
+    for queue in ours.plan.queues:
+        is_spread = row["partitions"] == "yes" and queue == ours.plan.controlled
+        allowed = KEY_CONCURRENCY * (PARTITIONS if is_spread else 1)
+        for key in TENANTS:
+            running = _together(ours, Window(queue, 0, 0, 0, key).concerns)
+            if running > allowed:
+                yield f"{running} tasks of the key {key!r} ran at the same time, and {allowed} may"
 
 
 def forgotten(observed: Observed) -> Iterable[str]:
@@ -186,6 +203,7 @@ CHECKS: Sequence[Callable[[Observed], Iterable[str]]] = (
     left,
     unpaused,
     unlimited,
+    unfair,
     forgotten,
 )
 
@@ -196,17 +214,17 @@ def problems(observed: Observed) -> dict[str, list[str]]:
     return {name: texts for name, texts in found.items() if texts}
 
 
-def _of_queue(history: History, event: str, queue: str) -> list[Entry]:
-    tasks = {each.task for each in history.submissions if each.queue == queue}
+def _of(history: History, event: str, is_meant: Callable[[Submission], bool]) -> list[Entry]:
+    tasks = {each.task for each in history.submissions if is_meant(each)}
     return [entry for entry in history.entries if entry.event == event and first(entry.task) in tasks]
 
 
-def _together(history: History) -> int:
-    """How many tasks of the controlled queue ran at the same time at most."""
+def _together(history: History, is_meant: Callable[[Submission], bool]) -> int:
+    """How many of some tasks ran at the same time at most."""
     steps: list[tuple[float, int]] = []
     begun: dict[tuple[str, str], float] = {}
-    of_queue = [e for event in (START, END) for e in _of_queue(history, event, history.plan.controlled)]
-    for entry in sorted(of_queue, key=lambda entry: entry.at):
+    of_these = [entry for event in (START, END) for entry in _of(history, event, is_meant)]
+    for entry in sorted(of_these, key=lambda entry: entry.at):
         name = entry.worker, entry.task
         if entry.event == START:
             begun[name] = entry.at

@@ -23,6 +23,11 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = {
     "keys": ("none", "waiting", "done", "latest"),
     "queues": ("1", "12"),
     "priorities": ("no", "yes"),
+    # How the queues are fair: not at all, because an operator or their arguments say so, with limits of keys,
+    # or on and off while all runs.
+    "fair": ("no", "command", "arguments", "limited", "switched"),
+    # Of the first queue.
+    "partitions": ("no", "yes"),
     "backend": ("none", "redis", "ours"),
     # What an operator does to the first queue, or to all.
     "control": ("nothing", "pause", "rate", "concurrency"),
@@ -64,6 +69,10 @@ EXCLUSIONS = (
     Exclusion(
         {"keys": ("waiting", "done", "latest"), "producer": ("redis", "lpush")},
         "other programs know no keys",
+    ),
+    Exclusion(
+        {"partitions": ("yes",), "producer": ("redis", "lpush")},
+        "other programs know no partitions, so that one of them has all the load",
     ),
     Exclusion(
         {"keys": ("done", "latest"), "acks": ("early",)},

@@ -13,9 +13,10 @@ from tests.combinations.plan import Plan
 
 @dataclass(frozen=True)
 class Window:
-    """While a queue was paused, or its limit bound. Times are seconds since the epoch.
+    """While a queue, or a key, was paused, or its limit bound. Times are seconds since the epoch.
 
     Attributes:
+        key: that is meant; ``None`` for all.
         ended: until then it certainly was, and
         over: from then on it certainly was not. In between, Redis was told.
     """
@@ -24,6 +25,10 @@ class Window:
     began: float
     ended: float
     over: float
+    key: str | None = None
+
+    def concerns(self, submission: Submission) -> bool:
+        return self.queue == submission.queue and self.key in (None, submission.key)
 
 
 @dataclass(frozen=True)

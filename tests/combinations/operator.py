@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from kombu.connection import Connection
@@ -11,9 +11,11 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from kombu_redisdelay import Messages, Queues, Selection
+from kombu_redisdelay.operations.fair import fair_states
 from tests.chaos.transports import TRANSPORTS
+from tests.combinations.dimensions import Row
 from tests.combinations.history import Window
-from tests.combinations.plan import PAUSE, Plan
+from tests.combinations.plan import PAUSE, PLAIN, TENANTS, Plan
 from tests.combinations.servers import Servers
 from tools.harness.process import wait_until
 
@@ -22,7 +24,12 @@ LIMITS: dict[str, dict[str, Any]] = {
     "rate": {"rate": 80, "burst": 5},
     "concurrency": {"concurrency": 2},
 }
+#: What is set for each key where keys have limits, and what for one of them.
+KEY_CONCURRENCY = 2
+KEY_RATE: dict[str, Any] = {"rate": 20, "burst": 5}
+PAUSED, SLOW, *_ = TENANTS
 GONE, DEAD, READY, UNACKED, SCHEDULED = "gone", "dead", "ready", "unacked", "scheduled"
+SORTED_IN = "sorted in"
 #: Where what is wrong belongs in the end.
 WANTED = {
     # A row is too short for giving them up: they may wait for their next try.
@@ -41,24 +48,42 @@ PATIENCE = 30.0
 class Operator:
     """Has connections of its own.
 
+    Arguments:
+        options: of the transport.
+
     Attributes:
-        paused: when the controlled queue was paused.
+        paused: when the controlled queue, or one of its keys, was paused.
     """
 
-    def __init__(self, servers: Servers, plan: Plan) -> None:
+    def __init__(self, servers: Servers, plan: Plan, options: Mapping[str, Any]) -> None:
         self._servers = servers
         self._plan = plan
-        self._connection = Connection(servers.ours(), transport_options=dict(servers.options))
+        self._connection = Connection(servers.ours(), transport_options=dict(options))
         self._paused_at = 0.0
         self.paused: list[Window] = []
 
-    def actions(self, control: str, seconds: float) -> Iterator[tuple[float, Callable[[], None]]]:
+    def actions(self, row: Row, seconds: float) -> Iterator[tuple[float, Callable[[], None]]]:
         """What to do, and how many seconds after the beginning."""
+        control, fair = row["control"], row["fair"]
+        queue = self._plan.controlled
         if control == "pause":
-            yield PAUSE[0] * seconds, self._pause
-            yield PAUSE[1] * seconds, self._resume
+            yield PAUSE[0] * seconds, lambda: self._pause(lambda queues: queues.pause(queue))
+            yield PAUSE[1] * seconds, lambda: self._resume(lambda queues: queues.resume(queue))
         elif control in LIMITS:
             yield 0.0, lambda: self._limit(**LIMITS[control])
+        if fair in ("command", "limited", "switched"):
+            yield 0.0, lambda: self._until_it_works(self._make_fair)
+        if fair == "switched":
+            for began, ended in PLAIN:
+                yield began * seconds, lambda: self._until_it_works(self._make_plain)
+                yield ended * seconds, lambda: self._until_it_works(self._make_fair)
+        if fair == "limited":
+            yield 0.0, lambda: self._until_it_works(self._limit_keys)
+            # Both is told of the same time, so only one of them is done.
+            if control != "pause":
+                pause, resume = self._key_action(Queues.pause_key), self._key_action(Queues.resume_key)
+                yield PAUSE[0] * seconds, lambda: self._pause(pause)
+                yield PAUSE[1] * seconds, lambda: self._resume(resume, PAUSED)
 
     def fates(self) -> dict[str, tuple[str, str]]:
         """Where everything that is wrong is now, and why: by its id."""
@@ -76,12 +101,24 @@ class Operator:
                 places = {
                     DEAD: f"redisdelay:{{{queue}}}:dead",
                     READY: self._servers.address.ready_list(queue),
+                    # Of a fair queue, for it has no key.
+                    SORTED_IN: f"redisdelay:{{{queue}}}:key:0:",
                 }
                 # What came back has a count in front of it, within the braces.
                 end = text[1:].encode()
                 states = (state for state, key in places.items() if _ends(client.lrange(key, 0, -1), end))
                 found[id] = next(states, GONE), ""
         return found
+
+    def end_fairness(self) -> None:
+        """End it, and all limits of keys, and wait until workers have moved all messages back."""
+        with Queues(self._connection) as queues:
+            for queue in self._plan.queues:
+                queues.limit_keys(queue, concurrency=None)
+                queues.limit_key(queue, SLOW, rate=None)
+            self._make_plain(queues)
+            store = queues.store
+            wait_until(lambda: not any(fair_states(store, self._plan.queues)), PATIENCE, "all is moved back")
 
     def is_settled(self, beside: str) -> bool:
         """Whether all that is wrong is where it belongs, or cannot get there any more."""
@@ -114,14 +151,28 @@ class Operator:
                     found.append(f"{name} ({client.type(key).decode()})")
         return sorted(found)
 
-    def _pause(self) -> None:
-        self._until_it_works(lambda queues: queues.pause(self._plan.controlled))
+    def _pause(self, pause: Callable[[Queues], None]) -> None:
+        self._until_it_works(pause)
         self._paused_at = time.time()
 
-    def _resume(self) -> None:
+    def _resume(self, resume: Callable[[Queues], None], key: str | None = None) -> None:
         before = time.time()
-        self._until_it_works(lambda queues: queues.resume(self._plan.controlled))
-        self.paused.append(Window(self._plan.controlled, self._paused_at, before, time.time()))
+        self._until_it_works(resume)
+        self.paused.append(Window(self._plan.controlled, self._paused_at, before, time.time(), key))
+
+    def _key_action(self, action: Callable[[Queues, str, str], None]) -> Callable[[Queues], None]:
+        return lambda queues: action(queues, self._plan.controlled, PAUSED)
+
+    def _make_fair(self, queues: Queues) -> None:
+        queues.make_fair(self._plan.queues)
+
+    def _make_plain(self, queues: Queues) -> None:
+        queues.make_plain(self._plan.queues)
+
+    def _limit_keys(self, queues: Queues) -> None:
+        for queue in self._plan.queues:
+            queues.limit_keys(queue, concurrency=KEY_CONCURRENCY)
+            queues.limit_key(queue, SLOW, **KEY_RATE)
 
     def _limit(self, **limit: Any) -> None:
         def set_limits(queues: Queues) -> None:

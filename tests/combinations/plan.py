@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from kombu_redisdelay.broker.fair_key import KEY_HEADER, WEIGHT_HEADER
 from tests.combinations.dimensions import Row
 
 #: Healthy tasks a second, and how long one runs, seconds.
@@ -29,10 +30,17 @@ REVOKED_AT = 0.37
 AT_ONCE = 2
 BULK_AT = 0.25
 PAUSE = (0.2, 0.5)
+#: When queues are not fair that are switched: around what happens in the middle, and while a burst is there.
+PLAIN = ((0.15, 0.25), (0.38, 0.6), (0.81, 0.84))
 MIDDLE = 0.4
 BURST_AT = 0.8
 #: A revoked task is due this much later than it was published, seconds.
 REVOKED_DUE = 5.0
+
+#: The queue that an operator is busy with, and which may have partitions.
+FIRST = "q0"
+#: Keys of the healthy ones in fair queues, each with its weight.
+TENANTS = {"tenant 0": 1, "tenant 1": 5, "tenant 2": 0.5, "tenänt 3": 1, "": 1}
 
 HEALTHY, BULKY, PROBE, WRONG_ONE = "healthy", "bulk", "probe", "wrong"
 
@@ -50,7 +58,7 @@ class Send:
         at: seconds after the beginning.
         id: begins with what it is: ``HEALTHY``, ``BULKY``, ``PROBE`` or ``WRONG_ONE``.
         late: whether it is acked when it has ended.
-        headers: those of its key.
+        headers: those of its unique key, and of its key in a fair queue.
     """
 
     at: float
@@ -62,7 +70,12 @@ class Send:
     countdown: float = 0.0
     priority: int = 0
     expires: float | None = None
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """That of a fair queue."""
+        return str(self.headers.get(KEY_HEADER, ""))
 
 
 @dataclass(frozen=True)
@@ -99,7 +112,7 @@ class Plan:
 def plan(row: Row, seed: str, seconds: float) -> Plan:
     """What a row publishes within so many seconds."""
     random = Random(seed)
-    queues = [f"q{number}" for number in range(int(row["queues"]))]
+    queues = [FIRST, *(f"q{number}" for number in range(1, int(row["queues"])))]
     late = row["acks"] == "late"
     times = [number / RATE for number in range(round(RATE * seconds))] + [BURST_AT * seconds] * BURST
     sends = [_healthy(row, number, at, random, queues, late) for number, at in enumerate(times)]
@@ -121,9 +134,12 @@ def plan(row: Row, seed: str, seconds: float) -> Plan:
 
 def _healthy(row: Row, number: int, at: float, random: Random, queues: Sequence[str], late: bool) -> Send:
     countdown = random.uniform(*COUNTDOWNS) if row["sending"] == "countdown" else 0.0
-    headers = {}
+    headers: dict[str, Any] = {}
+    tenant, weight = [*TENANTS.items()][number % len(TENANTS)]
+    if row["fair"] != "no" and tenant:
+        headers |= {KEY_HEADER: tenant, WEIGHT_HEADER: weight}
     if row["keys"] != "none":
-        headers = {"x-unique": f"key {number // 2}", "x-unique-while": row["keys"]}
+        headers |= {"x-unique": f"key {number // 2}", "x-unique-while": row["keys"]}
         # The same for all, so that none replaces another one to be due earlier.
         countdown = min(countdown, COUNTDOWNS[0])
     priority = random.choice(PRIORITIES) if row["priorities"] == "yes" else 0

@@ -96,7 +96,7 @@ class Producer:
         for send in sends:
             if send.id in self._gone:
                 continue
-            self._note(send.id, send.late, at, send.countdown, send.queue, confirmed)
+            self._note(send.id, send.late, at, send.countdown, send.queue, confirmed, send.key)
 
     def _enter(self, queue: str, id: str, text: str) -> None:
         at = time.time()
@@ -120,7 +120,7 @@ class Producer:
         if send.task == "unreadable":
             self._push(send.queue, message("healthy", send.id, [], send.queue, content_type=PICKLE))
         elif by_hand:
-            text = message(send.task, send.id, send.args, send.queue, send.priority)
+            text = message(send.task, send.id, send.args, send.queue, send.priority, headers=send.headers)
             self._push(send.queue, text, send.priority)
         else:
             app.send_task(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.combinations.dimensions import Row
+from tests.combinations.plan import FIRST
 from tests.combinations.servers import Servers
 
 #: Seconds after which our transport gives back what a silent worker holds, unless it knows that it is dead.
@@ -13,6 +14,8 @@ from tests.combinations.servers import Servers
 LEASE = 10.0
 #: With kombu's: whatever is held for longer runs again, so it is more than a row lasts.
 VISIBILITY_TIMEOUT = 60.0
+#: Of the first queue, where it has any.
+PARTITIONS = 2
 
 
 def settings(row: Row, servers: Servers, queues: Sequence[str], *, stock: bool) -> dict[str, Any]:
@@ -22,7 +25,7 @@ def settings(row: Row, servers: Servers, queues: Sequence[str], *, stock: bool) 
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
         "task_default_queue": queues[0],
-        "task_queues": {queue: {"exchange": queue, "routing_key": queue} for queue in queues},
+        "task_queues": {queue: _queue(row, queue, stock=stock) for queue in queues},
         "task_acks_late": row["acks"] == "late",
         "worker_prefetch_multiplier": int(row["prefetch"]),
         **_results(row, servers, stock=stock),
@@ -34,8 +37,20 @@ def _ours(row: Row, servers: Servers) -> dict[str, Any]:
     return {
         "visibility_timeout": LEASE,
         **confirmed,
-        **servers.options,
+        **operating(row, servers),
     }
+
+
+def operating(row: Row, servers: Servers) -> dict[str, Any]:
+    """The transport options that an operator needs, too."""
+    spread = {"partitions": {FIRST: PARTITIONS}} if row["partitions"] == "yes" else {}
+    return {**spread, **servers.options}
+
+
+def _queue(row: Row, queue: str, *, stock: bool) -> dict[str, Any]:
+    is_fair = row["fair"] == "arguments" and not stock
+    arguments = {"queue_arguments": {"x-fair": True}} if is_fair else {}
+    return {"exchange": queue, "routing_key": queue, **arguments}
 
 
 def _kombu(servers: Servers) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from tests.combinations.operator import Operator
 from tests.combinations.orders import GO, ORDERS, READY, STOP, SUBMISSIONS, Orders
 from tests.combinations.plan import MIDDLE, Plan
 from tests.combinations.servers import Servers
-from tests.combinations.settings import LEASE, settings
+from tests.combinations.settings import LEASE, operating, settings
 from tools.harness.journal import whole_lines
 from tools.harness.process import ChildProcess, wait_until
 
@@ -82,12 +82,7 @@ class ProducerProcess(ChildProcess):
         (self.directory / STOP).touch()
 
     def submissions(self) -> list[Submission]:
-        return [
-            Submission(id, late, at, countdown, queue, confirmed)
-            for id, late, at, countdown, queue, confirmed in map(
-                json.loads, whole_lines(self.directory / SUBMISSIONS)
-            )
-        ]
+        return [Submission(*json.loads(line)) for line in whole_lines(self.directory / SUBMISSIONS)]
 
 
 class Side:
@@ -135,7 +130,8 @@ class Side:
             # What it starts ends with its thread.
             helper = exit_.enter_context(ThreadPoolExecutor(1, "middle"))
             exit_.enter_context(self._servers)
-            self._operator = Operator(self._servers, self._plan)
+            options = operating(self._row, self._servers)
+            self._operator = Operator(self._servers, self._plan, options)
             self._producer = exit_.enter_context(self._producer_process())
             self._fleet = exit_.enter_context(Fleet(self._row["pool"], self._environment, self._python))
             self._fleet.wait_ready()
@@ -157,7 +153,7 @@ class Side:
         seconds = self._plan.seconds
         actions: list[Action] = []
         if not self._stock:
-            actions += self._operator.actions(self._row["control"], seconds)
+            actions += self._operator.actions(self._row, seconds)
         actions += self._harm(seconds, helper)
         actions.sort(key=lambda each: each[0])
         deadline = began + seconds + CALM
@@ -256,6 +252,8 @@ class Side:
         shown: dict[str, Any] = {}
         if not self._stock:
             shown |= {"results": self._results()}
+            if self._row["fair"] != "no":
+                self._operator.end_fairness()
             self._fleet.stop()
             # Not earlier: what goes back while the states are read, one after the other, may be in none.
             shown |= {"wrong": self._operator.fates()}

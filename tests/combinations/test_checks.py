@@ -23,6 +23,7 @@ from tests.combinations.settings import LEASE
 
 BEGAN = 1_000_000.0
 TASKS = 100
+KEY = "tenant 0"
 ROW: Row = {name: values[0] for name, values in DIMENSIONS.items()} | {"acks": "late", "middle": "nothing"}
 Change = Callable[[Observed], Observed]
 
@@ -165,6 +166,22 @@ def more_at_once_than_may() -> Observed:
     return ours(base, entries=entries)
 
 
+def taken_in_a_pause_of_its_key() -> Observed:
+    base = with_key(observed(fair="limited"))
+    paused = [Window("q0", BEGAN + 2.5, BEGAN + 4, BEGAN + 4, KEY)]
+    return ours(base, paused=paused)
+
+
+def more_of_a_key_at_once_than_may() -> Observed:
+    base = with_key(observed(fair="limited"))
+    entries = [e for each in base.ours.submissions for e in run_of(each.task, each.at, lasts=0.5)]
+    return ours(base, entries=entries)
+
+
+def with_key(base: Observed) -> Observed:
+    return ours(base, submissions=[replace(each, key=KEY) for each in base.ours.submissions])
+
+
 def a_result_is_missing() -> Observed:
     return ours(observed(backend="redis"), results={"healthy-1": "PENDING", "healthy-2": "SUCCESS"})
 
@@ -189,6 +206,8 @@ FAULTS: dict[Callable[[], Observed], set[str]] = {
     taken_in_a_pause: {"unpaused"},
     faster_than_the_rate: {"unlimited"},
     more_at_once_than_may: {"unlimited"},
+    taken_in_a_pause_of_its_key: {"unpaused"},
+    more_of_a_key_at_once_than_may: {"unfair"},
     a_result_is_missing: {"forgotten"},
 }
 
@@ -260,6 +279,15 @@ def test_a_pause_explains_that_tasks_waited() -> None:
     entries = [entry for each in slow.ours.submissions for entry in run_of(each.task, BEGAN + 9.3)]
     assert problems(ours(slow, entries=entries)).keys() == {"slow"}
     assert problems(ours(slow, entries=entries, paused=[Window("q0", BEGAN + 1, BEGAN + 8, BEGAN + 9)])) == {}
+
+
+def test_a_pause_of_a_key_explains_that_its_tasks_waited() -> None:
+    slow = with_key(observed(fair="limited"))
+    entries = [entry for each in slow.ours.submissions for entry in run_of(each.task, BEGAN + 9.3)]
+    pause = Window("q0", BEGAN + 1, BEGAN + 8, BEGAN + 9, KEY)
+    late = ours(slow, entries=entries, paused=[pause])
+    assert "slow" not in problems(late)
+    assert "slow" in problems(ours(late, paused=[replace(pause, key="another")]))
 
 
 @pytest.mark.parametrize("control", ["nothing", "rate"])

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.chaos.ledger import START
+from tests.chaos.schedule import Harm
 from tests.combinations.dimensions import Row
 from tests.combinations.expected import expected
 from tests.combinations.history import History, Window
-from tests.combinations.operator import LIMITS
-from tests.combinations.plan import BULK, BULK_AT, BURST, BURST_AT, HEALTHY, WORK
+from tests.combinations.operator import KEY_CONCURRENCY, KEY_RATE, LIMITS
+from tests.combinations.plan import BULK, BULK_AT, BURST, BURST_AT, HEALTHY, TENANTS, WORK
+from tests.combinations.settings import LEASE
 
 #: Seconds: at the beginning they do not count; what was published so shortly before a pause or a limit may be
 #: caught by it; and in which a queue catches up after it.
@@ -57,7 +59,7 @@ def waits(row: Row, history: History, *, of_begun: bool = False) -> Waits:
             continue
         since = each.at + each.countdown
         for window in windows(row, history):
-            if window.queue == each.queue and window.began - SHORTLY <= since <= window.over + CATCHING_UP:
+            if window.concerns(each) and window.began - SHORTLY <= since <= window.over + CATCHING_UP:
                 since = window.over + CATCHING_UP
         found.append(max(0.0, begun.get(each.task, history.ended) - since))
     return Waits(sorted(found))
@@ -82,7 +84,19 @@ def windows(row: Row, history: History) -> list[Window]:
         for part, lasts in ((BULK_AT, bulk), (BURST_AT, burst)):
             at = history.began + part * plan.seconds
             found += [Window(queue, at, at + lasts, at + lasts) for queue in queues]
+    if row["fair"] == "limited":
+        found += _limited(history)
     return found + _after_a_failover(row, history)
+
+
+def _limited(history: History) -> list[Window]:
+    """When limits of keys bind: at the burst, and until what a worker held is given back that was killed."""
+    plan, each = history.plan, BURST / len(TENANTS)
+    at = history.began + BURST_AT * plan.seconds
+    lasts = max(each / KEY_RATE["rate"], each * (WORK + OVERHEAD) / KEY_CONCURRENCY)
+    killed = [damage.at for damage in history.damage if damage.harm is Harm.KILL]
+    times = [(at, at + lasts), *((when, when + LEASE) for when in killed)]
+    return [Window(queue, begins, ends, ends) for queue in plan.queues for begins, ends in times]
 
 
 def _after_a_failover(row: Row, history: History) -> list[Window]:

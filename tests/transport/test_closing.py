@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from contextlib import suppress
@@ -202,6 +203,27 @@ class TestLostConnection:
         site.redis.hset(unacked, mapping=before)
         wait_until(lambda: (site.ready(), site.unacked()) == (1, 0), PATIENCE, "it is given back again")
         wait_until(lambda: orphan_keeper._at_work <= others, PATIENCE, "that nobody looks any more")
+
+    def test_a_cycle_keeps_nothing(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Celery's request of a task with an ETA is one. A worker that has nothing to do collects none for
+        minutes."""
+        monkeypatch.setattr(orphan_keeper, "INTERVAL", 0.05)
+        monkeypatch.setattr(orphan_keeper, "PREFORK_GRACE", 0.0)
+        monkeypatch.setattr(orphan_keeper, "COLLECT_EVERY", 0.2, raising=False)
+        connection = site.connect()
+        channel = connection.channel()
+        publish(channel, "a", "b")
+        inbox = Inbox(channel)
+        drain(connection, lambda: len(inbox) == 2)
+        gc.disable()
+        try:
+            cycle: list[Any] = [inbox.messages.pop()]
+            cycle.append(cycle)
+            connection.collect()
+            del cycle
+            wait_until(lambda: (site.ready(), site.unacked()) == (1, 1), 5, "it is given back")
+        finally:
+            gc.enable()
 
     def test_is_noticed_and_the_connection_is_of_use_again(self, site: Site) -> None:
         connection = site.connect()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 from kombu.entity import Exchange, Queue
 
 from kombu_redisdelay import Messages, Selection
+from kombu_redisdelay.broker.fair_key import key_of
+from kombu_redisdelay.broker.fair_keys import KeyLimits
+from kombu_redisdelay.broker.fair_queues import PLAIN, FairQueues
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.transport.kit import Inbox, Site, drain, publish
 
@@ -35,6 +39,39 @@ def test_a_consumer_takes_from_all_and_acks_there(site: Site, channel: Any) -> N
     assert sorted(inbox.bodies) == sorted(map(str, range(COUNT)))
     channel.consumer.confirm_acks()
     assert sum(map(site.unacked, NAMES)) == 0
+
+
+def test_each_partition_is_fair_and_keeps_to_the_limits_of_keys(site: Site) -> None:
+    channel = site.channel(**OPTIONS)
+    fair = FairQueues(channel.store)
+    fair.switch_on(NAMES)
+    fair.limit(NAMES, KeyLimits(concurrency=1))
+    for number in range(COUNT):
+        publish(channel, str(number), headers={"x-key": "ab"[number % 2]})
+    inbox = Inbox(channel)
+
+    def held() -> Counter[tuple[str, str]]:
+        return Counter(
+            (name, key_of(stored.partition(b":")[2]).key)
+            for name in NAMES
+            for stored in site.redis.hvals(f"redisdelay:{{{name}}}:unacked:{channel.consumer.name}")
+        )
+
+    seen: list[str] = []
+
+    def ack_all() -> bool:
+        """Whether nothing is left to be acked."""
+        for message in inbox.messages[len(seen) :]:
+            assert max(held().values()) == 1
+            seen.append(message.payload)
+            message.ack()
+        return len(seen) == COUNT
+
+    drain(channel.connection.client, ack_all)
+    assert sorted(seen) == sorted(map(str, range(COUNT)))
+    # All that is left of them goes, too.
+    fair.switch_off(NAMES)
+    drain(channel.connection.client, lambda: fair.states(NAMES) == [PLAIN] * len(NAMES))
 
 
 def test_scheduled_ones_are_spread_too(site: Site, channel: Any) -> None:

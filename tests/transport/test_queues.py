@@ -8,7 +8,7 @@ import pytest
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import ChannelError
 
-from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.fair_queues import PLAIN, FairQueues
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
 
 LATER = {"x-delay": 60_000}
@@ -191,6 +191,30 @@ class TestFair:
         channel = site.channel(partitions={"q": 2})
         channel.queue_declare("q", arguments=self.FAIR)
         assert FairQueues(channel.store).states(channel.store.partitions.names("q")) == ["on", "on"]
+
+    def test_switched_on_and_off_under_load(self, site: Site) -> None:
+        channels = [site.channel() for _ in range(2)]
+        fair = FairQueues(channels[0].store)
+        inboxes = [Inbox(each, prefetch=3, on_message=lambda message: message.ack()) for each in channels]
+        published: list[str] = []
+
+        def wait_until_received(number: int) -> None:
+            for _ in channels:
+                channels.reverse()
+                drain(channels[0].connection.client, lambda: sum(map(len, inboxes)) >= number, each=0.002)
+
+        for number in range(100):
+            some = [f"{number} {each}" for each in range(4)]
+            for body in some:
+                publish(channels[0], body, headers={"x-key": body[-1]})
+            published += some
+            (fair.switch_off if number % 2 else fair.switch_on)(["q"])
+            # Some are left for the next one.
+            wait_until_received(len(published) - 6)
+        wait_until_received(len(published))
+        received = [body for inbox in inboxes for body in inbox.bodies]
+        assert sorted(received) == sorted(published)
+        drain(channels[0].connection.client, lambda: fair.states(["q"]) == [PLAIN])
 
     def test_not_with_x_expires(self, site: Site) -> None:
         channel = site.channel()

@@ -21,6 +21,9 @@ GOOD_EVERY = 4
 SEVERAL_EVERY = 3
 DAMAGED_EVERY = 20
 
+#: Headers of keys in a fair queue, which are right.
+KEYS: tuple[dict[str, Any], ...] = ({}, {"x-key": "a"}, {"x-key": "b", "x-key-weight": 2.5})
+
 
 @dataclass(frozen=True)
 class Case:
@@ -83,7 +86,10 @@ def _whole(label: str, random: Random) -> tuple[int, dict[str, Any]]:
     protocol = random.choice((1, 2, 2))
     task = random.choice(TASKS)
     # Changes are made in the tree.
-    return protocol, deepcopy((protocol_1 if protocol == 1 else protocol_2)(label, task))
+    tree = deepcopy((protocol_1 if protocol == 1 else protocol_2)(label, task))
+    # Where there is a key, the scripts read whatever else is in the headers, too.
+    tree["headers"] |= random.choice(KEYS)
+    return protocol, tree
 
 
 def _damaged(entry: bytes, start: int, random: Random) -> bytes:

@@ -185,6 +185,25 @@ BODIES: tuple[Any, ...] = (
     ),
 )
 
+#: What cannot be the key of a fair queue, with some that can, and what cannot be its weight.
+KEYS: tuple[Any, ...] = (
+    "tenant",
+    "a" * 64,
+    "é" * 32,
+    "a" * 65,
+    "é" * 33,
+    'a"b',
+    "a\\b",
+    "a\nb",
+    "a\x7f",
+    "\u2028}:{ 1",
+    " ",
+    "x" * 2_000_000,
+    {"x-key": "tenant"},
+    '", "x-key": "tenant',
+)
+WEIGHTS: tuple[Any, ...] = (0.001, 1000, 0, -0.0, 1001, 1e-300, 10**400, float("-inf"), "2", [2])
+
 #: What is wrong in one field in particular, by its name.
 SPECIAL: dict[str, tuple[Any, ...]] = {
     "eta": MOMENTS,
@@ -210,6 +229,18 @@ SPECIAL: dict[str, tuple[Any, ...]] = {
     "redisdelay-lost": (1, "x", 10**30, 10**400, 1e23),
     "redisdelay-due": (1, "x", 10**30, 10**400, 1e23),
     "redisdelay-unknown": (1, "x", 10**30, 10**400, 1e23),
+    "x-key": KEYS,
+    "x-key-weight": WEIGHTS,
+    "redisdelay-key": (
+        "1 tenant",
+        "1 ",
+        " tenant",
+        "tenant",
+        "0 tenant",
+        "1..2 x",
+        "1 " + "x" * 100,
+        "1 a\\b",
+    ),
     "consumer_tag": (["x"], {}),
 }
 
@@ -219,6 +250,8 @@ _OTHERS: tuple[Path, ...] = (
     ("headers", "compression"),
     ("headers", "x-delay"),
     ("headers", "x-delay-on-conflict"),
+    ("headers", "x-key"),
+    ("headers", "x-key-weight"),
     ("headers", "x-delivery-count"),
     ("headers", "redelivered"),
     ("headers", "args"),
@@ -244,6 +277,7 @@ _OTHERS: tuple[Path, ...] = (
     ("redisdelay-lost",),
     ("redisdelay-due",),
     ("redisdelay-unknown",),
+    ("redisdelay-key",),
     (BODY,),
 )
 

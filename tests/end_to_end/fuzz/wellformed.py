@@ -17,7 +17,9 @@ BODY = "decoded body"
 _LABEL = re.compile(rb'"case": "([^"]*)"')
 
 #: The members that are ours, as `members.lua` knows them.
-_MEMBERS = re.compile(rb'^\{(?:"redisdelay-(?:deliveries|lost|due|unknown)": \d+, )+')
+_MEMBERS = re.compile(
+    rb'^\{(?:"redisdelay-(?:deliveries|lost|due|unknown)": \d+, |"redisdelay-key": "[\d.]+ [^"]*", )+'
+)
 
 TASKS = ("work", "work_late")
 
