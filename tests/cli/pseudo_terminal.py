@@ -16,7 +16,7 @@ from select import select
 from types import TracebackType
 from typing import Any
 
-from tests.cli.command import CELERY
+from tools.harness.celery_command import CELERY
 from tools.harness.forked_process import ForkedProcess
 from tools.harness.process import Started, wait_until
 

@@ -17,8 +17,8 @@ from urllib.request import urlopen
 import pytest
 
 from kombu_redisdelay.cli.forward import UNHEALTHY_AFTER
-from tests.cli.command import ROOT, run_celery
 from tests.cli.site import QUEUE, Site
+from tools.harness.celery_command import ROOT, run_celery
 from tools.harness.celery_worker import CeleryWorker
 from tools.harness.forked_process import ForkedProcess
 from tools.harness.process import ChildProcess, Started, wait_until

@@ -15,9 +15,9 @@ import pytest
 
 from kombu_redisdelay import __version__
 from kombu_redisdelay.cli import delayed
-from tests.cli.command import CELERY, ROOT, run_celery
 from tests.cli.pseudo_terminal import PseudoTerminal
 from tests.cli.site import QUEUE, Site
+from tools.harness.celery_command import CELERY, ROOT, run_celery
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
 

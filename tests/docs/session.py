@@ -100,7 +100,7 @@ class Terminal:
         """What was printed since somebody has `seen` it."""
         return self._log.read_text(errors="replace")[self._seen :]
 
-    def await_end(self, timeout: float = 30) -> None:
+    def await_end(self, timeout: float = 120) -> None:
         assert self._process is not None
         self._process.wait(timeout)
 
