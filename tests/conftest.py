@@ -39,9 +39,8 @@ def pytest_collection(session: pytest.Session) -> None:
     of xdist begins to import the tests at another place; else all of them would compile each module at the
     same time."""
     gc.disable()
-    count, number = (
-        int(os.environ.get(f"PYTEST_XDIST_WORKER{name}", "0").lstrip("gw")) for name in ("_COUNT", "")
-    )
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     if not count or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return
     ignored = [session.config.rootpath / each for each in session.config.getoption("ignore") or ()]

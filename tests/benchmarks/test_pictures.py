@@ -1,4 +1,4 @@
-"""The page and the pictures. matplotlib is imported late, because each process of xdist collects this file."""
+"""The page and the pictures. matplotlib is imported late: each process of xdist collects this file."""
 
 from __future__ import annotations
 
