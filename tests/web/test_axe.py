@@ -44,8 +44,8 @@ def barriers(driver: webdriver.Chrome, turn: int) -> list[str]:
     """What axe-core finds on a page, on a telephone and on a screen, light and dark.
 
     Arguments:
-        turn: pages of a test look alike in many parts, so only ``tox -e thorough`` has all views of each. Else
-            they take turns with the first two.
+        turn: the pages of a test look alike in many parts. So they take turns with the first two views, and
+            only ``tox -e thorough`` has all views of each.
     """
     axe: Any = Axe(driver)
     axe.inject()
