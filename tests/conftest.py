@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
-from importlib import metadata
+from importlib import import_module, metadata
 from itertools import takewhile
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from redis.cluster import RedisCluster
 from kombu_redisdelay import use_for_redis_urls
 from kombu_redisdelay.registration import TAKEN_OVER
 from kombu_redisdelay.transport import takeover
-from tests.environments import CLUSTER, ENVIRONMENT, THOROUGH, WITHOUT, runs_here
+from tests.environments import CLUSTER, ENVIRONMENT, TESTS, THOROUGH, WITHOUT, runs_here
 from tests.permissions import allow, documented_rules, refused
 from tests.transport.kit import Site
 from tools.harness.cluster import Cluster
@@ -30,6 +32,27 @@ metadata.version = cache(metadata.version)
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None if runs_here(collection_path) else True
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Have no garbage looked for while nearly all that is made stays. In a checkout that is new, each process
+    of xdist begins to import the tests at another place; else all of them would compile each module at the
+    same time."""
+    gc.disable()
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    if not count or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    ignored = [session.config.rootpath / each for each in session.config.getoption("ignore") or ()]
+    files = [
+        path
+        for path in sorted(TESTS.rglob("test_*.py"))
+        if runs_here(path) and not any(map(path.is_relative_to, ignored))
+    ]
+    for path in files[number * len(files) // count : (number + 1) * len(files) // count]:
+        # What is wrong with it is told when it is collected.
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -52,6 +75,7 @@ def pytest_collection_finish() -> None:
     """Have the garbage collector pass over what stays until the end: a tenth of the time of all tests."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header() -> list[str]:

@@ -39,12 +39,24 @@ _ON_BOTH_ENDS = (
 )
 
 #: Of what runs everywhere, what is right between the oldest releases and the newest if it is right with both.
-_NOT_BETWEEN = ("transport/test_fork.py", "transport/test_invariant.py", "test_registration.py")
+_NOT_BETWEEN = (
+    "test_registration.py",
+    *(
+        f"transport/test_{name}.py"
+        for name in (
+            *("batch", "batch_errors", "conflict", "cycles", "foreign", "fork", "hot", "invariant", "limits"),
+            *("malformed", "routing", "woken_fleet"),
+        )
+    ),
+)
 
 #: Of all these, what depends on none of it. All else is in no list, and runs once: the page, docs ...
 _ONCE = (
     *("broker/server/test_noscript.py", "broker/test_wrong_type.py"),
+    # The same scripts are tried case by case, and by broker/test_invariant.py in all orders.
+    *(f"broker/test_{name}_invariant.py" for name in ("fair", "limits", "unique", "unknown")),
     *("end_to_end/fuzz", "end_to_end/test_permissions_on_many.py"),
+    *(f"operations/test_{name}.py" for name in ("deadline", "patterns", "race", "tables")),
     *("sentinel/test_hanging.py", "sentinel/test_workers.py"),
 )
 
@@ -72,7 +84,7 @@ THOROUGHNESS = float(os.environ.get("REDISDELAY_EXAMPLES", 1))
 
 #: Of the examples of ``tox -e thorough``, so many are tried in each run: they are other ones each time. What
 #: depends on a release shows in few of them.
-_SHARE = {THOROUGH: 1, NEWEST: 0.4}.get(ENVIRONMENT, 0.15)
+_SHARE = {THOROUGH: 1, NEWEST: 0.25}.get(ENVIRONMENT, 0.1)
 
 
 def examples(usual: int) -> int:

@@ -17,7 +17,8 @@ import pytest
 from kombu_redisdelay.operations.columns import COLUMNS
 from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS
 
-pytestmark = pytest.mark.once
+# To read all sources takes seconds: one process of xdist does it.
+pytestmark = [pytest.mark.once, pytest.mark.xdist_group("sources")]
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "kombu_redisdelay"
@@ -59,6 +60,7 @@ ALLOWED = {
 }
 
 
+@cache
 def words(name: str) -> list[str]:
     """``READ_HELD``, ``ReadHeld`` and ``--read-held`` are ``["read", "held"]``."""
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]

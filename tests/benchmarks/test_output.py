@@ -1,21 +1,17 @@
-"""The table, the JSON, the page and the pictures."""
+"""The table and the JSON."""
 
 from __future__ import annotations
 
 from io import StringIO
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 pytest.importorskip("rich", reason="the extra `bench` is not installed")
-pytest.importorskip("matplotlib", reason="the extra `bench` is not installed")
 
 from rich.console import Console
 
-from tools.benchmarks.documents import page
 from tools.benchmarks.goals import GOALS
-from tools.benchmarks.pictures import PICTURES, draw
 from tools.benchmarks.report import Report
 from tools.benchmarks.results import Record
 from tools.benchmarks.table import number, print_figures, print_goals
@@ -85,26 +81,3 @@ def test_what_is_no_report_is_an_error_with_the_name_of_the_file(tmp_path: Path,
     path.write_text(content)
     with pytest.raises(ValueError, match=r"run\.json is not what --json writes"):
         Report.read(path)
-
-
-def test_the_page_says_how_and_what() -> None:
-    text = page(everything())
-    assert "   python -m tools.benchmarks\n" in text
-    assert "Without RabbitMQ: it is not installed." in text
-    assert all(goal.what in text for goal in GOALS)
-
-
-def test_pictures(tmp_path: Path) -> None:
-    paths = draw(everything().results, tmp_path / "new")
-    assert [path.name for path in paths] == [f"benchmark-{name}.svg" for name in PICTURES]
-    assert all(ElementTree.parse(path).getroot().tag.endswith("svg") for path in paths)
-
-
-@pytest.mark.thorough
-def test_the_same_figures_are_the_same_pictures(tmp_path: Path) -> None:
-    first, second = (draw(everything().results, tmp_path / name) for name in ("1", "2"))
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
-
-
-def test_no_picture_of_nothing(tmp_path: Path) -> None:
-    assert draw(Report({}, {}, []).results, tmp_path) == []

@@ -16,13 +16,13 @@ collect_ignore = [] if HAS_CLUSTERS else ["server/test_cluster.py"]
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test on a real server, and once more where the scripts may do something else: tests that try
-    them in all orders in a slot of a cluster, the others on fakeredis, whose clock stands still. ``tox -e
-    thorough`` runs each on all three."""
+    them in all orders in a slot of a cluster, the others on fakeredis, whose clock stands still, if they have
+    not many messages. ``tox -e thorough`` runs each on all three."""
     if "shared_database" in metafunc.fixturenames:
         marked = metafunc.definition.get_closest_marker
         is_thorough, in_all_orders = THOROUGH not in WITHOUT, marked("in_all_orders")
         names = [*REAL_SERVERS]
-        if RUNS_THE_REST and (is_thorough or not in_all_orders):
+        if RUNS_THE_REST and (is_thorough or not (in_all_orders or marked("many_messages"))):
             names.insert(0, FAKE)
         if not marked("one_server") and (is_thorough or in_all_orders):
             names += CLUSTERS

@@ -86,6 +86,7 @@ class TestTurns:
         publish(rig, "b", "high", step=3)
         assert ids(taken(rig.consumer(), "q")) == ["high", "low"]
 
+    @pytest.mark.many_messages
     def test_shares_are_as_the_weights(self, rig: Rig) -> None:
         weights = {"a": 1, "b": 2, "c": 5, "d": 10}
         for key, weight in weights.items():
@@ -157,6 +158,7 @@ class TestTurns:
         assert "bb" not in got[2:]
         assert "aa" not in got[2:]
 
+    @pytest.mark.many_messages
     @pytest.mark.parametrize("limit", [1, 7])
     def test_the_clock_goes_back_before_its_numbers_are_too_great(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch, limit: int

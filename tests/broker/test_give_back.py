@@ -203,6 +203,7 @@ class TestPutBack:
         consumer.put_back(taken(consumer, "a", "b"))
         assert (rig.ready("a"), rig.ready("b")) == (["a0", "a1"], ["b0", "b1"])
 
+    @pytest.mark.many_messages
     def test_more_than_one_call_moves(self, rig: Rig) -> None:
         everything = [f"{n:04}" for n in range(1200)]
         rig.put("q", *everything)

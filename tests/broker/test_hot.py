@@ -99,6 +99,7 @@ class TestWhatWasWoken:
         assert me.take(Request(MANY, limit, hot=[], also_woken=False)).deliveries == []
         takes_of(me, MANY).ask_for(Request(MANY, limit, hot=[], also_woken=False))
 
+    @pytest.mark.many_messages
     def test_none_is_passed_over_for_ever(self, rig: Rig, me: Consumer) -> None:
         """Also if all others are woken again and again."""
         came: set[str] = set()

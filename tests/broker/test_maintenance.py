@@ -66,6 +66,7 @@ def test_one_round_trip_at_a_time(
     assert recovered[-1] == len(queues[::10])
 
 
+@pytest.mark.many_messages
 def test_all_within_the_interval(rig: Rig, maintenance: Maintenance, clock: Clock) -> None:
     queues = [f"q{number}" for number in range(4 * QUEUES_AT_ONCE)]
     while maintenance.round_trip(queues):
@@ -101,6 +102,7 @@ def test_it_is_not_time_yet(maintenance: Maintenance, round_trips: list[int], cl
     assert len(round_trips) == 1
 
 
+@pytest.mark.many_messages
 def test_new_queues_again_and_again_do_not_keep_it_from_the_others(
     rig: Rig, maintenance: Maintenance, clock: Clock
 ) -> None:

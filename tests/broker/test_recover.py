@@ -255,6 +255,7 @@ class TestLeave:
         me.membership.leave_cancelled()
         assert rig.client.zcard(rig.store.keys("q").consumers) == 1
 
+    @pytest.mark.many_messages
     def test_queues_that_are_asked_once(self, rig: Rig) -> None:
         me = rig.consumer()
         for number in range(5 * MOST_LEFT):
@@ -274,12 +275,14 @@ class TestFleet:
             taken(rig.consumer(name), "q", limit=messages)
             rig.end_lease("q", name)
 
+    @pytest.mark.many_messages
     def test_all_that_died_at_once_are_found(self, rig: Rig) -> None:
         names = [f"lost{number}" for number in range(150)]
         self.holding(rig, names, 3)
         assert rig.recover("q") == 450
         assert rig.client.zcard(rig.key("q", "consumers")) == 0
 
+    @pytest.mark.many_messages
     def test_a_packet_is_bounded_in_messages(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         """Redis turns to other clients only after all of it."""
         self.holding(rig, [f"lost{number}" for number in range(60)], 20)

@@ -162,6 +162,7 @@ class TestLost:
         [again] = taken(rig.consumer(), "q")
         assert again.payload.decode() == with_count(payload("a"), 5, lost=3)
 
+    @pytest.mark.many_messages
     def test_many_that_must_wait(self, rig: Rig) -> None:
         options = Options()
         rig.put("q", *(with_count(payload(str(n)), 4, lost=3) for n in range(450)))

@@ -236,6 +236,7 @@ class TestFetching:
         assert {delivery.tag for delivery in reply.deliveries} == held.keys()
         assert len(rig.scheduled("q")) == 1
 
+    @pytest.mark.many_messages
     def test_what_left_the_schedule_hides_nothing(self, rig: Rig, old: Consumer, new: Consumer) -> None:
         gone = [f"m{number}" for number in range(150)]
         rig.put("q", *map(payload, gone))
@@ -320,6 +321,7 @@ class TestTasks:
         quarters = [round(4 * (now_ms - (each.since_ms or 0)) / MINUTE) for each in found]
         assert quarters == [3, 0, 1]
 
+    @pytest.mark.many_messages
     def test_are_read_part_by_part(self, rig: Rig, old: Consumer) -> None:
         names = sorted(f"task{number}" for number in range(TASKS_PER_CALL + 10))
         for name in names:

@@ -11,11 +11,14 @@ import struct
 import subprocess
 import termios
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from select import select
 from types import TracebackType
 from typing import Any
 
-from tools.harness.process import wait_until
+from tools.harness.celery_command import CELERY
+from tools.harness.forked_process import ForkedProcess
+from tools.harness.process import Started, wait_until
 
 #: What is written to a terminal beside text: styles, and where the cursor is.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -32,6 +35,7 @@ class PseudoTerminal:
     """Runs a command as if a person had typed it.
 
     Arguments:
+        command: forked from a process that has imported Celery, if it begins with `CELERY`.
         environment: what the command finds there, beside the size of the terminal.
     """
 
@@ -40,16 +44,23 @@ class PseudoTerminal:
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.settings = self._settings()
         unset = {"COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"}
-        self._process = subprocess.Popen(
-            command,
-            stdin=self._theirs,
-            stdout=self._theirs,
-            stderr=self._theirs,
-            env={name: value for name, value in environment.items() if name not in unset}
-            | {"TERM": "xterm-256color"},
-            start_new_session=True,
-            preexec_fn=_let_control_c_through,
-        )
+        environment = {name: value for name, value in environment.items() if name not in unset}
+        environment["TERM"] = "xterm-256color"
+        self._process: Started
+        if tuple(command[:3]) == CELERY:
+            self._process = ForkedProcess(
+                command[3:], self._theirs, environment, Path.cwd(), given=self._theirs
+            )
+        else:
+            self._process = subprocess.Popen(
+                command,
+                stdin=self._theirs,
+                stdout=self._theirs,
+                stderr=self._theirs,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=_let_control_c_through,
+            )
         self.written = ""
 
     def __enter__(self) -> PseudoTerminal:
@@ -68,7 +79,7 @@ class PseudoTerminal:
         os.write(self._ours, keys.encode())
 
     def send_signal(self, number: int) -> None:
-        self._process.send_signal(number)
+        os.kill(self._process.pid, number)
 
     def shows(self, text: str) -> bool:
         self._read()
@@ -84,7 +95,7 @@ class PseudoTerminal:
 
         wait_until(ended, 30, "that the command ends")
         self._read()
-        return self._process.returncode
+        return self._process.wait()
 
     @property
     def lines(self) -> list[str]:

@@ -8,9 +8,8 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -19,12 +18,12 @@ import pytest
 
 from kombu_redisdelay.cli.forward import UNHEALTHY_AFTER
 from tests.cli.site import QUEUE, Site
+from tools.harness.celery_command import ROOT, run_celery
 from tools.harness.celery_worker import CeleryWorker
 from tools.harness.forked_process import ForkedProcess
 from tools.harness.process import ChildProcess, Started, wait_until
 from tools.harness.redis_server import RedisServer, free_port
 
-ROOT = Path(__file__).parents[2]
 PROJECT = "tests.cli.project"
 
 
@@ -33,13 +32,11 @@ def _environment(server: RedisServer, **others: str) -> dict[str, str]:
 
 
 def _command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "celery", "-A", PROJECT, "delayed", *words]
+    return ["-A", PROJECT, "delayed", *words]
 
 
 def _run(server: RedisServer, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        _command(*words), env=_environment(server), capture_output=True, text=True, check=False
-    )
+    return run_celery(_command(*words), _environment(server))
 
 
 class Daemon(ChildProcess):
@@ -55,7 +52,7 @@ class Daemon(ChildProcess):
         return _command(*self._words)
 
     def launch(self, log: IO[bytes], environment: Mapping[str, str]) -> Started:
-        return ForkedProcess(self.command()[3:], log, environment, ROOT)
+        return ForkedProcess(self.command(), log, environment, ROOT)
 
     def environment(self) -> Mapping[str, str]:
         return _environment(self._server)
@@ -86,13 +83,7 @@ def test_a_hint_has_what_the_command_was_given(server: RedisServer, site: Site) 
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "default", ">s3cret")
         try:
-            told = subprocess.run(
-                [sys.executable, "-m", "celery", *words],
-                env=_environment(server, PROJECT_BROKER=url),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            told = run_celery(words, _environment(server, PROJECT_BROKER=url))
         finally:
             client.execute_command("ACL", "SETUSER", "default", "nopass")
     assert "s3cret" not in told.stdout
@@ -101,7 +92,7 @@ def test_a_hint_has_what_the_command_was_given(server: RedisServer, site: Site) 
 
 def test_a_broker_that_cannot_be_reached_is_one_line() -> None:
     environment = {**os.environ, "PROJECT_BROKER": "redisdelay://127.0.0.1:1/0", "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(_command("stats"), env=environment, capture_output=True, text=True, check=False)
+    result = run_celery(_command("stats"), environment)
     assert result.returncode == 1
     assert re.fullmatch(r"Error: Redis: .*Connection refused\.\n", result.stderr)
 
@@ -114,10 +105,11 @@ def test_nobody_reads_the_output(server: RedisServer, site: Site, words: Sequenc
     site.send(countdown=3600)
     reading, writing = os.pipe()
     os.close(reading)
-    command, environment = _command(*words), _environment(server)
-    with open(writing, "wb") as output:
-        result = subprocess.run(command, env=environment, stdout=output, stderr=subprocess.PIPE, check=False)
-    assert (result.returncode, result.stderr) == (141, b"")
+    with open(writing, "wb") as output, TemporaryFile() as errors:
+        process = ForkedProcess(_command(*words), output, _environment(server), ROOT, errors=errors)
+        assert process.wait(30) == 141
+        errors.seek(0)
+        assert errors.read() == b""
 
 
 def test_a_queue_is_forwarded_while_no_worker_is_there(server: RedisServer, site: Site) -> None:

@@ -17,10 +17,9 @@ from kombu_redisdelay import __version__
 from kombu_redisdelay.cli import delayed
 from tests.cli.pseudo_terminal import PseudoTerminal
 from tests.cli.site import QUEUE, Site
+from tools.harness.celery_command import CELERY, ROOT, run_celery
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
-
-ROOT = Path(__file__).parents[2]
 
 #: Runs `celery` where these packages are not installed.
 _WITHOUT = """
@@ -51,8 +50,8 @@ def _environment(server: RedisServer) -> dict[str, str]:
 
 
 def _celery(*words: str, without: tuple[str, ...] = ()) -> list[str]:
-    start = ["-c", _WITHOUT.format(packages=without)] if without else ["-m", "celery"]
-    return [sys.executable, *start, *words]
+    start = (sys.executable, "-c", _WITHOUT.format(packages=without)) if without else CELERY
+    return [*start, *words]
 
 
 def _delayed(*words: str, without: tuple[str, ...] = ()) -> list[str]:
@@ -62,6 +61,8 @@ def _delayed(*words: str, without: tuple[str, ...] = ()) -> list[str]:
 def _run(
     command: list[str], environment: Mapping[str, str], cwd: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
+    if tuple(command[:3]) == CELERY:
+        return run_celery(command[3:], environment, cwd)
     return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, check=False)
 
 

@@ -7,10 +7,11 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import timezone
 from pathlib import Path
+from threading import Lock
 
 from dateutil.parser import isoparse
 
-from tools.harness.journal import add_line, whole_lines
+from tools.harness.journal import add_line, lines_after
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,23 @@ class Entry:
 
 
 class Ledger:
+    """Reads each line once, however often it is asked: who waits for tasks asks again and again."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._position = 0
+        self._entries: list[Entry] = []
+        self._lock = Lock()
 
     def write(self, entry: Entry) -> None:
         add_line(self.path, json.dumps(asdict(entry)))
 
     def entries(self, event: str | None = None) -> list[Entry]:
         """The entries for *event*, or for all events, in the order in which they were written."""
-        entries = [Entry(**json.loads(line)) for line in whole_lines(self.path)]
-        return [entry for entry in entries if event is None or entry.event == event]
+        with self._lock:
+            lines, self._position = lines_after(self.path, self._position)
+            self._entries += [Entry(**json.loads(line)) for line in lines]
+            return [entry for entry in self._entries if event is None or entry.event == event]
 
     def started(self) -> list[str]:
         """The tasks that were started, as often as they were."""

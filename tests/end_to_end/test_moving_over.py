@@ -19,6 +19,7 @@ import pytest
 from tests.end_to_end.environment import Environment
 from tests.end_to_end.installation import QUEUE, ROOT, Installation
 from tests.end_to_end.load import Load
+from tools.harness.celery_command import run_celery
 from tools.harness.celery_worker import CeleryWorker
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
@@ -86,14 +87,8 @@ class Fleet:
 
     def adopt(self, *options: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         environment = Environment(self.site.server.url(OURS), self.site.ledger.path, OUR_OPTIONS)
-        done = subprocess.run(
-            [sys.executable, "-m", "celery", "-A", "tests.end_to_end.app", "delayed", "adopt", *options],
-            env={**os.environ, **environment.variables()},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        words = ("-A", "tests.end_to_end.app", "delayed", "adopt", *options)
+        done = run_celery(words, {**os.environ, **environment.variables()})
         print(f"$ adopt {' '.join(options)}\n{done.stdout}{done.stderr}")
         assert done.returncode == status, done
         return done

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,7 +16,8 @@ from celery.exceptions import ImproperlyConfigured
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.end_to_end.environment import Environment
-from tests.end_to_end.installation import ROOT, Installation
+from tests.end_to_end.installation import Installation
+from tools.harness import celery_command
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
 from tools.harness.sentinel import MASTER, SentinelSite
@@ -83,14 +82,8 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 def run_celery(site: Installation, url: str, settings: dict[str, Any], *args: str) -> tuple[int, str]:
     """The exit status of a command of Celery, and what it has printed."""
     environment = Environment(url, site.ledger.path, settings)
-    done = subprocess.run(
-        [sys.executable, "-m", "celery", "-A", "tests.end_to_end.app", *args],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment.variables()},
-        cwd=ROOT,
-        check=False,
-    )
+    words = ("-A", "tests.end_to_end.app", *args)
+    done = celery_command.run_celery(words, {**os.environ, **environment.variables()})
     return done.returncode, done.stdout + done.stderr
 
 

@@ -28,6 +28,9 @@ from redis.connection import BlockingConnectionPool, Connection, ConnectionPool
 
 import kombu_redisdelay
 
+# To read all sources takes a second: one process of xdist does it.
+pytestmark = pytest.mark.xdist_group("sources")
+
 PACKAGE = Path(kombu_redisdelay.__file__).parent
 
 # A process that has this module is taken for a worker with a prefork pool (transport/orphan_keeper.py).

@@ -47,9 +47,9 @@ def test_each_page_is_sound(driver: webdriver.Chrome, url: str) -> None:
     driver.get_log("browser")
     wrong: list[tuple[str, ...]] = []
     for path in PAGES:
+        driver.get(url + path)
         for width in (360, 1280, 3840):
             size(driver, width, 800)
-            driver.get(url + path)
             wide = run(driver, "return document.documentElement.scrollWidth")
             if wide > width:
                 wrong.append((path, f"{wide} wide in a window of {width}"))

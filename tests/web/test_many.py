@@ -174,7 +174,7 @@ def test_what_is_scheduled(many: Site, driver: webdriver.Chrome, timed: tuple[st
     check(many, watch)
 
 
-@pytest.mark.parametrize("state", [READY, DEAD])
+@pytest.mark.parametrize("state", [pytest.param(READY, marks=pytest.mark.thorough), DEAD])
 def test_what_is(many: Site, driver: webdriver.Chrome, timed: tuple[str, Timed], state: str) -> None:
     url, watch = timed
     driver.get(f"{url}/messages?state={state}&queue={QUEUE}")

@@ -21,6 +21,7 @@ def _names(directory: Path) -> list[str]:
     return sorted(file.name for file in directory.glob("web-*.png"))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(bool(missing()), reason=f"no browser: {missing()}")
 def test_the_script_takes_those_that_are_there(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "tools.screenshots", str(tmp_path)], cwd=ROOT, check=True)

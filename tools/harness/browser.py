@@ -42,6 +42,8 @@ def chromium() -> Iterator[webdriver.Chrome]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    # axe-core takes half a minute for a long page on a machine that is busy.
+    driver.set_script_timeout(120)
     try:
         yield driver
     finally:

@@ -6,12 +6,13 @@ and it ends as any interpreter does. Only what an import reads of its surroundin
 process. So it imports no application.
 
 It is a program: ``forked_process.py`` starts it, with a Unix socket as its standard input, and with
-``gevent`` as its argument if that has to patch what is imported. A request is one JSON object with two
-files, the log and a socket of its own, over which the PID and at last the status are told.
+``gevent`` as its argument if that has to patch what is imported. A request is one JSON object with four
+files: the three standard ones, and a socket of its own, over which the PID and at last the status are told.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -20,13 +21,15 @@ import selectors
 import signal
 import socket
 import sys
+import termios
+import time
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 from tools.harness.leash import die_with
 
-#: What each Celery worker imports, whatever its broker and its pool are.
+#: What each Celery worker imports, whatever its broker and its pool are, and what ``celery delayed`` does.
 MODULES = (
     "celery.apps.worker",
     "celery.bin.celery",
@@ -38,6 +41,7 @@ MODULES = (
     "celery.worker.consumer",
     "celery.worker.strategy",
     "kombu.transport.redis",
+    "kombu_redisdelay.cli",
     "kombu_redisdelay.transport.cluster",
     "kombu_redisdelay.transport.sentinel",
     "kombu_redisdelay.transport.transports",
@@ -81,19 +85,20 @@ class ForkServer:
                     self._wake.recv(REQUEST_BYTES)
                     self._tell_who_has_ended()
                     continue
-                data, files, _, _ = socket.recv_fds(self._requests, REQUEST_BYTES, 2)
+                data, files, _, _ = socket.recv_fds(self._requests, REQUEST_BYTES, 4)
                 if not data:
                     return None
-                log, channel = files
-                if self._is_forked(log, self._socket(fileno=channel)):
+                *standard, channel = files
+                if self._is_forked(standard, self._socket(fileno=channel)):
                     return dict(json.loads(data))
 
-    def _is_forked(self, log: int, channel: socket.socket) -> bool:
+    def _is_forked(self, standard: list[int], channel: socket.socket) -> bool:
         """Fork. Returns whether this is the forked process."""
         server = os.getpid()
         pid = self._fork()
         if pid:
-            os.close(log)
+            for file in standard:
+                os.close(file)
             self._channels[pid] = channel
             channel.send(b"%d\n" % pid)
             return False
@@ -104,11 +109,13 @@ class ForkServer:
             each.close()
         os.setsid()
         die_with(server)
-        with open(os.devnull) as nothing:
-            os.dup2(nothing.fileno(), 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
+        for number, file in enumerate(standard):
+            os.dup2(file, number)
+            os.close(file)
+        if os.isatty(0):
+            # So Ctrl-C reaches it, and ends it, also if this runs in the background of a shell.
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            self._signal(signal.SIGINT, signal.default_int_handler)
         return True
 
     def _tell_who_has_ended(self) -> None:
@@ -142,6 +149,7 @@ if __name__ == "__main__":
     if request is not None:
         os.environ.clear()
         os.environ.update(request["environment"])
+        time.tzset()
         os.chdir(request["folder"])
         sys.path.insert(0, request["folder"])
         sys.argv = ["celery", *request["arguments"]]

@@ -28,17 +28,32 @@ class ForkedProcess:
 
     Arguments:
         arguments: of ``celery``, which may use any pool but eventlet's.
+        log: what it prints, and its errors if there are no *errors*.
+        given: its standard input, which may be a terminal; nothing by default.
     """
 
     def __init__(
-        self, arguments: Sequence[str], log: IO[bytes], environment: Mapping[str, str], folder: Path
+        self,
+        arguments: Sequence[str],
+        log: IO[bytes] | int,
+        environment: Mapping[str, str],
+        folder: Path,
+        *,
+        errors: IO[bytes] | None = None,
+        given: int | None = None,
     ) -> None:
         self.returncode: int | None = None
         request = {"arguments": arguments, "environment": dict(environment), "folder": str(folder)}
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, _lock:
+        printed = log if isinstance(log, int) else log.fileno()
+        with theirs, open(os.devnull) as nothing, _lock:
+            standard = [
+                nothing.fileno() if given is None else given,
+                printed,
+                printed if errors is None else errors.fileno(),
+            ]
             asked = _server("gevent" if "gevent" in arguments else "")
-            socket.send_fds(asked, [json.dumps(request).encode()], [log.fileno(), theirs.fileno()])
+            socket.send_fds(asked, [json.dumps(request).encode()], [*standard, theirs.fileno()])
         self.pid = self._told()
 
     def poll(self) -> int | None:
@@ -55,12 +70,12 @@ class ForkedProcess:
         return self.returncode
 
     def terminate(self) -> None:
-        self._send(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        self._send(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def _send(self, number: signal.Signals) -> None:
+    def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
 

@@ -18,9 +18,19 @@ def add_line(path: Path, line: str) -> None:
 
 def whole_lines(path: Path) -> list[str]:
     """The lines so far, in the order in which they were written. Empty if there is no file yet."""
-    if not path.exists():
-        return []
-    # What follows the last line break is a line that is being written: a write that crosses the end of a
-    # page is seen in two steps.
-    *lines, _ = path.read_text().split("\n")
+    lines, _ = lines_after(path, 0)
     return lines
+
+
+def lines_after(path: Path, position: int) -> tuple[list[str], int]:
+    """The lines that were added since the file ended at *position*, and where it ends now, in bytes."""
+    if not path.exists():
+        return [], position
+    with path.open("rb") as file:
+        file.seek(position)
+        # What follows the last line break is a line that is being written: a write that crosses the end of a
+        # page is seen in two steps.
+        whole, line_break, _ = file.read().rpartition(b"\n")
+    if not line_break:
+        return [], position
+    return whole.decode().split("\n"), position + len(whole) + 1
