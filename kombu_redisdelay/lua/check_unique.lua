@@ -23,13 +23,13 @@
 local BLOCKED_AT_ONCE, BYTES_AT_ONCE = 20, 256 * 1024
 
 local base = base_of(KEYS[1])
-local now_ms, heads = clock_us() / 1000, {}
+local now_ms = clock_us() / 1000
 local function list_of(step)
   return ready_key(KEYS[2], ARGV[1], step)
 end
 
 local function check_key(record)
-  heal(record, now_ms, list_of, heads)
+  heal(record, now_ms, list_of)
   let_go(record, now_ms)
   write_record(record)
 end

@@ -65,6 +65,15 @@ def bodies(rig: Rig) -> list[str]:
     return [json.loads(text)["body"] for text in texts]
 
 
+def age(rig: Rig, by_ms: int) -> None:
+    """Have the holder of the key be older, by any clock of the server."""
+    record = rig.client.hget(rig.key("q", "unique"), "account:42")
+    assert record is not None
+    words = record.decode().split(" ")
+    words[1] = str(int(words[1]) - by_ms)
+    rig.client.hset(rig.key("q", "unique"), "account:42", " ".join(words))
+
+
 def due_ms(rig: Rig, id: str) -> float:
     score = rig.client.zscore(rig.store.keys("q").schedule, id)
     assert score is not None
@@ -281,6 +290,39 @@ class TestAll:
         rig.database.advance(1000)
         assert rig.publish_unique("q", "2", key(mode)) is None
 
+    @pytest.mark.parametrize("others", [1, 30])
+    def test_nor_does_it_while_others_wait(self, rig: Rig, mode: str, others: int) -> None:
+        rig.publish_unique("q", "1", key(mode))
+        rig.client.rpop(rig.store.keys("q").ready)
+        # From a producer of redis://, which writes no time.
+        rig.client.lpush(rig.store.keys("q").ready, *(payload(str(number)) for number in range(others)))
+        age(rig, 2000)
+        assert rig.publish_unique("q", "2", key(mode)) is None
+
+    @pytest.mark.parametrize("others", [1, 30, 200])
+    def test_what_waits_behind_others_holds_its_key(self, rig: Rig, mode: str, others: int) -> None:
+        rig.client.lpush(rig.store.keys("q").ready, *(payload(str(number)) for number in range(others)))
+        rig.publish_unique("q", "1", key(mode))
+        rig.put("q", payload("later"))
+        age(rig, 2000)
+        outcome = rig.publish_unique("q", "2", key(mode))
+        assert outcome == (None if mode == LATEST else Conflict(DROPPED, "1"))
+        assert len(bodies(rig)) == others + (3 if mode == LATEST else 2)
+
+    def test_behind_many_without_a_time_it_holds_it_for_ten_minutes(self, rig: Rig, mode: str) -> None:
+        rig.client.lpush(rig.store.keys("q").ready, *(payload(str(number)) for number in range(200)))
+        rig.publish_unique("q", "1", key(mode))
+        rig.client.lpop(rig.store.keys("q").ready)
+        age(rig, 11 * 60_000)
+        assert rig.publish_unique("q", "2", key(mode)) is None
+
+    def test_large_messages_of_a_short_list_are_not_read(self, rig: Rig, mode: str) -> None:
+        rig.put("q", *(payload(str(number), body="x" * 100_000) for number in range(20)))
+        rig.publish_unique("q", "1", key(mode))
+        age(rig, 2000)
+        outcome = rig.publish_unique("q", "2", key(mode))
+        assert outcome == (None if mode == LATEST else Conflict(DROPPED, "1"))
+
     @pytest.mark.parametrize("ahead_ms", [120_000, 24 * HOUR])
     def test_a_clock_that_is_ahead_makes_nothing_gone(self, rig: Rig, mode: str, ahead_ms: int) -> None:
         rig.publish_unique("q", "1", key(mode))
@@ -297,11 +339,7 @@ class TestAll:
         rig.publish_unique("q", "1", key(mode))
         [text] = rig.ready("q")
         rig.client.lset(rig.store.keys("q").ready, 0, re.sub(r'-due": \d+', f'-due": {ahead}', text))
-        record = rig.client.hget(rig.key("q", "unique"), "account:42")
-        assert record is not None
-        old = record.decode().split(" ")
-        old[1] = str(int(old[1]) - 24 * HOUR)
-        rig.client.hset(rig.key("q", "unique"), "account:42", " ".join(old))
+        age(rig, 24 * HOUR)
         outcome = rig.publish_unique("q", "2", key(mode))
         assert outcome == (None if mode == LATEST else Conflict(DROPPED, "1"))
 

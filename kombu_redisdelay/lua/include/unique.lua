@@ -25,9 +25,11 @@ local UNTIL_TAKEN = 'w'
 -- the bytes of a script are limited, the key counts as this number of them. broker/unique.py has the same.
 local BYTES_OF_KEY = 4096
 local BLOCKED = 'inf'
--- Messages are taken in the order in which they became ready, except those that came back. If the next one to
--- be taken became ready this much later than a message, that message was taken, and no script has noted it.
--- The time of the next one is by the clock of its publisher, which may be minutes ahead.
+-- A short list is read to see whether a message is still in it, once that has waited for a moment.
+local SEEN_AFTER_MS, MOST_SEEN, BYTES_SEEN = 1000, 50, 131072
+-- Of a longer one: messages are taken in the order in which they became ready, except those that came back.
+-- If the next one to be taken became ready this much later than a message, that message was taken, and no
+-- script has noted it. The time of the next one is by the clock of its publisher, which may be minutes ahead.
 local PASSED_MS = 600000
 
 -- Mode, id and key of a message; nothing if it has no key.
@@ -134,19 +136,70 @@ local function score_of(base, entry)
   return redis.call('ZSCORE', base .. 'schedule', entry.member)
 end
 
--- Id of the message that is to be taken next from a ready list, and when it became ready; nil if there is
--- none.
-local function read_head(list, now_ms)
-  local head = redis.call('LINDEX', list, '-1')
-  if head then
-    local _, id = unique_of(head, 1)
-    -- A publisher whose clock is ahead writes a time that has not come: it is ready now.
-    return { id = id, ready_ms = math.min(now_ms, tonumber(members_of(head, 1).due) or 0) }
+-- What was read of ready lists. Scripts that ask for this only add to them, and what they add is known.
+local seen_lists = {}
+
+-- Ids of the messages with keys in a short list; nil if it is longer.
+local function ids_in(list)
+  local length = redis.call('LLEN', list)
+  if length > MOST_SEEN then
+    return nil
   end
+  local ids, first, bytes = {}, 0, 0
+  while first < length do
+    -- The first ones tell how large they are.
+    local some = redis.call('LRANGE', list, first, 2 * first)
+    for _, payload in ipairs(some) do
+      local _, id = unique_of(payload, 1)
+      ids[id or ''] = true
+      bytes = bytes + #payload
+    end
+    first = first + #some
+    if bytes > BYTES_SEEN and first < length then
+      return nil
+    end
+  end
+  return ids
 end
 
--- `list_of` gives the ready list of a step. `heads` has what was read of some lists, and gets what is read.
-local function is_there(base, entry, now_ms, list_of, heads)
+-- The message that is to be taken next from a ready list: `id`, and when it became ready (nil: it does not
+-- say). And the `ids` in the list; false: it was not read. Nil if the list is empty.
+local function see_list(list, now_ms)
+  local seen = seen_lists[list]
+  local head = not seen and redis.call('LINDEX', list, '-1')
+  if head then
+    local _, id = unique_of(head, 1)
+    local due_ms = tonumber(members_of(head, 1).due)
+    -- A publisher whose clock is ahead writes a time that has not come: it is ready now.
+    seen = { id = id, ready_ms = due_ms and math.min(now_ms, due_ms), ids = false }
+    seen_lists[list] = seen
+  end
+  return seen
+end
+
+-- Whether a message is in a ready list, as far as can be told.
+local function is_in_list(entry, list, now_ms)
+  local seen = see_list(list, now_ms)
+  if not seen or seen.id == entry.id then
+    return seen ~= nil
+  end
+  local waits_ms = now_ms - entry.since_ms
+  if waits_ms > SEEN_AFTER_MS then
+    if seen.ids == false then
+      seen.ids = ids_in(list)
+    end
+    if seen.ids then
+      return seen.ids[entry.id]
+    end
+  end
+  if not seen.ready_ms then
+    return waits_ms <= PASSED_MS
+  end
+  return seen.ready_ms <= entry.since_ms + PASSED_MS
+end
+
+-- `list_of` gives the ready list of a step.
+local function is_there(base, entry, now_ms, list_of)
   if entry.expires_ms > 0 and entry.expires_ms <= now_ms then
     return false
   elseif entry.state ~= 'r' then
@@ -155,29 +208,23 @@ local function is_there(base, entry, now_ms, list_of, heads)
     -- The script that has noted it may not have put it there yet.
     return true
   end
-  local list = list_of(entry.step)
-  heads[list] = heads[list] or read_head(list, now_ms)
-  local head = heads[list]
-  if head and (head.id == entry.id or head.ready_ms <= entry.since_ms + PASSED_MS) then
-    return true
-  end
   -- In a fair queue (fair.lua), it may be in the list of any key.
-  return type(redis.pcall('HGET', base .. 'fair', 'n:' .. entry.step)) == 'string'
+  return is_in_list(entry, list_of(entry.step), now_ms)
+    or type(redis.pcall('HGET', base .. 'fair', 'n:' .. entry.step)) == 'string'
 end
 
 -- Forgets the messages of a record that are gone: a program that does not know keys has taken, removed or
 -- purged them. In doubt they are gone, which costs one more run. Otherwise, a message would be dropped for
--- one that never runs. A script that changes no ready list may pass the same table of `heads` each time.
-local function heal(record, now_ms, list_of, heads)
+-- one that never runs.
+local function heal(record, now_ms, list_of)
   local base = record.base
-  heads = heads or {}
   if record.running and not is_unacked(base, record.running) then
     record.running = nil
   end
-  if record.current and not is_there(base, record.current, now_ms, list_of, heads) then
+  if record.current and not is_there(base, record.current, now_ms, list_of) then
     record.current = nil
   end
-  if record.next and not is_there(base, record.next, now_ms, list_of, heads) then
+  if record.next and not is_there(base, record.next, now_ms, list_of) then
     record.next = nil
   end
 end
