@@ -86,8 +86,13 @@ def _where(message: MessageInfo | None, messages: Messages) -> str:
         return "not found"
     holder = key_holder(messages.store, message)
     if holder is not None and holder != message.id:
-        noun = "waits for its unique key" if message.is_blocked else f"is a {STATES[message.state].described}"
-        return f"{noun}: {holder} holds the unique key {message.unique!r}"
+        if message.is_blocked:
+            what = "waits for its unique key"
+        elif message.due is not None:
+            what = "would wait for its unique key"
+        else:
+            what = f"is a {STATES[message.state].described}"
+        return f"{what}: {holder} holds the unique key {message.unique!r}"
     if message.worker or message.host:
         return f"is {message.state}, at {worker(message)}"
     noun = STATES[message.state].noun

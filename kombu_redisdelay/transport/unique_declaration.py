@@ -63,7 +63,7 @@ def _check(task: Any) -> None:
     if not isinstance(unique, str) and not callable(unique):
         raise ValueError(f"task {name!r} has no key: unique must be a text or a function, not {unique!r}")
     if isinstance(unique, str):
-        _check_names(name, unique, task.run)
+        _check_names(name, unique, task)
     check_mode(task.unique_while, f"unique_while of task {name!r}")
     check_at_most(task.unique_at_most, task.unique_while, f"unique_at_most of task {name!r}")
     acks_late = task.app.conf.task_acks_late if task.acks_late is None else task.acks_late
@@ -74,13 +74,16 @@ def _check(task: Any) -> None:
         )
 
 
-def _check_names(name: str, unique: str, run: Any) -> None:
+def _check_names(name: str, unique: str, task: Any) -> None:
     """Raise a ``ValueError`` if the key of a task names an argument that the task does not have."""
     try:
         parts = [part for _, part, _, _ in Formatter().parse(unique) if part is not None]
     except ValueError as exc:
         raise ValueError(f"unique of task {name!r} is no format: {exc}: {unique!r}") from exc
-    parameters = inspect.signature(run).parameters
+    parameters = dict(inspect.signature(task.run).parameters)
+    if not isinstance(inspect.getattr_static(task, "run"), staticmethod):
+        # The task itself is no argument of a call.
+        del parameters[next(iter(parameters))]
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     for part in parts:
         argument = re.split(r"[.\[]", part)[0]

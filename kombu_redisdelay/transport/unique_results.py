@@ -37,6 +37,14 @@ class UniqueResult(AsyncResult):  # type: ignore[misc]
     dropped = False
     replaced = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), {"dropped": self.dropped, "replaced": self.replaced})
+
+    def __copy__(self) -> UniqueResult:
+        copied: UniqueResult = super().__copy__()
+        copied.dropped, copied.replaced = self.dropped, self.replaced
+        return copied
+
     def _learn(self, conflict: Conflict | None) -> None:
         """Become the result of the task that holds the key."""
         if conflict is None:

@@ -99,18 +99,23 @@ class Unique(Task):  # type: ignore[misc]
         except TypeError as exc:
             raise TypeError(f"task {self.name!r}: {exc}") from None
         bound.apply_defaults()
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                # Their order says nothing.
+                bound.arguments[name] = dict(sorted(bound.arguments[name].items()))
         try:
             key = self._make_key(bound)
         except Exception as exc:
             # What a function is called in Python says nothing.
-            what = f"the key {self.unique!r}" if isinstance(self.unique, str) else "the key"
+            what = f"the unique key {self.unique!r}" if isinstance(self.unique, str) else "the unique key"
             raise ValueError(
                 f"{what} of task {self.name!r} cannot be made: {type(exc).__name__}: {exc}"
             ) from exc
-        check_key(key, f"the key of task {self.name!r}")
+        check_key(key, f"the unique key of task {self.name!r}")
         if _ADDRESS.search(key):
             raise ValueError(
-                f"the key of task {self.name!r} has the address of an object: no other task has it: {key!r}"
+                f"the unique key of task {self.name!r} has the address of an object, which no other task has: "
+                f"{key!r}"
             )
         return str(key)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import re
 from collections.abc import Iterator
 from contextlib import nullcontext
+from copy import copy
 from typing import Any
 
 import pytest
@@ -482,23 +484,44 @@ class TestTask:
         def failing(account: Any) -> None:
             pass
 
-        with pytest.raises(ValueError, match="the key of task 'failing' cannot be made: KeyError: 'id'"):
+        with pytest.raises(ValueError, match="unique key of task 'failing' cannot be made: KeyError: 'id'"):
             failing.delay({})
 
         @app.task(shared=False, name="odd", base=Unique, unique="odd:{account}")
         def odd(account: Any) -> None:
             pass
 
-        with pytest.raises(ValueError, match="the key of task 'odd' has the address of an object"):
+        with pytest.raises(ValueError, match="the unique key of task 'odd' has the address of an object"):
             odd.delay(object())
         assert odd.unique_key((None,)) == "odd:None"
+
+    def test_keyword_arguments_in_any_order_make_one_key(self, app: Celery) -> None:
+        @app.task(shared=False, name="any", base=Unique, unique="any:{options}")
+        def any_options(**options: Any) -> None:
+            pass
+
+        assert any_options.unique_key((), {"b": 2, "a": 1}) == any_options.unique_key((), {"a": 1, "b": 2})
+
+    def test_the_task_itself_is_no_argument(self, app: Celery) -> None:
+        def run(self: Any, account: int) -> None:
+            pass
+
+        declare = app.task(shared=False, name="bound", bind=True, base=Unique, unique="b:{self}", lazy=False)
+        with pytest.raises(ValueError, match="names the argument 'self', and the task has: account"):
+            declare(run)
+
+    def test_a_copied_result_tells_the_same(self, once: Any) -> None:
+        result = once.AsyncResult("id")
+        result.dropped = True
+        for same in (copy(result), pickle.loads(pickle.dumps(result))):
+            assert (same.id, same.dropped, same.replaced) == ("id", True, False)
 
     def test_a_key_that_is_none(self, app: Celery) -> None:
         @app.task(shared=False, name="named", base=Unique, unique="{name}")
         def named(name: str) -> None:
             pass
 
-        with pytest.raises(ValueError, match="the key of task 'named' must be a text that is not empty"):
+        with pytest.raises(ValueError, match="unique key of task 'named' must be a text that is not empty"):
             named.delay("")
         with pytest.raises(TypeError, match="task 'named': too many positional arguments"):
             named.unique_key((1, 2))
