@@ -114,8 +114,7 @@ class Unique(Task):  # type: ignore[misc]
         check_key(key, f"the unique key of task {self.name!r}")
         if _ADDRESS.search(key):
             raise ValueError(
-                f"the unique key of task {self.name!r} has the address of an object, no other has it: "
-                f"{key!r}"
+                f"the unique key of task {self.name!r} has the address of an object, no other has it: {key!r}"
             )
         return str(key)
 

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.fair import NO_KEY
 from kombu_redisdelay.operations.key_columns import KEY, KEY_COLUMNS, USUAL_SORT, own_limits
-from kombu_redisdelay.operations.key_stats import QueueKeys, queue_keys
-from kombu_redisdelay.operations.states import READY, STATES
+from kombu_redisdelay.operations.key_stats import KeyStats, QueueKeys, queue_keys
+from kombu_redisdelay.operations.states import READY, SCHEDULED, STATES, UNACKED
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.web.actions import actions
 from kombu_redisdelay.web.choice import Choice
@@ -71,9 +71,17 @@ def keys(request: Request) -> Response:
         is_known=site.is_known(name),
         update_after=max(UPDATE_AFTER, ceil(took * TIMES_AS_LONG)),
         pattern=pattern,
+        state_of=_state_of,
         in_words=in_words,
         own_limits=own_limits,
     )
+
+
+def _state_of(key: KeyStats) -> str:
+    """The state whose list shows messages of the key."""
+    if key.scheduled and not key.ready:
+        return SCHEDULED
+    return UNACKED if key.unacked and not key.ready else READY
 
 
 def _count(found: QueueKeys, stats: QueueStats) -> int:

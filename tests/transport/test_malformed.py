@@ -163,7 +163,7 @@ def test_thousands_of_entries_that_are_not_messages(bench: Bench) -> None:
         met += len(entries)
 
     meet()
-    assert met >= FUZZED
+    assert met >= FUZZED // BATCH * BATCH
 
 
 LARGE = {

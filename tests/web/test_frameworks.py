@@ -36,7 +36,8 @@ SERVED = {
 
 def _write(folder: Path, page: str, name: str, server: RedisServer) -> None:
     """Write a file of a page into the folder."""
-    [block] = [block for block in blocks(DOCS / f"{page}.rst") if block.caption == name]
+    # The one with tenants comes later.
+    block, *_ = (block for block in blocks(DOCS / f"{page}.rst") if block.caption == name)
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(block.text.replace("redisdelay://localhost:6379/0", server.url()))

@@ -154,7 +154,8 @@ local function end_fairness(base)
   redis.call('UNLINK', base .. 'limited', base .. 'alarms')
   local last_us = redis.call('ZRANGE', base .. 'tats', -1, -1, 'WITHSCORES')[2]
   if last_us then
-    redis.call('PEXPIREAT', base .. 'tats', string.format('%.0f', math.ceil(last_us / 1000)))
+    local left_ms = math.max(1, math.ceil((last_us - clock_us()) / 1000))
+    redis.call('PEXPIRE', base .. 'tats', string.format('%.0f', left_ms))
   end
 end
 

@@ -30,7 +30,8 @@ def project(server: RedisServer, shop: Shop) -> Shop:
     shop.run(sys.executable, "-m", "django", "startproject", "shop", ".")
     with (shop.folder / "shop" / "settings.py").open("a") as end:
         end.write(settings)
-    for block in blocks(DOCS / "frameworks.rst"):
+    # The first of each name counts: there is another one with tenants.
+    for block in reversed(list(blocks(DOCS / "frameworks.rst"))):
         if block.caption in PARTS:
             (shop.folder / block.caption).write_text(block.text)
     for name, text in of_the_page.items():
