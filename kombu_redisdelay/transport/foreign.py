@@ -76,6 +76,10 @@ class Foreign:
             # Not now: the message of the token is there.
             self._next_at = min(self._next_at, now + LOOK_EVERY)
 
+    def postpone(self) -> None:
+        """Look a little later, at what it was to be now."""
+        self._next_at = self._clock() + LOOK_EVERY
+
     def begin(self, queues: Sequence[str]) -> Sequence[Group]:
         """A look begins now. Returns the groups to look at: some of *queues*."""
         self._confirms = bool(self._seen)

@@ -58,6 +58,15 @@ class TestForeign:
         assert foreign.looked([]) == []
         assert foreign.next_look() is None
 
+    def test_a_look_that_cannot_be_now_is_later(self, foreign: Foreign, clock: Clock) -> None:
+        foreign.peeked(FEW, any_ready=True)
+        clock.now += SETTLE
+        foreign.postpone()
+        assert foreign.next_look() == pytest.approx(LOOK_EVERY)
+        clock.now += LOOK_EVERY
+        groups = foreign.begin(FEW)
+        assert foreign.looked(groups) == groups
+
     def test_what_a_look_sees_is_looked_at_again(self, foreign: Foreign) -> None:
         foreign.found(["q1"])
         groups = foreign.begin(MANY)
