@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from kombu_redisdelay.operations.fair import KeyLimits
-from kombu_redisdelay.operations.fairness import Fairness
 from kombu_redisdelay.operations.limits import QueueLimits
 from kombu_redisdelay.operations.stats import QueueStats
 from kombu_redisdelay.words import in_words, number_of, span
@@ -20,22 +19,22 @@ def remarks(queue: str, limits: QueueLimits, now: datetime) -> Iterator[str]:
         yield f"{queue} is limited: {in_words(limits)}"
 
 
-def fairness_remarks(queue: str, fairness: Fairness, ready: int) -> Iterator[str]:
-    """The same of a fair queue.
-
-    Arguments:
-        ready: how many ready messages it has.
-    """
+def fairness_remarks(queue: QueueStats) -> Iterator[str]:
+    """The same of a fair queue; nothing of another one."""
+    name, fairness = queue.queue, queue.fairness
+    if fairness is None:
+        return
     waiting = f"{number_of(fairness.keys, 'key')} wait{'s' if fairness.keys == 1 else ''}"
     if fairness.keys_at_limit:
         waiting += f", {fairness.keys_at_limit:,} of them at a limit"
     if fairness.state == "off":
-        yield f"{queue} is not to be fair any more, and workers move its messages back: {waiting}"
-    elif ready and not fairness.keys:
-        yield f"{queue} is fair, and workers have not sorted its {number_of(ready, 'message')} by key yet"
+        yield f"{name} is not to be fair any more, and workers move its messages back: {waiting}"
+    elif queue.ready and not fairness.keys:
+        unsorted = number_of(queue.ready, "message")
+        yield f"{name} is fair, and workers have not sorted its {unsorted} by key yet"
     else:
-        yield f"{queue} is fair: {waiting}"
-    yield from limits_of_keys(queue, fairness.limits)
+        yield f"{name} is fair: {waiting}"
+    yield from limits_of_keys(name, fairness.limits)
 
 
 def limits_of_keys(queue: str, limits: KeyLimits) -> Iterator[str]:

@@ -42,9 +42,8 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
             for queue in found:
                 for remark in remarks(queue.queue, queue.limits, now):
                     echo(remark)
-                if queue.fairness is not None:
-                    for remark in fairness_remarks(queue.queue, queue.fairness, queue.ready):
-                        echo(remark)
+                for remark in fairness_remarks(queue):
+                    echo(remark)
                 if told := conflicts(queue):
                     echo(told)
 

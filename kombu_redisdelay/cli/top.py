@@ -180,8 +180,7 @@ class View:
 
 def _remarks(queue: QueueStats, now: datetime) -> Iterator[str]:
     yield from remarks(queue.queue, queue.limits, now)
-    if queue.fairness is not None:
-        yield from fairness_remarks(queue.queue, queue.fairness, queue.ready)
+    yield from fairness_remarks(queue)
     if queue.reason == KEY_LIMITS:
         yield f"all ready messages of {queue.queue} wait because of {KEY_LIMITS}"
 

@@ -75,6 +75,7 @@ for step, door in pairs(ready_at) do
 end
 open_lanes(fair, steps)
 if state == 'off' then
+  free_some(fair)
   move_back(fair, doors, budget)
   if attended > 0 then
     wake(wake_key)

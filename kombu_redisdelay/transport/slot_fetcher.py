@@ -260,13 +260,13 @@ class SlotFetcher:
 
     def _look_for_foreign(self, credit: Credit, has_room: bool) -> Taken | None:
         """Take what has come without a token, if it is there now."""
-        if has_room and not self.is_waiting and not self.is_taking:
+        if has_room and not self.is_waiting:
             # It is about to wait. A loop that is busy with other slots may come here before that each time.
             self._foreign.postpone()
             return None
         groups = self._foreign.begin(self.queues)
         # Only a consumer that waits for tokens can tell which message has come without one.
-        if not has_room or not self.is_waiting or self.is_taking:
+        if not has_room or self.is_taking:
             return None
         try:
             with self._takes.server.hurrying():

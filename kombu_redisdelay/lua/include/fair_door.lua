@@ -135,7 +135,8 @@ local function move_last(fair, lane, door, budget)
   end
 end
 
--- For a queue that is not to be fair any more: lets some keys go on that were at a limit.
+-- For a queue that is not to be fair any more: lets some keys go on that were at a limit. To be called before
+-- move_back(), which moves what has a turn.
 local function free_some(fair)
   local limited, keys = redis.call('HSCAN', fair.base .. 'limited', '0', 'COUNT', LIMITED_AT_ONCE)[2], {}
   for i = 1, #limited, 2 do
@@ -161,7 +162,6 @@ end
 
 -- For a queue that is not to be fair any more: moves messages back.
 local function move_back(fair, doors, budget)
-  free_some(fair)
   for index, lane in ipairs(fair.lanes) do
     move_last(fair, lane, doors[index], budget)
     close_lane(fair, lane)
