@@ -161,6 +161,8 @@ def test_there_and_back(fleet: Fleet, tmp_path: Path) -> None:
     for number in range(3, 6):
         fleet.send(OURS, f"running {number}", kwargs={"gate": str(gate)})
     site.wait_started("running 3")
+    taken = {f"running {number}" for number in range(3, 6)}
+    wait_until(lambda: taken <= fleet.held(), 30, "our worker to hold all")
     ours.pop().kill()
     # A child process may begin a task just before the worker acks it.
     explained |= fleet.held().intersection(site.ledger.started())
