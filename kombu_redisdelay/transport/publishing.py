@@ -36,7 +36,7 @@ from kombu_redisdelay.broker.unique import UNIQUE_HEADER, conflict_in, next_repl
 from kombu_redisdelay.transport.block import block_for
 from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
-from kombu_redisdelay.transport.fates import fate_by_hand, noting, tell, wanted_fate
+from kombu_redisdelay.transport.fates import Noting, fate_by_hand, tell, wanted_fate
 from kombu_redisdelay.transport.keyed_message import KeyedMessage, PublishedTag, is_repeated
 from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
@@ -92,7 +92,7 @@ class PublishingChannel(ConnectingChannel):
                 kwargs["_is_repeated"] = True
             fate = fate_by_hand(message["headers"])
             if fate is not None:
-                with noting(fate):
+                with Noting(fate):
                     self.basic_publish(message, exchange, routing_key, **kwargs)
                 if "_publish_batch" not in kwargs:
                     fate.tell()
@@ -236,7 +236,7 @@ class PublishingChannel(ConnectingChannel):
                     if each.keyed is not None and not isinstance(replies[index], ResponseError):
                         replies[index] = self._follow(each.keyed, replies[index])
                     if replies[index] == 0 and each.routed is not None:
-                        with noting(each.keyed and each.keyed.fate):
+                        with Noting(each.keyed and each.keyed.fate):
                             self._publish_anew(each.routed)
                 except ResponseError as exc:
                     replies[index] = without_frames(exc)
