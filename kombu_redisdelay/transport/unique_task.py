@@ -110,6 +110,12 @@ class Unique(Task):  # type: ignore[misc]
         return fault_of(type(self), Unique)
 
     @cached_property
+    def _has_old_protocol(self) -> bool:
+        # Celery looks at the setting once, too.
+        amqp = self.app.amqp
+        return bool(amqp.create_task_message == amqp.as_task_v1)
+
+    @cached_property
     def _signature(self) -> inspect.Signature:
         return inspect.signature(self.run)
 
@@ -195,8 +201,7 @@ class Unique(Task):  # type: ignore[misc]
         """
         if self.unique_fault:
             raise ValueError(self.unique_fault)
-        amqp = self.app.amqp
-        if amqp.create_task_message == amqp.as_task_v1:
+        if self._has_old_protocol:
             # Its messages have the id and the number of retries in the body.
             raise ValueError(f"task {self.name!r} has a key, which needs the setting task_protocol = 2")
         options["headers"] = headers = dict(options.get("headers") or {})
