@@ -210,6 +210,11 @@ class PublishingChannel(ConnectingChannel):
     def _follow(self, keyed: KeyedMessage, reply: Any) -> Any:
         """Do what the *reply* to the call of a message says, until it is published or dropped. Returns the
         last reply."""
+        if reply == 1:
+            # Most messages.
+            if keyed.fate is not None:
+                keyed.fate.note(None)
+            return reply
         while (instead := next_replacement(reply)) is not None:
             reply = self._run(keyed.queue, keyed.call(instead))
         if reply:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from celery import Celery, Task
@@ -55,7 +55,7 @@ class _Plain(NamedTuple):
         names = dict.fromkeys(each.name for each in parameters)
         return cls(names, frozenset(names) - defaults.keys(), defaults)
 
-    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
         """As :meth:`inspect.Signature.bind`, in a tenth of the time. ``None`` if they do not match the
         signature."""
         given = {**dict(zip(self.names, args, strict=False)), **kwargs}
@@ -121,7 +121,8 @@ class Unique(Task):  # type: ignore[misc]
 
     @cached_property
     def _plain(self) -> _Plain | None:
-        return _Plain.of(self._signature)
+        # A function gets its arguments as they would be passed.
+        return _Plain.of(self._signature) if isinstance(self.unique, str) else None
 
     def unique_key(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> str:
         """The key of a call with these arguments. It is the same however they are passed.
@@ -138,9 +139,11 @@ class Unique(Task):  # type: ignore[misc]
                 f"task {self.name!r}: args must be a list or tuple, and kwargs a dict, not {args!r} and "
                 f"{kwargs!r}"
             )
-        make = self._how_to_make(args, kwargs)
+        given: Any = None if self._plain is None else self._plain.arguments(args, kwargs)
+        if given is None:
+            given = self._bound(args, kwargs)
         try:
-            key = make()
+            key = self._make_key(given)
         except Exception as exc:
             # What a function is called in Python says nothing.
             what = f"the unique key {self.unique!r}" if isinstance(self.unique, str) else "the unique key"
@@ -154,22 +157,12 @@ class Unique(Task):  # type: ignore[misc]
             )
         return str(key)
 
-    def _how_to_make(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
-        """What makes the key of a call with these arguments.
-
-        Raises:
-            TypeError: the task does not take these arguments.
-        """
-        unique = self.unique
-        if isinstance(unique, str):
-            arguments = None if self._plain is None else self._plain.arguments(args, kwargs)
-            if arguments is None:
-                arguments = self._bound(args, kwargs).arguments
-            return partial(unique.format_map, arguments)
-        bound = self._bound(args, kwargs)
+    def _make_key(self, given: Any) -> Any:
+        if isinstance(self.unique, str):
+            return self.unique.format_map(given if isinstance(given, dict) else given.arguments)
         # In the class, a function is a method.
         find = inspect.getattr_static(self, "unique")
-        return partial(getattr(find, "__func__", find), *bound.args, **bound.kwargs)
+        return getattr(find, "__func__", find)(*given.args, **given.kwargs)
 
     def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         try:
