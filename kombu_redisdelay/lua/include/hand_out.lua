@@ -8,8 +8,8 @@
 --   messages, from           the messages, as they are stored, and the index of the queue of each
 -- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `unacked_ttl_ms` (time to
 -- live of what a consumer holds of a queue that expires, else 0), `lease_end_ms`, `has_unique` (whether a key
--- is held, unique.lua), what limits.lua allows, `fair` if it is a fair queue (fair_take.lua), and `taken`:
--- the fields and values that hold() writes.
+-- is held, unique.lua), what limits.lua allows, `fair` if it is a fair queue (fair_take.lua), `taken`: the
+-- fields and values that hold() writes, and `to_free`: the messages whose keys free_keys() frees.
 
 -- The delivery tag of the message after `n` others. As text: what Redis does to a number that a script gives
 -- to a command costs half as much as the command.
@@ -43,13 +43,13 @@ local function free_keys(queue)
     return
   end
   queue.to_free = nil
-  local found, held = redis.pcall('HMGET', hash, unpack(noted.keys)), {}
+  local found, freed = redis.pcall('HMGET', hash, unpack(noted.keys)), {}
   for i, id in ipairs(noted.ids) do
     local key, text = noted.keys[i], found[i] or ''
     local is_last = string.find(text, id, -#id, true) and string.sub(text, -#id - 1, -#id - 1) == ' '
     if is_last and not string.find(text, '\30', 1, true) then
       -- No other message wants the key.
-      held[#held + 1] = key
+      freed[#freed + 1] = key
     elseif string.find(text, ' ' .. id, 1, true) then
       local record = record_of(queue.base, key, text, '')
       if record.current and record.current.id == id then
@@ -58,8 +58,8 @@ local function free_keys(queue)
       end
     end
   end
-  if #held > 0 then
-    redis.call('HDEL', hash, unpack(held))
+  if #freed > 0 then
+    redis.call('HDEL', hash, unpack(freed))
   end
 end
 
@@ -95,6 +95,7 @@ local function takes_key(batch, queue, stored, start)
     queue.to_free = noted
     return true
   end
+  -- Its key may be one of those.
   free_keys(queue)
   if takes_wanted_by_none(batch, queue, id, key) then
     return true
@@ -144,7 +145,8 @@ local function hand_out_again(batch, queues)
   return #batch.messages > 0
 end
 
--- Makes the consumer hold what was handed out to it, and renews its lease if less than `fresh_ms` are left.
+-- Makes the consumer hold what was handed out to it, and frees the keys that this does not need. Renews its
+-- lease if less than `fresh_ms` are left.
 local function hold(queues, consumer, now_ms, lease_ms, fresh_ms)
   for _, queue in ipairs(queues) do
     free_keys(queue)
