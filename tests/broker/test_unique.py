@@ -299,7 +299,7 @@ class TestAll:
     def test_what_a_worker_of_another_transport_has_taken_holds_nothing(self, rig: Rig, mode: str) -> None:
         rig.publish_unique("q", "1", key(mode))
         rig.client.rpop(rig.store.keys("q").ready)
-        rig.database.advance(1000)
+        age(rig, 1000)
         assert rig.publish_unique("q", "2", key(mode)) is None
 
     @pytest.mark.parametrize("others", [1, 30])
