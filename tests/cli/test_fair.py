@@ -137,8 +137,10 @@ def test_the_greatest_of_many_keys(site: Site, monkeypatch: pytest.MonkeyPatch) 
 
     few = "Only the 5 with the most ready messages were looked at. See all with --limit 0.\n"
     assert keys("--limit", "2") == ("bc", f"2 of 6 keys. {few}")
-    # What is looked at is enough for none of them to be taken for another one.
     assert keys("--limit", "2", "--sort", "scheduled") == ("eb", f"2 of 6 keys. {few}")
+    # It is not one of the greatest, and its ready message counts.
+    [scheduled, _] = site.rows("keys", *Q, "--limit", "2", "--sort", "scheduled")
+    assert (scheduled["key"], scheduled["ready"], scheduled["scheduled"]) == ("e", 1, 1)
     assert keys("--limit", "0") == ("bcfadez", "")
     assert keys("--limit", "9")[0] == "bcfadez"
     rows = site.rows("keys", *Q, "--limit", "5")
