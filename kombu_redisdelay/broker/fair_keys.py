@@ -11,6 +11,9 @@ from kombu_redisdelay.broker.server.scripts import FIND_GREATEST, READ_KEYS
 from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
 
+#: The states of a queue: it is fair, or its messages are being moved back, or neither.
+ON, OFF, PLAIN = "on", "off", ""
+
 #: Keys that are read together.
 KEYS_PER_PAGE = 200
 

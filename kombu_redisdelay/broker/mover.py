@@ -16,7 +16,7 @@ from time import monotonic
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.fair_queues import OFF, ON
+from kombu_redisdelay.broker.fair_keys import OFF, ON
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.server.scripts import FORWARD, ScriptCall, try_each
 from kombu_redisdelay.broker.server.server import SlotUnavailable, by_slot

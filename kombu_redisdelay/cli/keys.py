@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kombu_redisdelay.broker.fair_queues import ON
+from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.first_rows import ON_A_TERMINAL
@@ -85,7 +85,7 @@ def command(queues: tuple[str, ...], sort: str, limit: int, as_json: bool) -> No
 def _how_many(found: QueueKeys, shown: int) -> str:
     few = ""
     if len(found.keys) < found.count:
-        few = f"Only the {len(found.keys):,} with the most ready messages were looked at. "
+        few = f"{len(found.keys):,} were looked at, first those with the most ready messages. "
     return f"{shown:,} of {number_of(found.count, 'key')}. {few}See all with --limit 0."
 
 

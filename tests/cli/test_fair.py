@@ -135,7 +135,7 @@ def test_the_greatest_of_many_keys(site: Site, monkeypatch: pytest.MonkeyPatch) 
         result = site.run("keys", *Q, *words)
         return "".join(line[0] for line in result.stdout.splitlines()[1:]), result.stderr
 
-    few = "Only the 5 with the most ready messages were looked at. See all with --limit 0.\n"
+    few = "5 were looked at, first those with the most ready messages. See all with --limit 0.\n"
     assert keys("--limit", "2") == ("bc", f"2 of 6 keys. {few}")
     assert keys("--limit", "2", "--sort", "scheduled") == ("eb", f"2 of 6 keys. {few}")
     # It is not one of the greatest, and its ready message counts.

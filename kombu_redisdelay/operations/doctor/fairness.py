@@ -7,8 +7,7 @@ from datetime import timezone
 from itertools import chain, islice
 from typing import Any
 
-from kombu_redisdelay.broker.fair_keys import KeyState, iter_keys, iter_limited_keys, sorted_in
-from kombu_redisdelay.broker.fair_queues import ON
+from kombu_redisdelay.broker.fair_keys import ON, KeyState, iter_keys, iter_limited_keys, sorted_in
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
