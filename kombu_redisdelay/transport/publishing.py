@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ from kombu_redisdelay.transport.keyed_message import KeyedMessage, PublishedTag,
 from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
 from kombu_redisdelay.transport.routes import Routes
+from kombu_redisdelay.transport.sizes import Sizes
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class PublishingChannel(ConnectingChannel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._routes = Routes()
+        self._sizes = Sizes(self.options)
         #: kombu's connection, once the channel has lost its own; a weak reference.
         self._owner: Callable[[], Any] = lambda: None
         #: Bindings that Redis had no memory for, arguments of `_queue_bind` -> whether the log tells of it.
@@ -158,7 +160,8 @@ class PublishingChannel(ConnectingChannel):
         """Publish *message* to *queue*, now or for later.
 
         Raises:
-            ValueError: the due time or the header ``x-delay-on-conflict`` is invalid. Nothing was published.
+            ValueError: the due time or the header ``x-delay-on-conflict`` is invalid, or the message is too
+                large. Nothing was published.
         """
         self._publish_to(queue, message, **kwargs)
 
@@ -201,7 +204,7 @@ class PublishingChannel(ConnectingChannel):
         step = self.priority(self._get_message_priority(message))
         id = message_id(message)
         keyed = KeyedMessage(
-            *(self.store, queue, step, message, unique, bound, _encoder.encode),
+            *(self.store, queue, step, message, unique, bound, self._encode),
             *(id, is_repeated, wanted_fate(id)),
         )
         keyed.check()
@@ -304,10 +307,21 @@ class PublishingChannel(ConnectingChannel):
             when = Due()
         step = self.priority(self._get_message_priority(message))
         key = member_of(message["headers"]) if message["headers"] else None
-        payload = _encoder.encode(with_own(message, deliverable_ms(when), key))
+        payload = self._encode(with_own(message, deliverable_ms(when), key))
         if when is None:
             return self.store.put(queue, step, payload, bound=bound)
         return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)
+
+    def _encode(self, message: Mapping[str, Any]) -> str:
+        """*message* as text, which is ASCII.
+
+        Raises:
+            ValueError: it is too large.
+        """
+        text = _encoder.encode(message)
+        if len(text) > self._sizes.noted:
+            self._sizes.check(message, len(text))
+        return text
 
     def create_publish_batch(self, max_size: int) -> ProducerBatch:
         """Return the batch that ``Producer.batch`` of kombu 5.7 publishes through.
