@@ -137,9 +137,12 @@ class Lengths:
         old = [name for name in before if name not in found]
         if not old:
             return found
-        for known in filter(None, map(before.get, old)):
-            # Other threads go by the old length while this one reads.
-            known.until = now + FRESH_FOR
+        begun: dict[str, int] = {}
+        for name in old:
+            if (last := before[name]) is not None:
+                # Other threads go by the old length while this one reads.
+                last.until = now + FRESH_FOR
+                begun[name] = last.sent
         try:
             lengths = read(old)
         except BaseException:
@@ -147,9 +150,16 @@ class Lengths:
                 self._known.pop(name, None)
             raise
         for name, length in zip(old, lengths, strict=True):
-            last = before[name]
-            growth = 1.0 if last is None else last.growth_until(length, now)
-            found[name] = self._known[name] = _Known(length, now, now + FRESH_FOR, growth=growth)
+            last, current = before[name], self._known.get(name)
+            if last is None and current is not None:
+                # Another thread was faster, and counts since then.
+                found[name] = current
+                continue
+            new = _Known(length, now, now + FRESH_FOR)
+            if last is not None:
+                new.sent = last.sent - begun[name]
+                new.growth = last.growth_until(length, now)
+            found[name] = self._known[name] = new
         return found
 
 

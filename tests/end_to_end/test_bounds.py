@@ -96,4 +96,5 @@ def test_greenlets_share_what_their_process_knows(site: Installation) -> None:
     pytest.importorskip("gevent")
     command = [sys.executable, "-c", _GREENLETS, site.server.url()]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120)
-    assert int(done.stdout) == site.ready("q") == 100
+    # Each greenlet may have one on its way that no length tells yet.
+    assert 100 <= int(done.stdout) == site.ready("q") < 110

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -357,6 +357,33 @@ class TestReading:
         known = bounds.Lengths()
         for now in (0.0, 0.1, 0.2):  # noqa: B007
             known.admit({"q": 1}, {"q": 2000}, lambda queues: [next(lengths)])
+
+    @pytest.mark.parametrize("is_known", [False, True])
+    def test_what_another_thread_sends_meanwhile_counts(
+        self, monkeypatch: pytest.MonkeyPatch, is_known: bool
+    ) -> None:
+        now = 0.0
+        monkeypatch.setattr(bounds, "FRESH_FOR", 0.1)
+        monkeypatch.setattr(bounds, "monotonic", lambda: now)
+        known = bounds.Lengths()
+        others: list[Callable[[], None]] = []
+
+        def admit() -> None:
+            known.admit({"q": 1}, {"q": 3}, read)
+
+        def read(queues: Sequence[str]) -> list[int]:
+            if others:
+                others.pop()()
+            return [0]
+
+        if is_known:
+            admit()
+            now = 1.0
+        others.append(admit)
+        admit()
+        admit()
+        with pytest.raises(QueueFull, match="it has 3"):
+            admit()
 
     def test_lengths_that_cannot_be_read_are_an_error(self, site: Site) -> None:
         channel = site.channel()
