@@ -36,7 +36,7 @@ from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE, SCHEDULE
 from kombu_redisdelay.broker.store import Bound, Call
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER, conflict_in, next_replacement, unique_of
 from kombu_redisdelay.transport.block import block_for
-from kombu_redisdelay.transport.bounds import bound_of
+from kombu_redisdelay.transport.bounds import LENGTH, bound_of
 from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
 from kombu_redisdelay.transport.fates import fate_by_hand, noting, tell, wanted_fate
@@ -424,6 +424,13 @@ class PublishingChannel(ConnectingChannel):
             fair = FairQueues(self.store)
             if set(fair.states(names)) != {ON}:
                 fair.switch_on(names)
+
+    def prepare_queue_arguments(
+        self, arguments: Mapping[str, Any], max_length: object = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        prepared: dict[str, Any] = super().prepare_queue_arguments(arguments, **kwargs)
+        # Older releases of kombu leave it out.
+        return prepared if max_length is None else {**prepared, LENGTH: max_length}
 
     def queue_declare(self, queue: str | None = None, *args: Any, **kwargs: Any) -> Any:
         declare = super().queue_declare
