@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -30,18 +31,22 @@ from kombu_redisdelay.broker.message import (
     on_conflict,
 )
 from kombu_redisdelay.broker.partitions import taken
+from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.replies import explained, without_frames
 from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE, SCHEDULE
 from kombu_redisdelay.broker.store import Bound, Call
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER, conflict_in, next_replacement, unique_of
 from kombu_redisdelay.transport.block import block_for
+from kombu_redisdelay.transport.bounds import LENGTH, bound_of
 from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
 from kombu_redisdelay.transport.fates import Noting, fate_by_hand, tell, wanted_fate
 from kombu_redisdelay.transport.keyed_message import KeyedMessage, PublishedTag, is_repeated
+from kombu_redisdelay.transport.new_work import is_new_work
 from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
 from kombu_redisdelay.transport.routes import Routes
+from kombu_redisdelay.transport.sizes import Sizes
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +66,9 @@ UNSURE = (
 #: What may put a message into the schedule.
 SCHEDULING = (SCHEDULE, PUBLISH_UNIQUE)
 
+#: The types of exchanges that look up their queues, and put a message into each of these.
+LOOKED_UP = ("direct", "topic")
+
 #: Seconds between two attempts to note bindings that Redis had no memory for.
 BIND_PAUSE = 1.0
 
@@ -70,6 +78,7 @@ class PublishingChannel(ConnectingChannel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._routes = Routes()
+        self._sizes = Sizes(self.options)
         #: kombu's connection, once the channel has lost its own; a weak reference.
         self._owner: Callable[[], Any] = lambda: None
         #: Bindings that Redis had no memory for, arguments of `_queue_bind` -> whether the log tells of it.
@@ -103,10 +112,26 @@ class PublishingChannel(ConnectingChannel):
             if exchange and exchange not in self.state.exchanges and is_fanout_of_an_app(exchange):
                 self._inplace_augment_message(message, exchange, routing_key)
                 return self._put_fanout(exchange, message, routing_key, **kwargs)
+            if self.connection.bounds.of and exchange and "_publish_batch" not in kwargs:
+                return self._publish_to_each(message, exchange, routing_key, **kwargs)
             return super().basic_publish(message, exchange, routing_key, **kwargs)
         self._inplace_augment_message(message, exchange, routing_key)
         self._publish_to(route.queue, message, route.bound, Routed(message, exchange, routing_key), **kwargs)
         return None
+
+    def _publish_to_each(
+        self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any
+    ) -> None:
+        """Publish *message* as kombu does, but to none of its queues if one of them is full."""
+        if self.typeof(exchange).type not in LOOKED_UP or not is_new_work(message):
+            super().basic_publish(message, exchange, routing_key, **kwargs)
+            return
+        self._inplace_augment_message(message, exchange, routing_key)
+        queues = self._lookup(exchange, routing_key)
+        names = [self._partition(queue, message) for queue in queues]
+        self._admit(Counter(name for name in names if name in self.connection.bounds.of))
+        for queue in queues:
+            self._put(queue, message, _is_admitted=True, **kwargs)
 
     def _next_delivery_tag(self) -> PublishedTag:
         return PublishedTag(super()._next_delivery_tag())
@@ -132,7 +157,7 @@ class PublishingChannel(ConnectingChannel):
     def _publish_anew(self, routed: Routed) -> None:
         """Publish a message again: the bindings that it was routed by have changed."""
         self._routes.forget(routed.exchange, routed.routing_key)
-        self.typeof(routed.exchange).deliver(*routed)
+        self.typeof(routed.exchange).deliver(*routed, _is_admitted=True)
 
     def get_table(self, exchange: str) -> list[tuple[str, ...]]:
         # A message must not miss its queue.
@@ -159,7 +184,8 @@ class PublishingChannel(ConnectingChannel):
         """Publish *message* to *queue*, now or for later.
 
         Raises:
-            ValueError: the due time or the header ``x-delay-on-conflict`` is invalid. Nothing was published.
+            ValueError: the due time or the header ``x-delay-on-conflict`` is invalid, or the message is too
+                large. Nothing was published.
         """
         self._publish_to(queue, message, **kwargs)
 
@@ -172,6 +198,7 @@ class PublishingChannel(ConnectingChannel):
         *,
         _publish_batch: Outbox | None = None,
         _is_repeated: bool = False,
+        _is_admitted: bool = False,
         **_: Any,
     ) -> None:
         """Publish *message* to *queue*.
@@ -180,18 +207,37 @@ class PublishingChannel(ConnectingChannel):
             bound: the bindings that the message was routed by, if they come from the cache. The server then
                 checks that they are still the same.
             routed: what it was routed by, to do that again if they are not.
+
+        Raises:
+            QueueFull: the queue has a bound, and the message is new work.
         """
         queue = self._partition(queue, message)
         keyed = self._keyed(queue, message, bound, is_repeated=_is_repeated)
         call = self._call(queue, message, bound) if keyed is None else keyed.call()
+        needs_room = queue in self.connection.bounds.of and not _is_admitted and is_new_work(message)
         if _publish_batch is not None:
-            _publish_batch.add_call(OutboxCall(queue, call, routed, keyed))
+            _publish_batch.add_call(OutboxCall(queue, call, routed, keyed, needs_room))
             return
+        if needs_room:
+            self._admit({queue: 1})
         reply = self._run(queue, call)
         if keyed is not None:
             reply = self._follow(keyed, reply)
         if not reply and routed is not None:
             self._publish_anew(routed)
+
+    def _admit(self, counts: Mapping[str, int]) -> None:
+        """Make sure that queues with a bound have room for so many messages.
+
+        Raises:
+            QueueFull: one of them has not.
+        """
+        if counts:
+            self.connection.bounds.admit(counts, self._lengths)
+
+    def _lengths(self, queues: Sequence[str]) -> list[int]:
+        ready = ReadyLists(self.store)
+        return self._wait_for(self.store.slot(queues[0]), lambda: ready.counts(queues, with_scheduled=True))
 
     def _keyed(
         self, queue: str, message: dict[str, Any], bound: Bound | None, *, is_repeated: bool
@@ -202,7 +248,7 @@ class PublishingChannel(ConnectingChannel):
         step = self.priority(self._get_message_priority(message))
         id = message_id(message)
         keyed = KeyedMessage(
-            *(self.store, queue, step, message, unique, bound, _encoder.encode),
+            *(self.store, queue, step, message, unique, bound, self._encode),
             *(id, is_repeated, wanted_fate(id)),
         )
         keyed.check()
@@ -231,6 +277,7 @@ class PublishingChannel(ConnectingChannel):
         """As :meth:`~kombu_redisdelay.transport.outbox.Sender.send`."""
         calls, commands = list(outbox.calls), list(outbox.commands)
         outbox.clear()
+        self._admit(Counter(each.queue for _, each in calls if each.needs_room))
         replies: list[Any] = []
         if calls:
             self.store.remember(*dict.fromkeys(each.queue for _, each in calls if each.call[0] in SCHEDULING))
@@ -310,10 +357,21 @@ class PublishingChannel(ConnectingChannel):
             when = Due()
         step = self.priority(self._get_message_priority(message))
         key = member_of(message["headers"]) if message["headers"] else None
-        payload = _encoder.encode(with_own(message, deliverable_ms(when), key))
+        payload = self._encode(with_own(message, deliverable_ms(when), key))
         if when is None:
             return self.store.put(queue, step, payload, bound=bound)
         return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)
+
+    def _encode(self, message: Mapping[str, Any]) -> str:
+        """*message* as text, which is ASCII.
+
+        Raises:
+            ValueError: it is too large.
+        """
+        text = _encoder.encode(message)
+        if len(text) > self._sizes.noted:
+            self._sizes.check(message, len(text))
+        return text
 
     def create_publish_batch(self, max_size: int) -> ProducerBatch:
         """Return the batch that ``Producer.batch`` of kombu 5.7 publishes through.
@@ -358,7 +416,9 @@ class PublishingChannel(ConnectingChannel):
                 f"queue {queue!r} cannot be both fair ('x-fair') and declared with 'x-expires': Redis would "
                 "expire the list of each key by itself"
             )
+        bound = bound_of(queue, arguments, len(names))
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
+        self.connection.bounds.declare(names, bound)
         if not auto_delete:
             self.connection.declared_queues.update(names)
         for name in names:
@@ -370,6 +430,13 @@ class PublishingChannel(ConnectingChannel):
             fair = FairQueues(self.store)
             if set(fair.states(names)) != {ON}:
                 fair.switch_on(names)
+
+    def prepare_queue_arguments(
+        self, arguments: Mapping[str, Any], max_length: object = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        prepared: dict[str, Any] = super().prepare_queue_arguments(arguments, **kwargs)
+        # Older releases of kombu leave it out.
+        return prepared if max_length is None else {**prepared, LENGTH: max_length}
 
     def queue_declare(self, queue: str | None = None, *args: Any, **kwargs: Any) -> Any:
         declare = super().queue_declare

@@ -50,7 +50,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         redis.Channel,
         {
             *("_put", "_put_fanout", "_new_queue", "_queue_bind", "queue_declare", "basic_publish"),
-            *("get_table", "_lookup", "_next_delivery_tag"),
+            *("get_table", "_lookup", "_next_delivery_tag", "prepare_queue_arguments"),
         },
     ),
     (ConnectingChannel, redis.Channel, {"_get_pool", "_after_fork", "conn_or_acquire", "_get_client"}),
