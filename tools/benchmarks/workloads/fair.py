@@ -104,8 +104,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
 
 
 def _consume(bench: Bench, sizes: Sizes) -> dict[str, float]:
-    """The cases in turns, and the median of each figure: what slows the machine down for some seconds must not
-    decide."""
+    """The cases in turns, and the median of each figure: some slow seconds of the machine must not decide."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     queue, keys_of = bench.site.queue, {**KEYS, MANY: sizes["keys"]}
     for _, prefetch, (name, how_many) in product(range(sizes["turns"]), PREFETCHES, keys_of.items()):
@@ -198,8 +197,22 @@ WORKLOAD = Workload(
         "error of shares": "%",
     },
     measure=measure,
-    sizes={"turns": 5, "messages": 5_000, "keys": 100_000, "limited keys": 10_000, "stored": 20_000, "shares": 10_000},
-    quick_sizes={"turns": 1, "messages": 500, "keys": 1000, "limited keys": 100, "stored": 500, "shares": 1000},
+    sizes={
+        "turns": 5,
+        "messages": 5_000,
+        "keys": 100_000,
+        "limited keys": 10_000,
+        "stored": 20_000,
+        "shares": 10_000,
+    },
+    quick_sizes={
+        "turns": 1,
+        "messages": 500,
+        "keys": 1000,
+        "limited keys": 100,
+        "stored": 500,
+        "shares": 1000,
+    },
     rounds=3,
     apart=True,
 )
