@@ -23,6 +23,9 @@ ISOLATED_AFTER = 3
 #: consumer.
 ISOLATED_FOR = 60.0
 
+#: Bytes of a message from which on a script that moves it may take more than 5 ms.
+LARGE_MESSAGE = 1024 * 1024
+
 #: Seconds. A longer lease was set for ``redis://``, whose default is an hour: long tasks needed it.
 LONG_LEASE = 600
 
@@ -50,6 +53,9 @@ class Options:
             of its queues.
         unknown_task_wait: seconds for which a task that a Celery worker does not know waits for one that
             does. Then it becomes a dead letter. ``None``: it is discarded at once, as Celery does.
+        message_size_warning: bytes that a message may have before the log warns of it; 0 for any number.
+        message_size_limit: bytes that the message of new work may have. It is not published if it has more.
+            ``None`` or 0 for any number.
     """
 
     visibility_timeout: float = 60.0
@@ -62,6 +68,8 @@ class Options:
     partitions: Mapping[str, int] = field(default_factory=dict)
     revoke_scheduled: bool = True
     unknown_task_wait: float | None = 3600.0
+    message_size_warning: int = LARGE_MESSAGE
+    message_size_limit: int | None = None
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any]) -> Options:
@@ -148,5 +156,10 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "unknown_task_wait": (
         "a number of seconds above 0, or None",
         lambda value: value is None or (_is_seconds(value) and value > 0),
+    ),
+    "message_size_warning": ("a whole number of bytes from 0", lambda value: _is_int(value, 0)),
+    "message_size_limit": (
+        "a whole number of bytes from 0, or None",
+        lambda value: value is None or _is_int(value, 0),
     ),
 }

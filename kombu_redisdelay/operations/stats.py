@@ -76,6 +76,8 @@ class QueueStats:
             the history of the queue began.
         replaced: number of messages that were published in place of one that held their unique key, since
             then.
+        bound: how many messages may be ready and scheduled before new work is refused; ``None`` for any
+            number, or if no app is known that declares it.
     """
 
     queue: str
@@ -95,6 +97,12 @@ class QueueStats:
     dropped: int = 0
     replaced: int = 0
     fairness: Fairness | None = None
+    bound: int | None = None
+
+    @property
+    def bound_share(self) -> float | None:
+        """Which part of the bound there is; ``None`` without a bound."""
+        return None if self.bound is None else (self.ready + self.scheduled) / self.bound
 
     @property
     def messages(self) -> int:
@@ -123,9 +131,11 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
         listing += [name for name, reply in by_name.items() if reply[-1]]
     for name, reason in _found_out(store, found, listing).items():
         found[name] = replace(found[name], reason=reason)
-    limits = queue_limits(store, list(names))
+    limits, bounds = queue_limits(store, list(names)), store.bounds()
     return [
-        replace(reduce(_together, (found[name] for name in names[queue])), limits=its)
+        replace(
+            reduce(_together, (found[name] for name in names[queue])), limits=its, bound=bounds.get(queue)
+        )
         for queue, its in zip(names, limits, strict=True)
     ]
 
