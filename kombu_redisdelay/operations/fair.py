@@ -182,6 +182,15 @@ def resume_key(store: Store, queue: str, key: str) -> None:
         FairQueues(store).resume_key(name, key)
 
 
+def count_paused(store: Store, queue: str) -> tuple[int, int]:
+    """How many keys of *queue* are paused, and how many ready messages they have, as far as these are sorted
+    by key. Makes a few round trips for every 200 keys that have limits of their own."""
+    states = [
+        state for name in store.partitions.names(queue) for state in fair_keys.iter_paused_keys(store, name)
+    ]
+    return len({state.key for state in states}), sum(sum(state.ready.values()) for state in states)
+
+
 def checked_key(key: str) -> str:
     """*key* as it is.
 

@@ -13,7 +13,7 @@ from kombu_redisdelay.web.questions import name_of
 from kombu_redisdelay.web.queue_actions import as_fields, filled_in
 from kombu_redisdelay.web.site import Site
 from kombu_redisdelay.web.words import plural
-from kombu_redisdelay.words import in_words, made
+from kombu_redisdelay.words import in_words, made, will_run
 
 
 def named(key: Selected) -> str:
@@ -36,9 +36,11 @@ def make_fair(site: Site, form: Form) -> str:
 
 
 def ask_plain(site: Site, form: Form) -> str:
+    queue = form.choice.queue
+    paused = will_run(*fair.count_paused(site.queues.store, queue))
     return (
-        f"Make {name_of(form.choice.queue)} plain? Workers then move its messages back, and serve them "
-        "without turns. The limits of keys stay, and count when it is fair again."
+        f"Make {name_of(queue)} plain? Workers then move its messages back, and serve them without turns. "
+        f"{paused}{'. ' if paused else ''}The limits of keys do not hold until it is fair again."
     )
 
 

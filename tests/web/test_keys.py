@@ -181,6 +181,25 @@ def test_fair_and_plain(viewer: Viewer, site: Site) -> None:
     assert "celery is fair again." in viewer.press("Make fair").text
 
 
+def test_the_question_before_a_queue_is_plain_counts_what_is_paused(viewer: Viewer, site: Site) -> None:
+    queues = viewer.app.state.site.queues
+    queues.make_fair(QUEUE)
+    sort_in(site, *"aaabc")
+    viewer.open("/keys", name=QUEUE)
+    question = viewer.press("Make plain").heading
+    assert "paused" not in question
+    queues.pause_key(QUEUE, "a")
+    queues.limit_key(QUEUE, "b", concurrency=1)
+    viewer.open("/keys", name=QUEUE)
+    question = viewer.press("Make plain").heading
+    assert "1 key is paused: its 3 ready messages will run." in question
+    assert "The limits of keys do not hold until it is fair again." in question
+    for key in "cz":
+        queues.pause_key(QUEUE, key)
+    viewer.open("/keys", name=QUEUE)
+    assert "3 keys are paused: their 4 ready messages will run." in viewer.press("Make plain").heading
+
+
 def test_a_queue_that_expires(site: Site) -> None:
     site.app.conf.task_queues = [Queue(QUEUE, queue_arguments={"x-expires": 60_000})]
     viewer = Viewer(site.app)
@@ -204,9 +223,9 @@ def test_limits_of_each_key(viewer: Viewer, site: Site) -> None:
     assert "Concurrency must be a whole number from 1, not &#39;none&#39;" in viewer.at.source
     page = viewer.press("Limit each key", rate="10/m", concurrency="2")
     assert "Each key of celery: 10/m, burst 1, concurrency 2. It counts when the queue is fair." in page.text
-    # The next question has what there is.
+    # The next question has what there is, but not a burst that is the default: this one follows the rate.
     page = viewer.press("Limit each key")
-    expected = {"rate": "10/m", "burst": "1", "concurrency": "2"}
+    expected = {"rate": "10/m", "burst": "", "concurrency": "2"}
     assert expected.items() <= dict(page.forms[-1].fields).items()
     page = viewer.press("Limit each key", rate="", burst="", concurrency="")
     assert "Each key of celery: no limits." in page.text
@@ -231,6 +250,10 @@ def test_limits_of_some_keys(viewer: Viewer, site: Site) -> None:
     assert viewer.press("Limit", concurrency="0").status == 400
     page = viewer.press("Limit", concurrency="")
     assert "Key a of celery: 10/m, burst 1, as each key." in page.text
+    queues.limit_key(QUEUE, "a", rate="50/s")
+    page = viewer.press("Limit", ["a"])
+    assert {"rate": "50/s", "burst": ""}.items() <= dict(page.forms[-1].fields).items()
+    assert "Key a of celery: 1/s, burst 1." in viewer.press("Limit", rate="1/s").text
     page = viewer.press("Limit", ["a", "b"])
     assert page.heading == "Give 2 keys of celery other limits?"
     assert "2 keys of celery: 1/s, burst 1." in viewer.press("Limit", rate="1/s").text
