@@ -94,6 +94,11 @@ def in_words(limits: AnyLimits) -> str:
     return ", ".join(parts) or "no limits"
 
 
+def not_sorted(count: int) -> str:
+    """Says how many messages of a fair queue workers have not sorted by key yet; empty if they have."""
+    return f"{number_of(count)} {'is' if count == 1 else 'are'} not sorted by key yet" if count else ""
+
+
 def will_run(keys: int, ready: int) -> str:
     """Says of paused keys that their messages run when the queue is not fair any more; empty without keys.
 

@@ -56,7 +56,7 @@ def fair_key_of(headers: Mapping[str, Any]) -> FairKey | None:
             raise ValueError(f"header {WEIGHT_HEADER!r} needs header {KEY_HEADER!r}")
         return None
     task = headers.get("task")
-    check_key(key, f"header {KEY_HEADER!r}{f' of task {task!r}' if isinstance(task, str) else ''}")
+    check_key(key, f"header {KEY_HEADER!r}{f' of task {shortened(task)}' if isinstance(task, str) else ''}")
     if weight is None:
         return FairKey(key)
     check_weight(weight, f"header {WEIGHT_HEADER!r}")

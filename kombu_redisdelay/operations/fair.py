@@ -52,6 +52,17 @@ class KeyLimits:
         return self.rate is not None or self.concurrency is not None
 
 
+def shown_key(key: str) -> str:
+    """*key*, for people: in quotation marks if it is empty, or has spaces at its ends."""
+    return key if key and key == key.strip() else f'"{key}"'
+
+
+def written_key(text: str) -> str:
+    """The key that a person has written, as it is or as :func:`shown_key` shows it."""
+    is_shown = len(text) > 1 and text[0] == text[-1] == '"'
+    return text[1:-1] if is_shown else text
+
+
 def make_fair(store: Store, queues: Iterable[str], app: Any = None) -> None:
     """Have workers serve the keys of *queues* in turn.
 
