@@ -6,13 +6,13 @@ each of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from kombu_redisdelay.broker import fair_keys
-from kombu_redisdelay.broker.fair_key import check_key
+from kombu_redisdelay.broker.fair_key import check_key, fair_key_of
 from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyState
 from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.limits import Limits
@@ -61,6 +61,16 @@ def written_key(text: str) -> str:
     """The key that a person has written, as it is or as :func:`shown_key` shows it."""
     is_shown = len(text) > 1 and text[0] == text[-1] == '"'
     return text[1:-1] if is_shown else text
+
+
+def said_of_key(key: str, headers: Mapping[str, Any]) -> str:
+    """The key of a message for people, and what is wrong with its *headers*, if another transport has
+    published it. Empty if it has no key."""
+    try:
+        fair_key_of(headers)
+    except ValueError as exc:
+        return f"{shown_key(key)} ({exc})"
+    return shown_key(key) if key else ""
 
 
 def make_fair(store: Store, queues: Iterable[str], app: Any = None) -> None:

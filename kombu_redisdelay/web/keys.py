@@ -89,5 +89,4 @@ def _state_of(key: KeyStats) -> str:
 
 def pattern(key: str) -> str:
     """The value of the filter that finds messages with this key."""
-    # Spaces at the ends of a field do not count.
-    return re.sub(r"[*?[]|^\s|\s$", r"[\g<0>]", key) or NO_KEY
+    return re.sub(r"[*?[]", r"[\g<0>]", key) or NO_KEY

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kombu_redisdelay.broker.printable import printable
-from kombu_redisdelay.operations.fair import shown_key
+from kombu_redisdelay.operations.fair import said_of_key, shown_key
 from kombu_redisdelay.web.fields import quoted
 from kombu_redisdelay.words import blocked, not_sorted, span, when
 
@@ -80,6 +80,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "without_due": blocked,
     "not_sorted": not_sorted,
     "shown_key": shown_key,
+    "said_of_key": said_of_key,
     "moment": moment,
     "exactly": exactly,
     "clock": clock,

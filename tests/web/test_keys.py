@@ -125,6 +125,15 @@ def test_keys_with_spaces(viewer: Viewer, site: Site) -> None:
     assert viewer.app.state.site.queues.key_limits(QUEUE, " ").paused_since is not None
 
 
+def test_a_header_of_another_transport_that_is_no_key(viewer: Viewer, site: Site) -> None:
+    message = json.loads(payload(site, "id", "task"))
+    message["headers"]["x-key"] = 42
+    site.redis.lpush(QUEUE, json.dumps(message))
+    said = """"" (header 'x-key' of task 'task' must be a text, not 42: write str(42))"""
+    assert said in site.text("show", "id")
+    assert said in viewer.open("/message", id="id").text
+
+
 def test_a_key_leads_to_its_messages(viewer: Viewer, site: Site) -> None:
     for key in ("a*[b]", "a-b", ""):
         site.send(task_id=f"of {key}", headers={"x-key": key})
