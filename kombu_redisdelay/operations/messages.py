@@ -15,6 +15,7 @@ from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.operations.reading import Count, Page
+from kombu_redisdelay.operations.revoked import REASON, RevokedTasks
 from kombu_redisdelay.operations.selection import Selection, checked_ids
 from kombu_redisdelay.operations.verbs import Verb
 from kombu_redisdelay.public import public
@@ -165,8 +166,9 @@ class Messages(Access):
 
         Arguments:
             mark_revoked: also write the state ``REVOKED`` to the app's result backend, so that a program that
-                waits for the result learns of it. This is different from ``AsyncResult.revoke``, which tells
-                the workers to skip the task when they receive it.
+                waits for the result learns of it. With ``Selection(expired=True)``, chords learn of it, too,
+                and a task whose chord cannot be read stays. This is different from ``AsyncResult.revoke``,
+                which tells the workers to skip the task when they receive it.
 
         Raises:
             TypeError: *mark_revoked* was set without a Celery app.
@@ -175,7 +177,10 @@ class Messages(Access):
         if mark_revoked and self.app is None:
             raise TypeError("mark_revoked needs the Celery app, for its result backend")
         selection = _one_of(selection, ids)
-        action = Action(self.store, verbs.CANCEL, selection, limit, progress, {}, notes_ids=mark_revoked)
+        told = RevokedTasks(self.app) if mark_revoked and selection.expired else None
+        action = Action(
+            *(self.store, verbs.CANCEL, selection, limit, progress, {}), notes_ids=mark_revoked, revoked=told
+        )
         if dry_run:
             return self._would(action)
         try:
@@ -183,7 +188,7 @@ class Messages(Access):
         finally:
             # Also if *progress* has ended it: some are cancelled then.
             if mark_revoked:
-                self._tell_backend(action)
+                self._tell_backend(action, told)
         return action.done
 
     def reschedule(
@@ -302,23 +307,34 @@ class Messages(Access):
         selection, limit = action.selection, action.limit
         blocked = action.foresee(reading.names(self, selection))
         if selection.ids is None:
-            count = max(0, reading.count(self, selection, action.states) - action.done.blocked)
+            if selection.expired:
+                # Some may stay, because their chords could not be told.
+                count = action.count(reading.names(self, selection))
+            else:
+                count = int(reading.count(self, selection, action.states))
+            count = max(0, count - action.done.blocked)
             return action.would(count if limit is None else min(limit, count), {})
         found = Counter(message.id for message in reading.matching(self, selection, action.states))
         by_id = Counter(dict.fromkeys(selection.ids, 0))
         by_id.update(islice((found - blocked).elements(), limit))
         return action.would(by_id.total(), by_id)
 
-    def _tell_backend(self, action: Action) -> None:
+    def _tell_backend(self, action: Action, told: RevokedTasks | None) -> None:
         """Write the state ``REVOKED`` of what was cancelled to the app's result backend.
+
+        Arguments:
+            told: those that may be parts of chords; ``None`` if that does not matter.
 
         Raises:
             NotMarkedRevokedError: this failed.
         """
         try:
+            if told is not None:
+                told.tell()
+                return
             for id, count in action.by_id.items():
                 if count:
-                    self.app.backend.mark_as_revoked(id, "cancelled before it was delivered")
+                    self.app.backend.mark_as_revoked(id, REASON)
         except Exception as exc:
             # Each kind of backend has errors of its own.
             why = " ".join(str(exc).split()) or type(exc).__name__
