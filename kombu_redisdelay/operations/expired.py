@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from random import randrange
 
@@ -12,11 +12,11 @@ from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.content import Content, has_expired
 
-#: Messages that are looked at, in random places, and of how many each place has.
+#: Messages that are looked at, and how many of them stand side by side.
 SAMPLE, TOGETHER = 1000, 5
 
-#: Places in a round trip.
-PLACES_PER_CALL = 10
+#: Commands in a round trip.
+READS_PER_CALL = 10
 
 #: Bytes that are read at most, without those of the last round trip.
 MOST_BYTES = 8 * 1024 * 1024
@@ -43,9 +43,9 @@ def _sample(store: Store, queue: str) -> Iterator[bytes]:
                 return
         return
     size = 0
-    for _ in range(SAMPLE // (TOGETHER * PLACES_PER_CALL)):
-        places = (_place(keys, lengths) for _ in range(PLACES_PER_CALL))
-        commands = [("LRANGE", key, first, first + TOGETHER - 1) for key, first in places]
+    for _ in range(SAMPLE // (TOGETHER * READS_PER_CALL)):
+        reads = (_random(keys, lengths) for _ in range(READS_PER_CALL))
+        commands = [("LRANGE", key, first, first + TOGETHER - 1) for key, first in reads]
         for payloads in answers(store.server, commands):
             yield from payloads
             size += sum(map(len, payloads))
@@ -53,11 +53,11 @@ def _sample(store: Store, queue: str) -> Iterator[bytes]:
             return
 
 
-def _place(keys: list[str], lengths: list[int]) -> tuple[str, int]:
-    """A random message: the key of its list, and where it is there."""
-    place = randrange(sum(lengths))
+def _random(keys: Sequence[str], lengths: Sequence[int]) -> tuple[str, int]:
+    """A message: the key of its list, and its index there."""
+    index = randrange(sum(lengths))
     for key, length in zip(keys, lengths, strict=True):
-        if place < length:
-            return key, place
-        place -= length
-    raise AssertionError("there is no such place")
+        if index < length:
+            return key, index
+        index -= length
+    raise AssertionError("the sum of the lengths is wrong")

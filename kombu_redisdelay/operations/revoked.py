@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kombu_redisdelay.operations.arguments import embedded_in
@@ -9,6 +10,10 @@ from kombu_redisdelay.operations.readers import Entry
 
 #: What the result backend keeps as the reason.
 REASON = "cancelled before it was delivered"
+
+
+#: What the result backend must know of a part of a chord.
+HEADERS = ("root_id", "parent_id", "group", "group_index")
 
 
 class RevokedTasks:
@@ -20,25 +25,33 @@ class RevokedTasks:
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._requests: list[dict[str, Any]] = []
+        #: Id -> what Celery must know of it; ``None`` if it is in no group.
+        self._requests: list[tuple[str, Mapping[str, Any] | None]] = []
 
     @staticmethod
     def cannot_be_told(entry: Entry) -> bool:
         """Whether a message may be a part of a chord, and its body cannot be read: the chord would wait for
         ever."""
-        return bool(entry.content.headers.get("group")) and embedded_in(entry.payload) is None
+        return _is_in_group(entry) and embedded_in(entry.payload) is None
 
     def note(self, entry: Entry) -> None:
         """Note a message that was cancelled."""
-        headers = entry.content.headers
-        chord = (embedded_in(entry.payload) or {}).get("chord") if headers.get("group") else None
-        names = ("root_id", "parent_id", "group", "group_index")
-        of_task = {name: headers.get(name) for name in names}
-        self._requests.append({"id": entry.content.id, "task": entry.content.task, "chord": chord, **of_task})
+        self._requests.append((entry.content.id, _request(entry) if _is_in_group(entry) else None))
 
     def tell(self) -> None:
         """Store the state ``REVOKED``. A chord learns of it, as of a part that has failed."""
         from celery.app.task import Context
 
-        for each in self._requests:
-            self._app.backend.mark_as_revoked(each["id"], REASON, request=Context(each))
+        for id, request in self._requests:
+            context = None if request is None else Context(request)
+            self._app.backend.mark_as_revoked(id, REASON, request=context)
+
+
+def _is_in_group(entry: Entry) -> bool:
+    return bool(entry.content.headers.get("group"))
+
+
+def _request(entry: Entry) -> Mapping[str, Any]:
+    content, embedded = entry.content, embedded_in(entry.payload) or {}
+    of_task = {name: content.headers.get(name) for name in HEADERS}
+    return {"id": content.id, "task": content.task, "chord": embedded.get("chord"), **of_task}
