@@ -40,7 +40,7 @@ from kombu_redisdelay.transport.block import block_for
 from kombu_redisdelay.transport.bounds import LENGTH, bound_of
 from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
-from kombu_redisdelay.transport.fates import fate_by_hand, noting, tell, wanted_fate
+from kombu_redisdelay.transport.fates import Noting, fate_by_hand, tell, wanted_fate
 from kombu_redisdelay.transport.keyed_message import KeyedMessage, PublishedTag, is_repeated
 from kombu_redisdelay.transport.new_work import is_new_work
 from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
@@ -102,7 +102,7 @@ class PublishingChannel(ConnectingChannel):
                 kwargs["_is_repeated"] = True
             fate = fate_by_hand(message["headers"])
             if fate is not None:
-                with noting(fate):
+                with Noting(fate):
                     self.basic_publish(message, exchange, routing_key, **kwargs)
                 if "_publish_batch" not in kwargs:
                     fate.tell()
@@ -257,6 +257,11 @@ class PublishingChannel(ConnectingChannel):
     def _follow(self, keyed: KeyedMessage, reply: Any) -> Any:
         """Do what the *reply* to the call of a message says, until it is published or dropped. Returns the
         last reply."""
+        if reply == 1:
+            # Most messages.
+            if keyed.fate is not None:
+                keyed.fate.note(None)
+            return reply
         while (instead := next_replacement(reply)) is not None:
             reply = self._run(keyed.queue, keyed.call(instead))
         if reply:
@@ -284,7 +289,7 @@ class PublishingChannel(ConnectingChannel):
                     if each.keyed is not None and not isinstance(replies[index], ResponseError):
                         replies[index] = self._follow(each.keyed, replies[index])
                     if replies[index] == 0 and each.routed is not None:
-                        with noting(each.keyed and each.keyed.fate):
+                        with Noting(each.keyed and each.keyed.fate):
                             self._publish_anew(each.routed)
                 except ResponseError as exc:
                     replies[index] = without_frames(exc)
