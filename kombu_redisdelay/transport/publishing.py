@@ -1,25 +1,20 @@
-"""The part of a channel that publishes: queues and bindings, and how messages get there."""
+"""The part of a channel that publishes messages to their queues."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from time import monotonic
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kombu.exceptions import OperationalError
 from kombu.transport import redis
 from kombu.utils.json import JSONEncoder
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kombu_redisdelay.broker.bindings import BINDING
 from kombu_redisdelay.broker.fair_key import member_of
-from kombu_redisdelay.broker.fair_keys import ON
-from kombu_redisdelay.broker.fair_queues import FairQueues
-from kombu_redisdelay.broker.keys import is_ours
 from kombu_redisdelay.broker.members import with_own
 from kombu_redisdelay.broker.message import (
     DELAY_HEADER,
@@ -30,22 +25,19 @@ from kombu_redisdelay.broker.message import (
     message_id,
     on_conflict,
 )
-from kombu_redisdelay.broker.partitions import taken
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.broker.server.replies import explained, without_frames
+from kombu_redisdelay.broker.server.replies import without_frames
 from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE, SCHEDULE
 from kombu_redisdelay.broker.store import Bound, Call
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER, conflict_in, next_replacement, unique_of
 from kombu_redisdelay.transport.block import block_for
-from kombu_redisdelay.transport.bounds import LENGTH, bound_of
-from kombu_redisdelay.transport.connecting import ConnectingChannel
+from kombu_redisdelay.transport.declaring import DeclaringChannel
 from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
 from kombu_redisdelay.transport.fates import Noting, fate_by_hand, tell, wanted_fate
 from kombu_redisdelay.transport.keyed_message import KeyedMessage, PublishedTag, is_repeated
 from kombu_redisdelay.transport.new_work import is_new_work
 from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
-from kombu_redisdelay.transport.routes import Routes
 from kombu_redisdelay.transport.sizes import Sizes
 
 logger = logging.getLogger(__name__)
@@ -69,26 +61,17 @@ SCHEDULING = (SCHEDULE, PUBLISH_UNIQUE)
 #: The types of exchanges that look up their queues, and put a message into each of these.
 LOOKED_UP = ("direct", "topic")
 
-#: Seconds between two attempts to note bindings that Redis had no memory for.
-BIND_PAUSE = 1.0
 
-
-class PublishingChannel(ConnectingChannel):
-    """Publishes to the queues of one Redis database. kombu handles exchanges, bindings and fanout."""
+class PublishingChannel(DeclaringChannel):
+    """Publishes to the queues of one Redis database. kombu handles exchanges and fanout."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._routes = Routes()
         self._sizes = Sizes(self.options)
         #: kombu's connection, once the channel has lost its own; a weak reference.
         self._owner: Callable[[], Any] = lambda: None
-        #: Bindings that Redis had no memory for, arguments of `_queue_bind` -> whether the log tells of it.
-        self._unbound: dict[tuple[str, str, str, str], bool] = {}
-        self._bind_at = 0.0
         super().__init__(*args, **kwargs)
         if not self.priority_steps:
             raise ValueError("transport option 'priority_steps' must name one priority at least, not []")
-
-    # -- publishing ------------------------------------------------------------------------------------
 
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> Any:
         if self.connection is None:
@@ -150,35 +133,10 @@ class PublishingChannel(ConnectingChannel):
                 return channel
         raise RedisConnectionError("the channel is closed, because its connection was lost")
 
-    def _wait_to_bind(self, do: Callable[[], _Result]) -> _Result:
-        """The same for what reads or notes bindings. On a cluster, all of them are in one slot."""
-        return self._wait_for("bindings", do)
-
     def _publish_anew(self, routed: Routed) -> None:
         """Publish a message again: the bindings that it was routed by have changed."""
         self._routes.forget(routed.exchange, routed.routing_key)
         self.typeof(routed.exchange).deliver(*routed, _is_admitted=True)
-
-    def get_table(self, exchange: str) -> list[tuple[str, ...]]:
-        # A message must not miss its queue.
-        self._bind_again()
-        key = self.global_keyprefix + self.keyprefix_queue % (exchange,)
-        block = block_for(self.connection.client)
-        bindings = None if block is None else block.tables.get(key)
-        if bindings is None:
-            bindings = self._wait_to_bind(lambda: self.store.server.call("SMEMBERS", key))
-            if block is not None:
-                block.tables[key] = bindings
-        self._routes.has_read(key, bindings)
-        table = (tuple(binding.decode().split(self.sep)) for binding in bindings)
-        # Programs with another `sep` have bindings in there which cannot be read.
-        return [binding for binding in table if len(binding) == BINDING]
-
-    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Collection[str]:
-        queues: Collection[str] = super()._lookup(exchange, routing_key, default)
-        if exchange:
-            self._routes.found(exchange, routing_key, queues)
-        return queues
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         """Publish *message* to *queue*, now or for later.
@@ -398,103 +356,3 @@ class PublishingChannel(ConnectingChannel):
             super()._put_fanout(exchange, message, routing_key, **kwargs)
         else:
             outbox.add("publish", self._get_publish_topic(exchange, routing_key), _encoder.encode(message))
-
-    # -- queues and bindings ---------------------------------------------------------------------------
-
-    def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
-        whose = self.store.partitions.queue_of(queue)
-        if whose != queue:
-            raise ValueError(taken(queue, whose))
-        if is_ours(queue):
-            raise ValueError(
-                f"a queue cannot be named {queue!r}, because the transport has a key of this name"
-            )
-        arguments, names = kwargs.get("arguments") or {}, self.store.partitions.names(queue)
-        expires_ms, is_fair = arguments.get("x-expires"), bool(arguments.get("x-fair"))
-        if expires_ms is not None and is_fair:
-            raise ValueError(
-                f"queue {queue!r} cannot be both fair ('x-fair') and declared with 'x-expires': Redis would "
-                "expire the list of each key by itself"
-            )
-        bound = bound_of(queue, arguments, len(names))
-        super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
-        self.connection.bounds.declare(names, bound)
-        if not auto_delete:
-            self.connection.declared_queues.update(names)
-        for name in names:
-            if expires_ms is None:
-                self.store.expires_ms.pop(name, None)
-            else:
-                self.store.expires_ms[name] = int(expires_ms)
-        if is_fair:
-            fair = FairQueues(self.store)
-            if set(fair.states(names)) != {ON}:
-                fair.switch_on(names)
-
-    def prepare_queue_arguments(
-        self, arguments: Mapping[str, Any], max_length: object = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        prepared: dict[str, Any] = super().prepare_queue_arguments(arguments, **kwargs)
-        # Older releases of kombu leave it out.
-        return prepared if max_length is None else {**prepared, LENGTH: max_length}
-
-    def queue_declare(self, queue: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        declare = super().queue_declare
-        return self._wait_for(self.store.slot(queue or ""), lambda: declare(queue, *args, **kwargs))
-
-    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
-        block = block_for(self.connection.client)
-        if block is not None:
-            block.tables.clear()
-        bind = super()._queue_bind
-        try:
-            self._wait_to_bind(lambda: bind(exchange, routing_key, pattern, queue))
-        except ResponseError as exc:
-            if not self.is_out_of_memory(exc):
-                raise
-            # A worker must be able to start: the tasks that it runs give memory back.
-            self._unbound[exchange, routing_key, pattern, queue] = False
-
-    def is_out_of_memory(self, error: ResponseError) -> bool:
-        """Whether Redis refused because it is full."""
-        return isinstance(explained(error, self.store.server, ()), OutOfMemoryError)
-
-    def bind_later(self, queues: Iterable[str]) -> None:
-        """Have the bindings of *queues* noted again when Redis has memory for it."""
-        for queue in queues:
-            for exchange, routing_key, args in self.state.queue_bindings(queue):
-                _, pattern, _ = self.typeof(exchange).prepare_bind(queue, exchange, routing_key, args)
-                self._unbound.setdefault((exchange, routing_key, pattern, queue), False)
-
-    def _bind_again(self) -> None:
-        """Note the bindings that Redis had no memory for.
-
-        Raises:
-            OutOfMemoryError: it still has none.
-        """
-        for binding in list(self._unbound):
-            super()._queue_bind(*binding)
-            del self._unbound[binding]
-
-    def try_to_bind(self) -> None:
-        """Note the bindings that Redis had no memory for, if it is time to try that again."""
-        if self._unbound and monotonic() > self._bind_at:
-            self._bind_at = monotonic() + BIND_PAUSE
-            try:
-                self._bind_again()
-            except ResponseError:
-                self._tell_of_unbound()
-
-    def _tell_of_unbound(self) -> None:
-        """Log each binding once. A channel that only publishes gets an error instead, and does not come
-        here."""
-        for binding, is_told in self._unbound.items():
-            if not is_told:
-                exchange, _, _, queue = binding
-                logger.warning(
-                    "Redis is out of memory and has not noted that queue %r is bound to exchange %r. "
-                    "Trying again each second.",
-                    queue,
-                    exchange,
-                )
-                self._unbound[binding] = True

@@ -137,6 +137,36 @@ class TestTurns:
                 break
         assert number < 25
 
+    @pytest.mark.parametrize("limit", [1, 3])
+    def test_who_comes_behind_a_crowd_is_served_soon(self, rig: Rig, limit: int) -> None:
+        publish(rig, "busy", *numbered("busy", 10))
+        me = rig.consumer()
+        taken(me, "q", limit=2)
+        for number in range(100):
+            publish(rig, f"crowd{number:03}", f"crowd{number}")
+        taken(me, "q", limit=limit)
+        publish(rig, "quiet", "quiet")
+        got = [key for _ in range(3) for key in keys_of(taken(me, "q", limit=limit))]
+        assert "quiet" in got[:3]
+
+    def test_who_is_in_a_crowd_is_not_passed_by_ever_newer_keys(self, rig: Rig) -> None:
+        me = rig.consumer()
+        for number in range(40):
+            publish(rig, f"guest{number:03}", f"guest{number}")
+        publish(rig, "zoe", "zoe")
+        for number in range(40, 200):
+            publish(rig, f"guest{number:03}", f"guest{number}")
+            if "zoe" in keys_of(taken(me, "q", limit=1)):
+                break
+        assert number - 40 <= 2 * 41
+
+    @pytest.mark.parametrize("limit", [1, 7, 64])
+    def test_each_of_a_crowd_is_served_once(self, rig: Rig, limit: int) -> None:
+        for number in range(90):
+            publish(rig, f"crowd{number}", f"crowd{number}")
+        got = ids(take_all(rig.consumer(), limit=limit))
+        assert sorted(got) == sorted(numbered("crowd", 90))
+
     def test_new_keys_get_no_more_than_those_that_wait(self, rig: Rig) -> None:
         for key in "abcdefgh":
             publish(rig, key, *numbered(key, 50))

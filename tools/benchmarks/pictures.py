@@ -230,7 +230,7 @@ def _line(axis: Axes, name: str, x: Sequence[float], y: Sequence[float]) -> None
 
 def wait_of_the_quiet(results: Results) -> Figure | None:
     """The half and 99 % of the waits beside a backlog: in a plain queue, and in a fair one."""
-    cases = [fair_fleet.PLAIN, *map(fair_fleet.case, fair_fleet.NOISY)]
+    cases = [fair_fleet.PLAIN, *map(fair_fleet.case, fair_fleet.NOISY), fair_fleet.BURST]
     spreads = {
         case: [results.spread("fair-wait", case, name) for name in ("p50", "p99")]
         for case in reversed(cases)
@@ -238,7 +238,7 @@ def wait_of_the_quiet(results: Results) -> Figure | None:
     }
     if not spreads:
         return None
-    figure = Figure(figsize=(7, 2.4), layout="constrained")
+    figure = Figure(figsize=(7, 2.8), layout="constrained")
     axis = figure.subplots()
     for place, (case, (half, most)) in enumerate(spreads.items()):
         if half is None or most is None:

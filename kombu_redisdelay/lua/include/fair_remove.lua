@@ -28,7 +28,7 @@ local function forget_sorted_in(base, list, count)
   end
   if redis.call('HINCRBY', base .. 'fair', 'n:' .. step, -count) <= 0 then
     redis.call('UNLINK', base .. 'turns:' .. step)
-    for _, name in ipairs({ 'n', 'clock', 'since', 'is_rebasing', 'arrivals' }) do
+    for _, name in ipairs({ 'n', 'clock', 'since', 'is_rebasing', 'arrivals', 'is_last_next' }) do
       redis.call('HDEL', base .. 'fair', name .. ':' .. step)
     end
   end

@@ -5,10 +5,14 @@ local function open_fair(queue, steps, now_us, seed)
   local fair = { base = queue.base, state = queue.fair, now_us = now_us, needs_ack = queue.needs_ack }
   fair.holders, fair.keys, fair.seed = {}, {}, seed % 1000003
   open_lanes(fair, steps)
+  local may_come = queue.first_due_ms or #fair.strays > 0
   for index, lane in ipairs(fair.lanes) do
-    if lane.n > 0 or queue.counts[index] > 0 then
+    local is_to_sort_in = may_come or queue.counts[index] > 0
+    if is_to_sort_in or lane.n > 0 then
       redis.call('ZCARD', lane.zset)
-      redis.call('LLEN', key_list(fair.base, lane.step, ''))
+    end
+    if is_to_sort_in then
+      redis.call('LLEN', lane.lists)
     end
   end
   queue.fair = fair
@@ -77,7 +81,8 @@ local function leave_fair(queue, consumer, may_watch)
   end
   for index, lane in ipairs(fair.lanes) do
     close_lane(fair, lane)
-    local has_turns = lane.n > 0 and not fair.is_counting and redis.call('ZCARD', lane.zset) > 0
+    local may_be_taken = lane.n > 0 and not fair.is_counting
+    local has_turns = may_be_taken and (lane.has_turns or redis.call('ZCARD', lane.zset) > 0)
     queue.counts[index] = lane.at_door + (has_turns and lane.n or 0)
   end
   write_counts(fair)

@@ -9,13 +9,20 @@
 -- would starve all others: so `since:<step>` counts the newcomers in a row, and after some of them the first
 -- of the others is served. These some are about as many as there are newcomers for each of the others.
 --
+-- Where many newcomers wait, who came first and who came last are served in turn. So one that comes behind a
+-- crowd is served soon, and who is in the crowd waits twice as long at most, whoever comes meanwhile.
+--
 -- A key without messages leaves when its turn comes, not before: else one that publishes its own successor
 -- would always be a newcomer.
 --
 -- A `lane` is a step of a queue in a script:
 --   n, clock, since        as in the hash `fair`
 --   arrivals               how many keys have come
+--   is_last_next           1 if the newcomer that came last is next, if they are a crowd
 --   in_a_row               how many newcomers are served in a row
+--   is_crowd               whether the newcomers are one
+--   latest, latest_at      newcomers and their turns, who came last first, and which of them is the next
+--   others, others_at      the same of the first keys that are no newcomers
 --   start                  the clock at the beginning
 --   entries, at            keys and turns that were read from the zset, and which of them is the next
 --   last                   the latest turn among these; nothing that is not read begins before
@@ -24,10 +31,13 @@
 --   turns, gone            what is to be written to the zset
 --   at_limit               when the turns begin of those that are at a limit and leave for that
 --   passed                 keys that were served out of order
+--   has_turns              whether the zset has any; nil: not known
 --   is_used                whether messages were sorted in
 
 local ROUND = 1000000
 local MOST_IN_A_ROW = 31
+-- More newcomers are a crowd.
+local CROWD = 32
 -- Turns of newcomers begin after this.
 local FIRST_ARRIVAL = -REBASE
 -- In one script: messages that it takes if it does nothing else, keys that it looks at, and keys that go back
@@ -90,7 +100,7 @@ local function write_turns(fair, lane)
   if #pairs_of > 0 then
     redis.call('ZADD', lane.zset, unpack(pairs_of))
   end
-  lane.turns, lane.gone = {}, {}
+  lane.turns, lane.gone, lane.has_turns = {}, {}, #pairs_of > 0 or nil
 end
 
 -- Up to `count` entries that begin after `at` ("-inf": the first), without the first `skipped` of these.
@@ -108,6 +118,20 @@ local function keys_in(entries)
   return keys
 end
 
+-- Counts newcomers, and reads those that may be served out of order among the next `count`.
+local function read_newcomers(fair, lane, count)
+  local all, newcomers = redis.call('ZCARD', lane.zset), redis.call('ZCOUNT', lane.zset, '-inf', '(0')
+  lane.in_a_row = math.min(MOST_IN_A_ROW, math.ceil((newcomers + 1) / math.max(1, all - newcomers)))
+  lane.others, lane.others_at, lane.others_at_once = {}, 1, math.ceil(count / (lane.in_a_row + 1))
+  lane.latest, lane.latest_at, lane.is_crowd = {}, 1, newcomers > CROWD
+  if lane.is_crowd and (count > 1 or lane.is_last_next == 1) then
+    local some = math.ceil(count / 2)
+    lane.latest =
+      redis.call('ZRANGE', lane.zset, '(0', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, some, 'WITHSCORES')
+    read_keys(fair, keys_in(lane.latest))
+  end
+end
+
 -- Reads from the front again.
 local function read_lane(fair, lane, wanted)
   write_turns(fair, lane)
@@ -118,22 +142,33 @@ local function read_lane(fair, lane, wanted)
   lane.start = lane.start or lane.clock
   lane.again, lane.first, lane.passed, lane.passed_count = {}, 1, {}, 0
   if lane.entries[2] and tonumber(lane.entries[2]) < 0 then
-    local all, newcomers = redis.call('ZCARD', lane.zset), redis.call('ZCOUNT', lane.zset, '-inf', '(0')
-    lane.in_a_row = math.min(MOST_IN_A_ROW, math.ceil((newcomers + 1) / math.max(1, all - newcomers)))
+    read_newcomers(fair, lane, count)
   end
   read_keys(fair, keys_in(lane.entries))
 end
 
 -- The first key that is no newcomer, and its turn; nil if there is none.
 local function first_of_others(fair, lane)
-  local entry = read_turns(lane, '0', lane.passed_count, 1)
-  if not entry[1] or lane.turns[entry[1]] then
+  if lane.others_at > #lane.others then
+    lane.others, lane.others_at = read_turns(lane, '0', lane.passed_count, lane.others_at_once), 1
+    read_keys(fair, keys_in(lane.others))
+  end
+  local key, at = lane.others[lane.others_at], tonumber(lane.others[lane.others_at + 1])
+  if not key or lane.turns[key] then
     return nil
   end
-  lane.passed_count = lane.passed_count + 1
-  lane.passed[entry[1]] = true
-  read_keys(fair, { entry[1] })
-  return entry[1], tonumber(entry[2])
+  lane.others_at, lane.passed_count, lane.passed[key] = lane.others_at + 2, lane.passed_count + 1, true
+  return key, at
+end
+
+-- The newcomer that came last, and its turn; nil if all that were read had theirs.
+local function last_newcomer(lane)
+  local key, at = lane.latest[lane.latest_at], tonumber(lane.latest[lane.latest_at + 1])
+  if not key or lane.turns[key] then
+    return nil
+  end
+  lane.latest_at, lane.passed[key] = lane.latest_at + 2, true
+  return key, at
 end
 
 -- The key whose turn it is, and when its turn began; nil if there is none. The third value tells that it is
@@ -158,8 +193,18 @@ local function next_key(fair, lane, wanted)
       -- There is nobody to starve.
       lane.since = 0
     end
+    if at < 0 and lane.is_crowd and lane.is_last_next == 1 then
+      lane.is_last_next = 0
+      local last, its_turn = last_newcomer(lane)
+      if last then
+        return last, its_turn
+      end
+    end
     lane.at = lane.at + 2
     if not lane.passed[key] then
+      if at < 0 and lane.is_crowd then
+        lane.is_last_next = 1
+      end
       return key, at
     end
   end
@@ -231,7 +276,7 @@ local function next_in_turn(fair, lane, wanted)
       stop_key(fair, lane, key, at)
     elseif not lane.at_limit[key] then
       -- Another program may have put something else there.
-      local payload = redis.pcall('RPOP', key_list(fair.base, lane.step, key))
+      local payload = redis.pcall('RPOP', lane.lists .. key)
       if type(payload) == 'string' then
         note_served(fair, lane, key, at, is_passed, payload)
         return payload
@@ -257,9 +302,9 @@ local function rebase(fair, lane)
   write_turns(fair, lane)
 end
 
-local LANE_FIELDS = { 'n', 'clock', 'since', 'is_rebasing', 'arrivals' }
+local LANE_FIELDS = { 'n', 'clock', 'since', 'is_rebasing', 'arrivals', 'is_last_next' }
 
-local EMPTY = { n = 0, clock = 0, since = 0, is_rebasing = 0, arrivals = 0 }
+local EMPTY = { n = 0, clock = 0, since = 0, is_rebasing = 0, arrivals = 0, is_last_next = 0 }
 
 local function open_lane(fair, step, fields)
   local found = EMPTY
@@ -272,12 +317,14 @@ local function open_lane(fair, step, fields)
   return {
     step = step,
     zset = fair.base .. 'turns:' .. step,
+    lists = key_list(fair.base, step, ''),
     found = found,
     n = found.n,
     clock = found.clock,
     since = found.since,
     is_rebasing = found.is_rebasing,
     arrivals = found.arrivals,
+    is_last_next = found.is_last_next,
     entries = {},
     at = 1,
     again = {},
@@ -302,7 +349,7 @@ end
 -- used, and messages are left in them.
 local function open_lanes(fair, steps)
   fair.lanes, fair.strays, fair.served, fair.work, fair.looked_at = {}, {}, 0, 0, 0
-  -- All of them: there are no more than five for each step.
+  -- All of them: there are no more than six for each step.
   local found, fields = redis.call('HSCAN', fair.base .. 'fair', '0', 'COUNT', '200')[2], {}
   for i = 1, #found, 2 do
     fields[found[i]] = found[i + 1]

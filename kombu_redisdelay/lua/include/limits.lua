@@ -75,12 +75,13 @@ local function read_limits(queues, now_us)
     keys[i] = queue.base .. 'control'
     queue.tokens, queue.permits = math.huge, math.huge
   end
+  local count = count_existing(keys, 1, #keys)
   -- For most consumers, this is all.
-  if count_existing(keys, 1, #keys) == 0 then
+  if count == 0 then
     return
   end
   for i, queue in ipairs(queues) do
-    if redis.call('EXISTS', keys[i]) == 1 then
+    if count == #keys or redis.call('EXISTS', keys[i]) == 1 then
       read_limits_of(queue, keys[i], queue.base .. 'unacked:', now_us)
     end
   end

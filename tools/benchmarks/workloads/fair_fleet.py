@@ -29,6 +29,9 @@ QUIET_KEYS = 1000
 
 PLAIN = "plain"
 
+#: All of the greatest number of noisy keys come at once, just before the quiet ones.
+BURST = f"fair, burst of {NOISY[-1]:,} new keys"
+
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -81,12 +84,13 @@ def wait(site: Site, sizes: Sizes) -> Measured:
     with site.connect() as connection, site.redis() as redis:
         bench = Bench(site, connection, redis)
         bench.empty(is_fair=bool(sizes["fair"]))
-        count = ready + noisy + noisy // 16
+        # So many takes give each of the noisy ones a turn: a newcomer and another one are served in turn.
+        count = ready + 2 * noisy
         bench.fill(message(site.queue, number, f"noisy-{number % noisy}") for number in range(count))
         if sizes["fair"]:
             bench.sort_in()
-        # Each of the noisy has had a turn. Before that, all are newcomers, and sometimes others come first.
-        bench.drain(noisy + noisy // 16, 64)
+        if not sizes["burst"]:
+            bench.drain(2 * noisy, 64)
         with _processes(_work, site, sizes["task ms"] / 1000, handled, waits):
             # All of them are at work.
             while handled.value < 10 * PROCESSES:
@@ -150,12 +154,13 @@ WORKLOADS = (
         name="fair-wait",
         about=f"messages of quiet keys beside a backlog of noisy ones; {PROCESSES} processes, prefetch 1",
         cases=[
-            Case(PLAIN, OURS, {"fair": 0, "noisy": 1}),
-            *(Case(case(noisy), OURS, {"fair": 1, "noisy": noisy}) for noisy in NOISY),
+            Case(PLAIN, OURS, {"fair": 0, "noisy": 1, "burst": 0, "quiet": 20}),
+            *(Case(case(noisy), OURS, {"fair": 1, "noisy": noisy, "burst": 0}) for noisy in NOISY),
+            Case(BURST, OURS, {"fair": 1, "noisy": NOISY[-1], "burst": 1}),
         ],
         units={"p50": "ms", "p99": "ms", "rate": "messages/s"},
         measure=wait,
-        sizes={"ready": 200_000, "quiet": 100, "each ms": 500, "task ms": 20},
+        sizes={"ready": 200_000, "quiet": 100, "each ms": 250, "task ms": 20},
         quick_sizes={"ready": 5_000, "quiet": 20, "each ms": 50, "task ms": 20},
         rounds=1,
         apart=True,
