@@ -13,11 +13,12 @@ from operator import attrgetter
 from typing import Any
 
 from kombu_redisdelay.broker import dead
+from kombu_redisdelay.broker.by_time import IDS_PER_CALL
 from kombu_redisdelay.broker.key_holders import living_holders
 from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule, Scheduled, Target
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled, Target
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.due_times import NOW_MS, Move, moving_to

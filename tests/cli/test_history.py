@@ -45,7 +45,7 @@ def test_what_has_happened_in_the_minute_that_has_not_ended(site: Site) -> None:
 )
 def test_the_queues_are_shown_together_and_summed(site: Site, by: str, unit: str, ago: timedelta) -> None:
     seconds = int(ago.total_seconds())
-    _write(site, "emails", unit, (5 * ago, seconds, "4 40 0 0 0 0"), (2 * ago, seconds, "1 20 2 1 0 0"))
+    _write(site, "emails", unit, (5 * ago, seconds, "4 40 0 0 0 0 0"), (2 * ago, seconds, "1 20 2 1 0 0 0"))
     _write(site, "letters", unit, (5 * ago, seconds, "10 0 3 0 0 0"))
     for queue in ("emails", "letters"):
         site.store.remember(queue)
