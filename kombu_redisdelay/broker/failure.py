@@ -61,7 +61,7 @@ class Failure(NamedTuple):
         )
 
 
-def text_of(error: BaseException) -> str:
+def text_of(error: object) -> str:
     """What *error* says, as far as it is kept. It may be of any size, and may not be a text at all."""
     try:
         return str(error)[:LONGEST_TEXT]
