@@ -16,7 +16,19 @@ from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.states import STATES
 
 #: What messages can be counted by.
-_KINDS = ("state", "queue", "task", "priority", "failures", "reason", "worker", "key", "unique")
+_KINDS = (
+    "state",
+    "queue",
+    "task",
+    "priority",
+    "failures",
+    "reason",
+    "error",
+    "tries",
+    "worker",
+    "key",
+    "unique",
+)
 
 
 @click.command("count")

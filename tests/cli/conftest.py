@@ -9,6 +9,7 @@ from celery import _state
 
 from kombu_redisdelay.broker.keys import KEPT
 from tests.cli.site import QUEUE, Site, bury_long_ago, payload
+from tests.failed import keep_failed
 from tools.harness.redis_server import RedisServer
 
 
@@ -43,6 +44,8 @@ def in_each_state(site: Site, taken: str) -> dict[str, str]:
     kept = {state: f"the {state} one" for state in KEPT}
     for state, id in kept.items():
         site.bury(payload(id), "rejected", state=state)
+    keep_failed(site.store, QUEUE, "the failed one", payload("the failed one"), "test.task")
+    kept["failed"] = "the failed one"
     return {"scheduled": site.send(countdown=3600), "ready": site.send(), "unacked": taken, **kept}
 
 

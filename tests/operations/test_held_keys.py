@@ -34,7 +34,7 @@ class TestMoving:
     @pytest.mark.parametrize(
         ("selection", "by_id"),
         [
-            (Selection(every=True), {}),
+            (dead(), {}),
             (scheduled(task="shop.*"), {}),
             (Selection(ids=["later", "a next"]), {"later": 1, "a next": 0}),
         ],
