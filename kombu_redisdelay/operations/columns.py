@@ -62,7 +62,6 @@ OF_ANY_STATE = {
     **{name: COLUMNS[name] for name in ("state", "moment", "key", "unique", "id")},
     # In 80 columns, there is room for all of a UUID between the other two.
     "queue": replace(COLUMNS["queue"], least=18),
-    "error": replace(COLUMNS["error"], usual=""),
     "blocker": Column("Blocked by", TEXT, lambda message: message.blocker or "", least=36, usual=""),
     "task": replace(COLUMNS["task"], least=10),
 }

@@ -94,7 +94,7 @@ STEERING: tuple[tuple[str, ...], ...] = (
     ("timeline", "--by", f"no{HOSTILE}"),
     ("reschedule", ID, "--eta", f"no{HOSTILE}"),
     ("reschedule", ID, "--countdown", "3600"),
-    ("remove", "-Q", QUEUE, "--task", TASK.replace(SURROGATE, "")),
+    ("remove", "-Q", QUEUE, "--state", "dead", "--task", TASK.replace(SURROGATE, "")),
     ("cancel", "-Q", QUEUE, "--task", TASK.replace(SURROGATE, "")),
     ("cancel", ID, READY_ID, HELD_ID, f"no{HOSTILE}"),
     ("deliver-now", f"no{HOSTILE}"),

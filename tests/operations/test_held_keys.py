@@ -34,7 +34,7 @@ class TestMoving:
     @pytest.mark.parametrize(
         ("selection", "by_id"),
         [
-            (dead(), {}),
+            (Selection(every=True), {}),
             (scheduled(task="shop.*"), {}),
             (Selection(ids=["later", "a next"]), {"later": 1, "a next": 0}),
         ],
@@ -94,7 +94,7 @@ class TestRequeueing:
     @pytest.mark.parametrize(
         ("selection", "by_id"),
         [
-            (Selection(every=True), {}),
+            (dead(), {}),
             (dead(task="shop.*"), {}),
             (Selection(ids=["held", "free"]), {"held": 0, "free": 1}),
         ],
