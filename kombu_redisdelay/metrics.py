@@ -1,4 +1,4 @@
-"""What a worker tells Prometheus: counters and the lateness of messages, by queue.
+"""The metrics of a worker for Prometheus: counters and the lateness of messages, by queue.
 
 The metrics are in the default registry of prometheus-client, in the process that consumes. If
 prometheus-client is not installed (the extra ``metrics``), the functions do nothing. To publish the numbers,

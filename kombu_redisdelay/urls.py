@@ -17,7 +17,7 @@ _ONCE = {"username": "user", "password": "password", "path": "database"}
 
 
 class Together(NamedTuple):
-    """What several URLs say.
+    """The content of several URLs.
 
     Attributes:
         once: username, password and path, as far as any of the URLs has them.

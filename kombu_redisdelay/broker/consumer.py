@@ -1,4 +1,4 @@
-"""What a consumer does: take, ack, give back."""
+"""The actions of a consumer: take, ack, give back."""
 
 from __future__ import annotations
 

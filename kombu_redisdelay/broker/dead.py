@@ -1,5 +1,5 @@
-"""What an operator does with dead letters, and other messages that are kept in the same way: look, requeue,
-remove."""
+"""The actions of an operator on dead letters, and other messages that are kept in the same way: look,
+requeue, remove."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer asks for, and what it gets."""
+"""The requests of a consumer, and their results."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from kombu_redisdelay.broker.printable import shortened
 #: Header that has the key: a text.
 KEY_HEADER = "x-key"
 
-#: Header that has the weight: a number. Who has twice the weight has twice the turns.
+#: Header that has the weight: a number. A key with twice the weight has twice the turns.
 WEIGHT_HEADER = "x-key-weight"
 
 #: The longest key, in bytes of UTF-8.

@@ -1,4 +1,4 @@
-"""What there is of the keys of a fair queue."""
+"""The state of the keys of a fair queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TURN = re.compile(rb"(\d+) (-?\d+)")
 
 
 class KeyLimits(NamedTuple):
-    """What is allowed for keys. ``None`` is no limit; for one key, it is the limit of every key.
+    """The limits of keys. ``None`` is no limit; for one key, it is the limit of every key.
 
     Attributes:
         concurrency: how many messages of a key may be unacked.

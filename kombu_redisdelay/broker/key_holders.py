@@ -16,7 +16,7 @@ _WORDS = 4
 #: What separates the parts of what the hashes have for a key.
 _PART = "\x1e"
 
-#: How many parts say who has a message that is running: its consumer, and the delivery tag.
+#: The number of parts by which a running message is noted: its consumer, and the delivery tag.
 _PARTS = 2
 
 #: Where a holder is: a consumer has it, it is ready, it is scheduled, or is scheduled to be tried again.
@@ -30,7 +30,7 @@ class Holder(NamedTuple):
         id: its id.
         state: where it should be: one of the four above.
         name: its name in the schedule, or the delivery tag.
-        consumer: who has it, if it is running.
+        consumer: the consumer that has it, if it is running.
     """
 
     id: str

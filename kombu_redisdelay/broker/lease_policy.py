@@ -1,4 +1,4 @@
-"""What happens at which part of a lease. ``docs/leases.rst`` has the same as a table, with the reasons."""
+"""The moments of a lease, as parts of its length. ``docs/leases.rst`` has them as a table, with reasons."""
 
 from __future__ import annotations
 

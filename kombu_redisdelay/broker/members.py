@@ -1,4 +1,4 @@
-"""What is ours in a message: the first members of its JSON object.
+"""Our part of a message: the first members of its JSON object.
 
 The scripts read and write them as text (lua/include/members.lua, which says what each means).
 """

@@ -1,4 +1,4 @@
-"""What an operator does with ready messages: look at them, remove them, schedule them."""
+"""The actions of an operator on ready messages: look at them, remove them, schedule them."""
 
 from __future__ import annotations
 

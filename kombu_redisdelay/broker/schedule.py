@@ -1,4 +1,4 @@
-"""What an operator does with scheduled messages: look at them, cancel them, move them."""
+"""The actions of an operator on scheduled messages: look at them, cancel them, move them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What publishers and operators do: put, schedule, count, purge."""
+"""The actions of publishers and operators: put, schedule, count, purge."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Takes:
 
     @property
     def queues(self) -> Sequence[str]:
-        """The queues that the consumer asks for again and again. Looks and waits are about these."""
+        """The queues that the consumer asks for again and again. It looks at these, and waits for them."""
         return self._roster.queues
 
     @queues.setter

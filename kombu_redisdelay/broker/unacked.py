@@ -1,4 +1,4 @@
-"""What an operator sees of unacked messages."""
+"""The view of an operator on unacked messages."""
 
 from __future__ import annotations
 

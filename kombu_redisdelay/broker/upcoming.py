@@ -1,4 +1,4 @@
-"""Reads what is due first in many queues."""
+"""Reads the first due messages of many queues."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def upcoming(
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """What of a queue is read.
+    """The part of a queue that is read.
 
     Attributes:
         from_ms, before_ms: as for :func:`upcoming`.
@@ -103,7 +103,7 @@ def _spans(
     after: ScheduleCursor | None,
     last_first: bool,
 ) -> list[_Span]:
-    """What of each queue is read."""
+    """The part of each queue that is read."""
     is_before_all = after is None or (
         before_ms is not None and before_ms <= after.due_ms
         if last_first

@@ -17,8 +17,8 @@ CLAIM_FOR = 10.0
 
 
 class Withdrawal:
-    """Scheduled messages of the queues in *store*, which leave it. Each is removed by one caller only, who
-    gets its payload."""
+    """Removes scheduled messages from the queues in *store*. Each message is removed by one caller only,
+    which gets its payload."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -69,7 +69,7 @@ def _show_message(message: MessageInfo, unique: str | None, why: Sequence[str]) 
     """Print all that is known of a message, one thing on each line.
 
     Arguments:
-        unique: its unique key, and who holds that.
+        unique: its unique key, and the holder of that.
         why: why it waits though it is due.
     """
     show_fields(

@@ -1,5 +1,5 @@
 -- Forgets a message of a queue whose consumers may hold a limited number of messages together, or of one key
--- (include/fair_limits.lua). That leaves room for another one. (Other messages are acked by HDEL.)
+-- (include/fair_limits.lua). So another one may be taken. (Other messages are acked by HDEL.)
 --
 -- KEYS[1]  unacked of the consumer
 -- KEYS[2]  wake zset

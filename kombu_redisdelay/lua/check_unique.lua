@@ -64,7 +64,7 @@ local function check(hash, cursor, check_one)
   return scan[1]
 end
 
--- Somebody may have deleted the hashes. What is blocked, and is in none of them, would be blocked for ever.
+-- Another program may have deleted the hashes. A blocked message in none of them would be blocked for ever.
 local function check_blocked(first)
   local schedule = base .. 'schedule'
   local blocked = redis.pcall('ZRANGEBYSCORE', schedule, '+inf', '+inf', 'LIMIT', first, BLOCKED_AT_ONCE)

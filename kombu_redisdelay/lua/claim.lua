@@ -1,10 +1,10 @@
 -- Lets one of several workers do something about a queue: the first that asks. The claim ends by itself.
 --
 -- KEYS[1]  claim
--- ARGV[1]  who asks
+-- ARGV[1]  name of the worker that asks
 -- ARGV[2]  how long the claim lasts, ms
 --
--- Returns  1 if the claim is theirs, else 0
+-- Returns  1 if this worker has the claim, else 0
 
 -- include: full
 

@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  limits (hash `control`)
 -- KEYS[2]  wake zset
--- ARGV[1]  the value of its field `counting`: which counting this is about
+-- ARGV[1]  the value of its field `counting`: this call is for that counting
 -- ARGV[2]  how many bytes, roughly
 -- ARGV[3]  consumer ("": all are counted)
 -- ARGV[4+] delivery tags

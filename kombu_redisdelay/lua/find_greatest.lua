@@ -8,8 +8,8 @@
 -- ARGV[4]  how many messages a key must have
 -- ARGV[5+] the priority steps
 --
--- Returns  where to go on, "0" at the end; then the keys that have so many messages in all steps, each with
---          their number
+-- Returns  where to go on, "0" at the end; then the keys with at least ARGV[4] messages in all steps, each
+--          with their number
 
 -- include: base
 -- include: fair

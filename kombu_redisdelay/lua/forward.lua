@@ -1,7 +1,7 @@
 -- Moves due messages of a queue to their ready lists while no consumer takes from it: it has no consumers, or
--- these have no room. Then sorts in what is ready in a fair queue, if it has consumers. Without any, the
--- order does not matter yet, and `LLEN` tells an autoscaler that a consumer is needed. What is sorted in of a
--- queue that is not to be fair any more is moved back, whether it has consumers or not.
+-- these have no room. Then sorts in the ready messages of a fair queue, if it has consumers. Without any, the
+-- order does not matter yet, and `LLEN` tells an autoscaler that a consumer is needed. If a queue is not to
+-- be fair any more, its sorted messages are moved back, with or without consumers.
 --
 -- KEYS[1]  ready list of step 0
 -- KEYS[2]  schedule

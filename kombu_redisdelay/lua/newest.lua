@@ -7,8 +7,8 @@
 --
 -- Returns  how many of the oldest ones are left then, and these dead letters
 --
--- Places are counted from the right end, where the oldest one is: new ones come at the left end, and shift no
--- place.
+-- Positions are counted from the right end, where the oldest one is. New ones are added at the left end, and
+-- shift no position.
 
 -- include: list_reader
 

@@ -24,7 +24,7 @@ from kombu_redisdelay.operations.states import State
 from kombu_redisdelay.operations.verbs import How, Verb
 from kombu_redisdelay.public import public
 
-#: Messages of which it is told who holds their unique key.
+#: For as many messages, the holder of their unique key is named.
 MOST_HOLDERS = 20
 
 

@@ -1,4 +1,4 @@
-"""What there is to know of fair queues without looking at each key."""
+"""The state of fair queues, as far as it is known without looking at each key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_FIRST = 3
 @public
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """That a queue is fair, and how many keys wait in it.
+    """The fairness of a queue: whether it is fair, and how many keys wait in it.
 
     Attributes:
         state: "on"; or "off" while workers move its messages back, because it is not to be fair any more.
@@ -71,7 +71,7 @@ def lanes_of(store: Store, names: Sequence[str]) -> dict[str, Lanes]:
 
 
 def fairness_together(each: Sequence[Fairness | None]) -> Fairness | None:
-    """That of a queue whose partitions have these."""
+    """The fairness of a queue whose partitions have these."""
     found = [one for one in each if one is not None]
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""Keeps a value that costs many commands, so that several people see it before it is read again."""
+"""Keeps a value that costs many commands, so that one reading serves several viewers."""
 
 from __future__ import annotations
 

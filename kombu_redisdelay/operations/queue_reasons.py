@@ -52,7 +52,7 @@ class Facts(NamedTuple):
 
 
 def reason_of(facts: Facts) -> str | None:
-    """Why its messages wait; ``None`` if they are about to be taken."""
+    """The reason why its messages wait; ``None`` if they will be taken next."""
     if not facts.consumers:
         # A message of unknown age is from redis://, and there may be workers of redis://, too.
         if max(facts.waiting or 0.0, facts.lateness) <= NOTICED_AFTER:

@@ -112,7 +112,7 @@ class Reader(Protocol):
 
 
 class ScheduledReader:
-    """What waits for its time, by due time, all queues together."""
+    """Reads scheduled messages by due time, all queues together."""
 
     def count(self, store: Store, names: Sequence[str], span: Span) -> int:
         return Schedule(store).count(names, *span)
@@ -222,7 +222,7 @@ def _in_queue(
 
 
 class ReadyReader(_QueueByQueue):
-    """What is in the queues, in the order in which workers take it."""
+    """Reads ready messages, in the order in which workers take them."""
 
     def counts(self, store: Store, names: Sequence[str]) -> Sequence[int]:
         return ReadyLists(store).counts(names)
@@ -244,7 +244,7 @@ def _of_ready(found: Ready, number: int) -> Entry:
 
 
 class UnackedReader(_QueueByQueue):
-    """What workers have taken and not acked, worker by worker."""
+    """Reads unacked messages, worker by worker."""
 
     def counts(self, store: Store, names: Sequence[str]) -> Sequence[int]:
         return UnackedHashes(store).counts(names)

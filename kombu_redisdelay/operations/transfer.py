@@ -1,4 +1,4 @@
-"""What moving over from ``redis://`` and moving back have in common."""
+"""The common part of moving over from ``redis://`` and moving back."""
 
 from __future__ import annotations
 

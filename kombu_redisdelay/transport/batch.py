@@ -47,7 +47,7 @@ def batch(app: Celery, *, progress: Callable[[int], object] | None = None) -> Ab
 
 
 class _Once(AbstractContextManager[Block]):
-    """What a ``with`` statement enters, once. Other uses raise an error that says what is wrong."""
+    """A context manager for one ``with`` statement. Other uses raise an error that says what is wrong."""
 
     def __init__(self, block: AbstractContextManager[Block]) -> None:
         self._block = block

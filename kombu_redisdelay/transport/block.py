@@ -1,4 +1,4 @@
-"""What a thread publishes in a ``with batch(app)`` block: it is held back, and then published together."""
+"""The messages of a ``with batch(app)`` block: they are held back, and then published together."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Block:
         self._outbox = Outbox()
         #: Ids of the messages that are held back.
         self._ids: list[str] = []
-        #: What the messages were routed by last.
+        #: The channel that has routed the latest messages.
         self._channel: Sender | None = None
         #: Why it cannot go on. Celery swallows some exceptions, such as those of its events.
         self._failure: BatchPublishError | None = None

@@ -9,7 +9,7 @@ from kombu.transport import virtual
 
 
 class ConsumedQueues:
-    """What a channel consumes from, and how. The channel writes it; what asks for messages reads it.
+    """The queues that a channel consumes from, and how. The channel writes it; fetchers read it.
 
     Attributes:
         callbacks: queue -> what gets its messages.

@@ -39,7 +39,7 @@ class Fate:
         return next((each for each in conflicts if each.outcome == REPLACED), conflicts[0])
 
     def tell(self) -> None:
-        """Tell the one who waits for it the result."""
+        """Tell the result to the publisher that waits for it."""
         if self.learned is not None:
             self.learned(self.conflict)
 
@@ -67,7 +67,7 @@ def noting(fate: Fate | None) -> Iterator[None]:
 
 def fate_by_hand(headers: Mapping[str, Any]) -> Fate | None:
     """What becomes of a task that is sent without its class: if it was dropped in each queue, its id ends as
-    revoked. ``None`` if it is no task, or somebody waits for it already."""
+    revoked. ``None`` if it is no task, or another caller waits for it already."""
     id = headers.get("id")
     if "task" not in headers or not isinstance(id, str) or "celery" not in sys.modules:
         return None

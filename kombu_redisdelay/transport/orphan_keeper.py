@@ -1,7 +1,7 @@
 """Keeps messages whose connection was lost while they were being handled.
 
 The tasks go on, and their acks still count. So the consumer keeps a message as long as a task works on it. A
-message that nobody can ack any more is given back at once.
+message that cannot be acked any more is given back at once.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class OrphanKeeper(Thread):
             _at_work.discard(self)
 
     def end(self) -> None:
-        """Give back all that is held, because nobody can ack it any more, and stop."""
+        """Give back all held messages, because they cannot be acked any more, and stop."""
         self._is_end.set()
 
     def _keep(self) -> None:

@@ -13,7 +13,7 @@ from kombu_redisdelay.transport.keyed_message import KeyedMessage
 
 
 class Routed(NamedTuple):
-    """A message, and what it was routed by."""
+    """A message, and the exchange and the routing key that it was routed by."""
 
     message: dict[str, Any]
     exchange: str
@@ -93,7 +93,7 @@ class Outbox:
 
 
 class Sender(Protocol):
-    """What a channel does with an outbox."""
+    """The interface of a channel that sends an outbox."""
 
     @property
     def closed(self) -> bool: ...

@@ -45,7 +45,7 @@ LONGEST_REASON = 200
 
 
 class _Decoder:
-    """What a message needs of a channel while it is made."""
+    """The part of a channel that is needed to make a message."""
 
     codecs = virtual.Channel.codecs
     decode_body = virtual.Channel.decode_body
@@ -81,7 +81,7 @@ class StoredAs(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What can be delivered.
+    """The messages that can be delivered.
 
     Attributes:
         lost: how many consumers have ended that held it, and may have held others.

@@ -1,4 +1,4 @@
-"""How long the next connection waits when the last ones were lost as soon as they were there.
+"""Delays the next connection when the last ones were lost at once.
 
 One server of a cluster may be away, or a primary lack replicas. Then connecting succeeds, and Celery, which
 pauses for longer and longer if it fails, would connect again and again. But a producer whose connection was

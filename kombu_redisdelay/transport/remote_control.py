@@ -1,4 +1,4 @@
-"""What Celery's remote control commands also do in a worker with a broker of ours.
+"""Extends Celery's remote control commands in a worker with a broker of ours.
 
 Celery keeps the commands in a registry, in which each can be registered anew. So ours calls Celery's, and
 then does its part. In a worker with another broker, that part does nothing.

@@ -1,4 +1,4 @@
-"""Says in the log of a Celery worker that starts which of its settings will do harm one day."""
+"""When a Celery worker starts, logs which of its settings will do harm one day."""
 
 from __future__ import annotations
 

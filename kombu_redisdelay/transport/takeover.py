@@ -1,4 +1,4 @@
-"""Brokers whose URL says ``redis://``, in a process that has them use this transport."""
+"""Lets brokers whose URL says ``redis://`` use this transport, in a process that asks for it."""
 
 from __future__ import annotations
 

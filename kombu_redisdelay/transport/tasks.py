@@ -116,7 +116,7 @@ def failure() -> str:
     """The exception that the caller handles at this moment, in a line. Empty if there is none.
 
     A callback may reject a message because of it, and so does Celery with a task that it does not know. When
-    a task has failed, Celery rejects its message later, and tells nobody why.
+    a task has failed, Celery rejects its message later, without the reason.
     """
     error = sys.exc_info()[1]
     return "" if error is None else in_a_line(error)

@@ -1,7 +1,8 @@
-"""What a Celery worker does with a message that it cannot run, if its broker is one of ours.
+"""Handles messages that a Celery worker cannot run, if its broker is one of ours.
 
 Celery rejects or acks such a message, and it is gone. Here, a task that the worker does not know is left to
-workers that know it, which may be newer. What no worker can read becomes a dead letter, with the reason.
+workers that know it, which may be newer. A message that no worker can read becomes a dead letter, with the
+reason.
 
 Celery's consumer has a method for each case, the same in Celery 5.5 to 5.7. They are wrapped on the class, so
 that a consumer of an application that overrides one decides for itself. They run in the main process of the

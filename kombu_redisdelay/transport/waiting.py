@@ -1,4 +1,4 @@
-"""Which tasks that other workers did not know wait for this one."""
+"""Finds tasks that other workers did not know, and that wait for this worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person can do. Each action first asks, and says how many messages it acts on."""
+"""The actions of a viewer. Each action first asks, and says how many messages it acts on."""
 
 from __future__ import annotations
 

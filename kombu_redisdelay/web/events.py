@@ -1,4 +1,4 @@
-"""What is known of the life of a message: what it says of itself, and what Redis keeps beside it."""
+"""The known life of a message: from its own headers and members, and from other keys in Redis."""
 
 from __future__ import annotations
 

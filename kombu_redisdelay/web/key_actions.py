@@ -1,4 +1,4 @@
-"""What can be done to the keys of a queue."""
+"""The actions on the keys of a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an action acts on, in words: how many messages, which ones, and some of them to look at."""
+"""The subject of an action, in words: how many messages, which ones, and some of them to look at."""
 
 from __future__ import annotations
 

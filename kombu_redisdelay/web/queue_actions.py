@@ -1,4 +1,4 @@
-"""What can be done to a queue."""
+"""The actions on a queue."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Site:
 
     @property
     def timezone(self) -> tzinfo:
-        """That of times without an offset."""
+        """The time zone of times without an offset."""
         return self.queues.app.timezone if self.queues.app else timezone.utc
 
     def shown(self, message: MessageInfo) -> MessageInfo:

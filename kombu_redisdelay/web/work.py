@@ -1,4 +1,4 @@
-"""The page of something that is done in the background."""
+"""The page of a background work."""
 
 from __future__ import annotations
 

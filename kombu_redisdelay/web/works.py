@@ -1,4 +1,4 @@
-"""What is done in the background: actions that take longer than a viewer waits for a page."""
+"""Background work: actions that take longer than a viewer waits for a page."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Work:
 
 
 class Works:
-    """What this process does, and the last things that it has done. Other processes know nothing of them."""
+    """The running and the latest works of this process. Other processes do not know them."""
 
     def __init__(self) -> None:
         self._lock = Lock()

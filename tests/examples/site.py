@@ -16,6 +16,9 @@ from tools.harness.redis_server import HOST, free_port
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
+#: Seconds that an answer may take on a busy machine.
+PATIENCE = 30
+
 
 def environment(directory: Path, **variables: str) -> dict[str, str]:
     """For programs of the example in *directory*, with the package of this repository."""
@@ -53,18 +56,18 @@ class Program(ChildProcess):
 
     def is_ready(self) -> bool:
         try:
-            return httpx.get(self.url + self._ready).status_code < 500
+            return httpx.get(self.url + self._ready, timeout=PATIENCE).status_code < 500
         except httpx.ConnectError:
             return False
 
     def get(self, path: str) -> Any:
-        return self._answer(httpx.get(self.url + path))
+        return self._answer(httpx.get(self.url + path, timeout=PATIENCE))
 
     def post(self, path: str, json: object = None) -> Any:
-        return self._answer(httpx.post(self.url + path, json=json))
+        return self._answer(httpx.post(self.url + path, json=json, timeout=PATIENCE))
 
     def delete(self, path: str) -> Any:
-        return self._answer(httpx.delete(self.url + path))
+        return self._answer(httpx.delete(self.url + path, timeout=PATIENCE))
 
     def _answer(self, response: httpx.Response) -> Any:
         assert response.is_success, f"{response.status_code}\n{self.log()}"

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from tests.examples.command_line import refused
-from tests.examples.site import EXAMPLES, Program, environment
+from tests.examples.site import EXAMPLES, PATIENCE, Program, environment
 from tools.harness.process import ChildProcess, wait_until
 from tools.harness.redis_server import HOST, RedisServer, free_port
 
@@ -176,16 +176,16 @@ class Prometheus(ChildProcess):
 
     def is_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/-/ready").status_code == 200
+            return httpx.get(f"{self.url}/-/ready", timeout=PATIENCE).status_code == 200
         except httpx.ConnectError:
             return False
 
     def values(self, query: str) -> list[str]:
-        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}).json()
+        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, timeout=PATIENCE).json()
         return [found["value"][1] for found in answer["data"]["result"]]
 
     def alerts(self) -> set[str]:
-        groups = httpx.get(f"{self.url}/api/v1/rules").json()["data"]["groups"]
+        groups = httpx.get(f"{self.url}/api/v1/rules", timeout=PATIENCE).json()["data"]["groups"]
         return {rule["name"] for group in groups for rule in group["rules"]}
 
 
@@ -231,10 +231,10 @@ def test_all_of_it_works_together(
         for query, values in expected.items():
             wait_until(lambda: prometheus.values(query) == values, 30, query)  # noqa: B023
         assert {"RedisdelayOverdue", "RedisdelayDeadLetters"} < prometheus.alerts()
-    page = httpx.get(f"{services['queues'].url}/", auth=("admin", "secret"))
+    page = httpx.get(f"{services['queues'].url}/", auth=("admin", "secret"), timeout=PATIENCE)
     assert page.status_code == 200
     assert "celery" in page.text
-    assert httpx.get(f"{services['queues'].url}/").status_code == 401
+    assert httpx.get(f"{services['queues'].url}/", timeout=PATIENCE).status_code == 401
 
 
 def _celery_commands(service: str) -> list[list[str]]:

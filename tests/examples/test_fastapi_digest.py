@@ -6,7 +6,7 @@ from datetime import datetime
 
 import httpx
 
-from tests.examples.site import EXAMPLES, Program, environment
+from tests.examples.site import EXAMPLES, PATIENCE, Program, environment
 from tools.harness.celery_worker import CeleryWorker
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
@@ -36,9 +36,9 @@ def test_one_digest_when_nothing_has_happened_for_a_while(server: RedisServer) -
         _add(web, "Bob", "one")
         assert web.delete("/customers/Bob/digest") == {"cancelled": True}
         assert web.delete("/customers/Bob/digest") == {"cancelled": False}
-        assert "celery" in httpx.get(f"{web.url}/queues/").text
+        assert "celery" in httpx.get(f"{web.url}/queues/", timeout=PATIENCE).text
         wait_until(lambda: "To Ada: one; two; three" in worker.log(), 20, "the digest for Ada")
-        assert httpx.get(f"{web.url}/customers/Ada/digest").status_code == 404
+        assert httpx.get(f"{web.url}/customers/Ada/digest", timeout=PATIENCE).status_code == 404
         assert worker.log().count("To Ada") == 1
         assert "To Bob" not in worker.log()
         _add(web, "Bob", "two")
@@ -46,5 +46,5 @@ def test_one_digest_when_nothing_has_happened_for_a_while(server: RedisServer) -
 
 
 def _add(web: Program, customer: str, text: str) -> None:
-    answer = httpx.post(f"{web.url}/customers/{customer}/events", json={"text": text})
+    answer = httpx.post(f"{web.url}/customers/{customer}/events", json={"text": text}, timeout=PATIENCE)
     assert answer.status_code == 202, web.log()

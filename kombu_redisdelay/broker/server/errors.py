@@ -1,4 +1,4 @@
-"""What is wrong with a server."""
+"""The errors of a server."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 --   limit, byte_limit        how many messages and bytes at most
 --   count, bytes             how many so far; each key counts as some bytes (unique.lua)
 --   first_tag                delivery tag of the first message; the others follow it
---   consumer, now_ms         who gets them, and the time
+--   consumer, now_ms         the consumer that gets them, and the time
 --   isolated_from            how many times lost a message is the last of a batch (0: never)
 --   fair                     what is done with fair queues (fair_take.lua), if there is one
 --   messages, from           the messages, as they are stored, and the index of the queue of each
@@ -53,7 +53,8 @@ local function takes_wanted_by_none(batch, queue, mode, id, key)
   return true
 end
 
--- For a message that leaves its ready list, or the schedule, to be handed out next: notes who holds its key.
+-- For a message that leaves its ready list, or the schedule, to be handed out next: notes the holder of its
+-- key.
 -- Returns false if the message has to wait for its key. Then it is blocked.
 local function takes_key(batch, queue, stored, start)
   local mode, id, key = unique_of(stored, start)

@@ -1,6 +1,6 @@
 -- Hands out ready messages by priority. `queue.ready` has the list of each of the `steps`, `queue.counts` the
--- number of messages in it. What waits for a worker that knows its task counts as ready, if this consumer has
--- said that it knows it: while there is both, one of each is taken in turn.
+-- number of messages in it. A message that waits for a worker that knows its task counts as ready, if this
+-- consumer has said that it knows the task: while there are both, one of each is taken in turn.
 
 -- The next message in turn, as it is stored, if it waits for such a worker; else nil.
 local function next_fetched(queue, step_index, is_even)

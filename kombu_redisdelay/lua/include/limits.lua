@@ -1,4 +1,4 @@
--- What an operator allows for a queue, for all its consumers together. The hash `control` has
+-- The limits that an operator has set for a queue, for all its consumers together. The hash `control` has
 --   paused_ms     since when nothing may be taken, ms since the epoch
 --   interval_us   with a rate: microseconds from one message to the next, with a fraction
 --   burst         with a rate: how many messages may be taken at once, after a while without any
@@ -8,9 +8,9 @@
 --   concurrency   how many messages may be unacked together
 --   fair          "on" or "off" if the queue is fair (fair.lua); fair_limits.lua has what is allowed for keys
 --   held_back     how many takes were throttled: they left ready messages where they were because of this
--- Of what is not limited, the field is missing. Most queues have no such hash. What is no number_in(), or no
--- hash at all, was written by another program, and counts as missing: an error would stop all queues of a
--- consumer.
+-- Without a limit, its field is missing. Most queues have no such hash. A value that is no number_in(), or
+-- a key that is no hash, was written by another program, and counts as missing: an error would stop all
+-- queues of a consumer.
 --
 -- If every consumer came when a rate allows the next message, all but one would find nothing. So one of the
 -- idle consumers watches: only it is told when to come. A consumer that takes a message wakes another one,

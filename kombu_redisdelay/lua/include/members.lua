@@ -1,8 +1,8 @@
--- What is ours in a message: the first members of its JSON object, before what the publisher's client wrote.
+-- Our part of a message: the first members of its JSON object, before those of the publisher's client.
 -- Each but the last two is a whole number, each is optional, and they stand in this order, that of MEMBERS:
 --   redisdelay-deliveries  how many deliveries have failed
---   redisdelay-lost        how many of these ended with their consumer, which may have held others: nobody
---                          knows which message has caused that. The others are its own failures
+--   redisdelay-lost        how many of these ended with their consumer, which may have held others: it is
+--                          not known which message has caused that. The others are its own failures
 --   redisdelay-due         from when on it may be delivered, ms since the epoch. Our publisher writes it, by
 --                          its own clock; a stock publisher does not
 --   redisdelay-unknown     since when it waits for a worker that knows its task, ms since the epoch

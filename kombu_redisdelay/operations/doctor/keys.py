@@ -34,7 +34,7 @@ _WHERE = {
 
 
 class _Blocked(NamedTuple):
-    """A message that waits for its key, and who holds that; ``None`` if nobody does."""
+    """A message that waits for its key, and the holder of the key; ``None`` if no message holds it."""
 
     id: str
     key: str
@@ -42,7 +42,7 @@ class _Blocked(NamedTuple):
 
 
 class _BlockedBy(NamedTuple):
-    """The same if somebody holds it."""
+    """The same if a message holds the key."""
 
     key: str
     holder: Holder
