@@ -14,10 +14,10 @@
 --          messages; consumers; consumers whose lease has ended and that hold messages; due time of the first
 --          scheduled message, as text, ms since the epoch (nil: none); microseconds for which it has been due
 --          (0: it is not due yet); server's clock in microseconds; failed tasks; how many scheduled messages
---          wait for their keys (include/unique.lua); how many were dropped and replaced since the history of the queue
---          began; then 1 or 0 for each of: the queue is paused, its concurrency allows no
---          message now, its rate allows none, a wake-up token is there, messages may wait for a worker that
---          knows their task
+--          wait for their keys (include/unique.lua); how many were dropped and replaced since the history of
+--          the queue began; then 1 or 0 for each of: the queue is paused, its concurrency allows no message
+--          now, its rate allows none, a wake-up token is there, messages may wait for a worker that knows
+--          their task
 
 -- include: base
 -- include: clock

@@ -120,11 +120,6 @@ for _name, (_function, _options) in KINDS.items():
         app.task(name=f"{_name}.{_ack}", bind=True, acks_late=_ack == "late", **_options)(_function)
 
 
-@app.task(name="sum_up")
-def sum_up(results: Any) -> None:
-    """The body of a chord."""
-
-
 @app.task(name="may_fail", bind=True)
 def may_fail(self: Any, gate: str) -> str:
     """Fails until there is a file at *gate*."""

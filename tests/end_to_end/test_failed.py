@@ -8,6 +8,7 @@ from pathlib import Path
 
 import celery
 import pytest
+from celery import Signature, group
 
 from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.by_time import Part
@@ -113,3 +114,35 @@ def test_which_have_failed(site: Installation, pool: str) -> None:
         again = found[f"raise.{ack}"][0].payload
         assert again.startswith(b'{"redisdelay-due": ')
         assert b'"task": "raise.%s"' % ack.encode() in again
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_what_is_requeued_runs_again(site: Installation, pool: str, tmp_path: Path) -> None:
+    """With what comes after it."""
+    site.worker(pool=pool, concurrency=2, app=APP, expected=ANYTHING)
+    producer = site.producer()
+    gate = tmp_path / "gate"
+
+    def may_fail() -> Signature:
+        return producer.signature("may_fail", args=[str(gate)])
+
+    chain = (may_fail() | producer.signature("after")).apply_async()
+    parts = group([may_fail(), may_fail()], app=producer).apply_async()
+    ids = {chain.parent.id, *(result.id for result in parts)}
+    with Messages(producer) as messages:
+
+        def failed() -> set[str]:
+            return {message.id for message in messages.select(Selection(state="failed"))}
+
+        for _ in range(2):
+            wait_until(lambda: failed() == ids, 30, "that all have failed")
+            assert chain.parent.state == "FAILURE"
+            assert messages.requeue(Selection(state="failed", error="KeyError")).count == len(ids)
+        wait_until(lambda: failed() == ids, 30, "that all have failed again")
+        gate.touch()
+        assert messages.requeue(ids=ids).by_id == dict.fromkeys(ids, 1)
+        site.wait_ended([f"after {gate}"])
+        wait_until(lambda: {result.state for result in parts} == {"SUCCESS"}, 30, "the results")
+        assert failed() == set()
+    # A result that has failed is not asked for again.
+    assert producer.AsyncResult(chain.parent.id).state == "SUCCESS"

@@ -13,7 +13,7 @@ from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site
 from tests.failed import keep_failed
 
-SCHEDULED, READY, HELD, DEAD = "scheduled", "ready", "unacked", "dead"
+SCHEDULED, READY, HELD, FAILED, DEAD = "scheduled", "ready", "unacked", "failed", "dead"
 
 LONG = "reports.with.a.very.long.name.that.somebody.has.chosen.in.a.hurry"
 
