@@ -152,17 +152,20 @@ def _keep_copy(message: Any, failure: Failure) -> None:
         logger.exception("Could not keep a failed task%s", which([name_of(message)], 1))
 
 
-def _failure(request: Any, error: BaseException, said: object, traceback: object) -> Failure:
+def _failure(request: Any, error: Any, said: object, traceback: object) -> Failure:
     """
     Arguments:
         said: what says why it has failed.
     """
+    from celery.utils.serialization import UnpickleableExceptionWrapper
+
+    # An exception that could not be pickled comes as another one, which has the name.
+    is_wrapped = isinstance(error, UnpickleableExceptionWrapper)
     retries = request.request_dict.get("retries")
     return Failure(
         id=stored_id(str(request.id)),
-        task=name(request.task_name),
-        # An exception that could not be pickled comes as another one, which has the name.
-        error=name(getattr(error, "exc_cls_name", None) or type(error).__name__),
+        task=name(request.type),
+        error=name(error.exc_cls_name if is_wrapped else type(error).__name__),
         text=text_of(said),
         traceback=shortened_traceback(traceback),
         worker=str(request.hostname),
