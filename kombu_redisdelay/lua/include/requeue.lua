@@ -2,7 +2,7 @@
 -- they had never been delivered. For scripts with KEYS[2], the ready list of step 0, KEYS[3], the wake zset,
 -- and ARGV[2], the separator.
 
-local function list_of(step)
+local function ready_list_of(step)
   return ready_key(KEYS[2], ARGV[2], step)
 end
 
@@ -14,7 +14,7 @@ local function key_and_holder(base, payload)
     return nil
   end
   local record = read_record(base, key, mode)
-  heal(record, clock_ms(), list_of)
+  heal(record, clock_ms(), ready_list_of)
   identify(record)
   return record, id, record.running or record.current or record.next
 end
@@ -22,7 +22,7 @@ end
 -- `remove` takes it from where it is kept, and returns 1 if it was there, else 0. Returns the same, or the id
 -- of the message that holds its key: then nothing was done.
 local function requeue(base, step, payload, remove)
-  local ready = list_of(step)
+  local ready = ready_list_of(step)
   expect_list(ready)
   local record, id, holder = key_and_holder(base, payload)
   if holder then
