@@ -11,6 +11,9 @@ from kombu_redisdelay.broker.server.scripts import FIND_GREATEST, READ_KEYS
 from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
 
+#: The states of a queue: it is fair, or its messages are being moved back, or neither.
+ON, OFF, PLAIN = "on", "off", ""
+
 #: Keys that are read together.
 KEYS_PER_PAGE = 200
 
@@ -77,16 +80,25 @@ def sorted_in_of(store: Store, row: Sequence[bytes | None]) -> dict[int, int]:
 def iter_keys(store: Store, queue: str) -> Iterator[KeyState]:
     """The keys of *queue* that have messages, a turn, or limits of their own, each once, page by page. Those
     that are there all the time are included."""
-    keys = store.keys(queue)
-    turns = [("ZSCAN", keys.turns(step)) for step in store.steps]
-    hashes = [("HSCAN", key) for key in (keys.limited, keys.key_limits, keys.active)]
-    yield from _iter_keys(store, queue, turns + hashes)
+    for some in _pages(store, _all_of(store, queue)):
+        yield from _read(store, queue, some)
 
 
 def iter_limited_keys(store: Store, queue: str) -> Iterator[KeyState]:
     """The same for those keys that are paused, have limits of their own, or wait at a limit."""
-    keys = store.keys(queue)
-    yield from _iter_keys(store, queue, [("HSCAN", key) for key in (keys.key_limits, keys.limited)])
+    for some in _pages(store, _limited_of(store, queue)):
+        yield from _read(store, queue, some)
+
+
+def iter_names(store: Store, queue: str, *, only_limited: bool = False) -> Iterator[str]:
+    """The names of the same keys, which costs less.
+
+    Arguments:
+        only_limited: as :func:`iter_limited_keys`.
+    """
+    sources = _limited_of(store, queue) if only_limited else _all_of(store, queue)
+    for some in _pages(store, sources):
+        yield from (key.decode(errors="replace") for key in some)
 
 
 def greatest_keys(store: Store, queue: str, most: int) -> list[str]:
@@ -102,7 +114,7 @@ def greatest_keys(store: Store, queue: str, most: int) -> list[str]:
             found |= zip(pairs[::2], pairs[1::2], strict=True)
             if len(found) >= 2 * most:
                 found = _greatest(found, most)
-                least = min(found.values())
+                least = min(found.values(), default=least)
             if cursor == b"0":
                 break
     return [key.decode(errors="replace") for key in _greatest(found, most)]
@@ -112,7 +124,20 @@ def _greatest(found: Mapping[bytes, int], most: int) -> dict[bytes, int]:
     return dict(sorted(found.items(), key=lambda each: (-each[1], each[0]))[:most])
 
 
-def _iter_keys(store: Store, queue: str, sources: Sequence[tuple[str, str]]) -> Iterator[KeyState]:
+def _all_of(store: Store, queue: str) -> list[tuple[str, str]]:
+    """The commands that find keys, and where."""
+    keys = store.keys(queue)
+    turns = [("ZSCAN", keys.turns(step)) for step in store.steps]
+    return turns + [("HSCAN", key) for key in (keys.limited, keys.key_limits, keys.active)]
+
+
+def _limited_of(store: Store, queue: str) -> list[tuple[str, str]]:
+    keys = store.keys(queue)
+    return [("HSCAN", key) for key in (keys.key_limits, keys.limited)]
+
+
+def _pages(store: Store, sources: Sequence[tuple[str, str]]) -> Iterator[list[bytes]]:
+    """The keys that are found there, each once, page by page."""
     known: set[bytes] = set()
     for command, source in sources:
         cursor = b"0"
@@ -121,7 +146,7 @@ def _iter_keys(store: Store, queue: str, sources: Sequence[tuple[str, str]]) -> 
             new = [key for key in dict.fromkeys(found[::2]) if key not in known]
             known.update(new)
             for first in range(0, len(new), KEYS_PER_PAGE):
-                yield from _read(store, queue, new[first : first + KEYS_PER_PAGE])
+                yield new[first : first + KEYS_PER_PAGE]
             if cursor == b"0":
                 break
 

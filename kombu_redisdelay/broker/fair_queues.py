@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.fair_keys import KeyLimits
+from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyLimits
 from kombu_redisdelay.broker.limits import number_of
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.server.replies import answers
@@ -20,9 +20,6 @@ from kombu_redisdelay.broker.server.scripts import (
 )
 from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
-
-#: The states of a queue: it is fair, or its messages are being moved back, or neither.
-ON, OFF, PLAIN = "on", "off", ""
 
 #: How many keys one script looks at.
 KEYS_PER_SCRIPT = 50

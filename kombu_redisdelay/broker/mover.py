@@ -16,6 +16,7 @@ from time import monotonic
 
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker.fair_keys import OFF, ON
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.server.scripts import FORWARD, ScriptCall, try_each
 from kombu_redisdelay.broker.server.server import SlotUnavailable, by_slot
@@ -40,7 +41,7 @@ QUEUES_PER_CALL = 16
 PAUSE = 0.01
 
 #: What a queue has in the field ``fair`` of its limits if keys may have messages of it.
-_FAIR = (b"on", b"off")
+_FAIR = (ON.encode(), OFF.encode())
 
 
 class Mover:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
 import click
 
+from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
-from kombu_redisdelay.cli.first_rows import Limited, limit_option, rows_to_show
+from kombu_redisdelay.cli.first_rows import ON_A_TERMINAL
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import count, flexible, right, show_json, show_pages, table
 from kombu_redisdelay.cli.queues import age
@@ -28,7 +29,7 @@ from kombu_redisdelay.operations.key_columns import (
     own_limits,
     sort_keys,
 )
-from kombu_redisdelay.operations.key_stats import KeyStats, queue_keys
+from kombu_redisdelay.operations.key_stats import MOST_KEYS, KeyStats, QueueKeys, queue_keys
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.words import number_of
 
@@ -42,39 +43,53 @@ from kombu_redisdelay.words import number_of
     show_default=True,
     help="Names from the first to the last, numbers from the greatest to the least.",
 )
-@limit_option
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    default=ON_A_TERMINAL,
+    show_default=True,
+    help="At most this number of keys; 0: all.",
+)
 @json_option
-def command(queues: tuple[str, ...], sort: str, limit: int | None, as_json: bool) -> None:
+def command(queues: tuple[str, ...], sort: str, limit: int, as_json: bool) -> None:
     """Show what waits with each key of a queue.
 
     WAIT is the time that the oldest ready message of the key has waited; ? if another transport has published
     it. REASON is there if a pause or a limit keeps its ready messages. OWN LIMITS are those that the key has
     in place of those of every key. A number is ? if the queue has more than 10,000 messages in this state,
-    which would have to be read.
+    which would have to be read. Of more than 1,000 keys, those with the most ready messages are looked at,
+    unless --limit asks for more.
     """
     if len(set(queues)) != 1:
         raise click.UsageError("Name one queue with -Q.")
-    access, rows = connect(Access), rows_to_show(limit, as_json)
-    found = queue_keys(access.store, queues[0])
-    shown = Limited(sort_keys(found.keys, sort), rows)
+    found = queue_keys(connect(Access).store, queues[0], max(limit, MOST_KEYS) if limit else None)
+    shown = sort_keys(found.keys, sort)[: limit or None]
     if as_json:
         show_json({"queue": found.queue, **asdict(key)} for key in shown)
     elif not show_pages(shown, _table):
         echo("No keys found.", err=True)
-    shown.tell(lambda: len(found.keys))
     if not as_json:
         for remark in limits_of_keys(found.queue, found.limits):
             echo(remark)
-        if found.fair != "on":
+        if found.fair != ON:
             echo(f"{found.queue} is not fair: `celery delayed fair -Q {found.queue}`.", err=True)
     if found.unread:
         echo(
             f"{number_of(found.unread, 'ready message')} are left out: they are not sorted in by key.",
             err=True,
         )
+    if len(shown) < found.count:
+        echo(_how_many(found, len(shown)), err=True)
 
 
-def _table(keys: Iterable[KeyStats]) -> Table:
+def _how_many(found: QueueKeys, shown: int) -> str:
+    few = ""
+    if len(found.keys) < found.count:
+        few = f"{len(found.keys):,} were looked at, first those with the most ready messages. "
+    return f"{shown:,} of {number_of(found.count, 'key')}. {few}See all with --limit 0."
+
+
+def _table(keys: Sequence[KeyStats]) -> Table:
     now = datetime.now(timezone.utc)
     rows = table(*map(_heading, KEY_COLUMNS.values()))
     for key in keys:

@@ -13,8 +13,8 @@ from typing import Any
 
 from kombu_redisdelay.broker import fair_keys
 from kombu_redisdelay.broker.fair_key import check_key
-from kombu_redisdelay.broker.fair_keys import KeyState
-from kombu_redisdelay.broker.fair_queues import OFF, ON, PLAIN, FairQueues
+from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyState
+from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.limits import Limits
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.store import Store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -13,19 +13,21 @@ from kombu_redisdelay.broker.fair_keys import (
     KEYS_PER_PAGE,
     KeyState,
     greatest_keys,
-    iter_keys,
-    iter_limited_keys,
+    iter_names,
     key_states,
 )
 from kombu_redisdelay.broker.fair_queues import FairQueues
-from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unacked import UnackedHashes
 from kombu_redisdelay.broker.upcoming import upcoming
 from kombu_redisdelay.broker.walk import walk
 from kombu_redisdelay.operations.fair import KeyLimits, key_limits, limits_of_state, together
+from kombu_redisdelay.operations.fairness import fairness_together, lanes_of
 from kombu_redisdelay.public import public
+
+#: Keys that an operator looks at, if a queue has very many: those with the most ready messages.
+MOST_KEYS = 1_000
 
 #: Messages whose keys are not in any list or counter are read: no more of each state than this.
 MOST_READ = 10_000
@@ -66,7 +68,9 @@ class QueueKeys:
         queue: name of the queue.
         fair: "on" if it is fair, "off" while workers move its messages back, empty if it is not fair.
         limits: the limits of every key.
-        keys: those that have messages, or are paused, or have limits of their own.
+        keys: those that have messages, or are paused, or have limits of their own; or, of too many, some.
+        count: how many such keys the queue has. If *keys* are only some, one with messages of two priorities
+            may count twice, and of partitions, it is the greatest number.
         unread: number of ready messages that are missing in *keys*. It is not 0 only if more than 10,000 are
             not sorted in: because the queue is not fair, or no worker has looked at it since they came.
     """
@@ -75,6 +79,7 @@ class QueueKeys:
     fair: str
     limits: KeyLimits
     keys: Sequence[KeyStats]
+    count: int
     unread: int = 0
 
 
@@ -105,9 +110,13 @@ def queue_keys(store: Store, queue: str, most: int | None = None, also: str = ""
     """
     fair, names = FairQueues(store), store.partitions.names(queue)
     found: defaultdict[str, _Found] = defaultdict(_Found)
-    unread = sum(_add_ready(store, name, found, most, also) for name in names)
+    are_all = [_add_keys(store, name, found, most) for name in names]
+    if also:
+        found.setdefault(also, _Found())
+    unread = sum(_add_door(store, name, found) for name in names)
     has_unacked, has_scheduled = _add_unacked(store, names, found), _add_scheduled(store, names, found)
-    _add_states(store, names, found)
+    for name in names:
+        _add_states(store, name, found)
     [every], now_ms = fair.limits(names[:1]), store.now_ms()
     keys = []
     for key, each in found.items():
@@ -121,32 +130,35 @@ def queue_keys(store: Store, queue: str, most: int | None = None, also: str = ""
             limits=limits,
             is_at_limit=bool(each.ready) and any(_is_at_limit(limits, state) for state in each.states),
         )
-        keys.append(stats)
-    return QueueKeys(queue, together(fair.states(names)), key_limits(every), keys, unread)
+        if key != also or _is_any(stats):
+            keys.append(stats)
+    count = len(keys) if all(are_all) else max(len(keys), _count(store, names))
+    return QueueKeys(queue, together(fair.states(names)), key_limits(every), keys, count, unread)
 
 
-def _add_ready(store: Store, name: str, found: defaultdict[str, _Found], most: int | None, also: str) -> int:
-    """Returns how many are left out."""
-    states = iter_keys(store, name) if most is None else _some_states(store, name, most, also)
-    for some in portions(states, lambda _: 1, KEYS_PER_PAGE, KEYS_PER_PAGE):
-        keys = store.keys(name)
-        lists = [(state.key, keys.key_list(step, state.key)) for state in some for step in state.ready]
-        heads = answers(store.server, (("LINDEX", key_list, -1) for _, key_list in lists)) if lists else []
-        for (key, _), payload in zip(lists, heads, strict=True):
-            if payload is not None:
-                found[key].heads.append(members.due_ms(payload))
-        for state in some:
-            # Also one that only has limits of its own.
-            found[state.key].ready += sum(state.ready.values())
-    return _add_door(store, name, found)
+def _add_keys(store: Store, name: str, found: dict[str, _Found], most: int | None) -> bool:
+    """Note the names of the keys whose messages are sorted in, and of those that have limits of their own.
+    Returns whether they are all."""
+    if most is None:
+        sources = [list(iter_names(store, name))]
+    else:
+        limited = list(islice(iter_names(store, name, only_limited=True), most))
+        sources = [greatest_keys(store, name, most), limited]
+    for some in sources:
+        for key in some:
+            found.setdefault(key, _Found())
+    return most is None or all(len(some) < most for some in sources)
 
 
-def _some_states(store: Store, name: str, most: int, also: str) -> Iterator[KeyState]:
-    greatest = greatest_keys(store, name, most)
-    limited = [state.key for state in islice(iter_limited_keys(store, name), most)]
-    yield from key_states(store, name, list(dict.fromkeys((*greatest, *limited))))
-    if also and also not in (*greatest, *limited):
-        yield from (state for state in key_states(store, name, [also]) if state.ready)
+def _count(store: Store, names: Sequence[str]) -> int:
+    fairness = fairness_together([lanes.fairness for lanes in lanes_of(store, names).values()])
+    return 0 if fairness is None else fairness.keys
+
+
+def _is_any(key: KeyStats) -> bool:
+    """Whether there is anything of it."""
+    has_messages = key.ready or key.scheduled or key.unacked
+    return bool(has_messages or key.limits.is_own or key.limits.paused_since is not None)
 
 
 def _add_door(store: Store, name: str, found: defaultdict[str, _Found]) -> int:
@@ -183,10 +195,18 @@ def _add_scheduled(store: Store, names: Sequence[str], found: defaultdict[str, _
     return True
 
 
-def _add_states(store: Store, names: Sequence[str], found: defaultdict[str, _Found]) -> None:
-    """What is allowed for the keys that were found."""
-    for name in names:
-        for state in key_states(store, name, list(found)):
+def _add_states(store: Store, name: str, found: Mapping[str, _Found]) -> None:
+    """What is sorted in of the keys that were found, and what they are allowed."""
+    keys, each = store.keys(name), list(found)
+    for first in range(0, len(each), KEYS_PER_PAGE):
+        states = key_states(store, name, each[first : first + KEYS_PER_PAGE])
+        lists = [(state.key, keys.key_list(step, state.key)) for state in states for step in state.ready]
+        heads = answers(store.server, (("LINDEX", key_list, -1) for _, key_list in lists)) if lists else []
+        for (key, _), payload in zip(lists, heads, strict=True):
+            if payload is not None:
+                found[key].heads.append(members.due_ms(payload))
+        for state in states:
+            found[state.key].ready += sum(state.ready.values())
             found[state.key].states.append(state)
 
 

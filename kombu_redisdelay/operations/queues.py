@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from kombu_redisdelay.operations import fair, limits
-from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.access import Access, check_limit
 from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
+from kombu_redisdelay.operations.key_columns import sort_keys
 from kombu_redisdelay.operations.key_stats import QueueKeys, queue_keys
 from kombu_redisdelay.operations.limits import UNCHANGED, QueueLimits, Unchanged, queue_limits
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
@@ -81,10 +83,21 @@ class Queues(Access):
         again."""
         fair.make_plain(self.store, [queue] if isinstance(queue, str) else queue)
 
-    def keys(self, queue: str) -> QueueKeys:
-        """The keys of *queue*: what waits with each of them, and what they are allowed. Makes a few round
-        trips for every 200 keys, and reads up to 10,000 scheduled and 10,000 unacked messages."""
-        return queue_keys(self.store, queue)
+    def keys(self, queue: str, *, limit: int | None = None) -> QueueKeys:
+        """The keys of *queue*, those with the most ready messages first: what waits with each of them, and
+        what they are allowed. Makes a few round trips for every 200 keys, and reads up to 10,000 scheduled
+        and 10,000 unacked messages.
+
+        Arguments:
+            limit: the largest number of keys; ``None`` for all. With 100,000 keys, all take ten times as
+                long as a few.
+
+        Raises:
+            ValueError: *limit* is not a whole number from 0.
+        """
+        check_limit(limit)
+        found = queue_keys(self.store, queue, limit)
+        return replace(found, keys=sort_keys(found.keys)[:limit])
 
     def limit_keys(
         self,

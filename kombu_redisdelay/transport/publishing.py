@@ -16,7 +16,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.bindings import BINDING
 from kombu_redisdelay.broker.fair_key import member_of
-from kombu_redisdelay.broker.fair_queues import ON, FairQueues
+from kombu_redisdelay.broker.fair_keys import ON
+from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.keys import is_ours
 from kombu_redisdelay.broker.members import with_own
 from kombu_redisdelay.broker.message import (

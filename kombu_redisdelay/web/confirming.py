@@ -202,8 +202,10 @@ def _back(request: Request, form: Form, action: Action, note: str) -> Response:
 
 def _page(form: Form, action: Action) -> tuple[str, dict[str, str]]:
     """The page to go back to, and its fields. A form cannot name a page of another site."""
+    if action.about == QUEUE:
+        return "queue", {"name": form.choice.queue}
     if action.about in OF_QUEUE:
-        return "queue" if action.about == QUEUE else "keys", {"name": form.choice.queue}
+        return "keys", {"name": form.choice.queue, **form.view}
     return "messages", form.choice.fields
 
 

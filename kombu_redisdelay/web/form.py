@@ -28,6 +28,9 @@ ID = "id"
 #: A key that a person has written.
 KEY = "key"
 
+#: How the page is sorted and searched that the form is on. The viewer goes back to it.
+VIEW = ("sort", "search")
+
 #: The largest number of fields that is read.
 MOST_FIELDS = 10_000
 
@@ -69,6 +72,11 @@ class Form:
     fields: Mapping[str, str]
     selected: Sequence[Selected]
     choice: Choice
+
+    @property
+    def view(self) -> dict[str, str]:
+        """The fields of :data:`VIEW` that are filled in."""
+        return {name: self.text(name) for name in VIEW if self.text(name)}
 
     def text(self, name: str) -> str:
         """What a person wrote into a field; empty if it is not there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kombu_redisdelay.broker.fair_queues import ON
+from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.operations import fair
 from kombu_redisdelay.operations.fair import NO_KEY
 from kombu_redisdelay.web.form import Form, Selected

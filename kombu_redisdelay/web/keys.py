@@ -12,9 +12,9 @@ from starlette.responses import Response
 from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.fair import NO_KEY
 from kombu_redisdelay.operations.key_columns import KEY, KEY_COLUMNS, USUAL_SORT, own_limits
-from kombu_redisdelay.operations.key_stats import KeyStats, QueueKeys, queue_keys
+from kombu_redisdelay.operations.key_stats import MOST_KEYS, KeyStats, queue_keys
 from kombu_redisdelay.operations.states import READY, SCHEDULED, STATES, UNACKED
-from kombu_redisdelay.operations.stats import QueueStats, queue_stats
+from kombu_redisdelay.operations.stats import queue_stats
 from kombu_redisdelay.web.actions import actions
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.fields import well_formed
@@ -22,8 +22,8 @@ from kombu_redisdelay.web.site import fields_of, render, site_of
 from kombu_redisdelay.web.sorting import Column, Sorting
 from kombu_redisdelay.words import in_words
 
-#: Keys that are read, and those that are shown.
-MOST_READ, MOST_SHOWN = 1_000, 100
+#: Keys that are shown.
+MOST_SHOWN = 100
 
 #: With more keys than this, there is a field to search them.
 MOST_WITHOUT_SEARCH = 10
@@ -43,11 +43,12 @@ COLUMNS = tuple(
 def keys(request: Request) -> Response:
     """The keys of one queue, or those that contain a text: as many as fit on the page."""
     site, fields = site_of(request), fields_of(request)
-    name, search = well_formed(fields.get("name", "")), fields.get("search", "").strip()
+    name, search = (well_formed(fields.get(field, "")) for field in ("name", "search"))
+    search = search.strip()
     sorting = Sorting.of(fields.get("sort", ""), COLUMNS, f"-{USUAL_SORT}")
     store, began = site.queues.store, monotonic()
     [stats] = queue_stats(store, [name])
-    found = queue_keys(store, name, MOST_READ, search)
+    found = queue_keys(store, name, MOST_KEYS, search)
     took = monotonic() - began
     matching = [key for key in found.keys if search.casefold() in (key.key or NO_KEY).casefold()]
     return render(
@@ -57,7 +58,7 @@ def keys(request: Request) -> Response:
         found=found,
         rows=sorting.sort(matching)[:MOST_SHOWN],
         count=len(matching),
-        all=_count(found, stats),
+        all=found.count,
         columns=KEY_COLUMNS,
         headings={column.name: column for column in COLUMNS},
         sorting=sorting,
@@ -82,14 +83,6 @@ def _state_of(key: KeyStats) -> str:
     if key.scheduled and not key.ready:
         return SCHEDULED
     return UNACKED if key.unacked and not key.ready else READY
-
-
-def _count(found: QueueKeys, stats: QueueStats) -> int:
-    """How many keys there are, with those that are not read."""
-    if len(found.keys) < MOST_READ or stats.fairness is None:
-        return len(found.keys)
-    # A key with messages of two priorities may count twice here.
-    return max(len(found.keys), stats.fairness.keys)
 
 
 def pattern(key: str) -> str:

@@ -15,6 +15,9 @@ from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.fair_key import FairKey, fair_key_of, key_of
 from kombu_redisdelay.broker.fair_keys import (
+    OFF,
+    ON,
+    PLAIN,
     KeyLimits,
     greatest_keys,
     iter_keys,
@@ -22,7 +25,7 @@ from kombu_redisdelay.broker.fair_keys import (
     key_states,
     sorted_in,
 )
-from kombu_redisdelay.broker.fair_queues import OFF, ON, PLAIN, FairQueues, check_fair
+from kombu_redisdelay.broker.fair_queues import FairQueues, check_fair
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.scripts import TAKE

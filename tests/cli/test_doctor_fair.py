@@ -75,6 +75,9 @@ def test_keys_that_are_paused_among_many(site: Site, monkeypatch: pytest.MonkeyP
     sort_in(site, *"acdefg")
     site.text("pause", *Q, "--key", "b")
     assert site.findings("warning")["queue celery"].startswith("1 key paused: b (since 20")
+    for key in "acd":
+        site.text("pause", *Q, "--key", key)
+    assert site.findings("warning")["queue celery"].startswith("3 keys or more paused: ")
 
 
 def test_messages_that_nobody_moves_back(site: Site) -> None:

@@ -121,7 +121,30 @@ def test_keys(site: Site) -> None:
     assert [row["key"] for row in site.rows("keys", *Q, "--sort", "key")] == ["", "tenant-2", "tenant-10"]
     result = site.run("keys", *Q, "--sort", "scheduled", "--limit", "1", "--json")
     assert '"key": "tenant-10", "ready": 0, "scheduled": 1, "unacked": 0, "waiting": 0.0' in result.stdout
-    assert result.stderr == "Only the first 1: there are 3. See all with --limit 0.\n"
+    assert result.stderr == "1 of 3 keys. See all with --limit 0.\n"
+
+
+def test_the_greatest_of_many_keys(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kombu_redisdelay.cli.keys.MOST_KEYS", 3)
+    site.text("fair", *Q)
+    sort_in(site, *"abbbccdeff")
+    site.send(headers={"x-key": "e"}, countdown=60)
+    site.text("pause", *Q, "--key", "z")
+
+    def keys(*words: str) -> tuple[str, str]:
+        result = site.run("keys", *Q, *words)
+        return "".join(line[0] for line in result.stdout.splitlines()[1:]), result.stderr
+
+    few = "5 were looked at, first those with the most ready messages. See all with --limit 0.\n"
+    assert keys("--limit", "2") == ("bc", f"2 of 6 keys. {few}")
+    assert keys("--limit", "2", "--sort", "scheduled") == ("eb", f"2 of 6 keys. {few}")
+    # It is not one of the greatest, and its ready message counts.
+    [scheduled, _] = site.rows("keys", *Q, "--limit", "2", "--sort", "scheduled")
+    assert (scheduled["key"], scheduled["ready"], scheduled["scheduled"]) == ("e", 1, 1)
+    assert keys("--limit", "0") == ("bcfadez", "")
+    assert keys("--limit", "9")[0] == "bcfadez"
+    rows = site.rows("keys", *Q, "--limit", "5")
+    assert [(row["key"], row["ready"]) for row in rows] == [("b", 3), ("c", 2), ("f", 2), ("a", 1), ("d", 1)]
 
 
 def test_a_hostile_key(site: Site) -> None:

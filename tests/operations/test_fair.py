@@ -154,6 +154,24 @@ def test_keys(site: Site, app: Celery, queues: Queues) -> None:
     assert keys["paused"].limits.paused_since is not None
 
 
+def test_the_greatest_keys(site: Site, app: Celery, queues: Queues) -> None:
+    queues.make_fair("celery")
+    for key in "abbbccc":
+        send(app, key, headers={"x-key": key})
+    _taken = take(site, 1)
+    queues.pause_key("celery", "z")
+    # In a list, and not sorted in: it is one of the few, and all of its messages count.
+    send(app, "a1", "a2", headers={"x-key": "a"}, countdown=60)
+    for limit, expected in ((None, 4), (9, 4), (2, 2)):
+        found = queues.keys("celery", limit=limit)
+        counts = [key.ready for key in found.keys]
+        assert (len(found.keys), found.count, counts) == (expected, 4, sorted(counts, reverse=True))
+    assert sum(key.ready for key in queues.keys("celery").keys) == 6
+    assert queues.keys("celery", limit=0).keys == []
+    with pytest.raises(ValueError, match="limit"):
+        queues.keys("celery", limit=-1)
+
+
 def test_keys_of_a_queue_that_is_not_fair(app: Celery, queues: Queues) -> None:
     send(app, "a0", "a1", headers={"x-key": "a"})
     found = queues.keys("celery")

@@ -10,8 +10,8 @@ from kombu.entity import Exchange, Queue
 
 from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.fair_key import key_of
-from kombu_redisdelay.broker.fair_keys import KeyLimits
-from kombu_redisdelay.broker.fair_queues import PLAIN, FairQueues
+from kombu_redisdelay.broker.fair_keys import PLAIN, KeyLimits
+from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.transport.kit import Inbox, Site, drain, publish
 

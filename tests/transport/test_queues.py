@@ -8,7 +8,8 @@ import pytest
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import ChannelError
 
-from kombu_redisdelay.broker.fair_queues import PLAIN, FairQueues
+from kombu_redisdelay.broker.fair_keys import PLAIN
+from kombu_redisdelay.broker.fair_queues import FairQueues
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
 
 LATER = {"x-delay": 60_000}

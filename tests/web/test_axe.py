@@ -10,7 +10,7 @@ import pytest
 from kombu_redisdelay.web import create
 from tests.cli.site import Site
 from tests.environments import THOROUGH, WITHOUT
-from tests.web.states import PAGES
+from tests.web.states import LONG, PAGES
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
 
@@ -108,6 +108,11 @@ def test_an_action(driver: webdriver.Chrome, url: str) -> None:
     driver.get(f"{url}/queue?name=celery")
     press("button[value=limit]", "form.confirm")
     found += barriers(driver, 4)
+    # About keys: one with an ugly name among them.
+    driver.get(f"{url}/keys?name={LONG}")
+    click(driver, "thead [data-select-all]")
+    press("button[value=limit-key]", "form.confirm")
+    found += barriers(driver, 5)
     assert found == []
 
 

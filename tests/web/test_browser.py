@@ -10,8 +10,9 @@ from threading import Event
 import pytest
 
 from kombu_redisdelay import Messages
+from kombu_redisdelay.operations.fair import limits_of_key
 from tests.cli.site import Site
-from tests.web.states import PAGES
+from tests.web.states import LONG, PAGES
 from tools.harness.process import wait_until
 
 # The browser's driver need not be installed.
@@ -23,6 +24,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tools.harness.browser import NAMELESS, PALE, click, missing, run, scheme, seen, size, wait_for
+
+EN_DASH = "\N{EN DASH}"
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no browser: {missing()}")
 
@@ -111,6 +114,18 @@ def test_acting(driver: webdriver.Chrome, url: str, site: Site) -> None:
     click(driver, "[name=confirmed]")
     wait_for(driver, "[role=status]", "Cancelled 1 message.")
     assert site.redis.zscore(site.store.keys("celery").schedule, "s1") is None
+    # A key of a fair queue, on a page that is sorted and searched.
+    driver.get(f"{url}/keys?name={LONG}&sort=key&search=tenant-1")
+    for action, done, reason in (("pause", "paused", "paused"), ("resume", "not paused any more", EN_DASH)):
+        click(driver, "input[value='tenant-1 ']")
+        click(driver, f"button[value={action}-key]")
+        wait_until(lambda: seen(driver, "form.confirm"), 20, "the question")
+        click(driver, "[name=confirmed]")
+        wait_for(driver, "[role=status]", f"Key tenant-1 of {LONG}: {done}.")
+        assert (limits_of_key(site.store, LONG, "tenant-1").paused_since is not None) == (action == "pause")
+        names = "return Array.from(document.querySelectorAll('#list tbody th'), (each) => each.innerText)"
+        assert run(driver, names) == ["tenant-1", "tenant-10", "tenant-11"]
+        assert seen(driver, "#list tbody td[data-label=Reason]") == reason
     assert complaints(driver) == []
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from html import unescape
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from kombu.entity import Queue
@@ -92,9 +93,10 @@ def test_a_fair_queue(viewer: Viewer, site: Site) -> None:
         text = " ".join(viewer.open("/").text.split())
         assert "celery fair" in text
         assert "key limits" in text
-        queues.make_plain(QUEUE)
-        assert "fair until its messages are moved back" in viewer.open("/").text
-        assert "workers move its messages back" in viewer.open("/keys", name=QUEUE).text
+    # Nobody is there who moves them.
+    queues.make_plain(QUEUE)
+    assert "fair until its messages are moved back" in viewer.open("/").text
+    assert "workers move its messages back" in viewer.open("/keys", name=QUEUE).text
 
 
 def test_a_key_leads_to_its_messages(viewer: Viewer, site: Site) -> None:
@@ -140,7 +142,7 @@ def test_many_keys(viewer: Viewer, site: Site, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_more_keys_than_are_read(viewer: Viewer, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "MOST_READ", 2)
+    monkeypatch.setattr(keys, "MOST_KEYS", 2)
     monkeypatch.setattr("kombu_redisdelay.operations.key_stats.MOST_READ", 0)
     site.text("fair", "-Q", QUEUE, "--force")
     sort_in(site, *"abbbccdeff")
@@ -152,6 +154,7 @@ def test_more_keys_than_are_read(viewer: Viewer, site: Site, monkeypatch: pytest
     assert "and 3 more" in page.text
     # A key is always found by its name.
     assert list(rows(viewer.open("/keys", name=QUEUE, search="e"))) == ["e"]
+    assert viewer.open("/keys", name=QUEUE, search="\ud800").status == 200
 
 
 def test_what_is_not_read(viewer: Viewer, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +254,34 @@ def test_pausing_and_resuming(viewer: Viewer, site: Site) -> None:
     assert 'Key "" of celery: not paused any more.' in viewer.press("Resume").text
     viewer.press("Pause")
     assert "No key was selected." in viewer.at.text
+
+
+def test_the_page_comes_back_as_it_was(viewer: Viewer, site: Site) -> None:
+    send(site, "a-1", "a-2", "a-3", "b-1")
+    same = {"name": [QUEUE], "sort": ["-key"], "search": ["a-"]}
+
+    def begin(button: str, *ids: str) -> Page:
+        viewer.open("/keys", name=QUEUE, sort="-key", search="a-")
+        return viewer.press(button, ids)
+
+    for button, ids, asked in (
+        ("Pause", ["a-2"], {}),
+        ("Resume", ["a-2"], {}),
+        ("Limit", ["a-1", "a-3"], {"rate": "1/s"}),
+        ("Make fair", [], {}),
+        ("Limit each key", [], {"concurrency": "2"}),
+    ):
+        page = begin(button, *ids)
+        assert parse_qs(urlsplit(page.links["No, go back"]).query) == same
+        page = viewer.press(button, **asked)
+        assert parse_qs(urlsplit(str(page.address)).query) == same
+        assert list(rows(page)) == ["a-3", "a-2", "a-1"]
+    # After a mistake, too.
+    begin("Limit", "a-1")
+    viewer.press("Limit", rate="nonsense")
+    assert list(rows(viewer.press("Limit", rate="2/s"))) == ["a-3", "a-2", "a-1"]
+    # Also if nothing is selected.
+    assert list(rows(begin("Pause"))) == ["a-3", "a-2", "a-1"]
 
 
 def test_a_key_that_is_written(viewer: Viewer, site: Site) -> None:

@@ -38,6 +38,7 @@ class Page(HTMLParser):
     Attributes:
         text: what is to be read on it.
         heading: its first heading.
+        address: where it is, after what it was sent on to.
         elements: the names of all its elements.
     """
 
@@ -46,6 +47,7 @@ class Page(HTMLParser):
         self.status = response.status_code
         self.source = response.text
         self.headers = response.headers
+        self.address = str(response.url)
         self.forms: list[Form] = []
         self.links: dict[str, str] = {}
         self.text = ""

@@ -7,7 +7,7 @@ from datetime import timezone
 from itertools import chain, islice
 from typing import Any
 
-from kombu_redisdelay.broker.fair_keys import KeyState, iter_keys, iter_limited_keys, sorted_in
+from kombu_redisdelay.broker.fair_keys import ON, KeyState, iter_keys, iter_limited_keys, sorted_in
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
@@ -36,15 +36,17 @@ def check_fairness(store: Store, stats: QueueStats, app: Any) -> Iterator[Findin
     names = store.partitions.names(stats.queue)
     most = MOST_KEYS // len(names)
     yield from _state(stats)
-    for name in names:
-        yield from _recount(store, stats.queue, name, most)
-    states = chain.from_iterable(islice(iter_limited_keys(store, name), most) for name in names)
-    yield from _limited(stats.queue, states, app)
+    if stats.fairness.keys <= most:
+        for name in names:
+            yield from _recount(store, stats.queue, name, most)
+    states = [list(islice(iter_limited_keys(store, name), most)) for name in names]
+    are_all = all(len(some) < most for some in states)
+    yield from _limited(stats.queue, chain.from_iterable(states), are_all, app)
 
 
 def _state(stats: QueueStats) -> Iterator[Finding]:
     check = f"queue {stats.queue}"
-    if stats.fairness is None or stats.fairness.state == "on":
+    if stats.fairness is None or stats.fairness.state == ON:
         yield ok(check, "fair: LLEN does not count its messages; the exporter and `stats` do")
     elif stats.consumers or not stats.ready:
         yield ok(check, "it is not to be fair any more: workers move back what is sorted in by key")
@@ -80,8 +82,12 @@ def _recount(store: Store, queue: str, name: str, most: int) -> Iterator[Finding
     )
 
 
-def _limited(queue: str, states: Iterable[KeyState], app: Any) -> Iterator[Finding]:
-    check = f"queue {queue}"
+def _limited(queue: str, states: Iterable[KeyState], are_all: bool, app: Any) -> Iterator[Finding]:
+    """
+    Arguments:
+        are_all: whether no other key is paused or at a limit.
+    """
+    check, or_more = f"queue {queue}", "" if are_all else " or more"
     zone = timezone.utc if app is None else app.timezone
     paused: dict[str, int] = {}
     at_limit: dict[str, int] = {}
@@ -98,10 +104,11 @@ def _limited(queue: str, states: Iterable[KeyState], app: Any) -> Iterator[Findi
         ]
         yield warning(
             check,
-            f"{number_of(len(paused), 'key')} paused: {first_of(each, MOST_NAMED)}",
+            f"{number_of(len(paused), 'key')}{or_more} paused: {first_of(each, MOST_NAMED)}",
             f"Workers take nothing of them. To go on: `celery delayed resume -Q {queue} --key KEY`.",
         )
     if at_limit:
         by_size = sorted(at_limit, key=lambda key: -at_limit[key])
         each = [f"{key} ({at_limit[key]:,} ready)" for key in by_size]
-        yield ok(check, f"{number_of(len(at_limit), 'key')} at their limits: {first_of(each, MOST_NAMED)}")
+        count = f"{number_of(len(at_limit), 'key')}{or_more}"
+        yield ok(check, f"{count} at their limits: {first_of(each, MOST_NAMED)}")
