@@ -18,7 +18,7 @@ from kombu_redisdelay.broker.report import report_not_kept
 from kombu_redisdelay.broker.server.line import Ack
 from kombu_redisdelay.broker.server.replies import answers, checked
 from kombu_redisdelay.broker.server.scripts import FAIL, REMOVE_FAILED, TRIM_FAILED, run_each
-from kombu_redisdelay.broker.server.wire import Argument
+from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import size_with_key
 
@@ -31,6 +31,15 @@ TRIMMED_PER_CALL = 100
 
 #: What is done with a failed task that is taken out: it goes back to its queue, or is removed for good.
 REQUEUE, REMOVE = "requeue", "drop"
+
+#: Groups that are read together.
+GROUPS_PER_CALL = 500
+
+#: The name of a group has these: task and exception.
+_WORDS = 2
+
+#: What is counted of a group. Longer numbers are not ours.
+_GROUP = re.compile(rb"(\d{1,15}) (\d{1,15}) (\d{1,15})")
 
 #: What fail.lua returns for a task that is not kept.
 _NOT_KEPT = 2
@@ -141,6 +150,23 @@ class FailedTask:
         return 0 if found is None else int(found[2])
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Failed tasks of one name with one class of exceptions.
+
+    Attributes:
+        count: how many are kept.
+        first_ms, last_ms: when the first and the last one failed, ms since the epoch. The first one may not
+            be there any more.
+    """
+
+    task: str
+    error: str
+    count: int
+    first_ms: int
+    last_ms: int
+
+
 class FailedTasks:
     """The failed tasks in *store*, queue by queue."""
 
@@ -162,6 +188,22 @@ class FailedTasks:
         """The failed tasks of *queue*, read page by page, in the order in which they failed."""
         for rows in read_pages(self._store.server, self._keys(queue), part):
             yield from self._with_heads(queue, rows)
+
+    def groups(self, queue: str) -> list[Group]:
+        """The failed tasks of *queue* by task and exception."""
+        key, cursor = self._store.keys(queue).failed_groups, ""
+        found: dict[bytes, Group] = {}
+        while cursor != "0":
+            scan: Command = ("HSCAN", key, cursor or "0", "COUNT", GROUPS_PER_CALL)
+            [(position, fields)] = answers(self._store.server, [scan])
+            cursor = position.decode()
+            for kind, line in zip(fields[::2], fields[1::2], strict=True):
+                words, numbers = kind.split(b" "), _GROUP.fullmatch(line)
+                # Another program may have written anything.
+                if len(words) == _WORDS and numbers is not None:
+                    task, error = (word.decode(errors="replace") for word in words)
+                    found[kind] = Group(task, error, *map(int, numbers.groups()))
+        return list(found.values())
 
     def find_all(self, queues: Sequence[str], ids: Sequence[str]) -> Iterator[FailedTask]:
         """The failed tasks of *queues* with these ids."""

@@ -97,6 +97,11 @@ class QueueKeys:
         return self._of_keys("failed:heads")
 
     @property
+    def failed_groups(self) -> str:
+        """Hash, task and exception -> how many have failed, and when the first and the last one."""
+        return self._of_keys("failed:groups")
+
+    @property
     def all_failed(self) -> tuple[str, ...]:
         """All keys of failed tasks. The first three are as those of what is scheduled."""
         return tuple(map(self._of_keys, _OF_FAILED))

@@ -11,6 +11,7 @@ from typing import Any
 from kombu_redisdelay.operations import reading, verbs
 from kombu_redisdelay.operations.access import Access, check_limit
 from kombu_redisdelay.operations.acting import Action, Done
+from kombu_redisdelay.operations.failure_groups import FailureGroup, failure_groups
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.queue_reasons import BLOCKED
@@ -147,6 +148,17 @@ class Messages(Access):
         if isinstance(by, str):
             return Counter(value for [value] in values)
         return Counter(map(tuple, values))
+
+    def failures(self, selection: Selection | None = None) -> list[FailureGroup]:
+        """What has failed, by task and exception, the kind with the most failed tasks first.
+
+        All failed tasks, or those of some queues, are counted without being read. With a filter or a time,
+        they are read.
+
+        Raises:
+            ValueError: another state than "failed" is selected.
+        """
+        return failure_groups(self, selection or Selection())
 
     def cancel(
         self,

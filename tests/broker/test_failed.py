@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 
 import pytest
 
@@ -212,6 +213,41 @@ class TestRequeue:
         back = tasks.iter("q", Part(times[1], times[3], until=b"4", from_last=True))
         assert [task.id for task in back] == ["3", "2"]
         assert tasks.counts(["q"], times[1], times[3]) == [2]
+
+
+class TestGroups:
+    def test_by_task_and_error(self, rig: Rig) -> None:
+        me = rig.consumer()
+        kinds = (("a", "KeyError"), ("a", "ValueError"), ("b", "KeyError"), ("a", "KeyError"))
+        for number, (task, error) in enumerate(kinds):
+            rig.database.tick()
+            failure = a_failure(str(number), error, task)
+            rig.fail(me, "q", str(number), failure, copy=f"0:{payload(str(number))}")
+        tasks, failed = FailedTasks(rig.store), rig.failed("q")
+        found = {(group.task, group.error): group for group in tasks.groups("q")}
+        assert {kind: group.count for kind, group in found.items()} == Counter(kinds)
+        of_two = found["a", "KeyError"]
+        assert (of_two.first_ms, of_two.last_ms) == (round(failed[0].since_ms), round(failed[3].since_ms))
+        list(tasks.take_out("q", REMOVE, [failed[0], failed[2]]))
+        assert {(group.task, group.error): group.count for group in tasks.groups("q")} == {
+            ("a", "KeyError"): 1,
+            ("a", "ValueError"): 1,
+        }
+
+    def test_many(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "GROUPS_PER_CALL", 1)
+        me = rig.consumer()
+        for number in range(600):
+            failure = a_failure(str(number), f"Error{number}")
+            me.keep_failed("q", str(number), failure, f"0:{payload(str(number))}".encode())
+        me.confirm_acks()
+        assert len(FailedTasks(rig.store).groups("q")) == 600
+
+    def test_foreign_ones_are_left_out(self, rig: Rig) -> None:
+        fail_all(rig, "1")
+        foreign = {"a b": "what?", "a b c": "1 2 3", "": "5", "one": "1 2 3", "c d": "9" * 5000 + " 1 1"}
+        rig.client.hset(rig.store.keys("q").failed_groups, mapping=foreign)
+        assert [group.task for group in FailedTasks(rig.store).groups("q")] == ["tasks.fail"]
 
 
 class TestBounds:

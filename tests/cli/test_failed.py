@@ -21,9 +21,6 @@ def test_the_list(site: Site) -> None:
     assert other.split()[1:] == ["f2", QUEUE, "1", "ValueError", "shop.close_order()"]
     for option in ("KeyError", "Key*"):
         assert [row["id"] for row in site.rows("list", "--error", option)] == ["f1"]
-    assert site.rows("count", "--state", "failed", "--by", "task", "--by", "error") == [
-        {"task": "shop.close_order", "error": error, "messages": 1} for error in ("KeyError", "ValueError")
-    ]
     # Both are listed.
     site.bury(payload("d1"), "why")
     assert {row["id"]: row["state"] for row in site.rows("list")} == {
@@ -31,6 +28,23 @@ def test_the_list(site: Site) -> None:
         "f2": "failed",
         "d1": "dead",
     }
+
+
+def test_by_task_and_error(site: Site) -> None:
+    words = ("count", "--state", "failed", "--by", "error", "--by", "task")
+    assert site.run(*words).stderr == "No failed tasks found.\n"
+    fail(site, "f1")
+    fail(site, "f2", "f3", error="ValueError\x1b")
+    for more in ((), ("--after", "1h"), ("-Q", QUEUE)):
+        rows = site.rows(*words, *more)
+        assert [(row["error"], row["task"], row["messages"]) for row in rows] == [
+            ("ValueError\x1b", "shop.close_order", 2),
+            ("KeyError", "shop.close_order", 1),
+        ]
+        assert all(row["first"] <= row["last"] for row in rows)
+    header, one, _ = site.text(*words).splitlines()
+    assert header.split() == ["MESSAGES", "ERROR", "TASK", "FIRST", "LAST"]
+    assert one.split()[:3] == ["2", r"ValueError\x1b", "shop.close_order"]
 
 
 def test_what_is_shown_and_hidden(site: Site) -> None:

@@ -6,6 +6,7 @@ import json
 from base64 import b64encode
 from typing import Any
 
+import pytest
 from celery import Celery, chord, group
 
 from kombu_redisdelay import Messages, Selection
@@ -65,6 +66,25 @@ def test_one_that_was_kept_without_its_message(messages: Messages) -> None:
     assert message.reason == "KeyError, kept without its message, which is too large"
     assert messages.requeue(ids=["a"]).by_id == {"a": 0}
     assert messages.remove(ids=["a"]).by_id == {"a": 1}
+
+
+def test_by_task_and_error(messages: Messages) -> None:
+    kinds = [("a", "KeyError", "q"), ("a", "KeyError", "other"), ("b", "OSError", "q"), ("b", "OSError", "q")]
+    text = {"body": "", "properties": {}}
+    for number, (task, error, queue) in enumerate([*kinds, ("a", "KeyError", "q")]):
+        payload = json.dumps({**text, "headers": {"task": task, "id": str(number)}})
+        keep_failed(messages.store, queue, str(number), payload, task, error=error)
+    moments = [message.since for message in messages.select(failed(task="a"))]
+    for selection in (None, failed(), failed(after="1h")):
+        one, other = messages.failures(selection)
+        assert (one.task, one.error, one.count) == ("a", "KeyError", 3)
+        assert (other.task, other.error, other.count) == ("b", "OSError", 2)
+        if selection is not None and selection.has_times:
+            assert (one.first, one.last) == (min(filter(None, moments)), max(filter(None, moments)))
+    assert [group.count for group in messages.failures(failed(queue="other"))] == [1]
+    assert [group.task for group in messages.failures(failed(error="OS*"))] == ["b"]
+    with pytest.raises(ValueError, match="state must be failed"):
+        messages.failures(Selection(state="dead"))
 
 
 class TestRenewed:
