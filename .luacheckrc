@@ -12,7 +12,7 @@ read_globals = {
   "may_take", "members_of", "migrate", "HISTORY_KEPT_MS", "BRIEF_HISTORY_KEPT_MS", "note", "note_delivered", "note_given_back", "nothing_given_back", "number_in", "read_limits", "wait_before_retry_ms",
   "read_known", "read_list", "ready_key", "ready_lists", "ready_of", "schedule", "sooner", "spend", "still_bound",
   "stop_watching", "store_under_id", "stored_payload", "stored_start", "stored_step", "tell_of_given_back", "time_and_member", "unknown_entry", "unschedule",
-  "BLOCKED", "BYTES_OF_KEY", "UNTIL_TAKEN", "entry_at", "forget_unique", "free_key", "has_unique", "heal", "hold_if_free", "identify", "is_unacked", "is_superseded", "keep_key",
+  "BLOCKED", "BYTES_OF_KEY", "UNTIL_TAKEN", "entry_at", "forget_unique", "free_key", "free_keys", "has_unique", "heal", "hold_if_free", "identify", "is_unacked", "is_superseded", "keep_key",
   "key_of_unacked", "let_go", "may_become_ready", "move_to_schedule", "read_record", "record_of", "running_text", "score_of", "takes_key", "text_in", "unique_of", "write_record",
   "FIRST_ARRIVAL", "MOST_LOOKED_AT", "free_some", "index_of_0", "write_turns", "REBASE", "clock_of", "count_key", "count_keys_from_now", "counts_keys", "fair_key_of", "fair_state", "open_fair", "enter_fair", "next_fair", "leave_fair", "forget_sorted_in", "has_limits",
   "is_at_limit", "is_counted", "key_and_payload", "key_list", "key_member", "close_lane", "move_back", "next_in_turn", "open_lanes",

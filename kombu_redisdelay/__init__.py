@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kombu_redisdelay.transport import Transport
     from kombu_redisdelay.transport.batch import batch
     from kombu_redisdelay.transport.block import BatchPublishError
+    from kombu_redisdelay.transport.bounds import QueueFull
     from kombu_redisdelay.transport.requeue import requeue
     from kombu_redisdelay.transport.takeover import use_for_redis_urls
     from kombu_redisdelay.transport.task_keys import keys
@@ -50,6 +51,7 @@ __all__ = (
     "NotReplicatedError",
     "Page",
     "Period",
+    "QueueFull",
     "QueueHistory",
     "QueueKeys",
     "QueueLimits",
@@ -81,6 +83,7 @@ _MODULES = {
     "NotReplicatedError": "broker.server.confirming",
     "Page": "operations.reading",
     "Period": "operations.history",
+    "QueueFull": "transport.bounds",
     "QueueHistory": "operations.history",
     "QueueKeys": "operations.key_stats",
     "QueueLimits": "operations.limits",

@@ -26,6 +26,9 @@ ISOLATED_FOR = 60.0
 #: What is kept of failed tasks by default: how many a queue, for how many seconds, of how many bytes.
 FAILED_KEPT = {"count": 10_000, "age": 180 * 24 * 3600, "bytes": 64 * 1024 * 1024}
 
+#: Bytes of a message from which on a script that moves it may take more than 5 ms.
+LARGE_MESSAGE = 1024 * 1024
+
 #: Seconds. A longer lease was set for ``redis://``, whose default is an hour: long tasks needed it.
 LONG_LEASE = 600
 
@@ -70,6 +73,9 @@ class Options:
             does. Then it becomes a dead letter. ``None``: it is discarded at once, as Celery does.
         keep_failed: how much a queue keeps of tasks that have failed: ``count``, ``age`` in seconds, and
             ``bytes``, each with a default of its own. ``None`` or 0: nothing.
+        message_size_warning: bytes that a message may have before the log warns of it; 0 for any number.
+        message_size_limit: bytes that the message of new work may have. It is not published if it has more.
+            ``None`` or 0 for any number.
     """
 
     visibility_timeout: float = 60.0
@@ -83,6 +89,8 @@ class Options:
     revoke_scheduled: bool = True
     unknown_task_wait: float | None = 3600.0
     keep_failed: Mapping[str, float] | int | None = field(default_factory=dict)
+    message_size_warning: int = LARGE_MESSAGE
+    message_size_limit: int | None = None
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any]) -> Options:
@@ -194,5 +202,10 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "keep_failed": (
         "a dict of count and bytes (whole numbers from 1) and age (seconds above 0), or None",
         _says_what_to_keep,
+    ),
+    "message_size_warning": ("a whole number of bytes from 0", lambda value: _is_int(value, 0)),
+    "message_size_limit": (
+        "a whole number of bytes from 0, or None",
+        lambda value: value is None or _is_int(value, 0),
     ),
 }

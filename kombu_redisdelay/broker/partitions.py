@@ -50,6 +50,12 @@ class Partitions:
         return self._queues.get(name, name)
 
 
+def equal_shares(number: int, count: int) -> list[int]:
+    """What each of *count* partitions gets of *number*."""
+    whole, rest = divmod(number, count)
+    return [whole + (index < rest) for index in range(count)]
+
+
 def taken(name: str, queue: str) -> str:
     """Why a queue cannot be named *name*, if this is the name of a partition of *queue*."""
     return (

@@ -48,17 +48,23 @@ class ReadyLists:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def counts(self, queues: Sequence[str]) -> list[int]:
-        """How many messages each of *queues* has."""
+    def counts(self, queues: Sequence[str], *, with_scheduled: bool = False) -> list[int]:
+        """How many messages each of *queues* has.
+
+        Arguments:
+            with_scheduled: whether scheduled ones count, too.
+        """
         store = self._store
         commands: list[Command] = []
         for queue in queues:
             commands += [("LLEN", key) for key in store.ready_keys(queue)]
+            if with_scheduled:
+                commands.append(("ZCARD", store.keys(queue).schedule))
             commands.append(asking_for_sorted_in(store, queue))
         replies = iter(answers(store.server, commands))
         counts = []
         for _ in queues:
-            in_lists = sum(islice(replies, len(store.steps)))
+            in_lists = sum(islice(replies, len(store.steps) + with_scheduled))
             counts.append(in_lists + sum(sorted_in_of(store, next(replies)).values()))
         return counts
 

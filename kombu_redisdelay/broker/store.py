@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, groupby
 from time import monotonic
@@ -129,6 +129,8 @@ class Store:
         self.separator = separator
         #: queue -> its x-expires in ms, for the queues that were declared with one.
         self.expires_ms: dict[str, int] = {}
+        #: For operations: tells which queues may have how many messages, as far as the app declares it.
+        self.bounds: Callable[[], Mapping[str, int]] = dict
         self._known_until: dict[str, float] = {}
         #: Queue and step -> the keys of publish_unique.lua.
         self._unique_keys: dict[tuple[str, int], PackedKeys] = {}

@@ -34,10 +34,10 @@ _OTHER_LINES = 4
 
 _EMPTY: Line = []
 
-#: The columns of queues on the left of the rates, and on their right. Only `stats` has room for OVERDUE and
-#: REASON.
+#: The columns of queues on the left of the rates, and on their right. Only `stats` has room for the others.
+_ONLY_IN_STATS = ("overdue", "bound", "reason")
 _BEFORE_RATES = tuple(QUEUE_COLUMNS)[:2]
-_AFTER_RATES = tuple(name for name in QUEUE_COLUMNS if name not in (*_BEFORE_RATES, "overdue", "reason"))
+_AFTER_RATES = tuple(name for name in QUEUE_COLUMNS if name not in (*_BEFORE_RATES, *_ONLY_IN_STATS))
 
 
 @click.command("top")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from kombu.connection import Connection
@@ -13,12 +14,14 @@ from redis.exceptions import NoPermissionError
 
 from kombu_redisdelay.broker.bindings import BINDING, bindings_of
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.partitions import Partitions, equal_shares
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import to_ms
 from kombu_redisdelay.operations.deadline import check_deadline
 from kombu_redisdelay.tls import is_unverified
+from kombu_redisdelay.transport.bounds import LENGTH, bound_of
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.option_names import unknown_options
 from kombu_redisdelay.transport.sentinel import SentinelChannel
@@ -83,6 +86,7 @@ class Access:
             self._channel = cast(Channel, self._connection.channel())
             self._server = _UntilClosed(self._channel.store.server, type(self).__name__)
             self._store = self._channel.store.through(cast(Server, self._server))
+            self._store.bounds = cache(partial(_bounds, self.app, self._store.partitions))
         except BaseException:
             self._connection.release()
             raise
@@ -269,6 +273,39 @@ def _routed_to(routes: Any) -> Iterator[str]:
             name = getattr(queue, "name", queue)
             if isinstance(name, str):
                 yield name
+
+
+def has_length(queue: Any) -> bool:
+    """Whether *queue*, one of kombu, is declared with a largest length."""
+    return LENGTH in _arguments(queue)
+
+
+def declared_bound(queue: Any, partitions: Partitions) -> int | None:
+    """How many messages *queue*, one of kombu, may have; ``None`` for any number.
+
+    Raises:
+        ValueError: it is declared with a length that cannot be.
+    """
+    return bound_of(queue.name, _arguments(queue), len(partitions.names(queue.name)))
+
+
+def _arguments(queue: Any) -> Mapping[str, Any]:
+    arguments = dict(queue.queue_arguments or {})
+    return arguments if queue.max_length is None else {**arguments, LENGTH: queue.max_length}
+
+
+def _bounds(app: Any, partitions: Partitions) -> dict[str, int]:
+    """The queues that *app* declares with a bound, and their partitions -> how many messages they may
+    have."""
+    found: dict[str, int] = {}
+    for queue in () if app is None else app.amqp.queues.values():
+        # What cannot be declared is no bound. The doctor says so.
+        with suppress(ValueError):
+            bound = declared_bound(queue, partitions)
+            if bound is not None:
+                names = partitions.names(queue.name)
+                found |= {**dict(zip(names, equal_shares(bound, len(names)), strict=True)), queue.name: bound}
+    return found
 
 
 def moment_ms(name: str, moment: object) -> float | None:

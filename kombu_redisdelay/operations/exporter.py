@@ -45,6 +45,14 @@ _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float | None]]] = {
         "How many messages all workers may take in a second, 0 for any number.",
         lambda q: q.limits.per_second or 0,
     ),
+    "redisdelay_queue_bound_messages": (
+        "How many messages may wait before new work is refused. Missing for any number.",
+        lambda q: q.bound,
+    ),
+    "redisdelay_queue_bound_ratio": (
+        "Which part of that number waits, ready and scheduled. Missing for any number.",
+        lambda q: q.bound_share,
+    ),
     "redisdelay_queue_next_due_timestamp_seconds": (
         "When the first scheduled message is due, 0 if nothing is scheduled.",
         lambda q: q.next_due.timestamp() if q.next_due else 0,

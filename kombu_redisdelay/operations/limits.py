@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final
 
 from kombu_redisdelay.broker.limits import Limits, LimitStore, default_burst, interval_us
+from kombu_redisdelay.broker.partitions import equal_shares
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.public import public
@@ -143,8 +144,7 @@ def shares(what: str, number: object, count: int) -> list[int | None]:
         raise ValueError(
             f"{what} must be {count} at least, one for each partition of the queue, not {number}"
         )
-    whole, rest = divmod(number, count)
-    return [whole + (index < rest) for index in range(count)]
+    return [*equal_shares(number, count)]
 
 
 def _together(each: Sequence[Limits]) -> QueueLimits:

@@ -54,10 +54,16 @@ def _of_states() -> Iterator[tuple[str, QueueColumn]]:
             yield "blocked", QueueColumn("Blocked", NUMBER, attrgetter("blocked"), is_rare=True)
 
 
+def _bound(queue: QueueStats) -> str:
+    """Such as ``82 % of 5,000``."""
+    return "" if queue.bound is None else f"{queue.bound_share:.0%} of {queue.bound:,}".replace("%", " %")
+
+
 #: Name -> column.
 QUEUE_COLUMNS = {
     **dict(_of_states()),
     "consumers": QueueColumn("Consumers", NUMBER, attrgetter("consumers"), style="green"),
+    "bound": QueueColumn("Bound", TEXT, _bound),
     "due": QueueColumn("Next due", MOMENT, attrgetter("next_due")),
     "reason": QueueColumn("Reason", TEXT, attrgetter("reason")),
 }

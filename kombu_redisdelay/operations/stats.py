@@ -77,6 +77,8 @@ class QueueStats:
             the history of the queue began.
         replaced: number of messages that were published in place of one that held their unique key, since
             then.
+        bound: how many messages may be ready and scheduled before new work is refused; ``None`` for any
+            number, or if no app is known that declares it.
     """
 
     queue: str
@@ -97,6 +99,12 @@ class QueueStats:
     replaced: int = 0
     fairness: Fairness | None = None
     failed: int = 0
+    bound: int | None = None
+
+    @property
+    def bound_share(self) -> float | None:
+        """Which part of the bound there is; ``None`` without a bound."""
+        return None if self.bound is None else (self.ready + self.scheduled) / self.bound
 
     @property
     def messages(self) -> int:
@@ -125,9 +133,11 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
         listing += [name for name, reply in by_name.items() if reply[-1]]
     for name, reason in _found_out(store, found, listing).items():
         found[name] = replace(found[name], reason=reason)
-    limits = queue_limits(store, list(names))
+    limits, bounds = queue_limits(store, list(names)), store.bounds()
     return [
-        replace(reduce(_together, (found[name] for name in names[queue])), limits=its)
+        replace(
+            reduce(_together, (found[name] for name in names[queue])), limits=its, bound=bounds.get(queue)
+        )
         for queue, its in zip(names, limits, strict=True)
     ]
 
@@ -249,19 +259,8 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
 
 
 def _stats(queue: str, reply: Sequence[Any], since_ms: int | None, lanes: Lanes | None) -> QueueStats:
-    (
-        kept,
-        *numbers,
-        failed,
-        blocked,
-        dropped,
-        replaced,
-        is_paused,
-        has_no_permit,
-        has_no_token,
-        has_waker,
-        _,
-    ) = reply
+    kept, *numbers, failed, blocked, dropped, replaced = reply[:-5]
+    is_paused, has_no_permit, has_no_token, has_waker, _ = reply[-5:]
     ready, scheduled, overdue, unacked, consumers, consumers_lost, due_ms, late_us, now_us = numbers
     waiting = 0.0 if ready == 0 else None
     if since_ms is not None:

@@ -16,6 +16,7 @@ from kombu.exceptions import OperationalError
 
 from kombu_redisdelay.broker.message import message_id
 from kombu_redisdelay.public import public
+from kombu_redisdelay.transport.bounds import QueueFull
 from kombu_redisdelay.transport.outbox import Outbox, Sender
 
 #: How many messages are held back at most.
@@ -149,7 +150,7 @@ class Block:
                 is_sending = True
                 refused = channel.send(outbox)
         except Exception as exc:
-            if is_sending:
+            if is_sending and not isinstance(exc, QueueFull):
                 raise BatchPublishError(exc, self.published, uncertain=ids) from exc
             raise BatchPublishError(exc, self.published, unpublished=ids) from exc
         unpublished = [ids[message] for message in dict.fromkeys(each.message for each in refused)]

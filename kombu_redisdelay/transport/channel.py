@@ -305,6 +305,7 @@ class Channel(PublishingChannel):
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         super()._delete(queue, *args, **kwargs)
         is_fanout = queue in self._fanout_queues
+        self.connection.bounds.forget(self.store.partitions.names(queue))
         for name in self.store.partitions.names(queue):
             self.store.expires_ms.pop(name, None)
             self.connection.declared_queues.discard(name)

@@ -27,12 +27,14 @@ class OutboxCall(NamedTuple):
         routed: what is to be routed again if the bindings have changed, and the server did not run the call
             for that reason; ``None`` if it runs in any case.
         keyed: the message, if it has a key.
+        needs_room: whether the queue has a bound, and may refuse the message.
     """
 
     queue: str
     call: Call
     routed: Routed | None = None
     keyed: KeyedMessage | None = None
+    needs_room: bool = False
 
 
 class Refused(NamedTuple):
@@ -112,6 +114,7 @@ class Sender(Protocol):
             What the server refused. The other messages are published.
 
         Raises:
+            QueueFull: a queue has no room for its messages. None of all is published.
             RedisError: the connection failed. Any of the messages may have been published.
         """
 

@@ -7,6 +7,7 @@ from typing import Any
 from kombu import exceptions
 
 from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.transport.bounds import QueueFull
 from kombu_redisdelay.transport.outbox import Outbox, Sender
 
 
@@ -42,13 +43,18 @@ class ProducerBatch:
         """Publish all messages of the batch.
 
         Raises:
-            BatchPublishError: something went wrong. Any of the messages may have been published.
+            BatchPublishError: something went wrong. Any of the messages may have been published, or none, if
+                a queue is full.
         """
         self._check_usable()
         try:
             self._flush()
         except BaseException as exc:
             self._failure = str(exc) or type(exc).__name__
+            if isinstance(exc, QueueFull):
+                raise exceptions.BatchPublishError(
+                    f"a batch was refused, and none of what it holds was published: {exc}"
+                ) from exc
             if isinstance(exc, Exception):
                 raise exceptions.BatchPublishError(
                     f"a batch failed, and any of its messages may have been published: {exc}"

@@ -1,24 +1,20 @@
-"""The part of a channel that publishes: queues and bindings, and how messages get there."""
+"""The part of a channel that publishes messages to their queues."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
-from time import monotonic
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kombu.exceptions import OperationalError
 from kombu.transport import redis
 from kombu.utils.json import JSONEncoder
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kombu_redisdelay.broker.bindings import BINDING
 from kombu_redisdelay.broker.fair_key import member_of
-from kombu_redisdelay.broker.fair_keys import ON
-from kombu_redisdelay.broker.fair_queues import FairQueues
-from kombu_redisdelay.broker.keys import is_ours
 from kombu_redisdelay.broker.members import with_own
 from kombu_redisdelay.broker.message import (
     DELAY_HEADER,
@@ -29,19 +25,20 @@ from kombu_redisdelay.broker.message import (
     message_id,
     on_conflict,
 )
-from kombu_redisdelay.broker.partitions import taken
-from kombu_redisdelay.broker.server.replies import explained, without_frames
+from kombu_redisdelay.broker.ready import ReadyLists
+from kombu_redisdelay.broker.server.replies import without_frames
 from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE, SCHEDULE
 from kombu_redisdelay.broker.store import Bound, Call
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER, conflict_in, next_replacement, unique_of
 from kombu_redisdelay.transport.block import block_for
-from kombu_redisdelay.transport.connecting import ConnectingChannel
+from kombu_redisdelay.transport.declaring import DeclaringChannel
 from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
-from kombu_redisdelay.transport.fates import fate_by_hand, noting, tell, wanted_fate
+from kombu_redisdelay.transport.fates import Noting, fate_by_hand, tell, wanted_fate
 from kombu_redisdelay.transport.keyed_message import KeyedMessage, PublishedTag, is_repeated
+from kombu_redisdelay.transport.new_work import is_new_work
 from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
-from kombu_redisdelay.transport.routes import Routes
+from kombu_redisdelay.transport.sizes import Sizes
 
 logger = logging.getLogger(__name__)
 
@@ -61,25 +58,20 @@ UNSURE = (
 #: What may put a message into the schedule.
 SCHEDULING = (SCHEDULE, PUBLISH_UNIQUE)
 
-#: Seconds between two attempts to note bindings that Redis had no memory for.
-BIND_PAUSE = 1.0
+#: The types of exchanges that look up their queues, and put a message into each of these.
+LOOKED_UP = ("direct", "topic")
 
 
-class PublishingChannel(ConnectingChannel):
-    """Publishes to the queues of one Redis database. kombu handles exchanges, bindings and fanout."""
+class PublishingChannel(DeclaringChannel):
+    """Publishes to the queues of one Redis database. kombu handles exchanges and fanout."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._routes = Routes()
+        self._sizes = Sizes(self.options)
         #: kombu's connection, once the channel has lost its own; a weak reference.
         self._owner: Callable[[], Any] = lambda: None
-        #: Bindings that Redis had no memory for, arguments of `_queue_bind` -> whether the log tells of it.
-        self._unbound: dict[tuple[str, str, str, str], bool] = {}
-        self._bind_at = 0.0
         super().__init__(*args, **kwargs)
         if not self.priority_steps:
             raise ValueError("transport option 'priority_steps' must name one priority at least, not []")
-
-    # -- publishing ------------------------------------------------------------------------------------
 
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> Any:
         if self.connection is None:
@@ -93,7 +85,7 @@ class PublishingChannel(ConnectingChannel):
                 kwargs["_is_repeated"] = True
             fate = fate_by_hand(message["headers"])
             if fate is not None:
-                with noting(fate):
+                with Noting(fate):
                     self.basic_publish(message, exchange, routing_key, **kwargs)
                 if "_publish_batch" not in kwargs:
                     fate.tell()
@@ -103,10 +95,26 @@ class PublishingChannel(ConnectingChannel):
             if exchange and exchange not in self.state.exchanges and is_fanout_of_an_app(exchange):
                 self._inplace_augment_message(message, exchange, routing_key)
                 return self._put_fanout(exchange, message, routing_key, **kwargs)
+            if self.connection.bounds.of and exchange and "_publish_batch" not in kwargs:
+                return self._publish_to_each(message, exchange, routing_key, **kwargs)
             return super().basic_publish(message, exchange, routing_key, **kwargs)
         self._inplace_augment_message(message, exchange, routing_key)
         self._publish_to(route.queue, message, route.bound, Routed(message, exchange, routing_key), **kwargs)
         return None
+
+    def _publish_to_each(
+        self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any
+    ) -> None:
+        """Publish *message* as kombu does, but to none of its queues if one of them is full."""
+        if self.typeof(exchange).type not in LOOKED_UP or not is_new_work(message):
+            super().basic_publish(message, exchange, routing_key, **kwargs)
+            return
+        self._inplace_augment_message(message, exchange, routing_key)
+        queues = self._lookup(exchange, routing_key)
+        names = [self._partition(queue, message) for queue in queues]
+        self._admit(Counter(name for name in names if name in self.connection.bounds.of))
+        for queue in queues:
+            self._put(queue, message, _is_admitted=True, **kwargs)
 
     def _next_delivery_tag(self) -> PublishedTag:
         return PublishedTag(super()._next_delivery_tag())
@@ -125,41 +133,17 @@ class PublishingChannel(ConnectingChannel):
                 return channel
         raise RedisConnectionError("the channel is closed, because its connection was lost")
 
-    def _wait_to_bind(self, do: Callable[[], _Result]) -> _Result:
-        """The same for what reads or notes bindings. On a cluster, all of them are in one slot."""
-        return self._wait_for("bindings", do)
-
     def _publish_anew(self, routed: Routed) -> None:
         """Publish a message again: the bindings that it was routed by have changed."""
         self._routes.forget(routed.exchange, routed.routing_key)
-        self.typeof(routed.exchange).deliver(*routed)
-
-    def get_table(self, exchange: str) -> list[tuple[str, ...]]:
-        # A message must not miss its queue.
-        self._bind_again()
-        key = self.global_keyprefix + self.keyprefix_queue % (exchange,)
-        block = block_for(self.connection.client)
-        bindings = None if block is None else block.tables.get(key)
-        if bindings is None:
-            bindings = self._wait_to_bind(lambda: self.store.server.call("SMEMBERS", key))
-            if block is not None:
-                block.tables[key] = bindings
-        self._routes.has_read(key, bindings)
-        table = (tuple(binding.decode().split(self.sep)) for binding in bindings)
-        # Programs with another `sep` have bindings in there which cannot be read.
-        return [binding for binding in table if len(binding) == BINDING]
-
-    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Collection[str]:
-        queues: Collection[str] = super()._lookup(exchange, routing_key, default)
-        if exchange:
-            self._routes.found(exchange, routing_key, queues)
-        return queues
+        self.typeof(routed.exchange).deliver(*routed, _is_admitted=True)
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         """Publish *message* to *queue*, now or for later.
 
         Raises:
-            ValueError: the due time or the header ``x-delay-on-conflict`` is invalid. Nothing was published.
+            ValueError: the due time or the header ``x-delay-on-conflict`` is invalid, or the message is too
+                large. Nothing was published.
         """
         self._publish_to(queue, message, **kwargs)
 
@@ -172,6 +156,7 @@ class PublishingChannel(ConnectingChannel):
         *,
         _publish_batch: Outbox | None = None,
         _is_repeated: bool = False,
+        _is_admitted: bool = False,
         **_: Any,
     ) -> None:
         """Publish *message* to *queue*.
@@ -180,18 +165,37 @@ class PublishingChannel(ConnectingChannel):
             bound: the bindings that the message was routed by, if they come from the cache. The server then
                 checks that they are still the same.
             routed: what it was routed by, to do that again if they are not.
+
+        Raises:
+            QueueFull: the queue has a bound, and the message is new work.
         """
         queue = self._partition(queue, message)
         keyed = self._keyed(queue, message, bound, is_repeated=_is_repeated)
         call = self._call(queue, message, bound) if keyed is None else keyed.call()
+        needs_room = queue in self.connection.bounds.of and not _is_admitted and is_new_work(message)
         if _publish_batch is not None:
-            _publish_batch.add_call(OutboxCall(queue, call, routed, keyed))
+            _publish_batch.add_call(OutboxCall(queue, call, routed, keyed, needs_room))
             return
+        if needs_room:
+            self._admit({queue: 1})
         reply = self._run(queue, call)
         if keyed is not None:
             reply = self._follow(keyed, reply)
         if not reply and routed is not None:
             self._publish_anew(routed)
+
+    def _admit(self, counts: Mapping[str, int]) -> None:
+        """Make sure that queues with a bound have room for so many messages.
+
+        Raises:
+            QueueFull: one of them has not.
+        """
+        if counts:
+            self.connection.bounds.admit(counts, self._lengths)
+
+    def _lengths(self, queues: Sequence[str]) -> list[int]:
+        ready = ReadyLists(self.store)
+        return self._wait_for(self.store.slot(queues[0]), lambda: ready.counts(queues, with_scheduled=True))
 
     def _keyed(
         self, queue: str, message: dict[str, Any], bound: Bound | None, *, is_repeated: bool
@@ -202,7 +206,7 @@ class PublishingChannel(ConnectingChannel):
         step = self.priority(self._get_message_priority(message))
         id = message_id(message)
         keyed = KeyedMessage(
-            *(self.store, queue, step, message, unique, bound, _encoder.encode),
+            *(self.store, queue, step, message, unique, bound, self._encode),
             *(id, is_repeated, wanted_fate(id)),
         )
         keyed.check()
@@ -211,6 +215,11 @@ class PublishingChannel(ConnectingChannel):
     def _follow(self, keyed: KeyedMessage, reply: Any) -> Any:
         """Do what the *reply* to the call of a message says, until it is published or dropped. Returns the
         last reply."""
+        if reply == 1:
+            # Most messages.
+            if keyed.fate is not None:
+                keyed.fate.note(None)
+            return reply
         while (instead := next_replacement(reply)) is not None:
             reply = self._run(keyed.queue, keyed.call(instead))
         if reply:
@@ -226,6 +235,7 @@ class PublishingChannel(ConnectingChannel):
         """As :meth:`~kombu_redisdelay.transport.outbox.Sender.send`."""
         calls, commands = list(outbox.calls), list(outbox.commands)
         outbox.clear()
+        self._admit(Counter(each.queue for _, each in calls if each.needs_room))
         replies: list[Any] = []
         if calls:
             self.store.remember(*dict.fromkeys(each.queue for _, each in calls if each.call[0] in SCHEDULING))
@@ -237,7 +247,7 @@ class PublishingChannel(ConnectingChannel):
                     if each.keyed is not None and not isinstance(replies[index], ResponseError):
                         replies[index] = self._follow(each.keyed, replies[index])
                     if replies[index] == 0 and each.routed is not None:
-                        with noting(each.keyed and each.keyed.fate):
+                        with Noting(each.keyed and each.keyed.fate):
                             self._publish_anew(each.routed)
                 except ResponseError as exc:
                     replies[index] = without_frames(exc)
@@ -305,10 +315,21 @@ class PublishingChannel(ConnectingChannel):
             when = Due()
         step = self.priority(self._get_message_priority(message))
         key = member_of(message["headers"]) if message["headers"] else None
-        payload = _encoder.encode(with_own(message, deliverable_ms(when), key))
+        payload = self._encode(with_own(message, deliverable_ms(when), key))
         if when is None:
             return self.store.put(queue, step, payload, bound=bound)
         return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)
+
+    def _encode(self, message: Mapping[str, Any]) -> str:
+        """*message* as text, which is ASCII.
+
+        Raises:
+            ValueError: it is too large.
+        """
+        text = _encoder.encode(message)
+        if len(text) > self._sizes.noted:
+            self._sizes.check(message, len(text))
+        return text
 
     def create_publish_batch(self, max_size: int) -> ProducerBatch:
         """Return the batch that ``Producer.batch`` of kombu 5.7 publishes through.
@@ -335,94 +356,3 @@ class PublishingChannel(ConnectingChannel):
             super()._put_fanout(exchange, message, routing_key, **kwargs)
         else:
             outbox.add("publish", self._get_publish_topic(exchange, routing_key), _encoder.encode(message))
-
-    # -- queues and bindings ---------------------------------------------------------------------------
-
-    def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
-        whose = self.store.partitions.queue_of(queue)
-        if whose != queue:
-            raise ValueError(taken(queue, whose))
-        if is_ours(queue):
-            raise ValueError(
-                f"a queue cannot be named {queue!r}, because the transport has a key of this name"
-            )
-        arguments, names = kwargs.get("arguments") or {}, self.store.partitions.names(queue)
-        expires_ms, is_fair = arguments.get("x-expires"), bool(arguments.get("x-fair"))
-        if expires_ms is not None and is_fair:
-            raise ValueError(
-                f"queue {queue!r} cannot be both fair ('x-fair') and declared with 'x-expires': Redis would "
-                "expire the list of each key by itself"
-            )
-        super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
-        if not auto_delete:
-            self.connection.declared_queues.update(names)
-        for name in names:
-            if expires_ms is None:
-                self.store.expires_ms.pop(name, None)
-            else:
-                self.store.expires_ms[name] = int(expires_ms)
-        if is_fair:
-            fair = FairQueues(self.store)
-            if set(fair.states(names)) != {ON}:
-                fair.switch_on(names)
-
-    def queue_declare(self, queue: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        declare = super().queue_declare
-        return self._wait_for(self.store.slot(queue or ""), lambda: declare(queue, *args, **kwargs))
-
-    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
-        block = block_for(self.connection.client)
-        if block is not None:
-            block.tables.clear()
-        bind = super()._queue_bind
-        try:
-            self._wait_to_bind(lambda: bind(exchange, routing_key, pattern, queue))
-        except ResponseError as exc:
-            if not self.is_out_of_memory(exc):
-                raise
-            # A worker must be able to start: the tasks that it runs give memory back.
-            self._unbound[exchange, routing_key, pattern, queue] = False
-
-    def is_out_of_memory(self, error: ResponseError) -> bool:
-        """Whether Redis refused because it is full."""
-        return isinstance(explained(error, self.store.server, ()), OutOfMemoryError)
-
-    def bind_later(self, queues: Iterable[str]) -> None:
-        """Have the bindings of *queues* noted again when Redis has memory for it."""
-        for queue in queues:
-            for exchange, routing_key, args in self.state.queue_bindings(queue):
-                _, pattern, _ = self.typeof(exchange).prepare_bind(queue, exchange, routing_key, args)
-                self._unbound.setdefault((exchange, routing_key, pattern, queue), False)
-
-    def _bind_again(self) -> None:
-        """Note the bindings that Redis had no memory for.
-
-        Raises:
-            OutOfMemoryError: it still has none.
-        """
-        for binding in list(self._unbound):
-            super()._queue_bind(*binding)
-            del self._unbound[binding]
-
-    def try_to_bind(self) -> None:
-        """Note the bindings that Redis had no memory for, if it is time to try that again."""
-        if self._unbound and monotonic() > self._bind_at:
-            self._bind_at = monotonic() + BIND_PAUSE
-            try:
-                self._bind_again()
-            except ResponseError:
-                self._tell_of_unbound()
-
-    def _tell_of_unbound(self) -> None:
-        """Log each binding once. A channel that only publishes gets an error instead, and does not come
-        here."""
-        for binding, is_told in self._unbound.items():
-            if not is_told:
-                exchange, _, _, queue = binding
-                logger.warning(
-                    "Redis is out of memory and has not noted that queue %r is bound to exchange %r. "
-                    "Trying again each second.",
-                    queue,
-                    exchange,
-                )
-                self._unbound[binding] = True

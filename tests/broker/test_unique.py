@@ -121,6 +121,18 @@ class TestWaiting:
         for number, (queue, text) in enumerate([("q", "a"), ("q", "b"), ("other", "a")]):
             assert rig.publish_unique(queue, str(number), UniqueKey(text, WAITING)) is None
 
+    def test_a_take_frees_only_the_keys_that_its_messages_hold(self, rig: Rig) -> None:
+        for number in range(4):
+            rig.publish_unique("q", str(number), UniqueKey(f"key {number}", WAITING))
+        rig.publish_unique("q", "next", UniqueKey("key 0", LATEST), HOUR)
+        rig.publish_unique("q", "done", UniqueKey("another", DONE))
+        unique = rig.key("q", "unique")
+        # Other messages hold these by now.
+        rig.client.hset(unique, mapping={"key 1": "r0 1 0 another", "key 2": "r0 1 0 12"})
+        assert ids(taken(rig.consumer(), "q", limit=6)) == ["0", "1", "2", "3", "done"]
+        assert set(rig.client.hkeys(unique)) == {b"key 0", b"key 1", b"key 2"}
+        assert rig.client.hget(unique, "key 0").startswith(b"\x1e")
+
 
 class TestDone:
     def test_one_that_runs_is_enough(self, rig: Rig) -> None:
@@ -287,7 +299,7 @@ class TestAll:
     def test_what_a_worker_of_another_transport_has_taken_holds_nothing(self, rig: Rig, mode: str) -> None:
         rig.publish_unique("q", "1", key(mode))
         rig.client.rpop(rig.store.keys("q").ready)
-        rig.database.advance(1000)
+        age(rig, 1000)
         assert rig.publish_unique("q", "2", key(mode)) is None
 
     @pytest.mark.parametrize("others", [1, 30])

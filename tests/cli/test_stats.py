@@ -51,6 +51,7 @@ def test_every_place_of_a_message_is_counted(site: Site) -> None:
         "limits": UNLIMITED,
         "reason": "prefetch full",
         "fairness": None,
+        "bound": None,
         **dict.fromkeys(("blocked", "dropped", "replaced"), 0),
     }
     assert due == site.redis.zscore(site.store.keys(QUEUE).schedule, waiting[0])
@@ -200,7 +201,7 @@ def test_queues_are_in_natural_order(site: Site) -> None:
 def test_an_empty_queue_is_all_zeros(site: Site) -> None:
     [stats] = site.rows("stats")
     assert stats.pop("queue") == QUEUE
-    assert stats.pop("next_due") is stats.pop("reason") is stats.pop("fairness") is None
+    assert stats.pop("next_due") is stats.pop("reason") is stats.pop("fairness") is stats.pop("bound") is None
     assert stats.pop("limits") == UNLIMITED
     assert set(stats.values()) == {0}
 

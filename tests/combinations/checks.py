@@ -57,6 +57,17 @@ def lost(observed: Observed) -> Iterable[str]:
         yield f"{len(tasks)} tasks did not run: {_some(tasks)}"
 
 
+def refused(observed: Observed) -> Iterable[str]:
+    """What a full queue has refused does not run. The producer has not written it down."""
+    if observed.row["bound"] == "no":
+        return
+    published = {each.task for each in observed.ours.submissions}
+    ran = {first(entry.task) for entry in observed.ours.entries if entry.event == START}
+    unknown = sorted(ran - published)
+    if unknown:
+        yield f"{len(unknown)} tasks ran that were refused: {_some(unknown)}"
+
+
 def misplaced(observed: Observed) -> Iterable[str]:
     """What is wrong ends where it belongs, and what must not run does not."""
     wanted = WANTED.get(observed.row["beside"], ())
@@ -194,6 +205,7 @@ def forgotten(observed: Observed) -> Iterable[str]:
 
 CHECKS: Sequence[Callable[[Observed], Iterable[str]]] = (
     lost,
+    refused,
     misplaced,
     early,
     twice,

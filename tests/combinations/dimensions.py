@@ -26,6 +26,8 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = {
     # How the queues are fair: not at all, because an operator or their arguments say so, with limits of keys,
     # or on and off while all runs.
     "fair": ("no", "command", "arguments", "limited", "switched"),
+    # Whether the producer is refused what is too much for a queue.
+    "bound": ("no", "yes"),
     # Of the first queue.
     "partitions": ("no", "yes"),
     "backend": ("none", "redis", "ours"),
@@ -73,6 +75,10 @@ EXCLUSIONS = (
     Exclusion(
         {"partitions": ("yes",), "producer": ("redis", "lpush")},
         "other programs know no partitions, so that one of them has all the load",
+    ),
+    Exclusion(
+        {"bound": ("yes",), "producer": ("redis", "lpush")},
+        "other programs know no bound",
     ),
     Exclusion(
         {"keys": ("done", "latest"), "acks": ("early",)},

@@ -17,7 +17,7 @@ from typing import Any
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from kombu_redisdelay import batch, unique_conflict
+from kombu_redisdelay import QueueFull, batch, unique_conflict
 from tests.combinations.app import app
 from tests.combinations.by_hand import PICKLE, message
 from tests.combinations.orders import GO, ORDERS, READY, STOP, SUBMISSIONS, Orders
@@ -45,7 +45,7 @@ class Producer:
         self._directory = directory
         self._orders = Orders.read(directory / ORDERS)
         self._client = self._orders.address.client()
-        #: Those that were dropped, or that have replaced another one under its id.
+        #: Those that were dropped or refused, or that have replaced another one under its id.
         self._gone: set[str] = set()
         unique_conflict.connect(self._on_conflict)
 
@@ -92,7 +92,10 @@ class Producer:
                 publish()
 
         at = time.time()
-        confirmed = self._try(publish_together if self._orders.producer == "batch" else publish)
+        try:
+            confirmed = self._try(publish_together if self._orders.producer == "batch" else publish)
+        except QueueFull:
+            self._gone.update(send.id for send in sends)
         for send in sends:
             if send.id in self._gone:
                 continue
@@ -111,6 +114,10 @@ class Producer:
         try:
             action()
         except _ERRORS as error:
+            full = error if isinstance(error, QueueFull) else error.__cause__
+            if isinstance(full, QueueFull):
+                print(f"refused: {full}", flush=True)
+                raise full from None
             print(f"not published: {error!r}", flush=True)
             return False
         return True

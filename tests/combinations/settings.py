@@ -16,6 +16,8 @@ LEASE = 10.0
 VISIBILITY_TIMEOUT = 60.0
 #: Of the first queue, where it has any.
 PARTITIONS = 2
+#: Less than what comes at once.
+BOUND = 30
 
 
 def settings(row: Row, servers: Servers, queues: Sequence[str], *, stock: bool) -> dict[str, Any]:
@@ -48,9 +50,12 @@ def operating(row: Row, servers: Servers) -> dict[str, Any]:
 
 
 def _queue(row: Row, queue: str, *, stock: bool) -> dict[str, Any]:
-    is_fair = row["fair"] == "arguments" and not stock
-    arguments = {"queue_arguments": {"x-fair": True}} if is_fair else {}
-    return {"exchange": queue, "routing_key": queue, **arguments}
+    arguments: dict[str, Any] = {}
+    if row["fair"] == "arguments" and not stock:
+        arguments["x-fair"] = True
+    if row["bound"] == "yes" and not stock:
+        arguments |= {"x-max-length": BOUND, "x-overflow": "reject-publish"}
+    return {"exchange": queue, "routing_key": queue, "queue_arguments": arguments}
 
 
 def _kombu(servers: Servers) -> dict[str, Any]:

@@ -66,6 +66,11 @@ def a_retry_is_missing() -> Observed:
     return ours(base, plan=replace(base.ours.plan, sends=sends))
 
 
+def what_was_refused_ran() -> Observed:
+    base = observed(bound="yes")
+    return ours(base, submissions=base.ours.submissions[1:])
+
+
 def what_is_wrong_has_vanished() -> Observed:
     base = observed(beside="unknown")
     wrong = Submission("wrong-unknown-0", True, BEGAN + 2, 0.0, "q0", True)
@@ -190,6 +195,7 @@ FAULTS: dict[Callable[[], Observed], set[str]] = {
     a_task_is_missing: {"lost"},
     a_retry_is_missing: {"lost"},
     what_is_wrong_has_vanished: {"misplaced"},
+    what_was_refused_ran: {"refused"},
     what_was_revoked_ran: {"misplaced"},
     a_task_began_early: {"early"},
     a_task_ran_again: {"twice"},

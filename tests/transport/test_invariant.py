@@ -23,12 +23,15 @@ from hypothesis.stateful import (
 from kombu.entity import Queue
 from kombu.messaging import Consumer
 
-from kombu_redisdelay import requeue
+from kombu_redisdelay import QueueFull, requeue
 from kombu_redisdelay.broker.message import split_stored
+from kombu_redisdelay.transport.bounds import forget_lengths
 from tests.environments import examples
 from tests.transport.kit import Site, drain, publish
 
 QUEUES = ("q", "r")
+#: Of the first queue, for a producer that declares it so.
+BOUND = 24
 
 some_queues = st.sampled_from((("q",), ("r",), ("q", "r")))
 prefetch_counts = st.sampled_from((0, 1, 2, 5, 8))
@@ -73,6 +76,9 @@ class ChannelMachine(RuleBasedStateMachine):
         self.producer = self.site.channel()
         for queue in QUEUES:
             Queue(queue)(self.producer).declare()
+        self.bounded_producer = self.site.channel()
+        arguments = {"x-max-length": BOUND, "x-overflow": "reject-publish"}
+        Queue(QUEUES[0], queue_arguments=arguments)(self.bounded_producer).declare()
 
     def teardown(self) -> None:
         """What was not acked comes to the next consumer, and is all there is."""
@@ -94,6 +100,16 @@ class ChannelMachine(RuleBasedStateMachine):
         bodies = [f"{queue} {next(self.ids)}" for _ in range(messages)]
         publish(self.producer, *bodies, queue=queue, priority=priority)
         self.unsettled.update(bodies)
+
+    @rule(messages=st.integers(1, 12))
+    def publish_below_a_bound(self, messages: int) -> None:
+        """What is refused is nowhere, and what is accepted stays."""
+        forget_lengths()
+        for _ in range(messages):
+            body = f"bounded {next(self.ids)}"
+            with suppress(QueueFull):
+                publish(self.bounded_producer, body, queue=QUEUES[0])
+                self.unsettled.add(body)
 
     @precondition(lambda self: len(self.readers) < 3)
     @rule(queues=some_queues, prefetch=prefetch_counts)

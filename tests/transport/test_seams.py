@@ -17,6 +17,7 @@ from kombu.utils.eventio import READ
 import kombu_redisdelay
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.connecting import ConnectingChannel
+from kombu_redisdelay.transport.declaring import DeclaringChannel
 from kombu_redisdelay.transport.outbox import Outbox
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
@@ -49,8 +50,21 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         PublishingChannel,
         redis.Channel,
         {
-            *("_put", "_put_fanout", "_new_queue", "_queue_bind", "queue_declare", "basic_publish"),
-            *("get_table", "_lookup", "_next_delivery_tag"),
+            *("_put", "_put_fanout", "basic_publish", "_next_delivery_tag"),
+        },
+    ),
+    (
+        DeclaringChannel,
+        redis.Channel,
+        {
+            *(
+                "_new_queue",
+                "_queue_bind",
+                "queue_declare",
+                "get_table",
+                "_lookup",
+                "prepare_queue_arguments",
+            ),
         },
     ),
     (ConnectingChannel, redis.Channel, {"_get_pool", "_after_fork", "conn_or_acquire", "_get_client"}),

@@ -21,7 +21,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from kombu_redisdelay import Messages, Selection, Unique, UniqueResult, batch, unique_conflict
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER
 from kombu_redisdelay.transport import early_acks
-from kombu_redisdelay.transport.fates import fate_of
+from kombu_redisdelay.transport.fates import Fate, Noting
 from kombu_redisdelay.transport.outbox import Outbox
 from tests.transport.kit import Inbox, Site, drain, publish
 from tools.harness.process import wait_until
@@ -120,7 +120,7 @@ class TestKombu:
         Inbox(channel, *(Queue(name, exchange, routing_key="#") for name in ("one", "two")))
         publish(channel, "holder", queue="one", headers=KEY)
         outbox = Outbox()
-        with fate_of("id") as fate:
+        with Noting(fate := Fate("id")):
             message = channel.prepare_message("m", headers=KEY, properties={"message_id": "id"})
             channel.add_to(outbox, message, exchange="events", routing_key="any")
         channel.send(outbox)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from html import unescape
 
 import pytest
+from kombu.entity import Queue
 
 from kombu_redisdelay import MessageInfo, Messages, Selection
 from kombu_redisdelay.broker.processes import new_consumer
@@ -47,6 +48,22 @@ def test_the_overview_counts(viewer: Viewer, site: Site) -> None:
         "/messages?state=dead&queue=celery",
     ]
     assert "≤ 1h" in page.text
+
+
+def test_a_queue_that_refuses_says_how_full_it_is(site: Site) -> None:
+    arguments = {"x-max-length": 4, "x-overflow": "reject-publish"}
+    site.app.conf.task_queues = [Queue(QUEUE, queue_arguments=arguments), Queue("emails")]
+    ready(site, "r1", "r2")
+    scheduled(site, "s1")
+    viewer = Viewer(site.app)
+    try:
+        assert viewer.open("/").text.count(" % of ") == viewer.open("/").text.count("75 % of 4") == 1
+        text = viewer.open("/queue", name=QUEUE).text
+        assert "before new work is refused" in text
+        assert "4; 75 % of these wait" in text
+        assert "refused" not in viewer.open("/queue", name="emails").text
+    finally:
+        viewer.close()
 
 
 def test_the_overview_says_how_full_redis_is(viewer: Viewer, site: Site) -> None:

@@ -8,8 +8,8 @@
 --   messages, from           the messages, as they are stored, and the index of the queue of each
 -- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `unacked_ttl_ms` (time to
 -- live of what a consumer holds of a queue that expires, else 0), `lease_end_ms`, `has_unique` (whether a key
--- is held, unique.lua), what limits.lua allows, `fair` if it is a fair queue (fair_take.lua), and `taken`:
--- the fields and values that hold() writes.
+-- is held, unique.lua), what limits.lua allows, `fair` if it is a fair queue (fair_take.lua), `taken`: the
+-- fields and values that hold() writes, and `to_free`: the messages whose keys free_keys() frees.
 
 -- The delivery tag of the message after `n` others. As text: what Redis does to a number that a script gives
 -- to a command costs half as much as the command.
@@ -35,15 +35,43 @@ local function hand_out(batch, queue, stored, start)
   end
 end
 
--- The usual case: no other message wants the key of this one. Notes its new holder without reading the whole
--- record. Returns nil if it may be another case.
-local function takes_wanted_by_none(batch, queue, mode, id, key)
+-- With "waiting", a message never waits for its key, which is free when the message is taken. So takes_key()
+-- only notes the message, and this frees the keys of all of them: two commands for a take, and not for each.
+local function free_keys(queue)
+  local noted, hash = queue.to_free, queue.base .. 'unique'
+  if not noted then
+    return
+  end
+  queue.to_free = nil
+  local found, freed = redis.pcall('HMGET', hash, unpack(noted.keys)), {}
+  for i, id in ipairs(noted.ids) do
+    local key, text = noted.keys[i], found[i] or ''
+    local is_last = string.find(text, id, -#id, true) and string.sub(text, -#id - 1, -#id - 1) == ' '
+    if is_last and not string.find(text, '\30', 1, true) then
+      -- No other message wants the key.
+      freed[#freed + 1] = key
+    elseif string.find(text, ' ' .. id, 1, true) then
+      local record = record_of(queue.base, key, text, '')
+      if record.current and record.current.id == id then
+        record.current = nil
+        write_record(record)
+      end
+    end
+  end
+  if #freed > 0 then
+    redis.call('HDEL', hash, unpack(freed))
+  end
+end
+
+-- The usual case with "done" and "latest": no other message wants the key of this one. Notes its new holder
+-- without reading the whole record. Returns nil if it may be another case.
+local function takes_wanted_by_none(batch, queue, id, key)
   local hash = queue.base .. 'unique'
   local found = text_in(hash, key)
   if string.sub(found, -#id - 1) ~= ' ' .. id or string.find(found, '\30', 1, true) then
     return nil
   end
-  if mode ~= UNTIL_TAKEN and queue.needs_ack then
+  if queue.needs_ack then
     local running = { consumer = batch.consumer, tag = nth_tag(batch, batch.count) }
     if redis.pcall('HSETNX', queue.base .. 'running', key, running_text(running)) ~= 1 then
       return nil
@@ -62,7 +90,15 @@ local function takes_key(batch, queue, stored, start)
     return true
   end
   batch.bytes = batch.bytes + BYTES_OF_KEY
-  if takes_wanted_by_none(batch, queue, mode, id, key) then
+  if mode == UNTIL_TAKEN then
+    local noted = queue.to_free or { keys = {}, ids = {} }
+    noted.keys[#noted.keys + 1], noted.ids[#noted.ids + 1] = key, id
+    queue.to_free = noted
+    return true
+  end
+  -- Its key may be one of those.
+  free_keys(queue)
+  if takes_wanted_by_none(batch, queue, id, key) then
     return true
   end
   local record = read_record(queue.base, key, mode)
@@ -77,7 +113,7 @@ local function takes_key(batch, queue, stored, start)
     local member = store_under_id(queue.messages, queue.base .. 'duplicates', id, stored)
     redis.call('ZADD', queue.schedule, '+inf', member)
     entry = entry_at('a', stored_step(stored), batch.now_ms, member)
-  elseif mode ~= UNTIL_TAKEN and queue.needs_ack then
+  elseif queue.needs_ack then
     record.running = { consumer = batch.consumer, tag = nth_tag(batch, batch.count) }
   end
   if is_current then
@@ -110,9 +146,11 @@ local function hand_out_again(batch, queues)
   return #batch.messages > 0
 end
 
--- Makes the consumer hold what was handed out to it, and renews its lease if less than `fresh_ms` are left.
+-- Makes the consumer hold what was handed out to it, and frees the keys that this does not need. Renews its
+-- lease if less than `fresh_ms` are left.
 local function hold(queues, consumer, now_ms, lease_ms, fresh_ms)
   for _, queue in ipairs(queues) do
+    free_keys(queue)
     if queue.needs_ack and #queue.taken > 0 then
       redis.call('HSET', queue.unacked, unpack(queue.taken))
       note_delivered(queue.history, #queue.taken / 2)

@@ -30,6 +30,7 @@ local function hand_out_large(batch, queue, stored, queues, steps)
     -- The message holds its key, if it has one: migrate() has seen to that.
     if queue.has_unique then
       takes_key(batch, queue, stored, stored_start(stored))
+      free_keys(queue)
     end
     hand_out(batch, queue, stored, stored_start(stored))
     return true

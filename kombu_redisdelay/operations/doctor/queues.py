@@ -15,6 +15,7 @@ from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.stranded import Stranded
 from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations.doctor.bounds import check_bound
 from kombu_redisdelay.operations.doctor.fairness import check_fairness
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.keys import check_keys
@@ -114,6 +115,7 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool
         yield from _damage(store, name)
         yield from _foreign_fields(store, name)
     yield from check_limits(store, queue, stats.limits, app)
+    yield from check_bound(store, stats, app)
     yield from check_fairness(store, stats, app)
     if stats.fairness is not None:
         yield from check_early_acks(queue, stats.fairness.limits.concurrency, app, " of each key")

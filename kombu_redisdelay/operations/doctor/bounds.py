@@ -1,0 +1,48 @@
+"""Checks queues that are declared with a largest length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.access import declared_bound, has_length
+from kombu_redisdelay.operations.doctor.finding import Finding, warning, wrong
+from kombu_redisdelay.operations.stats import QueueStats
+from kombu_redisdelay.words import number_of
+
+#: From this share of the bound on, new work will soon be refused.
+ALMOST_FULL = 0.8
+
+
+def check_bound(store: Store, stats: QueueStats, app: Any) -> Iterator[Finding]:
+    """
+    Arguments:
+        app: the Celery app, ``None`` if it is not known.
+    """
+    check = f"queue {stats.queue}"
+    declared = None if app is None else app.amqp.queues.get(stats.queue)
+    if declared is None:
+        return
+    try:
+        bound = declared_bound(declared, store.partitions)
+    except ValueError as exc:
+        yield wrong(
+            check, f"it cannot be declared: {exc}", "Nothing can be published to it. Correct its max_length."
+        )
+        return
+    if bound is None and has_length(declared):
+        yield warning(
+            check,
+            "its max_length has no effect: any number of messages may wait",
+            "To have new work refused, declare it with queue_arguments={'x-overflow': 'reject-publish'}. To "
+            "drop the oldest messages, as RabbitMQ does, is not possible here.",
+        )
+    elif stats.bound_share is not None and stats.bound_share >= ALMOST_FULL:
+        waiting = number_of(stats.ready + stats.scheduled)
+        yield warning(
+            check,
+            f"{waiting} wait, and it may have {stats.bound:,}: new work is refused "
+            f"{'now' if stats.bound_share >= 1 else 'soon'}",
+            "Start more workers for this queue, or see what fills it: `celery delayed count --by task`.",
+        )

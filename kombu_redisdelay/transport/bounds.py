@@ -1,0 +1,216 @@
+"""Queues that refuse: those that are declared with ``max_length`` and ``x-overflow: reject-publish``.
+
+A producer reads how long they are, and counts what it publishes itself. A script that counts would be exact,
+and each publish would take more than twice as long.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from kombu.exceptions import OperationalError
+
+from kombu_redisdelay.broker.partitions import equal_shares
+from kombu_redisdelay.public import public
+
+#: Seconds for which a process goes by a length that it has read.
+FRESH_FOR = 0.1
+
+#: What is left of the growth that a process has seen, when it sees less.
+STAYS = 0.8
+
+LENGTH, OVERFLOW, REJECT = "x-max-length", "x-overflow", "reject-publish"
+
+
+@public
+class QueueFull(OperationalError):
+    """New work was not published, because its queue has as many messages as it may have.
+
+    Attributes:
+        queue: name of the queue; of a queue with partitions, the name of the partition.
+        bound: how many messages it may have, ready and scheduled ones together; of a partition, its share.
+        length: how many it has, about.
+        messages: how many were to be published; more than one in a batch.
+    """
+
+    def __init__(self, queue: str, bound: int, length: int, messages: int = 1) -> None:
+        what = "is full" if messages == 1 else f"has no room for {messages:,} messages"
+        super().__init__(f"queue {queue!r} {what}: it has {length:,}, and may have {bound:,}")
+        self.queue = queue
+        self.bound = bound
+        self.length = length
+        self.messages = messages
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.queue, self.bound, self.length, self.messages)
+
+
+def bound_of(queue: str, arguments: Mapping[str, Any], partitions: int) -> int | None:
+    """How many messages a queue may have that is declared with these *arguments*; ``None`` for any number.
+
+    Raises:
+        ValueError: its length is no whole number, or smaller than the number of *partitions*.
+    """
+    bound = arguments.get(LENGTH)
+    if bound is None or arguments.get(OVERFLOW) != REJECT:
+        return None
+    if not isinstance(bound, int) or isinstance(bound, bool) or bound < partitions:
+        least = "1" if partitions == 1 else f"{partitions}, one for each partition"
+        raise ValueError(f"queue {queue!r}: max_length must be a whole number from {least}, not {bound!r}")
+    return bound
+
+
+@dataclass(slots=True)
+class _Known:
+    """What a process knows of a queue. Times are seconds of the monotonic clock.
+
+    Attributes:
+        length: how many messages it had when that was read.
+        read_at: when that was.
+        until: when to read it again.
+        sent: how many messages this process has published since it was read.
+        growth: by how many messages the queue grows for each of these, because others publish, too.
+    """
+
+    length: int
+    read_at: float
+    until: float
+    sent: int = 0
+    growth: float = 1.0
+
+    @property
+    def estimate(self) -> int:
+        return self.length + round(self.sent * self.growth)
+
+    def growth_until(self, length: int, now: float) -> float:
+        """The growth, now that *length* was read."""
+        if not self.sent:
+            return self.growth
+        # What this process has sent, it has sent within FRESH_FOR.
+        part = FRESH_FOR / max(now - self.read_at, FRESH_FOR)
+        return max(1.0, (length - self.length) * part / self.sent, self.growth * STAYS)
+
+
+class Lengths:
+    """What this process knows of the queues of one broker."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+
+    def forget(self) -> None:
+        self._known.clear()
+
+    def admit(
+        self,
+        counts: Mapping[str, int],
+        bounds: Mapping[str, int],
+        read: Callable[[Sequence[str]], Sequence[int]],
+    ) -> None:
+        """Count messages that are to be published.
+
+        Arguments:
+            counts: queue -> how many messages.
+            bounds: queue -> how many it may have.
+            read: returns how many messages queues have.
+
+        Raises:
+            QueueFull: a queue has no room for them. None is counted.
+        """
+        known = self._refreshed(counts, read)
+        for name, count in counts.items():
+            estimate = known[name].estimate
+            if estimate + count > bounds[name]:
+                raise QueueFull(name, bounds[name], estimate, count)
+        for name, count in counts.items():
+            known[name].sent += count
+
+    def _refreshed(
+        self, queues: Iterable[str], read: Callable[[Sequence[str]], Sequence[int]]
+    ) -> dict[str, _Known]:
+        now = monotonic()
+        before = {name: self._known.get(name) for name in queues}
+        found = {name: known for name, known in before.items() if known is not None and now < known.until}
+        old = [name for name in before if name not in found]
+        if not old:
+            return found
+        begun: dict[str, int] = {}
+        for name in old:
+            if (last := before[name]) is not None:
+                # Other threads go by the old length while this one reads.
+                last.until = now + FRESH_FOR
+                begun[name] = last.sent
+        try:
+            lengths = read(old)
+        except BaseException:
+            for name in old:
+                self._known.pop(name, None)
+            raise
+        for name, length in zip(old, lengths, strict=True):
+            last, current = before[name], self._known.get(name)
+            if last is None and current is not None:
+                # Another thread was faster, and counts since then.
+                found[name] = current
+                continue
+            new = _Known(length, now, now + FRESH_FOR)
+            if last is not None:
+                new.sent = last.sent - begun[name]
+                new.growth = last.growth_until(length, now)
+            found[name] = self._known[name] = new
+        return found
+
+
+#: By broker. All connections of a process share what it knows.
+_lengths: dict[Hashable, Lengths] = {}
+
+
+def lengths_of(broker: Hashable) -> Lengths:
+    return _lengths.setdefault(broker, Lengths())
+
+
+def forget_lengths() -> None:
+    """Have this process read all lengths anew."""
+    for lengths in _lengths.values():
+        lengths.forget()
+
+
+# Only the parent counts on what the parent publishes.
+os.register_at_fork(after_in_child=forget_lengths)
+
+
+class Bounds:
+    """The queues that were declared with a bound over one connection.
+
+    Attributes:
+        of: name of a partition -> how many messages it may have.
+    """
+
+    def __init__(self, lengths: Lengths) -> None:
+        self.of: dict[str, int] = {}
+        self._lengths = lengths
+
+    def declare(self, names: Sequence[str], bound: int | None) -> None:
+        """Note that a queue with these partitions was declared with *bound*."""
+        if bound is None:
+            self.forget(names)
+        else:
+            self.of.update(zip(names, equal_shares(bound, len(names)), strict=True))
+
+    def forget(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.of.pop(name, None)
+
+    def admit(self, counts: Mapping[str, int], read: Callable[[Sequence[str]], Sequence[int]]) -> None:
+        """Count messages that are to be published to queues with a bound.
+
+        Arguments:
+            counts: name of a partition -> how many messages.
+            read: returns the lengths of partitions.
+
+        Raises:
+            QueueFull: a queue has no room for them. None may be published.
+        """
+        self._lengths.admit(counts, self.of, read)

@@ -1,0 +1,75 @@
+"""Queues that refuse new work, on the command line, for Prometheus, and in the doctor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kombu.entity import Queue
+
+from kombu_redisdelay.transport import bounds
+from tests.cli.site import QUEUE, Site
+from tests.cli.test_exporter import exported
+from tools.harness.redis_server import RedisServer
+
+REJECT = {"x-overflow": "reject-publish"}
+
+
+@pytest.fixture
+def server(good_server: RedisServer) -> RedisServer:
+    with good_server.client() as client:
+        client.flushall()
+    bounds.forget_lengths()
+    bounds.forget_lengths()
+    return good_server
+
+
+def declare(site: Site, *names: str, number: int = 10, **options: Any) -> None:
+    """Declare queues with a bound of ten. Publishes messages to the first one, one of these for later."""
+    site.app.conf.task_queues = [
+        Queue(name, **{"max_length": 10, "queue_arguments": REJECT, **options}) for name in names
+    ]
+    for index in range(number):
+        site.send(queue=names[0], countdown=None if index else 3600)
+
+
+def test_stats_and_the_exporter_tell_how_full_it_is(site: Site) -> None:
+    declare(site, QUEUE, number=8)
+    site.add_consumer("alive", 60_000)
+    site.send(queue="other")
+    header, full, free = site.text("stats").splitlines()
+    assert " BOUND " in header
+    assert " 80 % of 10 " in full
+    assert "%" not in free
+    assert {row["queue"]: row["bound"] for row in site.rows("stats")} == {QUEUE: 10, "other": None}
+    found = exported(site)
+    assert found["redisdelay_queue_bound_messages", QUEUE] == 10
+    assert found["redisdelay_queue_bound_ratio", QUEUE] == 0.8
+    assert ("redisdelay_queue_bound_messages", "other") not in found
+
+
+def test_a_partition_has_its_share(site: Site) -> None:
+    site.app.conf.broker_transport_options = {"partitions": {"emails": 4}}
+    declare(site, "emails", number=0)
+    assert [
+        row["bound"] for row in site.rows("stats", "-Q", "emails", "-Q", "emails#1", "-Q", "emails#3")
+    ] == [10, 3, 2]
+
+
+@pytest.mark.parametrize(("number", "when"), [(7, ""), (8, "soon"), (10, "now")])
+def test_the_doctor_warns_before_it_is_full(site: Site, number: int, when: str) -> None:
+    declare(site, "emails", number=number)
+    site.add_consumer("alive", 60_000, queue="emails")
+    found = site.findings("warning").get("queue emails", "")
+    assert found == (when and f"{number} messages wait, and it may have 10: new work is refused {when}")
+
+
+def test_the_doctor_says_that_a_length_has_no_effect(site: Site) -> None:
+    declare(site, "emails", number=0, queue_arguments={})
+    assert "max_length has no effect" in site.findings("warning")["queue emails"]
+
+
+def test_the_doctor_says_that_a_length_cannot_be(site: Site) -> None:
+    declare(site, "emails", number=0, max_length=-1)
+    assert "max_length must be a whole number from 1, not -1" in site.findings("wrong")["queue emails"]
+    assert site.rows("stats", "-Q", "emails")[0]["bound"] is None
