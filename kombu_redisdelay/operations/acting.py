@@ -10,6 +10,7 @@ from itertools import chain, filterfalse, islice
 from typing import Any
 
 from kombu_redisdelay.broker.dead import DeadLetter
+from kombu_redisdelay.broker.failed import FailedTask
 from kombu_redisdelay.broker.key_holders import holder_of
 from kombu_redisdelay.broker.schedule import Scheduled
 from kombu_redisdelay.broker.store import Store
@@ -69,7 +70,8 @@ class Action:
         by_id: id -> to how many messages it was done so far, if ids are noted.
 
     Raises:
-        ValueError: the selection has a state that the verb does not know, *limit* is not a whole number from
+        ValueError: the selection has a state that the verb does not know, or has no state though the verb
+            needs one; *limit* is not a whole number from
             0, or *asked* makes no sense.
     """
 
@@ -90,6 +92,9 @@ class Action:
         self.selection = selection
         self.limit = limit
         self.states = selection.states(verb.states)
+        if verb.needs_state and selection.ids is None and selection.state is None:
+            known = " or ".join(verb.states)
+            raise ValueError(f"which state? To {verb.name} messages other than by their ids, say {known}")
         self._prepared = verb.prepare(store, **asked)
         self._store = store
         self._so_far = Progress(progress)
@@ -124,7 +129,7 @@ class Action:
                 foresee(self._store, look, self.selection.matcher(look.span, self._store), self._stay)
         return self._blocked
 
-    def _stay(self, message: Scheduled | DeadLetter, holder: str | None) -> None:
+    def _stay(self, message: Scheduled | FailedTask | DeadLetter, holder: str | None) -> None:
         content = Content.of(message.payload, "")
         identity = hash((message.queue, content.tag or message.payload, content.id))
         if identity in self._blocked_so_far:

@@ -11,6 +11,7 @@ from typing import Any
 from kombu_redisdelay.operations import reading, verbs
 from kombu_redisdelay.operations.access import Access, check_limit
 from kombu_redisdelay.operations.acting import Action, Done
+from kombu_redisdelay.operations.failure_groups import FailureGroup, failure_groups
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.queue_reasons import BLOCKED
@@ -75,12 +76,13 @@ class Messages(Access):
         """Iterate over the messages, one state after the other. They are read in portions.
 
         Scheduled messages come in the order of their due times. The others come queue by queue: ready ones in
-        the order in which they are taken, unacked ones worker by worker, dead letters the oldest first.
+        the order in which they are taken, unacked ones worker by worker, failed tasks and dead letters the
+        oldest first.
 
         While messages come and go, no message is included twice, and every message that stays in its state
         during the iteration is included. With several states, one that moves on from scheduled to ready,
-        unacked or dead is included, too; one that goes back may be missing. To tell that a message was
-        included, about 60 bytes of memory are kept for each.
+        unacked, failed or dead is included, too; one that goes back may be missing. To tell that a message
+        was included, about 60 bytes of memory are kept for each.
 
         Arguments:
             limit: the largest number of messages; ``None`` for all.
@@ -102,14 +104,14 @@ class Messages(Access):
     ) -> Page:
         """Read a page of the messages in one state, in the order of :meth:`select`.
 
-        A page of scheduled messages begins after the last one of the page before it, whatever has happened
-        meanwhile. In the other states, it begins at a position. If messages before it were taken meanwhile,
-        the same number of messages is on no page.
+        A page of scheduled messages, or of failed tasks, begins after the last one of the page before it,
+        whatever has happened meanwhile. In the other states, it begins at a position. If messages before it
+        were taken meanwhile, the same number of messages is on no page.
 
         Arguments:
             start: :attr:`Page.next` of the page before; empty for the first page.
             newest_first: whether the scheduled messages come first that are due last, or in each queue the
-                newest dead letters. The other states have one order.
+                newest failed tasks or dead letters. The other states have one order.
             size: how many messages at most, at least 1.
 
         Raises:
@@ -147,6 +149,17 @@ class Messages(Access):
         if isinstance(by, str):
             return Counter(value for [value] in values)
         return Counter(map(tuple, values))
+
+    def failures(self, selection: Selection | None = None) -> list[FailureGroup]:
+        """What has failed, by task and exception, the kind with the most failed tasks first.
+
+        All failed tasks, or those of some queues, are counted without being read. With a filter or a time,
+        they are read.
+
+        Raises:
+            ValueError: another state than "failed" is selected.
+        """
+        return failure_groups(self, selection or Selection())
 
     def cancel(
         self,
@@ -270,8 +283,12 @@ class Messages(Access):
         dry_run: bool = False,
         progress: Tell | None = None,
     ) -> Done:
-        """Put dead letters that are there now at the tail of the queues that they came from. Their failures
-        are counted from 0 again. All dead letters of the queues are read."""
+        """Put failed tasks, or dead letters, that are there now at the tail of the queues that they came
+        from. A selection that is not by ids says which: *state* is "failed" or "dead". All that are selected
+        are read.
+
+        Their failures are counted from 0 again. A failed task also has no retries behind it, is due at once
+        and does not expire; see :doc:`/failed`. One that was kept without its message stays."""
         return self._act(verbs.REQUEUE, selection, ids, limit, dry_run, progress)
 
     def remove(
@@ -283,7 +300,8 @@ class Messages(Access):
         dry_run: bool = False,
         progress: Tell | None = None,
     ) -> Done:
-        """Remove dead letters that are there now, for good."""
+        """Remove failed tasks, or dead letters, that are there now, for good. A selection that is not by ids
+        says which: *state* is "failed" or "dead"."""
         return self._act(verbs.REMOVE, selection, ids, limit, dry_run, progress)
 
     def _act(

@@ -16,7 +16,7 @@ from kombu_redisdelay.operations.fair import NO_KEY
 from kombu_redisdelay.operations.moments import ago, from_now, parse_time
 from kombu_redisdelay.operations.patterns import check_pattern, fits
 from kombu_redisdelay.operations.readers import Entry, Look, Span
-from kombu_redisdelay.operations.states import STATES, UNACKED, State
+from kombu_redisdelay.operations.states import FAILED, STATES, UNACKED, State
 from kombu_redisdelay.public import public
 
 #: With more texts than this, it takes Redis longer to look for them in each message than to send the message.
@@ -89,11 +89,19 @@ FILTERS = (
     ),
     Filter(
         "worker",
-        "Only what this worker has taken; * stands for anything.",
+        "Only what this worker has taken, or has failed there; * stands for anything.",
         "of the worker",
         lambda entry, value: fits(entry.known.get("worker") or "", value),
         "celery@web-1",
-        states=(UNACKED,),
+        states=(UNACKED, FAILED),
+    ),
+    Filter(
+        "error",
+        "Only tasks that have failed with this class of exceptions; * stands for anything.",
+        "with the error",
+        lambda entry, value: fits(entry.known.get("error", ""), value),
+        "KeyError",
+        states=(FAILED,),
     ),
     Filter(
         "reason",
@@ -139,12 +147,15 @@ class Selection:
         ids: those with these ids. An empty sequence selects none; ``None``, the default, does not look at
             ids.
         queue: those of this queue, or of several.
-        state: those in this state, or in several: "scheduled", "ready", "unacked", "dead".
+        state: those in this state, or in several: "scheduled", "ready", "unacked", "failed", "dead".
         task: tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards.
         args: tasks with this argument: ``"42"`` is a positional or a keyword argument, ``"order_id=42"`` a
             keyword argument. Values are compared as ``str`` writes them, with the same wildcards. A task
             whose arguments are not in JSON is never selected.
-        worker: what this Celery worker has taken, such as ``"celery@web-1"``, with the same wildcards.
+        worker: what this Celery worker has taken, or has failed there, such as ``"celery@web-1"``, with the
+            same wildcards.
+        error: tasks that have failed with an exception of this class, such as ``"KeyError"``, with the same
+            wildcards.
         reason: messages with this :attr:`MessageInfo.reason`, with the same wildcards.
         key: messages with this :attr:`MessageInfo.key`, with the same wildcards; ``'""'`` is those that have
             none.
@@ -163,7 +174,7 @@ class Selection:
     Raises:
         TypeError: *ids* is one string; an id, the name of a queue or a filter is not a string.
         ValueError: there is no such state; *after* or *before* is no time, or a text without an offset; *ids*
-            are given together with a time or a filter (*task*, *args*, *worker*, *reason*, *key*,
+            are given together with a time or a filter (*task*, *args*, *worker*, *error*, *reason*, *key*,
             *unique*, *related*, *expired*); a text with wildcards has more than 500 characters.
     """
 
@@ -173,6 +184,7 @@ class Selection:
     task: str | None = None
     args: str | None = None
     worker: str | None = None
+    error: str | None = None
     reason: str | None = None
     key: str | None = None
     unique: str | None = None
