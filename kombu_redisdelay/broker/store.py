@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, groupby
+from itertools import chain
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from redis.exceptions import OutOfMemoryError, RedisError
 
@@ -15,7 +15,8 @@ from kombu_redisdelay.broker.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.options import ISOLATED_AFTER
 from kombu_redisdelay.broker.partitions import Partitions
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
+from kombu_redisdelay.broker.publish_calls import PUSH, Bound, Call, Push, joined, only_if, token
 from kombu_redisdelay.broker.server.replies import answers, checked, explained_all
 from kombu_redisdelay.broker.server.scripts import (
     CLEAR,
@@ -24,7 +25,6 @@ from kombu_redisdelay.broker.server.scripts import (
     PUT,
     REMEMBER,
     SCHEDULE,
-    SCHEDULE_ALL,
     UNWAKE,
     Script,
     ScriptCall,
@@ -45,56 +45,12 @@ MOST_KNOWN = 10_000
 #: Keys of a fair queue that one script clears.
 KEYS_PER_CALL = 200
 
-#: Milliseconds until a token expires that no consumer takes.
-TOKEN_MS = 300_000
-
-#: How many KEYS and ARGV ``schedule.lua`` gets for a message that needs no binding, in a queue that does not
-#: expire.
-_KEYS, _ARGS = 5, 6
-
-
-class Push:
-    """Adds a message to the tail of its ready list, as put.lua does, but faster, because it needs no script.
-
-    The wake-up token is added by commands of its own. If these are lost or refused, consumers notice the
-    message about a second later. If only the message is refused, the token is taken back.
-
-    KEYS are the ready list and the wake zset, ARGV is the message.
-    """
-
-    def command(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
-        """The command that adds the message, without the one that adds the token."""
-        return ("LPUSH", keys[0], args[0])
-
-
-def _token(wake_key: str) -> tuple[Command, Command]:
-    """As ``lua/include/wake.lua``."""
-    return ("ZADD", wake_key, 0, "1"), ("PEXPIRE", wake_key, TOKEN_MS)
-
-
-PUSH = Push()
-
-#: A script or a push, with its KEYS and ARGV.
-Call = tuple[Script | Push, Sequence[str], Sequence[Argument]]
-
 
 class Publisher(Protocol):
     """A way to the server to publish with: a server, or one that waits for its replicas."""
 
     def call(self, *command: Argument) -> Any: ...
     def call_all(self, *commands: Command) -> list[Any]: ...
-
-
-class Bound(NamedTuple):
-    """The bindings of an exchange when a message was routed.
-
-    Attributes:
-        table: key of the set of bindings.
-        bindings: the members of the set.
-    """
-
-    table: str
-    bindings: tuple[bytes, ...]
 
 
 class Store:
@@ -186,7 +142,7 @@ class Store:
 
     def _push(self, call: Call) -> Any:
         _, keys, args = call
-        replies = self._publisher.call_all(PUSH.command(keys, args), *_token(keys[1]))
+        replies = self._publisher.call_all(PUSH.command(keys, args), *token(keys[1]))
         replies, added = explained_all(replies[:1], self.server, [keys]), replies[1:2]
         try:
             self._take_back([call], replies, added)
@@ -210,7 +166,7 @@ class Store:
         loading: list[Command] = [("SCRIPT", "LOAD", script.text) for script in scripts]
         commands = [operation.command(keys, args) for (operation, keys, args), _ in units]
         wakes = dict.fromkeys(keys[1] for operation, keys, _ in calls if operation is PUSH)
-        replies = self._publisher.call_all(*loading, *commands, *chain.from_iterable(map(_token, wakes)))
+        replies = self._publisher.call_all(*loading, *commands, *chain.from_iterable(map(token, wakes)))
         added = replies[len(loading) + len(units) :: 2]
         replies = replies[len(loading) : len(loading) + len(units)]
         replies = explained_all(replies, self.server, [keys for (_, keys, _), _ in units])
@@ -260,7 +216,7 @@ class Store:
         if end == "tail" and not expires_ms and not bound:
             return PUSH, used, (payload,)
         args = (payload, end, expires_ms)
-        return _only_if(bound, PUT, self._with_expiring(queue, used), args)
+        return only_if(bound, PUT, self._with_expiring(queue, used), args)
 
     def schedule(
         self,
@@ -289,7 +245,7 @@ class Store:
             due.delay_ms,
             on_conflict,
         )
-        return _only_if(bound, SCHEDULE, self._with_expiring(queue, used), args)
+        return only_if(bound, SCHEDULE, self._with_expiring(queue, used), args)
 
     def publish_unique(
         self,
@@ -327,7 +283,7 @@ class Store:
             rare=" ".join(map(str, rare)) if any(rare) else "",
         )
         used = self._keys_for_unique(queue, step)
-        return _only_if(bound, PUBLISH_UNIQUE, self._with_expiring(queue, used), tuple(args))
+        return only_if(bound, PUBLISH_UNIQUE, self._with_expiring(queue, used), tuple(args))
 
     def _keys_for_unique(self, queue: str, step: int) -> PackedKeys:
         used = self._unique_keys.get((queue, step))
@@ -360,7 +316,7 @@ class Store:
         """Have a consumer look at each of *queues*."""
         if queues:
             wakes = (self.keys(queue).wake for queue in queues)
-            checked(self.server.call_all(*chain.from_iterable(map(_token, wakes))))
+            checked(self.server.call_all(*chain.from_iterable(map(token, wakes))))
 
     def purge(self, queue: str) -> int:
         """Remove all ready and scheduled messages. Returns how many there were."""
@@ -430,36 +386,3 @@ def name_of(member: bytes) -> str | None:
         return member.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _only_if(bound: Bound | None, script: Script, keys: tuple[str, ...], args: tuple[Argument, ...]) -> Call:
-    if bound is None:
-        return script, keys, args
-    return script, (*keys, bound.table), (*args, *bound.bindings)
-
-
-def joined(calls: Sequence[Call]) -> Iterator[tuple[Call, int]]:
-    """The *calls* in their order, each with the number of calls that it stands for: messages that are
-    scheduled in one queue, one after the other, have one script for many of them."""
-    for keys, group in groupby(calls, _keys_of_simple):
-        if keys is None:
-            yield from ((call, 1) for call in group)
-            continue
-        for some in portions(group, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
-            if len(some) == 1:
-                yield some[0], 1
-            else:
-                args = chain.from_iterable(
-                    (id, at_ms, delay_ms, stored) for _, _, (stored, _, id, at_ms, delay_ms, _) in some
-                )
-                yield (SCHEDULE_ALL, keys, tuple(args)), len(some)
-
-
-def _keys_of_simple(call: Any) -> tuple[str, ...] | None:
-    script, keys, args = call
-    is_simple = script is SCHEDULE and len(keys) == _KEYS and len(args) == _ARGS and args[5] == KEEP
-    return keys if is_simple else None
-
-
-def _size(call: Any) -> int:
-    return len(call[2][0])

@@ -18,7 +18,8 @@ from kombu_redisdelay.broker.message import (
     message_id,
     on_conflict,
 )
-from kombu_redisdelay.broker.store import Bound, Call, Store
+from kombu_redisdelay.broker.publish_calls import Bound, Call
+from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER, Replacement, UniqueKey, check_id, id_in
 from kombu_redisdelay.transport.fates import Fate

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.store import Call
+from kombu_redisdelay.broker.publish_calls import Call
 from kombu_redisdelay.transport.keyed_message import KeyedMessage
 
 

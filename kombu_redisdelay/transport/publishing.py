@@ -25,10 +25,10 @@ from kombu_redisdelay.broker.message import (
     message_id,
     on_conflict,
 )
+from kombu_redisdelay.broker.publish_calls import Bound, Call
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.replies import without_frames
 from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE, SCHEDULE
-from kombu_redisdelay.broker.store import Bound, Call
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER, conflict_in, next_replacement, unique_of
 from kombu_redisdelay.transport.block import block_for
 from kombu_redisdelay.transport.declaring import DeclaringChannel

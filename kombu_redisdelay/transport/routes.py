@@ -13,7 +13,7 @@ from threading import local
 from time import monotonic
 from typing import NamedTuple
 
-from kombu_redisdelay.broker.store import Bound
+from kombu_redisdelay.broker.publish_calls import Bound
 
 #: The largest number of bindings that are compared for each message. If there are more, it is just as cheap
 #: to read them first.

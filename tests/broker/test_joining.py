@@ -9,8 +9,8 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.message import IGNORE, REPLACE, Due
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL
+from kombu_redisdelay.broker.publish_calls import PUSH, joined
 from kombu_redisdelay.broker.server.scripts import SCHEDULE, SCHEDULE_ALL
-from kombu_redisdelay.broker.store import PUSH, joined
 from tests.broker.rig import Rig, taken, texts
 
 HOUR = 3_600_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.store import TOKEN_MS
+from kombu_redisdelay.broker.publish_calls import TOKEN_MS
 from kombu_redisdelay.broker.takes import PEEKS
 from tests.broker.rig import Rig, park, taken, takes_of
 

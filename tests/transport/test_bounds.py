@@ -187,7 +187,14 @@ class TestWhatIsNeverRefused:
                 note.apply_async([number], queue="q")
 
         app.send_task("note", [0], queue="q")
-        with start_worker(app, pool="solo", perform_ping_check=False, loglevel="WARNING", queues=["work"]):
+        with start_worker(
+            app,
+            pool="solo",
+            queues=["work"],
+            loglevel="WARNING",
+            perform_ping_check=False,
+            shutdown_timeout=30,
+        ):
             parent.delay().get(timeout=30)
             again.delay()
             chain(app.signature("parent"), note.si(7).set(queue="q")).apply_async()

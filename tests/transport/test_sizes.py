@@ -137,7 +137,9 @@ class TestLimit:
             if not self.request.retries:
                 raise self.retry(countdown=0)
 
-        with start_worker(app, pool="solo", perform_ping_check=False):
+        with start_worker(
+            app, pool="solo", loglevel="WARNING", perform_ping_check=False, shutdown_timeout=30
+        ):
             chain(grow.s(len(LARGE)), shrink.s()).apply_async().get(timeout=30, disable_sync_subtasks=False)
         assert done == [(len(LARGE), 0), (len(LARGE), 1)]
 
