@@ -127,11 +127,11 @@ class TestLimit:
         )
         done = []
 
-        @app.task(name="grow")
+        @app.task(shared=False, name="grow")
         def grow(size: int) -> str:
             return "x" * size
 
-        @app.task(name="shrink", bind=True)
+        @app.task(shared=False, name="shrink", bind=True)
         def shrink(self: Any, text: str) -> None:
             done.append((len(text), self.request.retries))
             if not self.request.retries:
