@@ -12,6 +12,7 @@ from kombu_redisdelay.cli.choosing import selected, selecting, states_of
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option
 from kombu_redisdelay.cli.output import busy, count, flexible, right, show, show_json, table
+from kombu_redisdelay.operations.fair import NO_KEY
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.states import STATES
 
@@ -51,5 +52,11 @@ def command(kinds: tuple[str, ...], as_json: bool, **options: Any) -> None:
     else:
         rows = table(right("MESSAGES"), *(flexible(kind.upper()) for kind in kinds))
         for kind, number in counts.items():
-            rows.add_row(count(number), *("-" if value in (None, "") else str(value) for value in kind))
+            rows.add_row(count(number), *map(_cell, kinds, kind))
         show(rows)
+
+
+def _cell(kind: str, value: Any) -> str:
+    if kind == "key":
+        return str(value or NO_KEY)
+    return "-" if value in (None, "") else str(value)

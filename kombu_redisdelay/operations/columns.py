@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kombu_redisdelay.operations.fair import NO_KEY
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.operations.states import State
@@ -50,7 +51,7 @@ COLUMNS = {
     "failures": Column("Failures", NUMBER, lambda message: message.failures, usual=0),
     # "blocked by" and a UUID: one needs all of it.
     "reason": Column("Reason", TEXT, lambda message: message.reason, least=47, usual=""),
-    "key": Column("Key", TEXT, lambda message: message.key, least=20, usual=""),
+    "key": Column("Key", TEXT, lambda message: message.key or NO_KEY, least=20, usual=NO_KEY),
     "unique": Column("Unique", TEXT, lambda message: message.unique or "", least=20, usual=""),
     "task": Column("Task", CALL, lambda message: message, least=17),
 }

@@ -52,6 +52,10 @@ class KeyLimits:
         return self.rate is not None or self.concurrency is not None
 
 
+#: Those of a key that has none of its own.
+NO_LIMITS = KeyLimits()
+
+
 def make_fair(store: Store, queues: Iterable[str], app: Any = None) -> None:
     """Have workers serve the keys of *queues* in turn.
 
