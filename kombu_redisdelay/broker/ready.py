@@ -31,7 +31,7 @@ class Ready:
         key: whose turn it takes in a fair queue; ``None`` if it is in the ready list.
         in_list: how many of its list are taken before it, if it has a key. Then the position is a guess, as
             if each key had its turn when the one before has none left.
-        is_held: whether its key is paused or at a limit, so that nobody knows when it is taken.
+        is_at_limit: whether its key is paused or at a limit, so that nobody knows when it is taken.
     """
 
     queue: str
@@ -41,7 +41,7 @@ class Ready:
     is_sure: bool
     key: str | None = None
     in_list: int = 0
-    is_held: bool = False
+    is_at_limit: bool = False
 
 
 class ReadyLists:
@@ -100,13 +100,13 @@ class ReadyLists:
         for step in self._store.steps:
             of_step = [(state.turns.get(step, 0.0), state) for state in states if step in state.ready]
             for _, state in sorted(of_step, key=itemgetter(0)):
-                is_held = has_limits and (state.is_limited or state.paused_ms is not None)
+                is_at_limit = has_limits and (state.is_limited or state.paused_ms is not None)
                 for entry in walk(server, [keys.key_list(step, state.key)], texts):
                     before = position + entry.taken_before
                     yield Ready(
-                        queue, step, before, entry.data, entry.is_sure, state.key, entry.taken_before, is_held
+                        queue, step, before, entry.data, entry.is_sure, state.key, entry.taken_before, is_at_limit
                     )
-                position += 0 if is_held else state.ready[step]
+                position += 0 if is_at_limit else state.ready[step]
             door = keys.ready_at(step)
             for entry in walk(server, [door], texts):
                 yield Ready(queue, step, position + entry.taken_before, entry.data, entry.is_sure)
